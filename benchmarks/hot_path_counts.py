@@ -9,14 +9,19 @@ requests to each and prints averages per request. Busy polling is off, because i
   Objects that come from a free list (short tuples, floats, lists) are not among them;
 - system calls: `strace -c` (left out where it is missing).
 
+The replicated path is counted in a process with three brokers on one event loop, over one metadata store in memory, so
+its figures are those of the leader and both followers together; what they do in one turn shares its system calls.
+
 A compiled module has no Python frames: compare the plain form with the plain form.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import ctypes
+import itertools
 import json
 import os
 import shutil
@@ -27,14 +32,18 @@ import sys
 import sysconfig
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from tests.support.batches import Written, batch
+from tests.support.cluster import InProcessCluster
 from tests.support.wire_client import Wire, encode
 
+BROKERS = 3
+READY_S = 20.0
 WARM_UP, REQUESTS = 200, 400
 PARTITIONS_POLLED = 100
 VALUE = Written(bytes(200), None)
@@ -126,8 +135,8 @@ class Nothing:
         return {}
 
 
-def serve(data: Path, kind: str, library: Path) -> int:
-    """Run a broker that counts between the lines `on` and `off` on its standard input."""
+def serve(data: Path, kind: str, library: Path, brokers: int) -> int:
+    """Run brokers that count between the lines `on` and `off` on the standard input."""
     from ottla.broker.server import run
 
     counter: Frames | Allocations | Nothing
@@ -147,8 +156,21 @@ def serve(data: Path, kind: str, library: Path) -> int:
 
     threading.Thread(target=control, daemon=True).start()  # before `install`: this thread is not counted
     counter.install()
-    options = {"ottla.busy.poll.us": "0", "log.dirs": str(data), "log.flush.interval.ms": "10000"}
-    return run(options=options, port=0)
+    options = {"ottla.busy.poll.us": "0", "log.flush.interval.ms": "10000"}
+    if brokers == 1:
+        return run(options={**options, "log.dirs": str(data)}, port=0)
+    import uvloop
+
+    uvloop.run(_run_cluster(data, options, brokers))
+    return 0
+
+
+async def _run_cluster(data: Path, options: dict[str, str], brokers: int) -> None:
+    cluster = InProcessCluster(data, options=options)
+    await cluster.start(brokers)
+    sys.stdout.write(f"serving at 127.0.0.1:{cluster.ports[1]}\n")
+    sys.stdout.flush()
+    await asyncio.Event().wait()  # until the process is terminated
 
 
 def build_library(directory: Path) -> Path | None:
@@ -167,11 +189,12 @@ def build_library(directory: Path) -> Path | None:
 
 
 class CountedBroker:
-    """A broker in a process of its own, with one kind of counter."""
+    """One broker or several in a process of their own, with one kind of counter."""
 
-    def __init__(self, directory: Path, kind: str, library: Path | None) -> None:
+    def __init__(self, directory: Path, kind: str, library: Path | None, brokers: int) -> None:
         self.kind, self._strace = kind, directory / f"strace-{kind}"
-        command = [sys.executable, __file__, "--serve", str(directory / kind), kind, str(library or "")]
+        data = directory / f"{kind}-{brokers}"
+        command = [sys.executable, __file__, "--serve", str(data), kind, str(library or ""), str(brokers)]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -232,8 +255,9 @@ def _difference(before: dict[str, int], after: dict[str, int]) -> dict[str, int]
     return {name: count - before.get(name, 0) for name, count in after.items() if count != before.get(name, 0)}
 
 
-def _make_topic(wire: Wire, name: str, partitions: int) -> Any:
-    new = {"name": name, "num_partitions": partitions, "replication_factor": 1}
+def _make_topic(wire: Wire, name: str, partitions: int, *, factor: int = 1, durability: str = "fsync") -> Any:
+    configs = [{"name": "durability", "value": durability}]
+    new = {"name": name, "num_partitions": partitions, "replication_factor": factor, "configs": configs}
     made = wire.call("create_topics", 7, topics=[new], timeout=20_000)["topics"][0]
     assert not made["error_code"], made
     return made["topic_id"]
@@ -320,6 +344,38 @@ class ProduceIdempotent(Produce):
         super().one()
 
 
+class ReplicatedProduce(Produce):
+    """acks=all, one partition with three replicas: the request, and the fetches by which both followers confirm it."""
+
+    name = "produce, three replicas, page-cache"
+    durability = "page-cache"
+
+    def __init__(self, port: int) -> None:
+        Scenario.__init__(self, port)
+        topic = f"replicated-{self.durability}"
+        self.topic_id = _make_topic(self.wire, topic, 1, factor=BROKERS, durability=self.durability)
+        self.wire = Wire(self._leader_port(topic))
+        self.frame = _produce_frame(self.topic_id, batch([VALUE]))
+
+    def _leader_port(self, topic: str) -> int:
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline:
+            found = self.wire.call("metadata", 9, topics=[{"name": topic}])
+            partitions = found["topics"][0]["partitions"]
+            if partitions and len(partitions[0]["isr_nodes"]) == BROKERS and partitions[0]["leader_id"] >= 0:
+                leader = partitions[0]["leader_id"]
+                return next(int(each["port"]) for each in found["brokers"] if each["node_id"] == leader)
+            time.sleep(0.02)
+        raise AssertionError(f"{topic} has no leader, or not all its replicas, after {READY_S:g} s")
+
+
+class ReplicatedProduceFsync(ReplicatedProduce):
+    """The same with a group commit on each replica."""
+
+    name = "produce, three replicas, fsync"
+    durability = "fsync"
+
+
 class Fetch(Scenario):
     """In a session with one partition that has one batch to read."""
 
@@ -362,12 +418,16 @@ class LongPoll(Scenario):
         assert len(self.wire.receive_frame()) > 200, "there should be data"
 
 
-SCENARIOS: tuple[Callable[[int], Scenario], ...] = (Produce, ProduceIdempotent, Fetch, LongPoll)
+SCENARIOS: dict[int, tuple[Callable[[int], Scenario], ...]] = {
+    1: (Produce, ProduceIdempotent, Fetch, LongPoll),
+    BROKERS: (ReplicatedProduce, ReplicatedProduceFsync),
+}
+"""By the number of brokers."""
 
 
 @contextlib.contextmanager
-def _broker(directory: Path, kind: str, library: Path | None) -> Iterator[CountedBroker]:
-    broker = CountedBroker(directory, kind, library)
+def _broker(directory: Path, kind: str, library: Path | None, brokers: int) -> Iterator[CountedBroker]:
+    broker = CountedBroker(directory, kind, library, brokers)
     try:
         yield broker
     finally:
@@ -378,18 +438,20 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--functions", action="store_true", help="list the functions entered, too")
-    parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--brokers", type=int, choices=list(SCENARIOS), help="only with so many; default: both")
+    parser.add_argument("--serve", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        data, kind, library = options.serve
-        os._exit(serve(Path(data), kind, Path(library)))
+        data, kind, library, brokers = options.serve
+        os._exit(serve(Path(data), kind, Path(library), int(brokers)))
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch)
         library_path = build_library(directory)
         kinds = ["frames", *(["allocations"] if library_path else []), *(["calls"] if shutil.which("strace") else [])]
-        for kind in kinds:
-            with _broker(directory, kind, library_path) as broker:
-                for make in SCENARIOS:
+        wanted = [options.brokers] if options.brokers else list(SCENARIOS)
+        for kind, brokers in itertools.product(kinds, wanted):
+            with _broker(directory, kind, library_path, brokers) as broker:
+                for make in SCENARIOS[brokers]:
                     scenario = make(broker.port)
                     scenario.run(WARM_UP)
                     found = broker.measure(lambda scenario=scenario: scenario.run(REQUESTS))  # type: ignore[misc]
