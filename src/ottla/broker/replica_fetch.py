@@ -128,6 +128,9 @@ class ReplicaSession:
                 else:
                     known.asked = asked
                     known.is_answered = False
+                    if asked.high_watermark < known.sent_high_watermark:  # of an answer that it could not use
+                        known.sent_high_watermark = asked.high_watermark
+                        self.moved[known] = None
                 self.news[known] = None
         for forgotten in request.forgotten_topics_data:
             for index in forgotten.partitions:

@@ -14,7 +14,7 @@ import ssl
 import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from ottla.client.addresses import Address
 from ottla.client.errors import CannotConnect
@@ -169,6 +169,23 @@ class Connection:
     def _api_versions_fallback(self) -> int:
         _, highest = self.versions.get(ApiKey.API_VERSIONS, (0, 0))
         return min(highest, API_INFO[ApiKey.API_VERSIONS].max_version)
+
+    def hand_over(self, protocol: asyncio.BaseProtocol) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        """Let another protocol receive what arrives from now on; `request` cannot be used any more.
+
+        Returns the transport and the protocol until now, to which the new one must pass on `connection_lost`. Raises
+        NetworkException.
+        """
+        assert not self._pending, "a response is still to come"
+        transport = cast("asyncio.Transport", self._streams[1].transport)
+        if self._why_closed is not None or transport.is_closing():
+            raise NetworkException(f"the connection to {self.address} was closed")
+        self._reading.cancel()
+        before = transport.get_protocol()
+        transport.pause_reading()  # a loop may choose the way of reading when reading begins
+        transport.set_protocol(protocol)
+        transport.resume_reading()
+        return transport, before
 
     async def close(self) -> None:
         """Close the connection; pending requests fail with `NetworkException`."""

@@ -1,10 +1,15 @@
 """Fetches from the leaders what this broker's followers lack: one fetcher, connection and fetch session per leader.
 
 A request names only the partitions whose position differs from what the session knows, so an idle partition costs
-nothing. It leaves when everything from the answer before it is flushed: a fetch offset counts only what is durable.
+nothing. A partition is named again when everything that was fetched of it is flushed: a fetch offset counts only what
+is durable. Requests are pipelined: while some partitions are flushed, a request that does not name them waits at the
+leader for records of the others; the next one names those that are flushed, and ends the wait of the one before.
 
 A partition is fetched again after an error when its back-off is over, and at once when the snapshot has a newer state
 of it. While it must not be fetched it is not in the session.
+
+The requests of a connection are sent by callbacks: of the connection, of the group commit and of timers. A task opens
+the connection and waits for its end.
 """
 
 from __future__ import annotations
@@ -12,29 +17,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+from collections import deque
 from typing import TYPE_CHECKING
 
 from ottla.client.errors import CannotConnect
 from ottla.core.error_codes import ErrorCode
-from ottla.core.errors import CorruptMessage, KafkaError, StorageError, error_for
-from ottla.core.files import FileRegion
+from ottla.core.errors import (
+    CorruptMessage,
+    KafkaError,
+    NetworkException,
+    RequestTimedOut,
+    StorageError,
+    UnsupportedVersion,
+    error_for,
+)
 from ottla.core.settings import MIB
 from ottla.replication.config import ReplicationConfig
+from ottla.replication.fetch_channel import FetchChannel, FetchListener
 from ottla.replication.follower_state import FetchPosition, FetchState, SyncListener
 from ottla.replication.partition import Partition
 from ottla.replication.replication_context import ReplicationContext
 from ottla.storage.state.leader_epochs import EpochEnd
 from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.messages.fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    ForgottenTopic,
-    PartitionData,
-    ReplicaState,
-)
+from ottla.wire.hot import replica_fetch
+from ottla.wire.hot.replica_fetch import FetchAnswer, FetchedData, FetchRequestWriter, decode_fetch_answer
 from ottla.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -42,22 +49,20 @@ from ottla.wire.messages.list_offsets import (
 )
 
 if TYPE_CHECKING:
-    import uuid
-
     from ottla.client.connection import Connection, ConnectTo
 
 log = logging.getLogger(__name__)
 
 CONNECT_BACKOFF_MIN_S, CONNECT_BACKOFF_MAX_S = 0.05, 1.0
 PARTITION_BACKOFF_MIN_S = 0.05
-FLUSH_PATIENCE_S = 1.0
-"""A partition whose flush takes longer leaves the session until it is flushed, so that the others go on."""
-
 CATCH_UP_BYTES = 8 * MIB
 """The limit for a partition whose last answer was full: it is far from the leader's end."""
 
 THROTTLE_CHECK_S = 1.0
 """A throttled partition is looked at this often: the rate or the list of throttled replicas may have changed."""
+
+REQUESTS_MAX = 2
+"""In flight at once: one that waits at the leader, and one that ends its wait."""
 
 NO_SESSION, INITIAL_EPOCH = 0, 0
 _EPOCH_MAX = (1 << 31) - 1
@@ -70,45 +75,74 @@ _SESSION_ERRORS = frozenset(
 )  # fmt: skip
 _NETWORK_ERRORS = (CannotConnect, KafkaError, OSError, MalformedRequest, struct.error)
 
-PartitionKey = tuple["uuid.UUID", int]
+PartitionKey = tuple[bytes, int]
+"""Topic id, partition."""
 
 
-class FetchedPartition:
+class FetchedPartition(SyncListener):
     """One partition of a fetcher: what the session knows of it, and its back-off."""
 
-    __slots__ = ("backoff_s", "is_catching_up", "is_repeated", "is_stopped", "key", "not_before_s", "partition", "sent")
+    __slots__ = (
+        "backoff", "backoff_s", "fetcher", "index", "is_catching_up", "is_out_of_range", "is_repeated", "is_stopped",
+        "named_in", "partition", "sent", "topic_id",
+    )  # fmt: skip
 
-    def __init__(self, partition: Partition, key: PartitionKey) -> None:
+    def __init__(self, fetcher: ReplicaFetcher, partition: Partition) -> None:
+        self.fetcher = fetcher
         self.partition = partition
-        self.key = key
+        self.topic_id = partition.log.topic_id.bytes
+        self.index = partition.topic_partition.partition
         self.sent: FetchPosition | None = None  # as the session has it; None: it is not in the session
-        self.not_before_s = 0.0
+        self.named_in = 0  # number of the last request that names it: answers to earlier ones are of another position
+        self.backoff: asyncio.TimerHandle | None = None  # not to be fetched until it is over
         self.backoff_s = 0.0
         self.is_catching_up = False
+        self.is_out_of_range = False  # its leader is asked for its range
         self.is_repeated = False  # it is named again: the leader sends what follows a position once
         self.is_stopped = False  # until the snapshot has a newer state
 
+    def end_backoff(self) -> None:
+        """It may be fetched now."""
+        if self.backoff is not None:
+            self.backoff.cancel()
+            self.backoff = None
 
-class ReplicaFetcher(SyncListener):
+    def follower_synced(self) -> None:
+        """Go on: everything in the log is durable."""
+        self.fetcher.synced(self)
+
+
+class ReplicaFetcher(FetchListener):
     """Fetches some partitions from one leader."""
 
     def __init__(self, leader: int, fetchers: ReplicaFetchers) -> None:
         self.leader = leader
         self._fetchers = fetchers
         self._config, self._context = fetchers.config, fetchers.context
+        self._loop = asyncio.get_running_loop()
         self._partitions: dict[PartitionKey, FetchedPartition] = {}
-        self._dirty: dict[PartitionKey, None] = {}  # whose position may differ from what the session has
+        self._dirty: dict[FetchedPartition, None] = {}  # whose position may differ from what the session has
         self._forgotten: dict[PartitionKey, None] = {}  # in the session, and not to be fetched any more
-        self._syncing: dict[Partition, None] = {}
-        self._synced: asyncio.Event = asyncio.Event()
+        self._syncing: dict[FetchedPartition, None] = {}  # what was fetched of them is being flushed
         self._changed: asyncio.Event = asyncio.Event()  # there is something to fetch
-        self._session_id, self._session_epoch = NO_SESSION, INITIAL_EPOCH
+        self._session_id, self._session_epoch = NO_SESSION, INITIAL_EPOCH  # of the next request
         self._named_count = 0  # partitions in the session
         self._broker_epoch = -1
         self._backoff_s = CONNECT_BACKOFF_MIN_S
-        self._connection: Connection | None = None
         self._is_closed = False
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"replica fetcher of broker {leader}")
+        self._is_busy = False  # with an answer: the next request leaves afterwards
+        self._is_scheduled = False  # at the end of this turn of the loop
+        # Of the connection:
+        self._connection: Connection | None = None
+        self._channel: FetchChannel | None = None
+        self._writer: FetchRequestWriter | None = None
+        self._lost: asyncio.Future[None] | None = None
+        self._in_flight: deque[int] = deque()  # the numbers of the requests that are not answered
+        self._oldest_since_s = 0.0  # when the first of them was sent, or became the first
+        self._number = 0  # of the last request
+        self._stale_until = 0  # answers to requests up to this number are of a session that has ended
+        self._task = self._loop.create_task(self._run(), name=f"replica fetcher of broker {leader}")
+        self._range_tasks: dict[asyncio.Task[None], None] = {}
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -117,52 +151,66 @@ class ReplicaFetcher(SyncListener):
 
     def add(self, partition: Partition) -> None:
         """Fetch a partition, or go on with it in a newer state."""
-        key = (partition.log.topic_id, partition.topic_partition.partition)
+        key = (partition.log.topic_id.bytes, partition.topic_partition.partition)
         known = self._partitions.get(key)
         if known is None or known.partition is not partition:
             if known is not None:
                 self.remove(partition)
-            known = self._partitions[key] = FetchedPartition(partition, key)
-        known.is_stopped, known.not_before_s, known.backoff_s = False, 0.0, 0.0
+            known = self._partitions[key] = FetchedPartition(self, partition)
+        known.end_backoff()
+        known.is_stopped, known.backoff_s = False, 0.0
         assert partition.follower is not None
-        partition.follower.fetcher = self
-        self._touch(key)
+        partition.follower.fetcher = known
+        self._touch(known)
 
     def remove(self, partition: Partition) -> None:
         """Fetch a partition no longer."""
-        key = (partition.log.topic_id, partition.topic_partition.partition)
+        key = (partition.log.topic_id.bytes, partition.topic_partition.partition)
         known = self._partitions.pop(key, None)
         if known is None:
             return
+        known.end_backoff()
+        self._dirty.pop(known, None)
+        self._syncing.pop(known, None)
         if known.sent is not None:
+            known.sent = None
             self._forgotten[key] = None
             self._named_count -= 1
-        self.follower_synced(known.partition)
+        self._continue_soon()
 
-    def follower_synced(self, partition: Partition) -> None:
-        """The partition may be fetched further."""
-        self._syncing.pop(partition, None)
-        self._touch((partition.log.topic_id, partition.topic_partition.partition))
-        if not self._syncing:
-            self._synced.set()
+    def synced(self, each: FetchedPartition) -> None:
+        """The partition may be fetched further: at once if it is the last one that is flushed."""
+        self._syncing.pop(each, None)
+        if (each.topic_id, each.index) not in self._partitions:
+            return
+        self._dirty[each] = None
+        if self._syncing:
+            self._continue_soon()  # the same round of the group commit may have flushed others
+        else:
+            self._continue()
 
-    def _touch(self, key: PartitionKey) -> None:
-        self._dirty[key] = None
-        self._changed.set()
+    def _touch(self, each: FetchedPartition) -> None:
+        if self._partitions.get((each.topic_id, each.index)) is each:
+            self._dirty[each] = None
+            self._changed.set()
+            self._continue_soon()
 
     async def close(self) -> None:
         """Stop fetching and close the connection."""
         self._is_closed = True  # a connection that is being closed swallows the cancellation
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [self._task, *self._range_tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._disconnect()
 
-    # ---- The loop
+    # ---- The connection
 
     async def _run(self) -> None:
+        """Fetch until the fetcher is closed; after an error again, with a back-off."""
         while not self._is_closed:
             try:
-                await self._fetch_for_ever()
+                await self._fetch_until_lost()
             except _NETWORK_ERRORS as error:
                 if self._backoff_s == CONNECT_BACKOFF_MIN_S:
                     log.info("fetching from broker %d failed, and is tried again: %s", self.leader, error)
@@ -173,134 +221,192 @@ class ReplicaFetcher(SyncListener):
             self._backoff_s = min(self._backoff_s * 2, CONNECT_BACKOFF_MAX_S)
 
     async def _disconnect(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
 
-    async def _fetch_for_ever(self) -> None:
+    async def _fetch_until_lost(self) -> None:
         while not self._partitions:
             self._changed.clear()
             await self._changed.wait()
         connection = self._connection = await self._fetchers.connect(self.leader)
+        if connection.version_for(ApiKey.FETCH, at_most=replica_fetch.VERSION) != replica_fetch.VERSION:
+            raise UnsupportedVersion(f"broker {self.leader} does not serve Fetch version {replica_fetch.VERSION}")
+        config = self._config
+        self._writer = FetchRequestWriter(
+            connection.client_id, self._fetchers.node_id, max_wait_ms=config.fetch_wait_max_ms,
+            min_bytes=config.fetch_min_bytes, max_bytes=config.fetch_response_max_bytes,
+        )  # fmt: skip
+        lost = self._lost = self._loop.create_future()
+        self._in_flight.clear()
+        self._number = self._stale_until = 0
+        self._is_busy = False
         self._begin_session()
-        wait_s = (self._config.fetch_wait_max_ms + self._config.socket_timeout_ms) / 1000
-        while True:
-            self._changed.clear()
-            request = self._request()
-            if not self._named_count:
-                self._begin_session()
-                await self._changed.wait()  # all are in their back-off
-                continue
-            response = await connection.request(ApiKey.FETCH, request, timeout_s=wait_s)
-            await self._process(connection, response)
-            self._backoff_s = CONNECT_BACKOFF_MIN_S
-            if self._syncing:
-                await self._flushes()
+        self._channel = FetchChannel(connection, self)
+        answer_s = (config.fetch_wait_max_ms + config.socket_timeout_ms) / 1000
+        self._continue()
+        while not lost.done():
+            await asyncio.wait((lost,), timeout=answer_s / 2)
+            if self._in_flight and self._loop.time() - self._oldest_since_s > answer_s:
+                raise RequestTimedOut(f"broker {self.leader} did not answer Fetch within {answer_s:g} s")
+        lost.result()
 
-    async def _flushes(self) -> None:
-        """Wait until what was appended is flushed; a slow flush does not hold up the other partitions for long."""
-        self._synced.clear()
-        try:
-            async with asyncio.timeout(FLUSH_PATIENCE_S):
-                await self._synced.wait()
-        except TimeoutError:
-            for partition in self._syncing:
-                self._dirty[(partition.log.topic_id, partition.topic_partition.partition)] = None
-            self._syncing.clear()
+    def disconnected(self, error: Exception) -> None:
+        """Connect again."""
+        self._channel = None
+        if self._lost is not None and not self._lost.done():
+            self._lost.set_exception(error)
+            self._lost.exception()  # the task may be cancelled at the same moment
 
     def _begin_session(self) -> None:
-        """The next request names all partitions: it begins a session."""
+        """The next request names all partitions: it begins a session. It leaves when all before it are answered."""
         self._session_id, self._session_epoch = NO_SESSION, INITIAL_EPOCH
+        self._stale_until = self._number
         self._forgotten.clear()
         self._named_count = 0
         for each in self._partitions.values():
             each.sent = None
-        self._dirty = dict.fromkeys(self._partitions)
+        self._dirty = dict.fromkeys(self._partitions.values())
         self._broker_epoch = self._context.broker_epoch(self._fetchers.node_id) or -1
 
     # ---- Requests
 
-    def _request(self) -> FetchRequest:
-        """Name what has changed since the last request."""
+    def _continue_soon(self) -> None:
+        """Send the next request at the end of this turn of the loop, with all that changes in it."""
+        if not self._is_scheduled and not self._is_busy and self._channel is not None:
+            self._is_scheduled = True
+            self._loop.call_soon(self._continue_scheduled)
+
+    def _continue_scheduled(self) -> None:
+        self._is_scheduled = False
+        self._continue()
+
+    def _continue(self) -> None:
+        """Send the next request, unless the answer to the one before must come first or there is nothing to fetch."""
+        channel, writer, in_flight = self._channel, self._writer, self._in_flight
+        if channel is None or writer is None or self._is_busy or len(in_flight) >= REQUESTS_MAX:
+            return
         if (self._context.broker_epoch(self._fetchers.node_id) or -1) != self._broker_epoch:
             self._begin_session()  # this broker has registered again
-        config = self._config
-        request = FetchRequest(
-            replica_id=self._fetchers.node_id,
-            replica_state=ReplicaState(replica_id=self._fetchers.node_id, replica_epoch=self._broker_epoch),
-            max_wait_ms=config.fetch_wait_max_ms,
-            min_bytes=config.fetch_min_bytes,
-            max_bytes=config.fetch_response_max_bytes,
-            session_id=self._session_id,
-            session_epoch=self._session_epoch,
-        )
+        if in_flight and self._session_epoch <= 1:
+            return  # the session is not established, or answers of the last one are to come
+        if self._dirty:
+            self._name_changed(writer)
+        if self._forgotten:
+            for topic_id, index in self._forgotten:
+                writer.forget(topic_id, index)
+            self._forgotten.clear()
+        if not self._named_count:
+            writer.discard()
+            self._begin_session()  # all are in their back-off: each will be touched
+            return
+        if writer.is_empty and (in_flight or self._named_count <= len(self._syncing)):
+            return  # nothing is new, and the leader has nothing to wait for
+        self._number += 1
+        if not in_flight:
+            self._oldest_since_s = self._loop.time()
+        in_flight.append(self._number)
+        frame = writer.frame(self._number & 0x7FFFFFFF, self._session_id, self._session_epoch, self._broker_epoch)
+        self._session_epoch = 1 if self._session_epoch == _EPOCH_MAX else self._session_epoch + 1
+        channel.send(frame)
+
+    def _name_changed(self, writer: FetchRequestWriter) -> None:
+        """Name the partitions whose position the session does not have."""
         dirty, self._dirty = self._dirty, {}
         now_s = self._context.clock.monotonic()
-        topics: dict[uuid.UUID, FetchTopic] = {}
-        for key in dirty:
-            each = self._partitions.get(key)
-            if each is None:
-                continue
-            if each.partition.is_throttled and (wait_s := self._context.follower_quota.wait_s(now_s)):
+        for each in dirty:
+            if each in self._syncing:
+                continue  # it is named when it is flushed
+            partition = each.partition
+            if partition.is_throttled and (wait_s := self._context.follower_quota.wait_s(now_s)):
                 self._put_off(each, min(wait_s, THROTTLE_CHECK_S))
-            position = None if each.is_stopped or each.not_before_s > now_s else each.partition.next_fetch()
+            is_paused = each.is_stopped or each.is_out_of_range or each.backoff is not None
+            position = None if is_paused else partition.next_fetch()
             if position == each.sent and not each.is_repeated:
                 continue
             each.is_repeated = False
             if position is None:
                 if each.sent is not None:
-                    self._forgotten[key] = None
+                    self._forgotten[(each.topic_id, each.index)] = None
                     self._named_count -= 1
             else:
-                self._forgotten.pop(key, None)
-                self._named_count += each.sent is None
-                name = each.partition.topic_partition.topic
-                topic = topics.setdefault(key[0], FetchTopic(topic_id=key[0], topic=name))
-                topic.partitions.append(self._named(each, position))
+                self._forgotten.pop((each.topic_id, each.index), None)
+                if each.sent is None:
+                    self._named_count += 1
+                limit = self._config.fetch_max_bytes
+                writer.name(
+                    each.topic_id,
+                    each.index,
+                    leader_epoch=position.leader_epoch,
+                    fetch_offset=position.fetch_offset,
+                    last_fetched_epoch=position.last_fetched_epoch,
+                    log_start=position.log_start_offset,
+                    max_bytes=max(limit, CATCH_UP_BYTES) if each.is_catching_up else limit,
+                    high_watermark=partition.log.high_watermark,
+                )
+                each.named_in = self._number + 1
             each.sent = position
-        request.topics = list(topics.values())
-        forgotten: dict[uuid.UUID, ForgottenTopic] = {}
-        for topic_id, index in self._forgotten:
-            forgotten.setdefault(topic_id, ForgottenTopic(topic_id=topic_id)).partitions.append(index)
-        request.forgotten_topics_data = list(forgotten.values())
-        self._forgotten.clear()
-        return request
-
-    def _named(self, each: FetchedPartition, position: FetchPosition) -> FetchPartition:
-        limit = self._config.fetch_max_bytes
-        return FetchPartition(
-            partition=each.key[1],
-            current_leader_epoch=position.leader_epoch,
-            fetch_offset=position.fetch_offset,
-            last_fetched_epoch=position.last_fetched_epoch,
-            log_start_offset=position.log_start_offset,
-            partition_max_bytes=max(limit, CATCH_UP_BYTES) if each.is_catching_up else limit,
-            high_watermark=each.partition.high_watermark,
-        )
 
     # ---- Answers
 
-    async def _process(self, connection: Connection, response: FetchResponse) -> None:
-        if response.error_code in _SESSION_ERRORS:
+    def answered(self, frame: memoryview) -> None:
+        """Process an answer, and send the next request."""
+        self._is_busy = True
+        try:
+            self._process(decode_fetch_answer(frame))
+        except (KafkaError, MalformedRequest) as error:
+            self._fail(error)
+        except Exception as error:
+            log.exception("unexpected error of the replica fetcher of broker %d", self.leader)
+            self._fail(error)
+        finally:
+            self._is_busy = False
+        self._continue()
+
+    def _fail(self, error: Exception) -> None:
+        channel = self._channel
+        if channel is not None:
+            channel.close()
+        self.disconnected(error)
+
+    def _process(self, answer: FetchAnswer) -> None:
+        in_flight = self._in_flight
+        if not in_flight or in_flight[0] & 0x7FFFFFFF != answer.correlation_id:
+            raise NetworkException(f"broker {self.leader} answered request {answer.correlation_id}, which is not next")
+        number = in_flight.popleft()
+        if in_flight:
+            self._oldest_since_s = self._loop.time()
+        if number <= self._stale_until:
+            return
+        if answer.error_code in _SESSION_ERRORS:
             self._begin_session()
             return
-        if response.error_code != ErrorCode.NONE:
-            raise error_for(response.error_code)
-        self._session_id = response.session_id
-        self._session_epoch = 1 if self._session_epoch == _EPOCH_MAX else self._session_epoch + 1
-        out_of_range: list[FetchedPartition] = []
-        for topic in response.responses:
-            for data in topic.partitions:
-                each_or_none = self._partitions.get((topic.topic_id, data.partition_index))
-                if each_or_none is not None and each_or_none.sent is not None:
-                    self._dirty[each_or_none.key] = None
-                    self._take(each_or_none, data, out_of_range)
+        if answer.error_code != ErrorCode.NONE:
+            raise error_for(answer.error_code)
+        self._backoff_s = CONNECT_BACKOFF_MIN_S
+        self._session_id = answer.session_id
+        out_of_range: dict[FetchedPartition, FetchPosition | None] = {}
+        for data in answer.partitions:
+            each = self._partitions.get((data.topic_id, data.partition))
+            if each is not None and each.sent is not None and each.named_in <= number:
+                self._dirty[each] = None
+                self._take(each, data, out_of_range)
         if out_of_range:
-            await self._find_range(connection, out_of_range)
-        if response.session_id == NO_SESSION:
+            task = self._loop.create_task(self._find_range(out_of_range), name=f"find range on broker {self.leader}")
+            self._range_tasks[task] = None
+            task.add_done_callback(self._range_found)
+        if answer.session_id == NO_SESSION:
             self._begin_session()  # the leader has no slot for it: each request names all partitions
 
-    def _take(self, each: FetchedPartition, data: PartitionData, out_of_range: list[FetchedPartition]) -> None:
+    def _range_found(self, task: asyncio.Task[None]) -> None:
+        self._range_tasks.pop(task, None)
+
+    def _take(
+        self, each: FetchedPartition, data: FetchedData, out_of_range: dict[FetchedPartition, FetchPosition | None]
+    ) -> None:
         """Process the answer for one partition, unless its position has changed since the request."""
         partition = each.partition
         if partition.next_fetch() != each.sent:
@@ -308,11 +414,12 @@ class ReplicaFetcher(SyncListener):
             return
         try:
             if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                out_of_range.append(each)
+                each.is_out_of_range = True
+                out_of_range[each] = each.sent
             elif data.error_code != ErrorCode.NONE:
                 self._refused(each, error_for(data.error_code))
-            elif data.diverging_epoch.epoch >= 0:
-                partition.truncate_to_leader(EpochEnd(data.diverging_epoch.epoch, data.diverging_epoch.end_offset))
+            elif data.diverging_epoch >= 0:
+                partition.truncate_to_leader(EpochEnd(data.diverging_epoch, data.diverging_end))
             else:
                 self._append(each, data)
         except (CorruptMessage, StorageError) as error:
@@ -324,25 +431,25 @@ class ReplicaFetcher(SyncListener):
                 partition.topic_partition, self.leader,
             )  # fmt: skip
             each.is_stopped = True
-
-    def _append(self, each: FetchedPartition, data: PartitionData) -> None:
-        partition, records = each.partition, data.records
-        assert not isinstance(records, FileRegion)
-        view = memoryview(records if records is not None else b"")
-        each.is_catching_up = view.nbytes >= self._config.fetch_max_bytes
-        each.is_repeated = view.nbytes > 0
-        if partition.is_throttled:
-            self._context.follower_quota.record(view.nbytes, self._context.clock.monotonic())
-        partition.append_as_follower(
-            view,
-            high_watermark=data.high_watermark,
-            log_start=data.log_start_offset,
-            now_ms=self._context.clock.wall_ms(),
-        )
-        each.backoff_s = 0.0
         follower = partition.follower
         if follower is not None and follower.fetch_state is FetchState.SYNCING:
-            self._syncing[partition] = None
+            self._syncing[each] = None
+
+    def _append(self, each: FetchedPartition, data: FetchedData) -> None:
+        partition, records = each.partition, data.records
+        size = 0 if records is None else records.nbytes
+        each.is_catching_up = size >= self._config.fetch_max_bytes
+        each.is_repeated = size > 0
+        now_ms = self._context.clock.wall_ms()
+        if partition.is_throttled:
+            self._context.follower_quota.record(size, self._context.clock.monotonic())
+        partition.append_as_follower(
+            records if records is not None else _NO_RECORDS,
+            high_watermark=data.high_watermark,
+            log_start=data.log_start,
+            now_ms=now_ms,
+        )
+        each.backoff_s = 0.0
 
     def _refused(self, each: FetchedPartition, error: KafkaError) -> None:
         """An error of one partition: wait for a newer term if it was fenced, else fetch it again later."""
@@ -358,25 +465,40 @@ class ReplicaFetcher(SyncListener):
     def _delay(self, each: FetchedPartition) -> None:
         each.backoff_s = min(max(each.backoff_s * 2, PARTITION_BACKOFF_MIN_S), self._config.fetch_backoff_ms / 1000)
         each.is_repeated = True  # the back-off may be over before the next request, which then names it again
-        self._dirty[each.key] = None
+        self._dirty[each] = None
         self._put_off(each, each.backoff_s)
 
     def _put_off(self, each: FetchedPartition, seconds: float) -> None:
-        each.not_before_s = self._context.clock.monotonic() + seconds
-        asyncio.get_running_loop().call_later(seconds, self._touch, each.key)
+        each.end_backoff()
+        each.backoff = self._loop.call_later(seconds, self._backoff_over, each)
 
-    async def _find_range(self, connection: Connection, partitions: list[FetchedPartition]) -> None:
+    def _backoff_over(self, each: FetchedPartition) -> None:
+        each.backoff = None
+        self._touch(each)
+
+    async def _find_range(self, positions: dict[FetchedPartition, FetchPosition | None]) -> None:
         """Bring logs into the range of their leader: below its start they begin there, beyond its end they end there.
 
-        A leader that has an end at or above ours but refuses it has no epoch in common: it is asked again later.
+        A leader that has an end at or above ours but refuses it has no epoch in common: it is asked again later. The
+        leader is asked on a connection of its own.
         """
-        positions = {each.key: each.sent for each in partitions}
-        starts = await self._offsets(connection, partitions, _EARLIEST)
-        ends = await self._offsets(connection, partitions, _LATEST)
-        for each in partitions:
-            partition = each.partition
-            start, end = starts.get(each.key), ends.get(each.key)
-            if start is None or end is None or partition.next_fetch() != positions[each.key]:
+        partitions = list(positions)
+        starts: dict[PartitionKey, int] = {}
+        ends: dict[PartitionKey, int] = {}
+        try:
+            connection = await self._fetchers.connect(self.leader)
+            try:
+                starts = await self._offsets(connection, partitions, _EARLIEST)
+                ends = await self._offsets(connection, partitions, _LATEST)
+            finally:
+                await connection.close()
+        except _NETWORK_ERRORS as error:
+            log.info("broker %d is asked again for the offsets of its logs: %s", self.leader, error)
+        for each, position in positions.items():
+            each.is_out_of_range = False
+            partition, key = each.partition, (each.topic_id, each.index)
+            start, end = starts.get(key), ends.get(key)
+            if start is None or end is None or partition.next_fetch() != position:
                 self._delay(each)
                 continue
             try:
@@ -389,7 +511,7 @@ class ReplicaFetcher(SyncListener):
             except StorageError as error:
                 log.warning("%s cannot be truncated: %s", partition.topic_partition, error)
                 self._delay(each)
-            self._dirty[each.key] = None
+            self._touch(each)
 
     async def _offsets(
         self, connection: Connection, partitions: list[FetchedPartition], timestamp: int
@@ -399,7 +521,7 @@ class ReplicaFetcher(SyncListener):
         keys: dict[tuple[str, int], PartitionKey] = {}
         for each in partitions:
             name, index = each.partition.topic_partition
-            keys[(name, index)] = each.key
+            keys[(name, index)] = (each.topic_id, each.index)
             topics.setdefault(name, ListOffsetsTopic(name=name)).partitions.append(
                 ListOffsetsPartition(
                     partition_index=index, current_leader_epoch=each.partition.leader_epoch, timestamp=timestamp
@@ -415,6 +537,9 @@ class ReplicaFetcher(SyncListener):
             for found in topic.partitions
             if found.error_code == ErrorCode.NONE and found.offset >= 0
         }
+
+
+_NO_RECORDS = memoryview(b"")
 
 
 class ReplicaFetchers:

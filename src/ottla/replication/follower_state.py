@@ -7,10 +7,7 @@ moves the high watermark up to it. So each append is followed by a flush before 
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from ottla.replication.partition import Partition
+from typing import NamedTuple
 
 
 class FetchState(Enum):
@@ -32,9 +29,9 @@ class FetchPosition(NamedTuple):
 
 
 class SyncListener:
-    """A replica fetcher, which waits for flushes before it sends the next request."""
+    """A partition of a replica fetcher, which is not fetched further before everything in its log is durable."""
 
-    def follower_synced(self, partition: Partition) -> None:
+    def follower_synced(self) -> None:
         """Called when everything in the partition's log is durable, or will not be in this term."""
         raise NotImplementedError
 

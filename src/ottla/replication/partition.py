@@ -622,7 +622,7 @@ class Partition:
         if follower.fetch_state is FetchState.SYNCING and durable_end == log.end_offset:
             follower.fetch_state = FetchState.FETCHING
             if follower.fetcher is not None:
-                follower.fetcher.follower_synced(self)
+                follower.fetcher.follower_synced()
 
     def truncate_to_leader(self, leader_end: EpochEnd) -> bool:
         """Truncate where this log diverges from the leader's, whose largest epoch not above ours ends there.
@@ -676,7 +676,7 @@ class Partition:
         if follower is not None:
             follower.fetch_state = FetchState.FAILED
             if follower.fetcher is not None:
-                follower.fetcher.follower_synced(self)
+                follower.fetcher.follower_synced()
 
     # ---- Reading
 

@@ -67,6 +67,7 @@ class Follower:
         max_wait_ms: int = 10_000,
         max_bytes: int = 1 << 20,
         broker_epoch: int | None = None,
+        high_watermark: int = (1 << 63) - 1,
     ) -> CollectedResponse:
         """Send the next request of the session, which names these partitions."""
         request = FetchRequest()
@@ -84,6 +85,7 @@ class Follower:
                 last_fetched_epoch=last_epoch,
                 log_start_offset=0,
                 partition_max_bytes=max_bytes,
+                high_watermark=high_watermark,
             )
             for index, offset in (offsets or {}).items()
         ]
@@ -223,6 +225,22 @@ def test_a_moved_high_watermark_is_sent_when_the_wait_ends(tmp_path: Path) -> No
         assert not partitions_of(await response_of(follower.fetch(max_wait_ms=50)))  # it is known now
 
     play(tmp_path, scenario)
+
+
+def test_a_high_watermark_that_a_follower_could_not_use_is_sent_again(tmp_path: Path) -> None:
+    async def scenario(follower: Follower) -> None:
+        await follower.open_session({0: 0})
+        follower.produce(acks=1)
+        await response_of(follower.fetch())
+        await follower_flushed(follower)
+        sent = partitions_of(await response_of(follower.fetch({0: 1}, last_epoch=0, max_wait_ms=50)))
+        assert sent[0].high_watermark == 1
+        dropped = follower.fetch({0: 1}, last_epoch=0, max_wait_ms=50, high_watermark=0)
+        assert partitions_of(await response_of(dropped))[0].high_watermark == 1
+        known = follower.fetch({0: 1}, last_epoch=0, max_wait_ms=50, high_watermark=1)
+        assert not partitions_of(await response_of(known))
+
+    play(tmp_path, scenario, partitions=1)
 
 
 def test_a_diverging_log_is_reported_and_changes_nothing(tmp_path: Path) -> None:

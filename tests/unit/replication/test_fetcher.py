@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from ottla.client.addresses import Address
 from ottla.client.errors import CannotConnect
 from ottla.core.error_codes import ErrorCode
 from ottla.core.errors import NetworkException
 from ottla.replication.config import ReplicationConfig
-from ottla.replication.fetcher import ReplicaFetchers
+from ottla.replication.fetcher import FetchedPartition, ReplicaFetchers
 from ottla.replication.follower_state import FetchState
 from ottla.replication.partition import FetchDataInfo
 from ottla.storage.config import LogConfig
 from ottla.storage.state.leader_epochs import EpochEnd
 from ottla.testing.sim_loop import simulate
 from ottla.wire.apis import ApiKey
+from ottla.wire.codec import decode_request, encode_response
+from ottla.wire.headers import parse_request_header, response_header
 from ottla.wire.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
@@ -36,6 +41,85 @@ from ottla.wire.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from tests.support.replicas import TOPIC_ID, Trio, view
+from tests.support.storage import StillClock
+
+
+class LeaderConnection(asyncio.Transport):
+    """One connection to the leader: the client's half, and the transport to which it is handed over."""
+
+    client_id = "broker-2"
+    address = Address("leader", 9092)
+
+    def __init__(self, leader: Leader) -> None:
+        super().__init__()
+        self.leader = leader
+        self.protocol: asyncio.BufferedProtocol | None = None
+        self.is_closed = False
+        self.answering: deque[asyncio.Task[None]] = deque()
+        self.named = asyncio.Event()  # by a request that came after the one that waits
+
+    # ---- As client.connection.Connection
+
+    def version_for(self, key: ApiKey, *, at_most: int) -> int:
+        assert key is ApiKey.FETCH
+        return at_most
+
+    def hand_over(self, protocol: asyncio.BufferedProtocol) -> tuple[LeaderConnection, asyncio.Protocol]:
+        self.protocol = protocol
+        return self, asyncio.Protocol()
+
+    async def request(self, key: ApiKey, request: Any, *, timeout_s: float) -> Any:
+        assert key is ApiKey.LIST_OFFSETS
+        await asyncio.sleep(0.001)
+        return self.leader.offsets(request)
+
+    async def close(self) -> None:  # type: ignore[override]
+        self.is_closed = True
+        for task in self.answering:
+            task.cancel()
+
+    # ---- As transport
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def writelines(self, list_of_data: Any) -> None:
+        (frame,) = list_of_data
+        body = memoryview(frame)[4:]
+        header = parse_request_header(body)
+        assert (header[0], header[1]) == (ApiKey.FETCH, 18)
+        request = decode_request(ApiKey.FETCH, 18, bytes(body), header[4])
+        self.named.set()
+        self.named = asyncio.Event()
+        before = self.answering[-1] if self.answering else None
+        self.answering.append(asyncio.ensure_future(self._answer(request, header[2], self.named, before)))
+
+    async def _answer(
+        self, request: Any, correlation_id: int, named: asyncio.Event, before: asyncio.Task[None] | None
+    ) -> None:
+        await asyncio.sleep(0.001)
+        if before is not None:
+            await before
+        try:
+            response = await self.leader.answer(request, named)
+        except NetworkException as error:
+            assert self.protocol is not None
+            self.protocol.connection_lost(error)
+            return
+        frame = bytes(response_header(ApiKey.FETCH, 18, correlation_id))
+        frame += bytes(encode_response(ApiKey.FETCH, 18, response))
+        frame = len(frame).to_bytes(4, "big") + frame
+        while frame and not self.is_closed:
+            assert self.protocol is not None
+            buffer = memoryview(self.protocol.get_buffer(len(frame)))
+            size = min(len(buffer), len(frame))
+            buffer[:size] = frame[:size]
+            frame = frame[size:]
+            self.protocol.buffer_updated(size)
+        self.answering.popleft()
 
 
 class Leader:
@@ -47,7 +131,7 @@ class Leader:
         self.connections = 0
         self.errors: list[int | Exception] = []  # of the next requests; an error code is that of the partition
         self.session_errors: list[int] = []
-        self.answers: list[PartitionData] = []  # to the next requests
+        self.late: list[PartitionData] = []  # in the answer to the request that waits
         self.before_answer: Callable[[], None] | None = None  # to the next request
         self.session: dict[int, FetchPartition] = {}
 
@@ -56,16 +140,10 @@ class Leader:
         self.connections += 1
         if self.errors and isinstance(self.errors[0], CannotConnect):
             raise self.errors.pop(0)  # type: ignore[misc]
-        return self
+        return LeaderConnection(self)
 
-    async def close(self) -> None:
-        pass
-
-    async def request(self, key: ApiKey, request: Any, *, timeout_s: float) -> Any:
-        await asyncio.sleep(0.001)
-        if isinstance(request, ListOffsetsRequest):
-            return self._offsets(request)
-        assert key is ApiKey.FETCH
+    async def answer(self, request: FetchRequest, named: asyncio.Event) -> FetchResponse:
+        """Answer a fetch: at once if it names a partition, else after the wait, or when another one has come."""
         self.requests.append(request)
         if self.session_errors:
             return FetchResponse(error_code=self.session_errors.pop(0))
@@ -76,18 +154,18 @@ class Leader:
         for forgotten in request.forgotten_topics_data:
             for index in forgotten.partitions:
                 del self.session[index]
-        named = bool(request.topics)
-        if not named:
-            await asyncio.sleep(request.max_wait_ms / 1000)
-        if self.errors and named:
+        is_named = bool(request.topics)
+        if not is_named:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(named.wait(), request.max_wait_ms / 1000)
+        if self.errors and is_named:
             error = self.errors.pop(0)
             if isinstance(error, Exception):
                 raise error
             data = [PartitionData(error_code=error)]
-        elif self.answers and named:
-            data = [self.answers.pop(0)]
         else:
-            data = [self._read(each) for each in self.session.values()] if named else []
+            data = [self._read(each) for each in self.session.values()] if is_named else self.late
+            self.late = [] if not is_named else self.late
         if self.before_answer is not None:
             self.before_answer()
             self.before_answer = None
@@ -108,7 +186,8 @@ class Leader:
             high_watermark=found.high_watermark, log_start_offset=found.log_start_offset, records=records
         )
 
-    def _offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    def offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        """Answer with the start or the end of the log."""
         assert request.replica_id == 2
         log = self.trio[1].log
         (topic,) = request.topics
@@ -124,6 +203,13 @@ class Leader:
             for request in self.requests
             if request.topics
         ]
+
+
+class BrokenClock(StillClock):
+    """Fails when records are appended."""
+
+    def wall_ms(self) -> int:
+        raise RuntimeError("no time of day")
 
 
 def with_fetcher(scenario: Callable[[Trio, Leader, ReplicaFetchers], Awaitable[None]]) -> None:
@@ -164,6 +250,40 @@ def test_a_follower_reaches_the_end_and_an_idle_partition_is_not_named_again() -
         assert leader.requests[0].replica_state.replica_id == 2
         assert [each.session_epoch for each in leader.requests] == list(range(len(leader.requests)))
         assert leader.connections == 1
+
+    with_fetcher(scenario)
+
+
+def test_a_changed_partition_is_named_while_the_request_before_waits_at_the_leader() -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+        fetchers.assign(trio[2].partition)
+        await asyncio.sleep(0.3)
+        (waiting,) = (each for each in leader.requests if not each.topics)
+        trio[1].produce(b"a")
+        trio.apply(view(1, 1, isr=(1, 2), replicas=(1, 2)))
+        fetchers.assign(trio[2].partition)
+        await asyncio.sleep(0.1)  # the leader would have answered after half a second
+        assert trio[2].values() == [(0, b"a")]
+        assert leader.named() == [(0, [0]), (waiting.session_epoch + 1, [0]), (waiting.session_epoch + 2, [1])]
+        assert leader.connections == 1
+
+    with_fetcher(scenario)
+
+
+def test_an_answer_from_before_the_position_changed_is_not_used() -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+        fetchers.assign(trio[2].partition)
+        await asyncio.sleep(0.3)
+        leader.late = [PartitionData(high_watermark=0, diverging_epoch=EpochEndOffset(epoch=0, end_offset=0))]
+        trio.apply(view(1, 1, isr=(1, 2), replicas=(1, 2)))
+        trio[1].produce(b"a")
+        fetchers.assign(trio[2].partition)
+        count = trio[2].log.truncation_count
+        await asyncio.sleep(0.1)
+        assert not leader.late
+        assert trio[2].values() == [(0, b"a")]
+        assert trio[2].log.truncation_count == count
+        assert not [each for each in fetchers._fetchers.values() if each._named_count != 1]
 
     with_fetcher(scenario)
 
@@ -215,12 +335,14 @@ def test_a_partition_is_named_again_if_another_is_flushed_for_longer_than_its_ba
             leader.errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
         fetchers.assign(partition)
         (fetcher,) = fetchers._fetchers.values()
-        fetcher._syncing[trio[1].partition] = None  # the other one
+        fetcher._syncing[FetchedPartition(fetcher, trio[1].partition)] = None  # the other one
         if not is_refused:
             assert partition.follower is not None
             leader.before_answer = lambda: setattr(partition.follower, "fetch_state", FetchState.SYNCING)
             await asyncio.sleep(0.1)
             partition.follower.fetch_state = FetchState.FETCHING
+            assert partition.follower.fetcher is not None
+            partition.follower.fetcher.follower_synced()
         await asyncio.sleep(3)
         assert trio[2].values() == [(0, b"a")]
 
@@ -229,11 +351,12 @@ def test_a_partition_is_named_again_if_another_is_flushed_for_longer_than_its_ba
 
 def test_an_unexpected_error_of_one_partition_does_not_end_the_session_of_the_others() -> None:
     async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
-        leader.answers = [PartitionData(records=object())]  # type: ignore[arg-type]
+        clock, trio[2].context.clock = trio[2].context.clock, BrokenClock()
         trio[1].produce(b"a")
         fetchers.assign(trio[2].partition)
         await asyncio.sleep(3)
         assert (leader.connections, leader.named()) == (1, [(0, [0])])
+        trio[2].context.clock = clock
         fetchers.assign(trio[2].partition)  # its state has changed
         await asyncio.sleep(1)
         assert (leader.connections, trio[2].values()) == (1, [(0, b"a")])

@@ -83,6 +83,8 @@ _ABORTED = struct.Struct(">qq").pack
 _EPOCH_TAG = struct.Struct(">BBiqB").pack  # tag 0: size, epoch, end offset, no tags inside
 _SNAPSHOT_TAG = struct.Struct(">BBqiB").pack  # tag 2: size, end offset, epoch, no tags inside
 _EPOCH_TAG_BYTES = 13
+_ONLY_HIGH_WATERMARK = bytes((1, 1, 8))  # one tag: its number, its size
+_ONLY_REPLICA_STATE = bytes((1, 1, 13))
 
 
 class FetchTopic:
@@ -234,6 +236,9 @@ def _flexible_partition_at(body: memoryview, at: int, version: int) -> tuple[Fet
     at += 32
     if body[at] == 0:
         return shape, at + 1
+    if version >= _HIGH_WATERMARK_SINCE and body[at : at + 3] == _ONLY_HIGH_WATERMARK:  # of a follower, each time
+        (shape.high_watermark,) = _INT64(body, at + 3)
+        return shape, at + 11
     if version < _DIRECTORY_SINCE:
         return shape, skip_tags(body, at, TAGS_MAX)
     return shape, _partition_tags(body, at, version, shape)
@@ -266,6 +271,10 @@ def _partition_tags(body: memoryview, at: int, version: int, shape: FetchPartiti
 
 def _read_request_tags(body: memoryview, at: int, version: int, request: FetchRequest) -> None:
     """The cluster's id (tag 0) and, from version 15 on, who the follower is (tag 1)."""
+    if version >= _REPLICA_STATE_SINCE and body[at : at + 3] == _ONLY_REPLICA_STATE and body[at + 15] == 0:
+        replica_id, replica_epoch, _ = _REPLICA_STATE(body, at + 3)
+        request.replica_state = ReplicaState(replica_id=replica_id, replica_epoch=replica_epoch)
+        return
     count, at = tag_count(body, at, TAGS_MAX)
     for _ in range(count):
         tag, start, at = _tag_at(body, at)
