@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile fetch wheel demo cluster cluster-kills test test-plain test-fast test-spark-versions test-pythons test-floors check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-cluster fuzz crash-tests corruption-tests mutation-tests simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills exactly-once clean lock generate
+.PHONY: help venv compile fetch wheel demo cluster cluster-kills test test-plain test-fast test-spark-versions test-pythons test-floors check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-cluster bench-recovery fuzz crash-tests corruption-tests mutation-tests simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills exactly-once clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -97,6 +97,9 @@ bench-groups: .venv/ready compile  ## rebalances, commits and heartbeats beside 
 
 bench-cluster: .venv/ready compile  ## three brokers beside three of Kafka; into docs/benchmarks.md
 	$(BIN)/python -m benchmarks.cluster
+
+bench-recovery: .venv/ready compile  ## catch-up of an empty replica and fail-over of 1,000 partitions beside Kafka; 1, 2 and 4 workers
+	$(BIN)/python -m benchmarks.cluster_recovery
 
 bench-limits: .venv/ready compile  ## another client's latency and the memory beside the largest requests of every API
 	$(BIN)/python -m benchmarks.large_requests

@@ -55,6 +55,10 @@ class RunningCluster(Protocol):
         """Return the process ids of the brokers."""
         ...
 
+    def kill(self, index: int) -> None:
+        """Kill one broker with -9."""
+        ...
+
     def stop(self) -> None:
         """Stop all processes."""
         ...
@@ -84,6 +88,10 @@ class KafkaCluster:
     def pids(self) -> list[int]:
         """Return the process ids of the brokers."""
         return [node.pid for node in self._nodes]
+
+    def kill(self, index: int) -> None:
+        """Kill one broker with -9."""
+        self._nodes[index].kill()
 
     def stop(self) -> None:
         """Kill all brokers."""
@@ -119,6 +127,14 @@ class OttlaCluster:
             capture_output=True,
         ).stdout
         return [int(each["pid"]) for each in json.loads(shown)["processes"] if each["process"].startswith("broker")]
+
+    def kill(self, index: int) -> None:
+        """Kill one broker with -9."""
+        subprocess.run(
+            [self._program, "up", "--data", str(self._directory), "--kill", str(index + 1)],
+            check=True,
+            capture_output=True,
+        )
 
     def stop(self) -> None:
         """Stop the command, which stops all processes."""

@@ -240,6 +240,7 @@ VALIDATION_TITLE = "## Record validation (`python -m benchmarks.record_validatio
 TRANSACTIONS_TITLE = "## Transactions (`python -m benchmarks transactions`)"
 GROUPS_TITLE = "## Groups (`make bench-groups`)"
 CLUSTER_TITLE = "## Three brokers (`make bench-cluster`)"
+RECOVERY_TITLE = "## After a loss, and workers (`make bench-recovery`)"
 METHOD_TITLE = "## Method"
 TARGETS_TITLE = "## Appendix: the project's own targets"
 _OTHERS = (
@@ -251,6 +252,7 @@ _OTHERS = (
     TRANSACTIONS_TITLE,
     GROUPS_TITLE,
     CLUSTER_TITLE,
+    RECOVERY_TITLE,
 )
 
 
