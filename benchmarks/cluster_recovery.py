@@ -47,6 +47,7 @@ PARTITIONS = 1_000
 WORKERS = (1, 2, 4)
 WORKERS_PARTITIONS = 8
 FILL = Case("fill", 4, 5, 47, 2_100)
+FILL_S = 1.0
 DONE_S = 120.0
 POLL_S = 0.02
 LINE = "| --- | ---: | ---: | ---: |"
@@ -89,17 +90,23 @@ def create(port: int, new: dict[str, Any]) -> None:
             raise clients.WrongCount(f"creating {made['name']} gave error {made['error_code']}")
 
 
-def replicas_in_sync(port: int, topics: Sequence[str], count: int) -> bool:
-    """Return whether every partition has a leader and so many replicas in sync."""
-    partitions = [part for topic in metadata(port, topics)["topics"] for part in topic["partitions"]]
-    return bool(partitions) and all(part["leader_id"] >= 0 and len(part["isr_nodes"]) == count for part in partitions)
+def replicas_in_sync(ports: Sequence[int], topics: Sequence[str], count: int) -> bool:
+    """Return whether all brokers know a leader of every partition and so many replicas in sync."""
+    for port in ports:
+        found = metadata(port, topics)["topics"]
+        partitions = [part for topic in found for part in topic["partitions"]]
+        if any(topic["error_code"] or not topic["partitions"] for topic in found) or any(
+            part["leader_id"] < 0 or len(part["isr_nodes"]) != count for part in partitions
+        ):
+            return False
+    return True
 
 
 # ---- The parts
 
 
-def catch_up(contestant: Contestant, directory: Path, seconds: float) -> list[float]:
-    """Fill four topics for a time, and add a replica to each. Returns megabytes a second, and those copied."""
+def catch_up(contestant: Contestant, directory: Path, fill_bytes: float) -> list[float]:
+    """Fill four topics, and add a replica to each. Returns megabytes a second, and those copied."""
     running = start(contestant, directory)
     try:
         port = running.ports[0]
@@ -111,13 +118,15 @@ def catch_up(contestant: Contestant, directory: Path, seconds: float) -> list[fl
         for name, replicas in topics.items():
             assignment = {"partition_index": 0, "broker_ids": list(replicas)}
             create(port, {"name": name, "num_partitions": -1, "replication_factor": -1, "assignments": [assignment]})
-        until(lambda: replicas_in_sync(port, list(topics), 2), "the topics have not all their replicas")
+        until(lambda: replicas_in_sync(running.ports, list(topics), 2), "the topics have not all their replicas")
         targets = [Target(name, port_of[replicas[0]]) for name, replicas in topics.items()]
-        sent = produce(
-            targets, senders=FILL.senders, in_flight=FILL.in_flight, record_bytes=FILL.record_bytes,
-            records=FILL.records, seconds=seconds,
-        )  # fmt: skip
-        size = sent.per_second * seconds * FILL.records * FILL.record_bytes
+        size = 0.0
+        while size < fill_bytes:
+            sent = produce(
+                targets, senders=FILL.senders, in_flight=FILL.in_flight, record_bytes=FILL.record_bytes,
+                records=FILL.records, seconds=FILL_S,
+            )  # fmt: skip
+            size += sent.per_second * FILL_S * FILL.records * FILL.record_bytes
         began = time.perf_counter()
         wanted = [
             {"name": name, "partitions": [{"partition_index": 0, "replicas": [*replicas, empty]}]}
@@ -127,7 +136,7 @@ def catch_up(contestant: Contestant, directory: Path, seconds: float) -> list[fl
             answer = wire.call("alter_partition_reassignments", 0, timeout=60_000, topics=wanted)
             if answer["error_code"]:
                 raise clients.WrongCount(f"the reassignment gave error {answer['error_code']}")
-        until(lambda: replicas_in_sync(port, list(topics), FACTOR), "the new replicas are not in sync")
+        until(lambda: replicas_in_sync([port], list(topics), FACTOR), "the new replicas are not in sync")
         took = time.perf_counter() - began
         return [size / MIB / took, size / MIB]
     finally:
@@ -140,7 +149,7 @@ def fail_over(contestant: Contestant, directory: Path, partitions: int) -> list[
     try:
         port = running.ports[0]
         create(port, {"name": "many", "num_partitions": partitions, "replication_factor": FACTOR})
-        until(lambda: replicas_in_sync(port, ["many"], FACTOR), "the partitions have not all their replicas")
+        until(lambda: replicas_in_sync(running.ports, ["many"], FACTOR), "the partitions have not all their replicas")
         found = metadata(port, ["many"])
         port_of = {broker["node_id"]: broker["port"] for broker in found["brokers"]}
         lost = next(node for node in port_of if node != found["controller_id"] and port_of[node] != port)
@@ -201,7 +210,7 @@ def _rows(shown: str) -> list[dict[str, Any]]:
 # ---- The page
 
 
-def compare(part: str, seconds: float, partitions: int, directory: Path, progress: Progress) -> list[str]:
+def compare(part: str, fill_bytes: float, partitions: int, directory: Path, progress: Progress) -> list[str]:
     """Run one part on both clusters; returns its table."""
     found: list[list[float]] = []
     contestants = PAIRS["page-cache"] + PAIRS["fsync"][1:]
@@ -209,7 +218,9 @@ def compare(part: str, seconds: float, partitions: int, directory: Path, progres
     for name, contestant in zip(names, contestants, strict=True):
         progress.status(f"{part}, {name}")
         at = directory / f"{part}-{name.replace(', ', '-')}"
-        found.append(catch_up(contestant, at, seconds) if part == "catch-up" else fail_over(contestant, at, partitions))
+        found.append(
+            catch_up(contestant, at, fill_bytes) if part == "catch-up" else fail_over(contestant, at, partitions)
+        )
         shutil.rmtree(at, ignore_errors=True)
     figures = {
         "catch-up": ("an empty replica catches up, MiB/s", "copied, MiB"),
@@ -247,7 +258,7 @@ def main() -> int:
     parts = ("catch-up", "fail-over", "workers")
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster_recovery", description=__doc__)
     parser.add_argument("parts", nargs="*", default=list(parts), choices=(*parts, []), help="Default: all.")
-    parser.add_argument("--seconds", type=float, default=8.0, help="how long the topics of catch-up are filled")
+    parser.add_argument("--mib", type=int, default=512, help="with how much the topics of catch-up are filled")
     parser.add_argument("--partitions", type=int, default=PARTITIONS, help="of fail-over")
     parser.add_argument("--records", type=int, default=1_000_000, help="of workers")
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "benchmarks.md")
@@ -264,7 +275,7 @@ def main() -> int:
             if part == "workers":
                 lines += workers_table(workers(directory, asked.records), asked.records)
             else:
-                lines += compare(part, asked.seconds, asked.partitions, directory, progress)
+                lines += compare(part, asked.mib * MIB, asked.partitions, directory, progress)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     for line in lines:
