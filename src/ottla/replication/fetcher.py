@@ -2,7 +2,7 @@
 
 A request names only the partitions whose position differs from what the session knows, so an idle partition costs
 nothing. A partition is named again when everything that was fetched of it is flushed: a fetch offset counts only what
-is durable. Requests are pipelined: while some partitions are flushed, a request that does not name them waits at the
+is durable. Requests are pipelined: while a flush takes long, a request that does not name its partitions waits at the
 leader for records of the others; the next one names those that are flushed, and ends the wait of the one before.
 
 A partition is fetched again after an error when its back-off is over, and at once when the snapshot has a newer state
@@ -64,6 +64,9 @@ THROTTLE_CHECK_S = 1.0
 REQUESTS_MAX = 2
 """In flight at once: one that waits at the leader, and one that ends its wait."""
 
+FLUSH_PATIENCE_S = 0.002
+"""A flush that takes longer does not hold up the other partitions; a request without news costs more than a shorter."""
+
 NO_SESSION, INITIAL_EPOCH = 0, 0
 _EPOCH_MAX = (1 << 31) - 1
 _EARLIEST, _LATEST = -2, -1
@@ -124,6 +127,8 @@ class ReplicaFetcher(FetchListener):
         self._dirty: dict[FetchedPartition, None] = {}  # whose position may differ from what the session has
         self._forgotten: dict[PartitionKey, None] = {}  # in the session, and not to be fetched any more
         self._syncing: dict[FetchedPartition, None] = {}  # what was fetched of them is being flushed
+        self._is_flush_slow = False
+        self._flush_timer: asyncio.TimerHandle | None = None
         self._changed: asyncio.Event = asyncio.Event()  # there is something to fetch
         self._session_id, self._session_epoch = NO_SESSION, INITIAL_EPOCH  # of the next request
         self._named_count = 0  # partitions in the session
@@ -187,6 +192,7 @@ class ReplicaFetcher(FetchListener):
         if self._syncing:
             self._continue_soon()  # the same round of the group commit may have flushed others
         else:
+            self._is_flush_slow = False
             self._continue()
 
     def _touch(self, each: FetchedPartition) -> None:
@@ -303,8 +309,8 @@ class ReplicaFetcher(FetchListener):
             writer.discard()
             self._begin_session()  # all are in their back-off: each will be touched
             return
-        if writer.is_empty and (in_flight or self._named_count <= len(self._syncing)):
-            return  # nothing is new, and the leader has nothing to wait for
+        if writer.is_empty and (in_flight or not self._is_worth_waiting()):
+            return
         self._number += 1
         if not in_flight:
             self._oldest_since_s = self._loop.time()
@@ -312,6 +318,22 @@ class ReplicaFetcher(FetchListener):
         frame = writer.frame(self._number & 0x7FFFFFFF, self._session_id, self._session_epoch, self._broker_epoch)
         self._session_epoch = 1 if self._session_epoch == _EPOCH_MAX else self._session_epoch + 1
         channel.send(frame)
+
+    def _is_worth_waiting(self) -> bool:
+        """Return whether a request that names nothing may leave: no flush is to come, or only a slow one."""
+        if not self._syncing:
+            return True
+        if self._named_count <= len(self._syncing):
+            return False
+        if not self._is_flush_slow and self._flush_timer is None:
+            self._flush_timer = self._loop.call_later(FLUSH_PATIENCE_S, self._flush_takes_long)
+        return self._is_flush_slow
+
+    def _flush_takes_long(self) -> None:
+        self._flush_timer = None
+        if self._syncing:
+            self._is_flush_slow = True
+            self._continue()
 
     def _name_changed(self, writer: FetchRequestWriter) -> None:
         """Name the partitions whose position the session does not have."""

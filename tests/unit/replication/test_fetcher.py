@@ -270,6 +270,21 @@ def test_a_changed_partition_is_named_while_the_request_before_waits_at_the_lead
     with_fetcher(scenario)
 
 
+def test_a_slow_flush_of_one_partition_does_not_hold_up_the_others() -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+        fetchers.assign(trio[2].partition)
+        await asyncio.sleep(0.1)
+        (fetcher,) = fetchers._fetchers.values()
+        fetcher._named_count += 1  # another partition of the session
+        fetcher._syncing[FetchedPartition(fetcher, trio[1].partition)] = None
+        count = len(leader.requests)
+        await asyncio.sleep(3)
+        assert len(leader.requests) > count + 2  # each waits for half a second at the leader
+        assert not any(each.topics for each in leader.requests[count:])
+
+    with_fetcher(scenario)
+
+
 def test_an_answer_from_before_the_position_changed_is_not_used() -> None:
     async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
         fetchers.assign(trio[2].partition)
