@@ -66,8 +66,9 @@ class InProcessCluster:
         *,
         options: Mapping[str, str] | None = None,
         own_options: Mapping[int, Mapping[str, str]] | None = None,
+        directories: int = 1,
     ) -> None:
-        self._path = path
+        self._path, self._directories = path, directories
         self._options = {**OPTIONS, **(options or {})}
         self._own_options = own_options or {}
         self.store = EmbeddedMetadataStore()
@@ -87,6 +88,11 @@ class InProcessCluster:
     def _knows(self, node_id: int, brokers: int) -> bool:
         return len(self.services(node_id).cluster.current.brokers) == brokers
 
+    def paths(self, node_id: int) -> list[Path]:
+        """Return the log directories of a broker."""
+        more = [self._path / f"broker-{node_id}-{number}" for number in range(2, self._directories + 1)]
+        return [self._path / f"broker-{node_id}", *more]
+
     async def restart(self, node_id: int) -> None:
         """Start a broker that does not run."""
         assert node_id not in self.brokers
@@ -105,7 +111,7 @@ class InProcessCluster:
 
         async def run() -> Broker:
             broker = Broker(
-                given, [self._path / f"broker-{node_id}"], clock=SystemClock(), files=SystemFiles(),
+                given, self.paths(node_id), clock=SystemClock(), files=SystemFiles(),
                 open_store=open_store,
             )  # fmt: skip
             try:
@@ -226,11 +232,12 @@ def with_cluster(
     options: Mapping[str, str] | None = None,
     own_options: Mapping[int, Mapping[str, str]] | None = None,
     seconds: float = 60,
+    directories: int = 1,
 ) -> Any:
     """Start a cluster below `path`, run the scenario, stop the cluster."""
 
     async def run() -> Any:
-        cluster = InProcessCluster(path, options=options, own_options=own_options)
+        cluster = InProcessCluster(path, options=options, own_options=own_options, directories=directories)
         try:
             async with asyncio.timeout(seconds):
                 await cluster.start(brokers)
