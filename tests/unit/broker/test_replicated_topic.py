@@ -12,10 +12,14 @@ from ottla.client.consumer import Consumer
 from ottla.client.producer import Producer
 from ottla.controller.partition_changes import Election
 from ottla.core.clock import SystemClock
+from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.replication.partition import Partition
 from ottla.storage.checkpoint_files import CLEAN_SHUTDOWN
+from ottla.wire.apis import ApiKey
+from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.support.cluster import InProcessCluster, with_cluster
+from tests.support.storage import batch
 
 TP = TopicPartition("web", 0)
 
@@ -225,3 +229,38 @@ def test_a_replica_that_lost_records_does_not_lead_before_it_caught_up(tmp_path:
         await equal_replicas(cluster, 100)
 
     with_cluster(tmp_path, scenario)
+
+
+def test_batches_in_flight_at_a_clean_stop_of_all_brokers_are_duplicates_after_the_start(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster, factor=1)
+        await cluster.until(lambda: leader_of(cluster) == 1)
+
+        topic_id = cluster.services(1).cluster.current.topics["web"].topic_id
+
+        async def produce(sequence: int) -> tuple[ErrorCode, int]:
+            records = bytes(batch(b"v", b"w", producer_id=7000, epoch=0, sequence=sequence))
+            partition = PartitionProduceData(index=0, records=memoryview(records))
+            request = ProduceRequest(
+                acks=-1,
+                timeout_ms=5_000,
+                topic_data=[TopicProduceData(topic_id=topic_id, name="web", partition_data=[partition])],
+            )
+            async with await cluster.client() as client:
+                response = await (await client.connection(1)).request(ApiKey.PRODUCE, request, timeout_s=10)
+            (found,) = response.responses[0].partition_responses
+            return ErrorCode(found.error_code), found.base_offset
+
+        sent = [await produce(sequence) for sequence in range(0, 12, 2)]
+        assert sent == [(ErrorCode.NONE, offset) for offset in range(0, 12, 2)]
+        await cluster.stop(1)
+        await cluster.restart(1)
+        await cluster.until(lambda: leader_of(cluster) == 1)
+        for at in (1, 2, 3, 4, 5):
+            code, offset = await produce(2 * at)
+            assert code in {ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER}
+            assert offset == 2 * at
+        assert (await produce(0))[0] is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert await produce(12) == (ErrorCode.NONE, 12)
+
+    with_cluster(tmp_path, scenario, brokers=1)

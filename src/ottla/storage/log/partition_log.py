@@ -36,7 +36,7 @@ from ottla.storage.log.checkpoints import LogCheckpoints
 from ottla.storage.log.deleted_files import DeletedFiles
 from ottla.storage.log.flush import DirectoryHealth, FlushJob
 from ottla.storage.log.pending_flush import PendingFlush
-from ottla.storage.log.producer_replay import replay_producers
+from ottla.storage.log.producer_replay import check_data_batch, replay_producers
 from ottla.storage.log.retention import deletable, jitter_ms, roll_is_due
 from ottla.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
 from ottla.storage.log.segment_list import SegmentList
@@ -188,10 +188,7 @@ class PartitionLog:
                     records, header = validated(records, header, config, now_ms=now_ms, from_client=from_client)
         if header.producer_id >= 0:
             if from_client:
-                written = self.producers.check_data_batch(
-                    header.producer_id, header.producer_epoch, header.base_sequence, header.record_count,
-                    transactional=header.is_transactional, guard=guard,
-                )  # fmt: skip
+                written = check_data_batch(self.producers, self.segment_list, header, guard)
                 if written is not None:
                     return self._duplicate(written)
             else:

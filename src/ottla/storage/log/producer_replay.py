@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from types import MappingProxyType
 from typing import Protocol
 
+from ottla.core.errors import CorruptMessage, InvalidTxnState, OutOfOrderSequenceNumber
 from ottla.core.files import File
 from ottla.records.batch import HEADER_BYTES, BatchHeader
-from ottla.records.batch_reader import BatchLocation
+from ottla.records.batch_reader import HEADER_CHUNK_BYTES, BatchLocation
+from ottla.records.batch_scan import BATCHES_KEPT
 from ottla.storage.file_names import TXN_INDEX_SUFFIX
 from ottla.storage.log.segment import Segment
+from ottla.storage.log.segment_list import SegmentList
 from ottla.storage.state.producer_snapshots import ProducerSnapshots
-from ottla.storage.state.producer_state_manager import ProducerStateManager
+from ottla.storage.state.producer_state_manager import (
+    SEQUENCE_MAX,
+    BatchMetadata,
+    ProducerStateEntry,
+    ProducerStateManager,
+    VerificationGuard,
+)
 from ottla.storage.state.transactions import AbortedTransaction, read_marker, replace_aborted
+
+logger = logging.getLogger(__name__)
+
+HEADERS_READ_BACK_MAX = 2_000
+"""Read at once for a repeated batch: a few milliseconds."""
 
 
 class ReplayedSegment(Protocol):
@@ -79,6 +94,88 @@ def replay_producers(
         if first is None and not is_damaged and replace_aborted(segment.files, path, aborted):
             rewritten.append(path)
     return rewritten
+
+
+def check_data_batch(
+    producers: ProducerStateManager, segments: SegmentList, header: BatchHeader, guard: VerificationGuard | None
+) -> BatchMetadata | None:
+    """Check a client's batch, as `ProducerStateManager` does, also by the batches that a snapshot lacked.
+
+    A snapshot has the last batch of each producer alone, as Kafka's; but clients have up to five in flight, and send
+    those again whose answers a stop took from them.
+    """
+    producer_id, epoch, sequence = header.producer_id, header.producer_epoch, header.base_sequence
+    is_transactional = header.is_transactional
+    try:
+        return producers.check_data_batch(
+            producer_id, epoch, sequence, header.record_count, transactional=is_transactional, guard=guard
+        )
+    except (OutOfOrderSequenceNumber, InvalidTxnState):
+        entry = producers.snapshot_entry(producer_id, epoch, sequence)
+        if entry is None:
+            raise
+        try:
+            _read_back(segments, entry, producer_id, first_sequence=sequence)
+        except (CorruptMessage, OSError) as error:
+            logger.warning(
+                "batches of producer %d that are sent again may be refused as out of order, because the log could not "
+                "be read: %s", producer_id, error,
+            )  # fmt: skip
+    return producers.check_data_batch(
+        producer_id, epoch, sequence, header.record_count, transactional=is_transactional, guard=guard
+    )
+
+
+def _read_back(segments: SegmentList, entry: ProducerStateEntry, producer_id: int, *, first_sequence: int) -> None:
+    """Complete the last batches of a producer that was loaded from a snapshot, which has only the last one.
+
+    The headers before that one are read, as many as the log has of a producer alone in it at first, then more. Where
+    many others wrote between its batches they are not found. Raises CorruptMessage, OSError.
+    """
+    before = entry.batches[0]
+    found: list[BatchMetadata] = []
+    distance = (before.first_sequence - first_sequence) & SEQUENCE_MAX
+    while len(entry.batches) + len(found) < BATCHES_KEPT:
+        start = max(before.first_offset - distance, segments.first_base_offset)
+        more = _batches_of(segments, producer_id, entry.epoch, start, before.first_offset)
+        if more is None:
+            break
+        found = more
+        if start == segments.first_base_offset:
+            break
+        distance *= 2
+    for each in reversed(found):
+        if len(entry.batches) == BATCHES_KEPT or (each.last_sequence + 1) & SEQUENCE_MAX != before.first_sequence:
+            return
+        entry.batches.appendleft(each)
+        before = each
+
+
+def _batches_of(
+    segments: SegmentList, producer_id: int, epoch: int, start: int, end: int
+) -> list[BatchMetadata] | None:
+    """List the batches of a producer between two offsets; None if too many others are there."""
+    found: list[BatchMetadata] = []
+    headers = 0
+    for segment in segments.from_offset(start):
+        first = segment.find(start) if start > segment.base_offset else None
+        if start > segment.base_offset and first is None:
+            continue
+        for _, header in segment.batches(first.position if first else 0, chunk_bytes=HEADER_CHUNK_BYTES):
+            if header.base_offset >= end:
+                return found
+            headers += 1
+            if headers > HEADERS_READ_BACK_MAX:
+                return None
+            if (header.producer_id, header.producer_epoch) != (producer_id, epoch) or header.is_control:
+                continue
+            sequence = header.base_sequence
+            if sequence >= 0:
+                last = (sequence + header.last_offset_delta) & SEQUENCE_MAX
+                found.append(
+                    BatchMetadata(sequence, last, header.base_offset, header.last_offset, header.max_timestamp)
+                )
+    return found
 
 
 def _batches_at(segment: Segment, positions: Iterable[int]) -> Iterator[BatchLocation]:

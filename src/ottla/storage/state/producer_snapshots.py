@@ -79,6 +79,7 @@ def load_snapshot(data: bytes, producers: ProducerStateManager, *, now_ms: int) 
         entry.seen_ms = now_ms
         entry.coordinator_epoch = coordinator_epoch
         entry.txn_first_offset = txn_first_offset
+        entry.is_of_snapshot = True
         if offset != NO_OFFSET:
             first_sequence = (sequence - delta) & SEQUENCE_MAX if sequence != NO_SEQUENCE else NO_SEQUENCE
             entry.batches.append(BatchMetadata(first_sequence, sequence, offset - delta, offset, timestamp))

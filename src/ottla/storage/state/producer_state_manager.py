@@ -40,6 +40,9 @@ from ottla.storage.state.transactions import AbortedTransaction, Marker, MarkerT
 
 SEQUENCE_MAX = (1 << 31) - 1
 EPOCH_MAX = (1 << 15) - 1
+READ_BACK_RECORDS = 1_000_000
+"""A batch that is further before the last known one is none of the last five."""
+
 NO_EPOCH = -1
 NO_SEQUENCE = -1
 NO_OFFSET = -1
@@ -78,7 +81,9 @@ class ProducerInfo(NamedTuple):
 class ProducerStateEntry:
     """One producer's state."""
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "seen_ms", "txn_first_offset")
+    __slots__ = (
+        "batches", "coordinator_epoch", "epoch", "is_of_snapshot", "last_timestamp", "seen_ms", "txn_first_offset",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.epoch = NO_EPOCH
@@ -87,6 +92,7 @@ class ProducerStateEntry:
         self.seen_ms = -1  # when this process last received something of it: records may carry old times
         self.coordinator_epoch = -1
         self.txn_first_offset = NO_OFFSET
+        self.is_of_snapshot = False  # which has the last batch alone: the log has those before it
 
     @property
     def last_sequence(self) -> int:
@@ -157,6 +163,20 @@ class ProducerStateManager:
     def entries(self) -> Iterator[tuple[int, ProducerStateEntry]]:
         """All producers with their ids, in the order of their first batch."""
         return iter(self._entries.items())
+
+    def snapshot_entry(self, producer_id: int, epoch: int, first_sequence: int) -> ProducerStateEntry | None:
+        """Return a producer whose batch may be one of those that the snapshot lacked; None if the log need not be read.
+
+        It is returned once: then its batches are to be read back.
+        """
+        entry = self._entries.get(producer_id)
+        if entry is None or not entry.is_of_snapshot or entry.epoch != epoch or not entry.batches:
+            return None
+        distance = (entry.batches[0].first_sequence - first_sequence) & SEQUENCE_MAX
+        if not 0 < distance <= READ_BACK_RECORDS:
+            return None
+        entry.is_of_snapshot = False
+        return entry
 
     # ---- Checks before an append
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -25,8 +26,22 @@ from ottla.records.batch import BatchHeader, write_crc
 from ottla.records.batch_verifier import is_checksum_right
 from ottla.storage.config import LogConfig
 from ottla.storage.log.partition_log import AppendInfo, AppendOrigin, PartitionLog
+from ottla.storage.log.producer_replay import HEADERS_READ_BACK_MAX
+from ottla.storage.state.producer_state_manager import increment_sequence
 from ottla.testing.sim_disk import SimDisk
-from tests.support.storage import NOW_MS, StillClock, batch, content, everything, marker, open_log, records_in, values
+from tests.support.storage import (
+    NOW_MS,
+    TP,
+    StillClock,
+    batch,
+    content,
+    everything,
+    marker,
+    open_directory,
+    open_log,
+    records_in,
+    values,
+)
 
 CONFIG = LogConfig()
 
@@ -135,6 +150,60 @@ class TestIdempotence:
         with pytest.raises(OutOfOrderSequenceNumber):
             self.send(log, 4, count=2)
         assert log.end_offset == 16
+
+    @pytest.mark.parametrize("others", [0, 7])
+    @pytest.mark.parametrize("segment_bytes", [1 << 20, 300])
+    @pytest.mark.parametrize("sequence", [0, 2**31 - 10])  # the last ones wrap
+    def test_the_last_five_batches_are_known_after_a_restart(
+        self, sequence: int, segment_bytes: int, others: int
+    ) -> None:
+        disk, config = SimDisk(), LogConfig(segment_bytes=segment_bytes)
+        directory = open_directory(disk, config)
+        log = directory.create_log(TP, uuid.UUID(int=7))
+        sequences = [increment_sequence(sequence, at * 2) for at in range(8)]
+        sent = []
+        for at, each in enumerate(sequences):
+            sent.append(self.send(log, each, count=2))
+            for pid in range(10, 10 + others):
+                self.send(log, at, pid=pid)
+        directory.close()
+        log = open_directory(disk, config).logs[TP]
+        for at in (4, 3, 7, 5, 6):
+            again = self.send(log, sequences[at], count=2)
+            assert (again.duplicate, again.first_offset) == (True, sent[at].first_offset)
+        with pytest.raises(OutOfOrderSequenceNumber):
+            self.send(log, sequences[2], count=2)
+        end = log.end_offset
+        assert self.send(log, increment_sequence(sequence, 16), count=2).first_offset == end
+        assert self.send(log, sequences[4], count=2).duplicate
+
+    def test_the_log_is_read_once_and_not_far_for_a_batch_that_is_none_of_the_last(self) -> None:
+        disk = SimDisk()
+        directory = open_directory(disk)
+        log = directory.create_log(TP, uuid.UUID(int=7))
+        first = self.send(log, 0)
+        for at in range(HEADERS_READ_BACK_MAX + 10):
+            self.send(log, at, pid=5)
+        self.send(log, 1)
+        directory.close()
+        log = open_directory(disk).logs[TP]
+        for wrong in (3, 0):  # a gap reads nothing; too much is between the batches of this one
+            with pytest.raises(OutOfOrderSequenceNumber):
+                self.send(log, wrong)
+        assert first.first_offset == 0
+        assert self.send(log, HEADERS_READ_BACK_MAX + 6, pid=5).duplicate
+        assert self.send(log, 2).first_offset == log.end_offset - 1
+
+    def test_a_batch_of_a_transaction_that_ended_is_known_after_a_restart(self) -> None:
+        disk = SimDisk()
+        directory = open_directory(disk)
+        log = directory.create_log(TP, uuid.UUID(int=7))
+        sent = [put(log, batch(b"t", producer_id=4, epoch=0, sequence=at, transactional=True)) for at in range(3)]
+        put(log, marker(4, 0, commit=True), origin=AppendOrigin.COORDINATOR)
+        directory.close()
+        log = open_directory(disk).logs[TP]
+        again = put(log, batch(b"t", producer_id=4, epoch=0, sequence=0, transactional=True), guard=None)
+        assert (again.duplicate, again.first_offset) == (True, sent[0].first_offset)
 
     def test_a_repeat_with_another_number_of_records_is_out_of_order(self) -> None:
         log = open_log(SimDisk())
