@@ -196,6 +196,14 @@ class Trio:
         for node_id in node_ids or tuple(self.nodes):
             self.nodes[node_id].partition.apply(new)
 
+    def produce_to(self, value: bytes, *followers: int) -> None:
+        """Have the leader write and flush a record, and these followers fetch it."""
+        leader = self.nodes[self.view.leader]
+        leader.produce(value)
+        leader.flush()
+        for node_id in followers:
+            self.nodes[node_id].catch_up(leader)
+
     def replicate(self) -> None:
         """Let all followers catch up with their leader, and learn its high watermark."""
         leader = self.nodes[self.view.leader]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ottla.coordination.view import ClusterView, TopicView
-from ottla.core.errors import error_code_for
+from ottla.core.errors import UnknownTopicId, error_code_for
 from ottla.core.files import FileRegion
 from ottla.replication.partition import Partition
 from ottla.storage.state.leader_epochs import EpochEnd
-from ottla.wire.hot.fetch import JOIN_BYTES_MAX, NO_EPOCH_END, NO_LEADER, NO_SNAPSHOT
+from ottla.wire.hot.fetch import JOIN_BYTES_MAX, NO_EPOCH_END, NO_LEADER, NO_SNAPSHOT, NO_TOPIC_ID
 from ottla.wire.messages.fetch import EpochEndOffset, LeaderIdAndEpoch, NodeEndpoint, PartitionData
 from ottla.wire.schema import RecordBytes
 
@@ -65,13 +65,31 @@ def refusal(index: int, error: BaseException, leader: LeaderIdAndEpoch = NO_LEAD
 
 def divergence(partition: Partition, end: EpochEnd) -> PartitionData:
     """Return where an epoch of the reader ended in this log: the reader has to truncate its own there (KIP-595)."""
+    return offsets_of(partition, diverging_epoch=EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset))
+
+
+def offsets_of(
+    partition: Partition, *, diverging_epoch: EpochEndOffset = NO_EPOCH_END, preferred_read_replica: int = -1
+) -> PartitionData:
+    """Return a partition's offsets without records."""
     return PartitionData(
         partition_index=partition.topic_partition.partition,
         high_watermark=partition.high_watermark,
         last_stable_offset=partition.last_stable_offset,
         log_start_offset=partition.log.log_start_offset,
-        diverging_epoch=EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset),
+        preferred_read_replica=preferred_read_replica,
+        diverging_epoch=diverging_epoch,
         current_leader=NO_LEADER,
         snapshot_id=NO_SNAPSHOT,
         aborted_transactions=None,
     )
+
+
+def topic_name(view: ClusterView, name: str, topic_id: bytes) -> str:
+    """Return the name of a topic that a request names, or whose id it has. Raises UnknownTopicId."""
+    if topic_id == NO_TOPIC_ID and name:
+        return name
+    topic = view.topic_by_id.get(topic_id)
+    if topic is None:
+        raise UnknownTopicId
+    return topic.name

@@ -18,7 +18,7 @@ import random
 
 from ottla.broker.context import Services
 from ottla.broker.delayed_operations import DelayedOperation
-from ottla.broker.fetch_data import divergence, leader_of, records_of, refusal, size_of
+from ottla.broker.fetch_data import divergence, leader_of, offsets_of, records_of, refusal, size_of, topic_name
 from ottla.core.errors import (
     FencedLeaderEpoch,
     FetchSessionIdNotFound,
@@ -366,12 +366,7 @@ class ReplicaFetch(DelayedOperation):
     def _find(self, each: ReplicaPartition) -> Partition:
         """Find a partition by name or id. Raises the KafkaError to respond with."""
         name, topic_id, index = each.key
-        if topic_id != NO_TOPIC_ID or not name:
-            topic = self._services.cluster.current.topic_by_id.get(topic_id)
-            if topic is None:
-                raise UnknownTopicId
-            name = topic.name
-        found = self._services.replicas.find(name, index)
+        found = self._services.replicas.find(topic_name(self._services.cluster.current, name, topic_id), index)
         if topic_id not in (NO_TOPIC_ID, found.log.topic_id.bytes):
             raise UnknownTopicId  # the replica of a deleted topic of the same name: the snapshot is being applied
         return found
@@ -449,7 +444,7 @@ class ReplicaFetch(DelayedOperation):
                 continue
             if each not in found:
                 if self._is_news(each, partition):
-                    found[each] = self._watermarks(each, partition)
+                    found[each] = offsets_of(partition)
             elif not found[each].error_code:  # it has moved since it was read
                 found[each].high_watermark = partition.high_watermark
                 found[each].log_start_offset = partition.log.log_start_offset
@@ -473,16 +468,3 @@ class ReplicaFetch(DelayedOperation):
         )
         if session.session_id == NO_SESSION:
             session.close()
-
-    @staticmethod
-    def _watermarks(each: ReplicaPartition, partition: Partition) -> PartitionData:
-        return PartitionData(
-            partition_index=each.asked.partition,
-            high_watermark=partition.high_watermark,
-            last_stable_offset=partition.last_stable_offset,
-            log_start_offset=partition.log.log_start_offset,
-            diverging_epoch=NO_EPOCH_END,
-            current_leader=NO_LEADER,
-            snapshot_id=NO_SNAPSHOT,
-            aborted_transactions=None,
-        )

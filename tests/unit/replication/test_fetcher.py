@@ -436,16 +436,21 @@ def test_a_removed_partition_is_forgotten_and_a_fetcher_without_partitions_ends(
     with_fetcher(scenario)
 
 
+async def fetch_throttled(trio: Trio, fetchers: ReplicaFetchers, *, rate: int) -> None:
+    """Have broker 2, which is throttled, fetch a large record, and produce another one."""
+    trio[2].context.follower_quota.configure(rate)
+    for each in (1, 2):
+        trio[each].partition.reconfigure(replace(LogConfig(), follower_throttled_replicas=("0:2",)))
+    trio.apply(view(1, 0, isr=(1,), replicas=(1, 2), partition_epoch=1))
+    trio[1].produce(b"x" * 5000, acks=1)
+    fetchers.assign(trio[2].partition)
+    await asyncio.sleep(1)
+    trio[1].produce(b"last", acks=1)
+
+
 def test_a_throttled_follower_waits_for_its_rate() -> None:
     async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
-        trio[2].context.follower_quota.configure(1000)
-        for each in (1, 2):
-            trio[each].partition.reconfigure(replace(LogConfig(), follower_throttled_replicas=("0:2",)))
-        trio.apply(view(1, 0, isr=(1,), replicas=(1, 2), partition_epoch=1))
-        trio[1].produce(b"x" * 5000, acks=1)
-        fetchers.assign(trio[2].partition)
-        await asyncio.sleep(1)
-        trio[1].produce(b"last", acks=1)
+        await fetch_throttled(trio, fetchers, rate=1000)
         await asyncio.sleep(2.5)
         assert trio[2].log.end_offset == 1
         await asyncio.sleep(3)
@@ -459,14 +464,7 @@ def test_a_throttled_follower_waits_for_its_rate() -> None:
 )
 def test_a_throttled_follower_goes_on_soon_after_its_throttle_changes(*, is_raised: bool) -> None:
     async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
-        trio[2].context.follower_quota.configure(10)
-        for each in (1, 2):
-            trio[each].partition.reconfigure(replace(LogConfig(), follower_throttled_replicas=("0:2",)))
-        trio.apply(view(1, 0, isr=(1,), replicas=(1, 2), partition_epoch=1))
-        trio[1].produce(b"x" * 5000, acks=1)
-        fetchers.assign(trio[2].partition)
-        await asyncio.sleep(1)
-        trio[1].produce(b"last", acks=1)
+        await fetch_throttled(trio, fetchers, rate=10)
         await asyncio.sleep(20)
         assert trio[2].log.end_offset == 1
         if is_raised:

@@ -139,30 +139,29 @@ def test_min_insync_replicas_asks_for_no_more_replicas_than_there_are_without_th
         trio.replicate()
         assert trio[1].partition.high_watermark == 1
         trio.apply(view(1, 0, isr=(1, 2), replicas=(1, 2, 3), adding=(3,), partition_epoch=1))
-        trio[1].produce(b"b")
-        trio[1].flush()
-        trio[2].catch_up(trio[1])
+        trio.produce_to(b"b", 2)
         assert trio[1].partition.high_watermark == 2
+
+
+def leave_out(trio: Trio) -> None:
+    """Leave broker 3, which has everything, outside of the in-sync replicas: the controller refuses to add it."""
+    trio[1].produce(b"a")
+    trio.replicate()
+    trio.apply(view(1, 0, isr=(1, 2), partition_epoch=1))
+    change = trio[1].proposed()
+    assert change is not None
+    trio[1].partition.isr_change_decided(change, IneligibleReplica())
 
 
 def test_a_caught_up_replica_that_may_join_holds_the_high_watermark_even_outside_of_the_isr() -> None:
     @with_trio()
     def _(trio: Trio) -> None:
-        trio[1].produce(b"a")
-        trio.replicate()
-        trio.apply(view(1, 0, isr=(1, 2), partition_epoch=1))
-        change = trio[1].proposed()
-        assert change is not None
-        trio[1].partition.isr_change_decided(change, IneligibleReplica())
-        trio[1].produce(b"b")
-        trio[1].flush()
-        trio[2].catch_up(trio[1])
+        leave_out(trio)
+        trio.produce_to(b"b", 2)
         assert trio[1].partition.high_watermark == 1
         trio.clock.now_ms += LAG_MS + 1
         trio[2].fetch(trio[1])
-        trio[1].produce(b"c")
-        trio[1].flush()
-        trio[2].catch_up(trio[1])
+        trio.produce_to(b"c", 2)
         assert trio[1].partition.high_watermark == 3, "it is no longer waited for"
 
 
@@ -172,12 +171,7 @@ def test_acknowledgements_do_not_wait_for_another_record_once_a_replica_outside_
 ) -> None:
     @with_trio()
     def _(trio: Trio) -> None:
-        trio[1].produce(b"a")
-        trio.replicate()
-        trio.apply(view(1, 0, isr=(1, 2), partition_epoch=1))
-        change = trio[1].proposed()
-        assert change is not None
-        trio[1].partition.isr_change_decided(change, IneligibleReplica())
+        leave_out(trio)
         acked: list[int] = []
         trio[1].produce(b"b", acked=acked.append)
         trio[1].flush()
@@ -245,9 +239,7 @@ def test_checks_of_a_replica_fetch() -> None:
 def test_a_diverging_fetch_changes_nothing() -> None:
     @with_trio()
     def _(trio: Trio) -> None:
-        trio[1].produce(b"a")
-        trio[1].flush()
-        trio[3].catch_up(trio[1])
+        trio.produce_to(b"a", 3)
         position = trio[2].partition.next_fetch()
         assert position is not None
         answer, _ = trio[1].serve(trio[2], position._replace(fetch_offset=9, last_fetched_epoch=0))
@@ -274,9 +266,7 @@ def test_a_follower_that_lags_leaves_and_counts_until_that_is_committed() -> Non
     def _(trio: Trio) -> None:
         trio[1].produce(b"a")
         trio.replicate()
-        trio[1].produce(b"b")
-        trio[1].flush()
-        trio[2].catch_up(trio[1])
+        trio.produce_to(b"b", 2)
         trio[1].partition.check_isr()
         assert trio[1].proposed() is None
         trio.clock.now_ms += LAG_MS + 1
@@ -285,9 +275,7 @@ def test_a_follower_that_lags_leaves_and_counts_until_that_is_committed() -> Non
         change = trio[1].proposed()
         assert change is not None
         assert change.new_isr == ((1, 0), (2, 0))
-        trio[1].produce(b"c")
-        trio[1].flush()
-        trio[2].catch_up(trio[1])
+        trio.produce_to(b"c", 2)
         assert trio[1].partition.high_watermark == 1, "a pending removal counts"
         decide(trio)
         assert trio[1].partition.isr == (1, 2)
@@ -318,9 +306,7 @@ def test_a_replica_joins_when_it_has_reached_the_high_watermark_and_the_start_of
     def _(trio: Trio) -> None:
         trio[1].produce(b"a")
         trio.replicate()
-        trio[1].produce(b"b")
-        trio[1].flush()
-        trio[2].catch_up(trio[1])
+        trio.produce_to(b"b", 2)
         trio.clock.now_ms += LAG_MS + 1
         trio.apply(view(1, 0, isr=(1, 2), partition_epoch=1))
         assert trio[1].partition.high_watermark == 2
@@ -331,9 +317,7 @@ def test_a_replica_joins_when_it_has_reached_the_high_watermark_and_the_start_of
         change = trio[1].proposed()
         assert change is not None
         assert change.new_isr == ((1, 0), (2, 0), (3, 0))
-        trio[1].produce(b"c")
-        trio[1].flush()
-        trio[2].catch_up(trio[1])
+        trio.produce_to(b"c", 2)
         assert trio[1].partition.high_watermark == 2, "a pending member counts"
         decide(trio, partition_epoch=2)
         trio[3].catch_up(trio[1])
@@ -344,9 +328,7 @@ def test_records_between_a_stale_high_watermark_and_the_start_of_the_term_must_b
     @with_trio()
     def _(trio: Trio) -> None:
         trio[1].produce(b"a")
-        trio[1].produce(b"b")
-        trio[1].flush()
-        trio[2].catch_up(trio[1])
+        trio.produce_to(b"b", 2)
         trio[2].flush()
         assert trio[2].partition.high_watermark == 0
         trio.apply(view(2, 1, isr=(1, 2)))

@@ -35,7 +35,7 @@ from typing import Any
 
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.delayed_operations import DelayedOperation
-from ottla.broker.fetch_data import divergence, new_leader, records_of, refusal, size_of
+from ottla.broker.fetch_data import divergence, new_leader, offsets_of, records_of, refusal, size_of, topic_name
 from ottla.broker.fetch_sessions import INITIAL_EPOCH, NO_SESSION, FetchSession, SessionPartition
 from ottla.core.errors import (
     FencedLeaderEpoch,
@@ -43,7 +43,6 @@ from ottla.core.errors import (
     NotLeaderOrFollower,
     OffsetNotAvailable,
     OffsetOutOfRange,
-    UnknownTopicId,
 )
 from ottla.core.files import FileRegion
 from ottla.core.runtime import new_random
@@ -57,7 +56,6 @@ from ottla.wire.hot.fetch import (
     NO_EPOCH_END,
     NO_LEADER,
     NO_SNAPSHOT,
-    NO_TOPIC_ID,
     FetchedTopic,
     FetchRequest,
     FetchTopic,
@@ -267,17 +265,7 @@ class DelayedFetch(DelayedOperation):
         node_id = _replica_in_rack(services, partition, self._request.rack_id, each.asked.fetch_offset, self._listener)
         if node_id == services.node_id:
             return None
-        return PartitionData(
-            partition_index=each.asked.partition,
-            high_watermark=partition.high_watermark,
-            last_stable_offset=partition.last_stable_offset,
-            log_start_offset=partition.log.log_start_offset,
-            preferred_read_replica=node_id,
-            diverging_epoch=NO_EPOCH_END,
-            current_leader=NO_LEADER,
-            snapshot_id=NO_SNAPSHOT,
-            aborted_transactions=None,
-        )
+        return offsets_of(partition, preferred_read_replica=node_id)
 
     def _read_log(self, each: SessionPartition, partition: Partition, left: int) -> PartitionData | None:
         asked, log = each.asked, partition.log
@@ -327,12 +315,7 @@ class DelayedFetch(DelayedOperation):
 
     def _find(self, each: SessionPartition) -> Partition:
         """By name or by id. Raises the KafkaError to respond with."""
-        name = each.topic
-        if each.topic_id != NO_TOPIC_ID or not name:
-            topic = self._services.cluster.current.topic_by_id.get(each.topic_id)
-            if topic is None:
-                raise UnknownTopicId
-            name = topic.name
+        name = topic_name(self._services.cluster.current, each.topic, each.topic_id)
         return self._services.replicas.find(name, each.asked.partition)
 
     def _leader(self, each: SessionPartition, error: BaseException) -> LeaderIdAndEpoch:
