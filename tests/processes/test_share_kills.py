@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -72,9 +73,15 @@ class Consumers:
         if not victims:
             return False
         victim = rng.choice(victims)
+        process, output = victim
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        if not may_be_killed(output, at_work=at_work):  # it went on before it stopped
+            process.send_signal(signal.SIGCONT)
+            return False
         self._running.remove(victim)
-        victim[0].kill()
-        victim[0].wait()
+        process.kill()
+        process.wait()
         return True
 
     def kill_all(self) -> None:
