@@ -20,7 +20,7 @@ from ottla.coordination.view import ClusterView
 from ottla.core.files import FileSystem
 from ottla.core.ids import NO_TOPIC_ID, id_text, is_damaged_copy
 from ottla.storage.checkpoint_files import LOCK, PARTITION_METADATA, parse_partition_metadata, text_or_none
-from ottla.storage.directories.log_directory import parse_partition_directory
+from ottla.storage.directories.log_directory import STRAY_SUFFIX, parse_partition_directory
 
 
 class UnknownDirectory(NamedTuple):
@@ -90,8 +90,8 @@ def _unknown_in(files: FileSystem, directory: Path, view: ClusterView) -> Iterat
             continue
         topic_id = parse_partition_metadata(text_or_none(files, path / PARTITION_METADATA))
         topic = view.topics.get(partition.topic)
-        is_named_so = name == str(partition) and view.partition(*partition) is not None
-        if topic is not None and is_named_so and _is_of(topic_id, topic.topic_id):
+        is_used = not name.endswith(STRAY_SUFFIX) and view.partition(*partition) is not None
+        if topic is not None and is_used and _is_of(topic_id, topic.topic_id):
             continue
         size = sum(files.size_of(path / each) for each in files.names_in(path))
         yield UnknownDirectory(path, partition.topic, partition.partition, id_text(topic_id), size)

@@ -14,6 +14,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, cast
 
+from ottla.controller.admin_nodes import AdminNodes
 from ottla.controller.broker_changes import Handled, broker_events, elections_missing, handled_after
 from ottla.controller.config import ControllerConfig
 from ottla.controller.config_changes import AlterConfig, publish_min_isr
@@ -119,6 +120,10 @@ class Controller:
         self._reacting: asyncio.Task[None] | None = None
         self._is_stale = False  # there are changes on which the controller has not acted
         self._finishes_deletions = False  # a topic is gone: Kafka's tools may have begun its deletion
+        self._admin_nodes = AdminNodes(
+            store, view=lambda: cluster.current, reassign=self.reassign, elect_leaders=self.elect_leaders
+        )
+        self._has_requests = False  # of Kafka's older tools
         self._elects_missing = False  # an earlier change may let partitions without leader have one
         self._news = asyncio.Event()  # the snapshot has changed
         self._contradictory: dict[TopicPartition, int] = {}  # logged, with their partition epochs
@@ -280,6 +285,9 @@ class Controller:
             self._resign()
             term = None
         if term is not None:
+            if new.admin_requests and (old.admin_requests is not new.admin_requests or old.topics is not new.topics):
+                self._has_requests = True
+                self._wake()
             term.index.update(old, new)
             if old.topics is not new.topics:
                 self._finishes_deletions |= len(new.topics) < len(old.topics)
@@ -293,20 +301,24 @@ class Controller:
 
     def _wake(self) -> None:
         """React outside the refresh, which would wait for this."""
-        has_work = self._is_stale or self._elects_missing or self._finishes_deletions
-        if has_work and self._takes_part and (self._reacting is None or self._reacting.done()):
+        if self._has_work and self._takes_part and (self._reacting is None or self._reacting.done()):
             self._reacting = asyncio.get_running_loop().create_task(self._react(), name="controller")
+
+    @property
+    def _has_work(self) -> bool:
+        return self._is_stale or self._elects_missing or self._finishes_deletions or self._has_requests
 
     async def _react(self) -> None:
         """React to changes of brokers or to a missing controller, until there is nothing more to do."""
-        while self._takes_part and (self._is_stale or self._elects_missing or self._finishes_deletions):
-            self._is_stale = self._finishes_deletions = False
+        while self._takes_part and self._has_work:
+            self._is_stale = self._finishes_deletions = self._has_requests = False
             try:
                 if self._term is not None and not self._term.has_taken_over:
                     await self._take_over(self._term)
                 elif self._term is not None:
                     await self._handle_broker_changes(self._term)
                     await self._finish_deletions()
+                    await self._admin_nodes.obey()
                 elif self._cluster.current.controller_id == NO_LEADER:
                     self._term = await become_controller(self._store, self._node_id, self._clock.wall_ms())
                     if self._term is not None:
@@ -353,6 +365,7 @@ class Controller:
         self._elects_missing = True
         await self._handle_broker_changes(term, gone=term.index.brokers())
         await self._finish_deletions()
+        await self._admin_nodes.obey()
         term.has_taken_over = True
 
     async def _handle_broker_changes(self, term: Term, gone: Iterable[int] = ()) -> None:

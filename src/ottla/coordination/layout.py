@@ -36,6 +36,9 @@ DELETED_TOPICS = "/ottla_deleted_topics"
 """A node of Ottla's own: its children are the ids of deleted topics with logs that may still be on a disk."""
 TOPIC_DELETIONS = "/admin/delete_topics"
 """Its children are the names of topics whose deletion has begun: for all brokers they are deleted."""
+REASSIGN_PARTITIONS = "/admin/reassign_partitions"
+PREFERRED_REPLICA_ELECTION = "/admin/preferred_replica_election"
+"""Requests of Kafka's older tools; the controller deletes them."""
 REPLICA_REPORTS = "/ottla_replicas"
 """A node of Ottla's own: its children report the state in which each broker found its replicas at its start."""
 
@@ -532,6 +535,28 @@ def decode_handled_brokers(value: bytes) -> dict[int, int]:
 def topic_deletion_path(topic: str) -> str:
     """Return the path that says that the deletion of a topic has begun."""
     return f"{TOPIC_DELETIONS}/{topic}"
+
+
+def decode_reassign_partitions(value: bytes) -> dict[TopicPartition, tuple[int, ...]]:
+    """Decode the replicas that an older tool requests for partitions."""
+    parsed = _parse(REASSIGN_PARTITIONS, value)
+    try:
+        return {
+            TopicPartition(str(each["topic"]), int(each["partition"])): _ids(each["replicas"])
+            for each in parsed["partitions"]
+        }
+    except (KeyError, ValueError, TypeError) as error:
+        raise MalformedNode(REASSIGN_PARTITIONS, repr(error)) from error
+
+
+def decode_preferred_replica_election(value: bytes) -> list[TopicPartition]:
+    """Decode the partitions for which an older tool requests the preferred leader."""
+    parsed = _parse(PREFERRED_REPLICA_ELECTION, value)
+    try:
+        named = [TopicPartition(str(each["topic"]), int(each["partition"])) for each in parsed["partitions"]]
+    except (KeyError, ValueError, TypeError) as error:
+        raise MalformedNode(PREFERRED_REPLICA_ELECTION, repr(error)) from error
+    return list(dict.fromkeys(named))
 
 
 def deleted_topic_path(topic_id: uuid.UUID) -> str:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ottla.coordination import layout
+from ottla.coordination.store import Node
 from ottla.core.ids import INTERNAL_TOPICS
 
 _NO_CONFIGS: Mapping[str, EntityConfig] = MappingProxyType({})
@@ -115,6 +116,7 @@ class ClusterView:
     configs: Configs = field(default_factory=dict)
     replica_reports: Mapping[int, layout.ReplicaReport] = field(default_factory=dict)  # by node id
     deleted_topics: frozenset[uuid.UUID] = frozenset()  # those noted as deleted: their logs may be removed
+    admin_requests: Mapping[str, Node] = field(default_factory=dict)  # of Kafka's older tools, by path
     unreadable_topics: frozenset[str] = frozenset()  # topics that exist, whose nodes are malformed
     number: int = field(default=0, compare=False)  # of the snapshot, one more with each; 0: nothing was read yet
     delta: ClusterDelta | None = field(default=None, compare=False)  # from the snapshot before

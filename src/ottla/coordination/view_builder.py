@@ -318,7 +318,7 @@ class ViewBuilder:
         base = ClusterView() if is_complete else view
         brokers, reports, configs = dict(base.brokers), dict(base.replica_reports), base.configs
         controller_id, epoch, cluster_id = base.controller_id, base.controller_epoch, base.cluster_id
-        deleted = base.deleted_topics
+        deleted, requests = base.deleted_topics, base.admin_requests
         for _, path, node in changes:
             try:
                 if path.startswith(layout.BROKER_IDS + "/"):
@@ -328,6 +328,8 @@ class ViewBuilder:
                 elif path.startswith(layout.DELETED_TOPICS + "/"):
                     noted = layout.decode_deleted_topic_ids([path.rpartition("/")[2]])
                     deleted = deleted - noted if node is None else deleted | noted
+                elif path in {layout.REASSIGN_PARTITIONS, layout.PREFERRED_REPLICA_ELECTION}:
+                    requests = {**requests, path: node} if node else {p: n for p, n in requests.items() if p != path}
                 elif path == layout.CONTROLLER:
                     controller_id = layout.decode_controller(node.value) if node else NO_LEADER
                 elif path == layout.CONTROLLER_EPOCH:
@@ -347,6 +349,7 @@ class ViewBuilder:
             configs=configs if configs != view.configs else view.configs,
             replica_reports=reports if reports != view.replica_reports else view.replica_reports,
             deleted_topics=deleted if deleted != view.deleted_topics else view.deleted_topics,
+            admin_requests=requests if requests != view.admin_requests else view.admin_requests,
             unreadable_topics=frozenset(self._unreadable),
         )
         return view if new == view else new

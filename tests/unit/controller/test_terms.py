@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -592,5 +593,50 @@ def test_each_deletion_of_many_is_in_one_commit() -> None:
         await node.controller.delete_topics(names)
         assert [len(ops) for ops in node.store.commits] == [1 + 2 * 203, 1 + 2 * 203, 1 + 2 * 203, 1 + 203]
         await node.stop()
+
+    run(scenario)
+
+
+async def until_gone(store: Session, path: str) -> None:
+    """Wait until the controller has deleted a request, in the eyes of the tool that made it."""
+    while await store.get(path) is not None:  # noqa: ASYNC110 - as a tool does
+        await asyncio.sleep(0.01)
+
+
+def test_requests_of_older_tools_to_reassign_and_to_elect_are_obeyed() -> None:
+    async def scenario() -> None:
+        tree = EmbeddedMetadataStore()
+        first, second = Node(tree, 1), Node(tree, 2)
+        await first.start()
+        await second.start()
+        await first.until(lambda view: 2 in view.brokers)
+        await first.controller.create_topic("t", assignments=[(0, [1, 2])])
+        await first.controller.create_topic("u", assignments=[(0, [1])])
+        tool = tree.session()
+        moves = {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [2, 1]}]}
+        await tool.commit([Create(layout.REASSIGN_PARTITIONS, json.dumps(moves).encode())])
+        view = await first.until(lambda view: view.topics["t"].partitions[0].replicas == (2, 1))
+        assert view.topics["t"].partitions[0].leader == 1
+        await until_gone(tool, layout.REASSIGN_PARTITIONS)
+
+        elections = {"version": 1, "partitions": [{"topic": "t", "partition": 0}, {"topic": "no", "partition": 1}]}
+        await tool.commit([Create(layout.PREFERRED_REPLICA_ELECTION, json.dumps(elections).encode())])
+        await first.until(lambda view: view.topics["t"].partitions[0].leader == 2)
+        await until_gone(tool, layout.PREFERRED_REPLICA_ELECTION)
+
+        for path in (layout.REASSIGN_PARTITIONS, layout.PREFERRED_REPLICA_ELECTION):
+            await tool.commit([Create(path, b"{}")])
+            await until_gone(tool, path)
+
+        growing = {"version": 1, "partitions": [{"topic": "u", "partition": 0, "replicas": [1, 2]}]}
+        await tool.commit([Create(layout.REASSIGN_PARTITIONS, json.dumps(growing).encode())])
+        await first.until(lambda view: view.topics["u"].partitions[0].adding == (2,))
+        assert await tool.get(layout.REASSIGN_PARTITIONS) is not None  # until the new replica is in sync
+        await first.controller.reassign([Reassignment(TopicPartition("u", 0), None)])
+        await until_gone(tool, layout.REASSIGN_PARTITIONS)
+        assert first.cluster.current.topics["u"].partitions[0].replicas == (1,)
+        await tool.close()
+        for node in (first, second):
+            await node.stop()
 
     run(scenario)
