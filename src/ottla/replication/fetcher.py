@@ -86,7 +86,7 @@ class FetchedPartition(SyncListener):
     """One partition of a fetcher: what the session knows of it, and its back-off."""
 
     __slots__ = (
-        "backoff", "backoff_s", "fetcher", "index", "is_catching_up", "is_out_of_range", "is_repeated", "is_stopped",
+        "backoff", "backoff_s", "fetcher", "index", "is_catching_up", "is_paused", "is_repeated", "is_stopped",
         "named_in", "partition", "sent", "topic_id",
     )  # fmt: skip
 
@@ -100,7 +100,7 @@ class FetchedPartition(SyncListener):
         self.backoff: asyncio.TimerHandle | None = None  # not to be fetched until it is over
         self.backoff_s = 0.0
         self.is_catching_up = False
-        self.is_out_of_range = False  # its leader is asked for its range
+        self.is_paused = False  # its leader is asked for its range, or it is to be truncated
         self.is_repeated = False  # it is named again: the leader sends what follows a position once
         self.is_stopped = False  # until the snapshot has a newer state
 
@@ -126,6 +126,7 @@ class ReplicaFetcher(FetchListener):
         self._partitions: dict[PartitionKey, FetchedPartition] = {}
         self._dirty: dict[FetchedPartition, None] = {}  # whose position may differ from what the session has
         self._forgotten: dict[PartitionKey, None] = {}  # in the session, and not to be fetched any more
+        self._diverged: dict[FetchedPartition, tuple[FetchPosition | None, EpochEnd]] = {}  # to be truncated
         self._syncing: dict[FetchedPartition, None] = {}  # what was fetched of them is being flushed
         self._is_flush_slow = False
         self._flush_timer: asyncio.TimerHandle | None = None
@@ -345,7 +346,7 @@ class ReplicaFetcher(FetchListener):
             partition = each.partition
             if partition.is_throttled and (wait_s := self._context.follower_quota.wait_s(now_s)):
                 self._put_off(each, min(wait_s, THROTTLE_CHECK_S))
-            is_paused = each.is_stopped or each.is_out_of_range or each.backoff is not None
+            is_paused = each.is_stopped or each.is_paused or each.backoff is not None
             position = None if is_paused else partition.next_fetch()
             if position == each.sent and not each.is_repeated:
                 continue
@@ -436,12 +437,15 @@ class ReplicaFetcher(FetchListener):
             return
         try:
             if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                each.is_out_of_range = True
+                each.is_paused = True
                 out_of_range[each] = each.sent
             elif data.error_code != ErrorCode.NONE:
                 self._refused(each, error_for(data.error_code))
             elif data.diverging_epoch >= 0:
-                partition.truncate_to_leader(EpochEnd(data.diverging_epoch, data.diverging_end))
+                each.is_paused = True
+                if not self._diverged:
+                    self._loop.call_soon(self._truncate_next)
+                self._diverged[each] = each.sent, EpochEnd(data.diverging_epoch, data.diverging_end)
             else:
                 self._append(each, data)
         except (CorruptMessage, StorageError) as error:
@@ -456,6 +460,23 @@ class ReplicaFetcher(FetchListener):
         follower = partition.follower
         if follower is not None and follower.fetch_state is FetchState.SYNCING:
             self._syncing[each] = None
+
+    def _truncate_next(self) -> None:
+        """Truncate one partition in a turn of the loop: each waits for the disk several times."""
+        if self._is_closed:
+            return
+        each = next(iter(self._diverged))
+        position, leader_end = self._diverged.pop(each)
+        if self._diverged:
+            self._loop.call_soon(self._truncate_next)
+        each.is_paused = False
+        try:
+            if position is not None and each.partition.next_fetch() == position:
+                each.partition.truncate_to_leader(leader_end)
+        except StorageError as error:
+            log.warning("%s cannot be truncated: %s", each.partition.topic_partition, error)
+            self._delay(each)
+        self._touch(each)
 
     def _append(self, each: FetchedPartition, data: FetchedData) -> None:
         partition, records = each.partition, data.records
@@ -517,7 +538,7 @@ class ReplicaFetcher(FetchListener):
         except _NETWORK_ERRORS as error:
             log.info("broker %d is asked again for the offsets of its logs: %s", self.leader, error)
         for each, position in positions.items():
-            each.is_out_of_range = False
+            each.is_paused = False
             partition, key = each.partition, (each.topic_id, each.index)
             start, end = starts.get(key), ends.get(key)
             if start is None or end is None or partition.next_fetch() != position:

@@ -26,6 +26,7 @@ from ottla.testing.sim_loop import simulate
 from ottla.wire.apis import ApiKey
 from ottla.wire.codec import decode_request, encode_response
 from ottla.wire.headers import parse_request_header, response_header
+from ottla.wire.hot.replica_fetch import FetchedData
 from ottla.wire.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
@@ -419,6 +420,29 @@ def test_a_log_that_goes_on_after_the_leaders_end_is_truncated_to_it() -> None:
         fetchers.assign(trio[2].partition)
         await asyncio.sleep(1)
         assert trio[2].values() == [(0, b"a")]
+
+    with_fetcher(scenario)
+
+
+def test_a_diverging_log_is_truncated_in_a_turn_of_its_own_and_fetched_again() -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+        trio[1].produce(b"a")
+        trio[2].catch_up(trio[1])
+        trio.apply(view(2, 1, isr=(1, 2), replicas=(1, 2)), 2)
+        trio[2].produce(b"lost", acks=1)
+        trio.apply(view(1, 2, isr=(1, 2), replicas=(1, 2)))
+        trio[1].produce(b"b", acks=1)
+        fetchers.assign(trio[2].partition)
+        (fetcher,) = fetchers._fetchers.values()
+        (each,) = fetcher._partitions.values()
+        each.sent = trio[2].partition.next_fetch()
+        data = FetchedData(TOPIC_ID.bytes, 0, 0, 0, 0)
+        data.diverging_epoch, data.diverging_end = 0, 1
+        fetcher._take(each, data, {})
+        assert trio[2].log.end_offset == 2, "nothing is truncated while the answer is processed"
+        await asyncio.sleep(1)
+        assert trio[2].values() == [(0, b"a"), (1, b"b")]
+        assert leader.connections == 1
 
     with_fetcher(scenario)
 
