@@ -230,6 +230,31 @@ def test_an_entry_that_cannot_be_decoded_means_a_full_load(server: RealZooKeeper
     run(server, scenario)
 
 
+def test_requests_of_older_tools_are_seen_although_they_are_not_in_the_feed(server: RealZooKeeper) -> None:
+    async def scenario(stores: Stores) -> None:
+        tool, store = await stores.open(), await stores.open(by_proxy=True)
+        await store.commit([Create("/admin")])
+        watch = store.watch("/admin")
+        seen: dict[str, bytes | None] = {}
+
+        async def until_seen(path: str, value: bytes | None) -> None:
+            while seen.get(path) != value:
+                assert await watch.wait()
+                seen.update({each.path: each.node.value if each.node else None for each in watch.take()})
+
+        path = layout.REASSIGN_PARTITIONS
+        for value in (b"1", b"2"):
+            await connection_of(tool).commit([Create(path, value)])
+            await until_seen(path, value)
+            await connection_of(tool).commit([Delete(path, 0)])
+            await until_seen(path, None)
+        stores.proxy.cut()
+        await connection_of(tool).commit([Create(layout.PREFERRED_REPLICA_ELECTION, b"3")])
+        await until_seen(layout.PREFERRED_REPLICA_ELECTION, b"3")
+
+    run(server, scenario)
+
+
 def test_the_controllers_session_deletes_old_entries(server: RealZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(stores: Stores) -> None:
         monkeypatch.setattr(zookeeper_session, "CHECK_INTERVAL_S", 0.1)

@@ -38,6 +38,7 @@ TOPIC_DELETIONS = "/admin/delete_topics"
 """Its children are the names of topics whose deletion has begun: for all brokers they are deleted."""
 REASSIGN_PARTITIONS = "/admin/reassign_partitions"
 PREFERRED_REPLICA_ELECTION = "/admin/preferred_replica_election"
+ADMIN_REQUESTS = (REASSIGN_PARTITIONS, PREFERRED_REPLICA_ELECTION)
 """Requests of Kafka's older tools; the controller deletes them."""
 REPLICA_REPORTS = "/ottla_replicas"
 """A node of Ottla's own: its children report the state in which each broker found its replicas at its start."""

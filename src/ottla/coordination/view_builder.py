@@ -328,7 +328,7 @@ class ViewBuilder:
                 elif path.startswith(layout.DELETED_TOPICS + "/"):
                     noted = layout.decode_deleted_topic_ids([path.rpartition("/")[2]])
                     deleted = deleted - noted if node is None else deleted | noted
-                elif path in {layout.REASSIGN_PARTITIONS, layout.PREFERRED_REPLICA_ELECTION}:
+                elif path in layout.ADMIN_REQUESTS:
                     requests = {**requests, path: node} if node else {p: n for p, n in requests.items() if p != path}
                 elif path == layout.CONTROLLER:
                     controller_id = layout.decode_controller(node.value) if node else NO_LEADER

@@ -5,7 +5,8 @@ when `commit` returns, and the others' commits a little later, whole and in orde
 looked for once the session is connected again, and sent again if it was not made; it is unknown only if the session is
 over.
 
-All writers of the tree must be Ottla's: the changes of other programs are seen at the next full load only.
+All writers of the tree must be Ottla's: the changes of other programs are seen at the next full load only. Requests of
+Kafka's older tools (`layout.ADMIN_REQUESTS`) are watched.
 """
 
 from __future__ import annotations

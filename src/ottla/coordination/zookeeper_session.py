@@ -136,6 +136,7 @@ class ZooKeeperSession:
             self._awaited = -1
             self._is_checked = False
             self._touched.update(path for path, node in self.nodes.items() if node.ephemeral)
+            self._touched.update(layout.ADMIN_REQUESTS)
         if not self._is_closing:
             if status is SessionStatus.LOST:
                 self._connection.abandon()
@@ -289,6 +290,8 @@ class ZooKeeperSession:
             raise _Gap("commits were deleted while all metadata was read")
         self._ahead = {}
         self._must_load = False
+        self._touched.update(layout.ADMIN_REQUESTS)
+        self._wake.set()
 
     async def _end_of_feed(self) -> int:
         """Return the number that the next commit of any session gets."""
@@ -329,7 +332,9 @@ class ZooKeeperSession:
         return [path for path, state in zip(paths, states, strict=True) if state is None]
 
     async def _read(self, path: str) -> Found | None:
-        """Read a node; an ephemeral one is watched."""
+        """Read a node; an ephemeral one is watched, and one that other programs create without an entry in the feed."""
+        if path in layout.ADMIN_REQUESTS:
+            await self._connection.exists(path, partial(self._touch, path))
         found = await self._connection.get(path)
         if found is not None and found.is_ephemeral:
             found = await self._connection.get(path, partial(self._touch, path))
