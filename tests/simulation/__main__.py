@@ -13,6 +13,7 @@ import argparse
 import gc
 import json
 import os
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -216,34 +217,42 @@ def _run_scripts() -> int:
 
 
 def _plant_all(options: argparse.Namespace) -> int:
-    """Run each planted bug in a process of its own until a seed finds it. Returns 1 if one is not found."""
-    import subprocess
+    """Run each planted bug in a process of its own until a script or a seed finds it; prints a table.
 
+    What finds it must find nothing without the bug. Returns 1 if a bug is not found.
+    """
     from tests.simulation.planted_bugs import BUGS
 
     missed = []
+    print("| Bug | Found by | Checkers | Time |\n| --- | --- | --- | --- |")
     for bug in BUGS:
         began = time.perf_counter()
-        arguments = ("--plant", bug.number, "--seeds", options.seeds or bug.seeds, "--from", bug.first,
-                     "--brokers", bug.brokers, "--replication", bug.replication, "--jobs", options.jobs)  # fmt: skip
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.simulation", *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        found = [line for line in done.stdout.splitlines() if line.startswith("seed ")]
-        took = f"{time.perf_counter() - began:.0f} s"
+        arguments = ["--brokers", bug.brokers, "--replication", bug.replication, "--jobs", options.jobs]
+        arguments += ["--kinds", bug.kinds] if bug.kinds else []
+        arguments += ["--page-cache"] if bug.is_page_cache else []
+        scripts = ["--scripts"] if bug.brokers == 3 else []
+        seeds = ["--seeds", options.seeds or bug.seeds, "--from", bug.first, "--seconds", options.seconds]
+        done = _main_again("--plant", bug.number, *scripts, *seeds, *arguments)
+        found = [line.split(":")[0] for line in done.stdout.splitlines() if line.startswith(("seed ", "script "))]
+        kinds = Counter(line.split(":")[0].strip() for line in done.stdout.splitlines() if line.startswith("   "))
+        by = "not found"
         if done.returncode == 1 and found:
-            kinds = Counter(line.split(":")[0].strip() for line in done.stdout.splitlines() if line.startswith("   "))
-            print(
-                f"{bug.number:3} {bug.title}: found by {found[0].split(':')[0]}, {', '.join(kinds)} ({took})",
-                flush=True,
-            )
-        else:
+            by = found[0]
+            again = ["--seeds", 1, "--from", by.split()[-1]] if by.startswith("seed") else ["--scripts"]
+            if _main_again(*again, *arguments).returncode:
+                by = f"not found: {by} fails without the bug, too"
+        if by.startswith("not found"):
             missed.append(bug.number)
-            print(f"{bug.number:3} {bug.title}: NOT FOUND ({took}) {done.stderr[-500:]}", flush=True)
+        took = time.perf_counter() - began
+        print(f"| {bug.number} {bug.title} | {by} | {', '.join(kinds)} | {took:.0f} s |", flush=True)
+    print(f"{len(BUGS) - len(missed)} of {len(BUGS)} planted bugs were found; not found: {missed}")
     return 1 if missed else 0
+
+
+def _main_again(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run this command in another process."""
+    command = [sys.executable, "-m", "tests.simulation", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def _run_all(seeds: range, options: argparse.Namespace) -> Iterator[dict[str, Any]]:

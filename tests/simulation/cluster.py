@@ -61,6 +61,7 @@ class Machine:
         self.options = options
         self.wall_skew_ms = 0
         self.process: SimProcess | None = None
+        self.runtime: SimRuntime | None = None
         self.broker: Broker | None = None
         self.state = "down"
         self.failure: BaseException | None = None
@@ -80,7 +81,8 @@ class Machine:
     def _run(self, process: SimProcess, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         context = contextvars.copy_context()
         context.run(current_process.set, process)
-        context.run(use, SimRuntime(self.loop, process))
+        self.runtime = SimRuntime(self.loop, process)
+        context.run(use, self.runtime)
         return self.loop.create_task(work, context=context)
 
     async def _start(self, process: SimProcess) -> None:

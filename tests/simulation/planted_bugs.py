@@ -78,6 +78,7 @@ BUGS: tuple[PlantedBug, ...] = (
             "self.maximal_isr = self.isr + added",
             "self.isr = self.maximal_isr = tuple(change[4][i][0] for i in range(len(change[4])))",
         ),
+        kinds="cut-both,cut-from,cut-to,kill",
     ),
     _bug(
         4,
@@ -195,6 +196,7 @@ BUGS: tuple[PlantedBug, ...] = (
             "if broker_epoch >= 0 and known_epoch is not None and broker_epoch < known_epoch:",
             "if False:",
         ),
+        kinds="wipe,kill,stop",
     ),
     _bug(
         16,
@@ -268,6 +270,7 @@ BUGS: tuple[PlantedBug, ...] = (
             ),
             "            raise NotController from None",
         ),
+        kinds="cut-store,kill,stop",
     ),
     _bug(
         24,

@@ -26,7 +26,7 @@ class SimRuntime:
         self._loop = loop
         self._rng = loop.rng_for(f"ids/{process}")
         self._threads = loop.rng_for(f"threads/{process}")
-        self._job_s = job_s
+        self.job_s = job_s  # the longest that most jobs of threads take
 
     def random_bytes(self, size: int) -> bytes:
         """Return random bytes of this process's own generator."""
@@ -48,7 +48,7 @@ class SimRuntime:
     def _seconds(self, _: Job | None) -> float:
         if self._threads.random() < _SLOW_SHARE:
             return self._threads.random() * _SLOW_SECONDS
-        return self._threads.random() * self._job_s
+        return self._threads.random() * self.job_s
 
 
 class ProcessClock:
