@@ -51,9 +51,9 @@ class ReplicaReports:
         """Write the report if it has changed. What the store refuses is written by a later call."""
         last = self._last
         offline = frozenset(self._replicas.offline_partitions)
-        report = ReplicaReport(
-            last.is_clean, frozenset(each for each in last.suspects if self._is_suspect(each)), offline
-        )
+        suspects = {each for each in last.suspects if self._is_suspect(each)}
+        suspects |= self._replicas.contradictory_partitions
+        report = ReplicaReport(last.is_clean, frozenset(suspects), offline)
         if report == last:
             return
         try:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Protocol
 
 from ottla.coordination.view import PartitionView
@@ -35,7 +36,7 @@ from ottla.replication.config import ReplicationConfig
 from ottla.replication.follower_state import FetchPosition, FetchState, FollowerState
 from ottla.replication.isr_changes import REFUSED, AlteredPartition, IsrChange, Outcome
 from ottla.replication.leader_state import LeaderState
-from ottla.replication.partition_events import log_isr_change, log_refused_truncation, log_truncation
+from ottla.replication.partition_events import log_contradiction, log_isr_change, log_refused_truncation, log_truncation
 from ottla.replication.replication_context import ReplicationContext
 from ottla.replication.throttle import is_throttled
 from ottla.replication.waiters import OffsetWaiters
@@ -149,13 +150,14 @@ class Partition:
         elif is_newer and self.leader_state is not None:
             self._withdraw_isr_change()
             self.leader_state.follow(view)
+        self._refetch_if_contradictory(view)
         if self.leader_state is not None:
             self._has_followers = bool(self.leader_state.followers)
             if self.failed is None:
                 self._advance(self.durable_end)
             if self._has_followers:
                 self.check_isr()
-        self._check_offsets()
+        self.check_offsets()
         self._notify_watchers()
 
     def _become_leader(self, view: PartitionView, *, continues: bool) -> None:
@@ -208,18 +210,20 @@ class Partition:
         self.waiters.fail(self._not_leader())
         self._notify_replica_watchers()
 
-    def _check_offsets(self) -> None:
+    def check_offsets(self) -> None:
         """Take the replica out of service if its offsets contradict each other: it would lose or invent records."""
         log = self.log
-        if log.log_start_offset <= log.high_watermark <= log.end_offset >= log.flushed_offset or self.failed:
-            return
-        text = (
-            f"offsets of {self.topic_partition} contradict each other: log start {log.log_start_offset}, "
-            f"high watermark {log.high_watermark}, flushed {log.flushed_offset}, "
-            f"log end {log.end_offset}; restart the broker"
-        )
-        logger.critical(text)
-        self.fail_flush(StorageError(text))
+        if not (log.log_start_offset <= log.high_watermark <= log.end_offset >= log.flushed_offset or self.failed):
+            self._context.contradictory[self] = None
+            self.fail_flush(StorageError(log_contradiction(self)))
+
+    def _refetch_if_contradictory(self, view: PartitionView) -> None:
+        """Fetch a contradictory replica again once it counts for nothing: others have all that was committed."""
+        counts = view.leader in (-1, self.node_id) or self.node_id in (*view.isr, *view.elr)
+        if not counts and self in self._context.contradictory:
+            del self._context.contradictory[self]
+            self.failed, self._is_corrupt = None, True
+            self._become_follower(view)
 
     def reconfigure(self, config: LogConfig) -> None:
         """The topic's settings have changed. Those of durability count for what was written before, too."""
@@ -249,6 +253,7 @@ class Partition:
         """The topic is deleted or the replica moved: fail all who wait."""
         self._removed = True
         self.is_serving = False
+        self._context.contradictory.pop(self, None)
         self._commit.forget(self)
         self._withdraw_isr_change()
         self._context.lagging.pop(self, None)
@@ -423,7 +428,7 @@ class Partition:
             return
         log.update_high_watermark(end_offset)
         if self._has_followers:
-            self._check_offsets()
+            self.check_offsets()
         self.waiters.advance(end_offset, error)
         if self.watchers:
             self._notify_watchers()
@@ -618,7 +623,7 @@ class Partition:
                 self._notify_watchers()
         if (start := min(follower.leader_log_start, log.high_watermark)) > log.log_start_offset:
             log.delete_records(start)
-        self._check_offsets()
+        self.check_offsets()
         if follower.fetch_state is FetchState.SYNCING and durable_end == log.end_offset:
             follower.fetch_state = FetchState.FETCHING
             if follower.fetcher is not None:
@@ -720,7 +725,7 @@ class Partition:
         if region is None or not log.may_have_aborted_transactions():
             return ()
         found = log.aborted_transactions(offset, min(stable, log.segment_list.region_end_offset))
-        return sorted(found, key=_first_offset) if len(found) > 1 else found
+        return sorted(found, key=attrgetter("first_offset")) if len(found) > 1 else found
 
     def not_readable(self, error: OSError) -> StorageError:
         """The disk refused a read: without a file handle this request fails, otherwise the directory (as in Kafka)."""
@@ -742,7 +747,3 @@ class Partition:
     def _notify_replica_watchers(self) -> None:
         for watcher in tuple(self.replica_watchers):
             watcher.partition_changed(self)
-
-
-def _first_offset(aborted: AbortedTransaction) -> int:
-    return aborted.first_offset

@@ -38,3 +38,18 @@ def log_refused_truncation(partition: Partition, offset: int) -> None:
         "the leader",
         partition.topic_partition, offset, partition.log.high_watermark, partition.leader, partition.leader_epoch,
     )  # fmt: skip
+
+
+def log_contradiction(partition: Partition) -> str:
+    """Log that the offsets of a replica contradict each other; returns the message."""
+    log = partition.log
+    text = (
+        f"offsets of {partition.topic_partition} contradict each other: log start {log.log_start_offset}, "
+        f"high watermark {log.high_watermark}, flushed {log.flushed_offset}, log end {log.end_offset}. "
+    )
+    if len(partition.replicas) > 1:
+        text += "It is fetched again once it is out of the in-sync replicas; if it stays in them, restart the broker"
+    else:
+        text += "Restart the broker"
+    logger.critical(text)
+    return text

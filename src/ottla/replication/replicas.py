@@ -200,6 +200,11 @@ class Replicas:
         return self._offline.keys()
 
     @property
+    def contradictory_partitions(self) -> set[TopicPartition]:
+        """Return the replicas that are out of service, because their offsets contradict each other."""
+        return {each.topic_partition for each in self.context.contradictory}
+
+    @property
     def is_any_lost(self) -> bool:
         """Whether a replica is offline because its log is in no directory that can be used."""
         return any(not offline.is_tried_again for offline in self._offline.values())

@@ -21,8 +21,8 @@ class ReplicationContext:
     """One for each broker."""
 
     __slots__ = (
-        "alter_log_dirs_quota", "brokers", "clock", "follower_quota", "isr_changes", "lag_max_s", "lagging",
-        "leader_quota",
+        "alter_log_dirs_quota", "brokers", "clock", "contradictory", "follower_quota", "isr_changes", "lag_max_s",
+        "lagging", "leader_quota",
     )  # fmt: skip
 
     def __init__(self, clock: Clock, config: ReplicationConfig) -> None:
@@ -35,6 +35,7 @@ class ReplicationContext:
         self.isr_changes = IsrChanges()
         # Led partitions with a follower that is not at the log end or not in sync. The others need no ISR check.
         self.lagging: dict[Partition, None] = {}
+        self.contradictory: dict[Partition, None] = {}  # out of service, because their offsets contradict each other
 
     def configure(self, config: ReplicationConfig) -> None:
         """Follow the settings that may change while the broker runs."""

@@ -264,3 +264,22 @@ def test_batches_in_flight_at_a_clean_stop_of_all_brokers_are_duplicates_after_t
         assert await produce(12) == (ErrorCode.NONE, 12)
 
     with_cluster(tmp_path, scenario, brokers=1)
+
+
+def test_a_replica_with_contradictory_offsets_is_reported_and_fetched_again(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster)
+        await in_sync(cluster, 3)
+        assert await send(cluster, range(5)) == list(range(5))
+        bad = leader_of(cluster)
+        partition = replica(cluster, bad)
+        partition.log.flushed_offset = 99  # as a defect would leave it
+        partition.check_offsets()
+        assert not partition.is_serving
+        await cluster.until(lambda: leader_of(cluster) not in {bad, -1}, seconds=20)
+        await in_sync(cluster, 3)
+        assert replica(cluster, bad).log.end_offset == 5
+        assert await send(cluster, range(5, 8)) == [5, 6, 7]
+        assert await read(cluster, 8) == list(range(8))
+
+    with_cluster(tmp_path, scenario)
