@@ -28,6 +28,7 @@ LOOPS := $(wildcard src/ottla/records/_*.py src/ottla/records/_*.pxd)
 
 compile: .venv/loops  ## compile the hot modules again if their sources changed (OTTLA_PLAIN=1 runs without them)
 	$(BIN)/python tools/compile_modules.py
+	$(BIN)/python -m compileall -q src
 
 lock: .venv/ready  ## renew the lock files (needs a package index)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --all-extras --group dev pyproject.toml -o locks/dev.txt

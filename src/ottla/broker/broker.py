@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.broker import endpoints
-from ottla.broker.alter_partition import AlterPartitions
 from ottla.broker.config import BrokerConfig
 from ottla.broker.context import Services
 from ottla.broker.controller_channel import ControllerChannel
@@ -24,7 +23,6 @@ from ottla.broker.late_transactions import LateTransactions
 from ottla.broker.node_connections import NodeConnections
 from ottla.broker.open_storage import OpenedStorage, OpenStore, forget_missing, open_storage
 from ottla.broker.record_validation_queue import THREADS, RecordValidationQueue
-from ottla.broker.replica_reports import ReplicaReports, read_cluster, report_at_start
 from ottla.broker.scheduled_tasks import ScheduledTasks
 from ottla.broker.shared_store import expiry_wait_s
 from ottla.broker.topic_deletions import TopicDeletions
@@ -42,7 +40,6 @@ from ottla.core.runtime import make_executor, new_random
 from ottla.net.server import Endpoint, Listeners
 from ottla.quotas.budget import ByteBudget
 from ottla.quotas.slices import LoopSlices
-from ottla.replication.last_run import inspect_last_run
 from ottla.replication.replicas import Replicas
 
 if TYPE_CHECKING:  # imported once the broker serves
@@ -205,6 +202,8 @@ class Broker:
             wait_s=expiry_wait_s(config),
         )
         if self._open_store is not None:
+            from ottla.broker.alter_partition import AlterPartitions
+
             sender = AlterPartitions(services.controller, services.controller_channel, cluster, node_id=self._node_id)
             services.replicas.start_replication(services.nodes.connect_to, sender)
         services.replicas.handle_strays()
@@ -216,6 +215,8 @@ class Broker:
         assert self._storage is not None
         reports = None
         if report is not None:
+            from ottla.broker.replica_reports import ReplicaReports
+
             reports = ReplicaReports(services.controller, cluster, services.replicas, report)
         deletions = TopicDeletions(self._storage.store, services.replicas, self._node_id)
         self._late_transactions = LateTransactions(
@@ -239,6 +240,9 @@ class Broker:
         """Return what to report of this broker's replicas with its registration. None if it is alone."""
         if self._open_store is None or self._storage is None:
             return None
+        from ottla.broker.replica_reports import read_cluster, report_at_start
+        from ottla.replication.last_run import inspect_last_run
+
         last_run = inspect_last_run(
             await read_cluster(self._storage.store), self._storage.directories, node_id=self._node_id
         )

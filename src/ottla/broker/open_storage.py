@@ -96,10 +96,11 @@ async def open_storage(
     place = metadata_directory(config, paths)
     owners = _owners(files, paths)
     known = next((owner.cluster_id for owner in owners.values() if owner.cluster_id), None)
-    found = None
+    found, is_new = None, False
     if not _is_there(files, place / METADATA_FILE):
         check_store_directory(files, paths, place, known)
-        found = _plan_import(config, paths, place)
+        is_new = not any(path.is_dir() and any(path.iterdir()) for path in _all_places(paths, place))
+        found = None if is_new else _plan_import(config, paths, place)
     elif not _agree(owners, config.server.node_id):
         known = _cluster_of_store(place / METADATA_FILE, owners, config.server.node_id) or known
     proposed = known or id_text(new_uuid())
@@ -127,7 +128,8 @@ async def open_storage(
                 f"cluster.id={cluster_id} into {META_PROPERTIES}"
             )
         _check_node(place / METADATA_FILE, await store.children(layout.LOG_DIRS), owners, config.server.node_id)
-        await _import_from_kafka(config, paths, place, store, directories, found, has_run_here=has_run_here)
+        if not is_new:
+            await _import_from_kafka(config, paths, place, store, directories, found, has_run_here=has_run_here)
         missing = await _missing(store, directories, config.server.node_id)
         await warn_of_absent_nodes(store, config.server.node_id)
         deleted = layout.decode_deleted_topic_ids(await store.children(layout.DELETED_TOPICS))

@@ -14,6 +14,7 @@ import typer
 
 from ottla.cli import completion
 from ottla.cli.errors import usage_error
+from ottla.core import collector
 
 STDIN = 0
 _CHUNK = 4096
@@ -102,7 +103,8 @@ def server(
             raise usage_error("--host and -o listeners=... contradict each other", "use one of them")
         options["listeners"] = f"PLAINTEXT://{f'[{host}]' if ':' in host else host}:{9092 if port is None else port}"
 
-    from ottla.broker import server as broker_server
+    with collector.importing():
+        from ottla.broker import server as broker_server
 
     is_json = shape is ReadyFormat.JSON
     if check:

@@ -60,7 +60,7 @@ class Listeners:
         loop = asyncio.get_running_loop()
         server: Any = await loop.create_server(  # its `sockets` are a list in uvloop, a tuple in asyncio
             lambda: self._connection(endpoint.listener),
-            endpoint.host or None,
+            _addresses(endpoint.host),
             endpoint.port,
             backlog=self._config.backlog,
             reuse_address=True,
@@ -146,3 +146,10 @@ class Listeners:
                 connection.shrink()
         self._malformed.report(now)
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
+
+
+def _addresses(host: str) -> Any:  # of asyncio's types, bytes are missing
+    """Return what the loop is to bind. A str would be encoded by `idna`, whose import costs more than the socket."""
+    if not host:
+        return None
+    return [host.encode()] if host.isascii() else host

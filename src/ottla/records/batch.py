@@ -24,8 +24,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from crc32c import crc32c
-
+from ottla.core.checksums import crc32c
 from ottla.core.errors import CorruptMessage
 
 HEADER_BYTES = 61

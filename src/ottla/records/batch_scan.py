@@ -12,8 +12,7 @@ from collections import deque
 from types import ModuleType
 from typing import NamedTuple
 
-from crc32c import crc32c
-
+from ottla.core.checksums import crc32c
 from ottla.records import _walk
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from crc32c import crc32c
-
+from ottla.core.checksums import crc32c
 from ottla.records.batch import CRC_FROM, HEADER_BYTES, MAGIC, BatchHeader
 
 VALID: Final = 0

@@ -20,8 +20,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import NamedTuple
 
-from crc32c import crc32c
-
+from ottla.core.checksums import crc32c
 from ottla.core.files import File, FileAccess, FileSystem, read_file, replace_file
 from ottla.storage.file_names import CHECKSUMS_SUFFIX
 from ottla.storage.integrity.metadata_backup import BackedUpFile

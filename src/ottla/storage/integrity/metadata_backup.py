@@ -22,8 +22,7 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import NamedTuple
 
-from crc32c import crc32c
-
+from ottla.core.checksums import crc32c
 from ottla.core.files import FileSystem, read_file, replace_file
 from ottla.storage.integrity.corruption import CACHE_ADVICE, CHECKPOINT_ADVICE, Corruption, report_corruption
 

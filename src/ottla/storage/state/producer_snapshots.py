@@ -16,8 +16,7 @@ import struct
 from collections.abc import Iterable
 from pathlib import PurePath
 
-from crc32c import crc32c
-
+from ottla.core.checksums import crc32c
 from ottla.core.files import FileSystem, read_file
 from ottla.storage.file_names import SNAPSHOT_SUFFIX, offset_name
 from ottla.storage.state.producer_state_manager import (
