@@ -299,7 +299,8 @@ async def _main(
     try:
         if ready_file is not None:
             ready_file.remove()
-        opened = await broker.start()
+        with collector.paused():
+            opened = await broker.start()
         ready = Ready(opened, config.server.node_id, broker.cluster_id, paths, seconds_since_start())
         if ready_file is not None:
             ready_file.write(ready)

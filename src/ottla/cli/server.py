@@ -103,7 +103,7 @@ def server(
             raise usage_error("--host and -o listeners=... contradict each other", "use one of them")
         options["listeners"] = f"PLAINTEXT://{f'[{host}]' if ':' in host else host}:{9092 if port is None else port}"
 
-    with collector.importing():
+    with collector.paused():
         from ottla.broker import server as broker_server
 
     is_json = shape is ReadyFormat.JSON

@@ -17,8 +17,8 @@ _COLLECTIONS_MAX = 3
 
 
 @contextmanager
-def importing() -> Iterator[None]:
-    """Import modules without collections: they make a hundred thousand objects, and all of them live on."""
+def paused() -> Iterator[None]:
+    """Import modules or load logs without collections: these make many objects, and almost all of them live on."""
     gc.disable()
     try:
         yield

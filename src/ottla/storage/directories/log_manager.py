@@ -97,6 +97,8 @@ class LogManager:
 
     def _check_duplicates(self) -> None:
         """Raises DuplicateLog. Two topic ids are two topics: the cluster knows which is there."""
+        if len(self.opened) == 1:
+            return
         seen: dict[TopicPartition, list[PartitionLog]] = {}
         for directory in self.opened:
             for topic_partition, log in directory.logs.items():

@@ -50,6 +50,9 @@ from ottla.storage.state.producer_state_manager import ProducerStateManager
 logger = logging.getLogger(__name__)
 
 _NAME_DIGITS = 20
+_CACHES = (CHECKSUMS_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+_NUMBERED = frozenset({LOG_SUFFIX, SNAPSHOT_SUFFIX, *_CACHES})
+_LEFTOVERS = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 
 
 class LogLocation(NamedTuple):
@@ -88,6 +91,7 @@ class DirectoryListing(NamedTuple):
     snapshots: list[int]
     leftovers: list[str]  # of a deletion, a compaction or a write that a crash cut short
     orphans: list[str]  # indexes without their log
+    has_epochs: bool  # whether there is a leader-epoch checkpoint
     swaps: list[str]  # all names, if a compaction was swapping files when the last run ended
 
 
@@ -136,7 +140,7 @@ def load_log(
     listed = _completed(files, place.directory)
     segments = [_segment(place, base, now_ms) for base in listed.segments]
     snapshots = ProducerSnapshots(files, place.directory, listed.snapshots)
-    known, found = _known_epochs(place, segments), _sizes(segments)
+    known, found = _known_epochs(place, segments, is_there=listed.has_epochs), _sizes(segments)
     epochs, may_have_gaps = known.cache, checkpoint.in_cleaner_checkpoint or config.is_compacted
     end_offset = scanned_from = None
     scanned: Mapping[int, Sequence[int]] = {}  # where a scan has found batches of producers, by segment
@@ -192,8 +196,9 @@ class _KnownEpochs(NamedTuple):
     was_restored: bool
 
 
-def _known_epochs(place: LogLocation, segments: Sequence[Segment]) -> _KnownEpochs:
-    text, is_certain, was_restored = place.known(EPOCHS_FILE)
+def _known_epochs(place: LogLocation, segments: Sequence[Segment], *, is_there: bool) -> _KnownEpochs:
+    missing = CheckedText(None, is_certain=False)
+    text, is_certain, was_restored = place.known(EPOCHS_FILE) if is_there else missing
     epochs = parse_epochs(text) if text else LeaderEpochs()
     is_lost = epochs is None or (not text and bool(segments) and segments[0].size_bytes > 0)
     epochs = epochs or LeaderEpochs()
@@ -259,22 +264,26 @@ def _after_clean_shutdown(
 def list_directory(files: FileSystem, directory: PurePath) -> DirectoryListing:
     """Sort a partition directory's names."""
     names = files.names_in(directory)
-    segments = [int(name[:_NAME_DIGITS]) for name in names if _is_numbered(name, LOG_SUFFIX)]
-    snapshots = [int(name[:_NAME_DIGITS]) for name in names if _is_numbered(name, SNAPSHOT_SUFFIX)]
-    leftovers = [name for name in names if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp"))]
+    segments: list[int] = []
+    snapshots: list[int] = []
+    leftovers: list[str] = []
+    caches: list[tuple[str, int]] = []
+    for name in names:
+        suffix = name[_NAME_DIGITS:]
+        if suffix in _NUMBERED and name[:_NAME_DIGITS].isdecimal():
+            offset = int(name[:_NAME_DIGITS])
+            if suffix == LOG_SUFFIX:
+                segments.append(offset)
+            elif suffix == SNAPSHOT_SUFFIX:
+                snapshots.append(offset)
+            else:
+                caches.append((name, offset))
+        elif name.endswith(_LEFTOVERS):
+            leftovers.append(name)
     known = set(segments)
-    orphans = [
-        name
-        for name in names
-        for suffix in (CHECKSUMS_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
-        if _is_numbered(name, suffix) and int(name[:_NAME_DIGITS]) not in known
-    ]
+    orphans = [name for name, offset in caches if offset not in known]
     swaps = names if any(name.endswith(SWAP_SUFFIX) for name in names) else []
-    return DirectoryListing(segments, snapshots, leftovers, orphans, swaps)
-
-
-def _is_numbered(name: str, suffix: str) -> bool:
-    return len(name) == _NAME_DIGITS + len(suffix) and name.endswith(suffix) and name[:_NAME_DIGITS].isdecimal()
+    return DirectoryListing(segments, snapshots, leftovers, orphans, EPOCHS_FILE in names, swaps)
 
 
 def _segment(place: LogLocation, base_offset: int, now_ms: int) -> Segment:

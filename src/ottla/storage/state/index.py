@@ -123,9 +123,19 @@ class EntryFile:
         except FileNotFoundError:
             return False
 
+    def is_empty_on_disk(self) -> bool:
+        """Whether the file is there and empty."""
+        try:
+            return self._files.size_of(self._path) == 0
+        except FileNotFoundError:
+            return False
+
     def replace_all(self, entries: bytes | bytearray) -> None:
         """Put `entries` in place of everything."""
         self._unwritten.clear()
+        if not entries and self.is_empty_on_disk():  # as in most of thousands of partitions
+            self._disk_bytes = 0
+            return
         file = self._files.open(self._path, create=True)
         try:
             file.truncate(0)

@@ -108,7 +108,8 @@ def find_aborted(
 
 def replace_aborted(files: FileSystem, path: PurePath, entries: list[AbortedTransaction]) -> bool:
     """Put these entries in place of all; no entries, no file (as Kafka does). Whether that changed anything."""
-    if read_aborted(files, path) == entries and (entries or not files.exists(path)):
+    is_there = files.exists(path)
+    if (not entries and not is_there) or (entries and is_there and read_aborted(files, path) == entries):
         return False  # what is durable stays so: a crash finds either all of it or none
     if not entries:
         files.remove(path)
