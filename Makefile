@@ -34,7 +34,7 @@ lock: .venv/ready  ## renew the lock files (needs a package index)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --all-extras --group dev pyproject.toml -o locks/dev.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header locks/wheel.in -o locks/wheel.txt
 
-demo: .venv/ready compile  ## the main job: a real access log through the broker into tables, a topic and a report
+demo: .venv/ready  ## the main job: a real access log through the broker into tables, a topic and a report; compiles nothing
 	$(BIN)/ottla demo
 
 BROKERS ?= 3

@@ -1,8 +1,16 @@
-"""Runs the command line as `python -m ottla`."""
+"""Runs the command line, as `ottla` and as `python -m ottla`."""
 
 from __future__ import annotations
 
-from ottla.cli.main import main
+from ottla.core import collector
+
+
+def main() -> None:
+    """Import the command line without collections, and run it."""
+    with collector.paused():
+        from ottla.cli.main import main as run_command_line
+    run_command_line()
+
 
 if __name__ == "__main__":
     main()

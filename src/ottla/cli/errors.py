@@ -5,7 +5,6 @@ The codes are stable: scripts may rely on them, and docs/cli.md lists them (test
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from contextvars import ContextVar
@@ -74,6 +73,8 @@ class CommandFailed(Exception):
             found["advice"] = self.advice
         if self.failures:
             found["failures"] = [{"item": item, "message": message} for item, message in self.failures]
+        import json
+
         return json.dumps({"error": found}, ensure_ascii=False)
 
 
@@ -93,7 +94,11 @@ def show_error(failure: CommandFailed) -> None:
 
 def show_notice(text: str) -> None:
     """Print a message that is no error to standard error, such as a retry."""
-    line = json.dumps({"notice": text}, ensure_ascii=False) if MESSAGES_AS_JSON.get() else f"ottla: {text}"
+    line = f"ottla: {text}"
+    if MESSAGES_AS_JSON.get():
+        import json
+
+        line = json.dumps({"notice": text}, ensure_ascii=False)
     print(line, file=sys.stderr, flush=True)
 
 
