@@ -63,3 +63,13 @@ collector.collect()
 collector.exclude_present_objects()
 assert (gc.get_threshold(), gc.get_freeze_count()) == before
 """)
+
+
+def test_nothing_is_collected_in_a_pause_and_what_is_made_in_it_is_excluded_later() -> None:
+    run("""
+with collector.paused():
+    kept = [[number] for number in range(300_000)]
+assert lengths == [], lengths
+assert gc.isenabled()
+assert gc.get_freeze_count() > 290_000
+""")

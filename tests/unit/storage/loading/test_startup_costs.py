@@ -9,6 +9,7 @@ from collections import Counter
 from ottla.core.ids import TopicPartition
 from ottla.storage.config import LogConfig
 from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.integrity.metadata_backup import BackedUpFile, MetadataBackup
 from ottla.testing.sim_disk import SimDisk, Survival
 from tests.support.counting_files import counting
 from tests.support.storage import NOW_MS, ROOT, StillClock, batch, everything, open_directory
@@ -180,3 +181,39 @@ def test_syncs_in_several_threads_leave_the_same_files() -> None:
         images.append([everything(log) for log in open_directory(disk).logs.values()])
     assert images[0] == images[1]
     assert len(images[0]) == LOGS
+
+
+def test_a_stop_opens_no_file_of_logs_that_have_not_changed() -> None:
+    disk = SimDisk()
+    directory_of_many(disk, records=True).close()
+    before = copies_of_indexes(opened_and_closed(disk))
+
+    directory, calls = opened(disk)
+    calls.clear()
+    directory.close()
+
+    assert calls["open"] <= 20
+    assert copies_of_indexes(disk) == before
+    assert len(before) >= 2 * LOGS
+
+
+def opened_and_closed(disk: SimDisk) -> SimDisk:
+    open_directory(disk).close()
+    return disk
+
+
+def copies_of_indexes(disk: SimDisk) -> dict[str, BackedUpFile]:
+    """Read what the last clean stop noted of indexes."""
+    return {name: copy for name, copy in MetadataBackup.read(disk, ROOT).entries.items() if name.endswith("index")}
+
+
+def test_a_start_after_a_kill_opens_three_files_of_an_empty_log() -> None:
+    disk = SimDisk()
+    directory_of_many(disk, records=False).close()
+    open_directory(disk)
+    disk.process_died()
+
+    _, calls = opened(disk)
+
+    assert calls["open"] <= 3 * LOGS + 20  # its topic id, and the log twice: to scan it and to sync it
+    assert calls["truncate"] <= 5
