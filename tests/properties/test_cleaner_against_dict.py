@@ -14,7 +14,7 @@ from ottla.records.builder import NewRecord, build_batch
 from ottla.records.record_reader import Record
 from ottla.storage.config import LogConfig
 from ottla.storage.log.partition_log import AppendOrigin, PartitionLog
-from ottla.testing.sim_disk import PowerCut, SimDisk, Survival
+from ottla.testing.sim_disk import POWER_CUTS, PowerCut, SimDisk, Survival
 from tests.support.cleaning import Seen, batches_in, begin_pass, clean_once, committed_in, records_in_log, run
 from tests.support.examples import examples
 from tests.support.storage import TP, StillClock, content, marker, open_directory, records_in
@@ -126,7 +126,7 @@ class CleanerAgainstDict(RuleBasedStateMachine):
         self.clean_end = done.end_offset
         self._check_tombstones(before)
 
-    @rule(seed=st.integers(0, 2**32), survival=st.sampled_from(Survival), steps=st.integers(1, 60))
+    @rule(seed=st.integers(0, 2**32), survival=st.sampled_from(POWER_CUTS), steps=st.integers(1, 60))
     def power_cut_while_cleaning(self, seed: int, survival: Survival, steps: int) -> None:
         self.disk.stop_at(steps)
         try:
@@ -143,7 +143,7 @@ class CleanerAgainstDict(RuleBasedStateMachine):
         self.directory.close()
         self._reopen()
 
-    @rule(survival=st.sampled_from(Survival))
+    @rule(survival=st.sampled_from(POWER_CUTS))
     def restart_without_snapshots_and_indexes(self, survival: Survival) -> None:
         """Producer state then comes out of what compaction has left of the batches."""
         before = {info.producer_id: (info.producer_epoch, info.last_sequence) for info in self.log.producers.describe()}

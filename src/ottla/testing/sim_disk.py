@@ -45,6 +45,10 @@ class Survival(Enum):
     NOTHING = "nothing"  # the disk is replaced by an empty one
 
 
+POWER_CUTS = (Survival.KEPT, Survival.LOST, Survival.TORN)
+"""The fates in which what was synced survives."""
+
+
 class SimDisk:
     """A file system whose power can be cut and whose n-th change can fail."""
 

@@ -15,7 +15,7 @@ from ottla.storage.config import LogConfig
 from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.state.producer_state_manager import ProducerInfo
-from ottla.testing.sim_disk import PowerCut, SimDisk, Survival
+from ottla.testing.sim_disk import POWER_CUTS, PowerCut, SimDisk, Survival
 from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, everything, open_directory, open_log, values
 
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=100)
@@ -130,7 +130,7 @@ def workload(disk: SimDisk) -> Iterator[tuple[int, int]]:
     directory.checkpoint()
 
 
-@pytest.mark.parametrize("survival", list(Survival))
+@pytest.mark.parametrize("survival", POWER_CUTS)
 def test_a_stop_after_any_change_of_the_disk_breaks_no_promise(survival: Survival) -> None:
     dry = SimDisk()
     for _ in workload(dry):
