@@ -96,10 +96,9 @@ async def open_storage(
     place = metadata_directory(config, paths)
     owners = _owners(files, paths)
     known = next((owner.cluster_id for owner in owners.values() if owner.cluster_id), None)
-    found, is_new = None, False
+    found, is_new = None, _are_empty(_all_places(paths, place))
     if not _is_there(files, place / METADATA_FILE):
         check_store_directory(files, paths, place, known)
-        is_new = not any(path.is_dir() and any(path.iterdir()) for path in _all_places(paths, place))
         found = None if is_new else _plan_import(config, paths, place)
     elif not _agree(owners, config.server.node_id):
         known = _cluster_of_store(place / METADATA_FILE, owners, config.server.node_id) or known
@@ -318,6 +317,14 @@ def _lost_settings(found: ImportPlan, file: Path) -> str:
         f"there was no metadata store {file}, and a new one was created for {len(names)} topics ({listed}): {what}. "
         f"{kept}. Stop the broker and restore the file from a backup, or set them again with `ottla config`"
     )
+
+
+def _are_empty(places: Sequence[Path]) -> bool:
+    """Return whether certainly nothing is in any of them."""
+    try:
+        return not any(path.is_dir() and any(path.iterdir()) for path in places)
+    except OSError:
+        return False  # opening it reports the error
 
 
 def _all_places(paths: Sequence[Path], place: Path) -> list[Path]:

@@ -32,7 +32,7 @@ from ottla.storage.checkpoint_files import MetaProperties, offsets_text, parse_o
 from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.directories.checkpoint_job import CheckpointJob
 from ottla.storage.directories.directory_identity import ForeignDirectory, cluster_id_of, identity, make_durably
-from ottla.storage.file_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, offset_name
+from ottla.storage.directories.index_copies import copies_of_last_stop, index_copies
 from ottla.storage.integrity.corruption import reports_of_lost_records
 from ottla.storage.integrity.metadata_backup import BackedUpFile, MetadataBackup, backup_of
 from ottla.storage.loading.loading_progress import LoadingProgress
@@ -52,8 +52,6 @@ FUTURE_SUFFIX = "-future"
 REPLACED_SUFFIX = "-replaced"
 _LOGS_AT_ONCE = 256
 """The files of so many logs are synced together at a start and a stop: one is open of each."""
-
-_INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 NAME_CHARS_MAX = 255
 _DELETED_DIRECTORY = re.compile(r".+\.[0-9a-f]{32}-delete")
@@ -690,29 +688,15 @@ class LogDirectory:
                 if job is not None:
                     begun.append((log, job))
                 else:
-                    closing |= self._copies_of_last_stop(log)
+                    closing |= copies_of_last_stop(self.backup, log) or index_copies(self.files, log)
             self._run(begun)
             for log, job in begun:
                 log.complete_flush(job)
                 log.close_files()
             for log, _ in begun:
-                closing |= _index_copies(self.files, log)
+                closing |= index_copies(self.files, log)
         self.checkpoint(closing)
         replace_file(self.files, self.path / names.CLEAN_SHUTDOWN, names.clean_shutdown_text(broker_epoch).encode())
-
-    def _copies_of_last_stop(self, log: PartitionLog) -> dict[str, BackedUpFile]:
-        """Return the checksums of a log's indexes as the last clean stop noted them: nothing has changed since."""
-        base_offset, directory = log.active.base_offset, log.directory.name
-        of_indexes = (f"{directory}/{offset_name(base_offset, suffix)}" for suffix in _INDEX_SUFFIXES)
-        found = {name: copy for name in of_indexes if (copy := self.backup.entries.get(name)) is not None}
-        return found or _index_copies(self.files, log)
-
-
-def _index_copies(files: FileSystem, log: PartitionLog) -> dict[str, BackedUpFile]:
-    """Of the segment that is written the indexes change until the stop; from then on they have a checksum too."""
-    paths = [log.active.path(suffix) for suffix in _INDEX_SUFFIXES]
-    found = {f"{log.directory.name}/{path.name}": backup_of(files, path, keep_text=False) for path in paths}
-    return {name: copy for name, copy in found.items() if copy is not None}
 
 
 def _renamed(topic_partition: TopicPartition, identifier: uuid.UUID, suffix: str) -> str:
