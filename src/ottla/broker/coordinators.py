@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # imported when they are first needed
     from ottla.broker.add_partitions_to_txn import AddPartitionsToTxnManager
     from ottla.broker.config import BrokerConfig
     from ottla.broker.remote_markers import TransactionMarkerRouter
+    from ottla.broker.remote_offsets import HighWatermarks
     from ottla.broker.remote_share_states import ShareStateRouter
     from ottla.broker.transaction_markers import TransactionMarkerWriter
     from ottla.client.connection import ConnectTo
@@ -170,6 +171,16 @@ class Coordinators:
             self._share_state_router, self.share_partitions, lambda: self._create_topic(SHARE_STATE_TOPIC)
         )
         return ShareGroupCoordinator(self.groups.led, states)
+
+    @cached_property
+    def high_watermarks(self) -> HighWatermarks:
+        """The high watermarks of all partitions, wherever they are led."""
+        from ottla.broker.remote_offsets import HighWatermarks
+
+        created = HighWatermarks(self._replicas, self._cluster, node_id=self._node_id, connect_to=self._connect_to)
+        self._followers.append(created.follow)
+        self._closers.append(created.close)
+        return created
 
     def _topic(self, name: str) -> InternalTopic:
         return InternalTopic(name, replicas=self._replicas, cluster=self._cluster, clock=self._clock)

@@ -42,11 +42,10 @@ _MOVING = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
     }
 )
+"""Errors of a coordinator that is being moved, after which another attempt may succeed."""
 
 if TYPE_CHECKING:  # imported with the first connection: one broker alone has none
     from ottla.client.connection import ConnectTo
-
-"""Errors of a coordinator that is being moved, after which another attempt may succeed."""
 
 
 class ShareStateRouter:

@@ -2,7 +2,8 @@
 
 What it does
   Returns where share groups are in their partitions (KIP-932): the start offset, before which everything is done, and
-  the lag. A share partition that was never used has -1 for both.
+  the lag, with the high watermark that the partition's leader has. A share partition that was never used has -1 for
+  both; a lag is -1, too, while the leader does not answer.
 
 What it does not do
   The records that are done after the start offset count for the lag only once that is persisted.
@@ -16,7 +17,7 @@ from __future__ import annotations
 from ottla.broker.context import RequestContext
 from ottla.broker.handler_helpers import naming_work
 from ottla.core.errors import KafkaError
-from ottla.core.ids import NO_TOPIC_ID
+from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.groups.share.coordinator import UNINITIALIZED_OFFSET
 from ottla.groups.share.events import StateSummary
 from ottla.wire.messages.describe_share_group_offsets import (
@@ -33,6 +34,7 @@ WORK = 3
 """Units of work of one group, topic or partition."""
 
 PARTITIONS_AT_ONCE = 100
+UNKNOWN_LAG = -1
 
 
 async def handle(ctx: RequestContext, request: DescribeShareGroupOffsetsRequest) -> DescribeShareGroupOffsetsResponse:
@@ -71,15 +73,28 @@ async def _topics(
         async for first in ctx.services.slices.each(firsts, WORK * PARTITIONS_AT_ONCE + naming_work(group.group_id)):
             indexes = one.partitions[first : first + PARTITIONS_AT_ONCE]
             places = await groups.offsets(group.group_id, [(topic_id, index) for index in indexes])
-            partitions += [_partition(ctx, one.topic_name, index, places[topic_id, index]) for index in indexes]
+            used = [
+                TopicPartition(one.topic_name, index)
+                for index in indexes
+                if _has_known_records(places[topic_id, index])
+            ]
+            ends = await ctx.services.coordinators.high_watermarks.read(used)
+            partitions += [
+                _partition(index, places[topic_id, index], ends.get(TopicPartition(one.topic_name, index)))
+                for index in indexes
+            ]
         topics.append(
             DescribeShareGroupOffsetsResponseTopic(topic_name=one.topic_name, topic_id=topic_id, partitions=partitions)
         )
     return topics
 
 
+def _has_known_records(place: StateSummary | KafkaError) -> bool:
+    return not isinstance(place, KafkaError) and place.start_offset >= 0 and place.delivery_complete_count >= 0
+
+
 def _partition(
-    ctx: RequestContext, topic: str, index: int, place: StateSummary | KafkaError
+    index: int, place: StateSummary | KafkaError, end: int | None
 ) -> DescribeShareGroupOffsetsResponsePartition:
     if isinstance(place, KafkaError):
         return DescribeShareGroupOffsetsResponsePartition(
@@ -92,16 +107,5 @@ def _partition(
         partition_index=index,
         start_offset=place.start_offset,
         leader_epoch=place.leader_epoch,
-        lag=_lag(ctx, topic, index, place),
+        lag=UNKNOWN_LAG if end is None else max(0, end - place.start_offset - place.delivery_complete_count),
     )
-
-
-def _lag(ctx: RequestContext, topic: str, index: int, place: StateSummary) -> int:
-    """Count the records that are not done; -1 if that is unknown."""
-    if place.start_offset < 0 or place.delivery_complete_count < 0:
-        return -1
-    try:
-        partition = ctx.services.replicas.find(topic, index)
-    except KafkaError:
-        return -1
-    return max(0, partition.high_watermark - place.start_offset - place.delivery_complete_count)
