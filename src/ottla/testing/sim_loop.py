@@ -118,7 +118,9 @@ class SimHandle(asyncio.TimerHandle):
 class Network(Protocol):
     """What connects the processes (`sim_network.py`)."""
 
-    async def create_server(self, factory: Callable[[], asyncio.BaseProtocol], host: str | None, port: int) -> Any:
+    async def create_server(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str | list[bytes] | None, port: int
+    ) -> Any:
         """Listen at a port of the current process's host."""
         ...
 
@@ -372,7 +374,7 @@ class SimLoop(_AbstractLoop):
     async def create_server(  # type: ignore[override]
         self,
         protocol_factory: Callable[[], asyncio.BaseProtocol],
-        host: str | None = None,
+        host: str | list[bytes] | None = None,
         port: int = 0,
         **_: Any,
     ) -> Any:

@@ -118,11 +118,11 @@ class SimNetwork:
     # ---- For the loop
 
     async def create_server(
-        self, factory: Callable[[], asyncio.BaseProtocol], host: str | None, port: int
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str | list[bytes] | None, port: int
     ) -> SimServer:
-        """Listen at a port of the current process's host."""
+        """Listen at a port of the current process's host, or of the one address that is named."""
         process = current_process.get()
-        place = host or process.host
+        place = (host[0].decode() if isinstance(host, list) else host) or process.host
         if port == 0:
             port = _FIRST_PORT
             while (place, port) in self._servers:
