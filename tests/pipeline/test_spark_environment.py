@@ -43,8 +43,10 @@ def sleepy(batches):
     runs.touch()
     time.sleep(60)
     yield from batches
+if "{when}" == "it answers nothing":
+    os.kill(pid, signal.SIGSTOP)  # then its end resets the connection: it has not read the command
 def kill():
-    while {while_tasks_run} and not runs.exists():
+    while "{when}" == "tasks run" and not runs.exists():
         time.sleep(0.05)
     os.kill(pid, signal.SIGKILL)
 threading.Timer(0.5, kill).start()
@@ -93,14 +95,9 @@ def test_the_source_works_from_an_interpreter_whose_environment_is_not_on_path(
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.parametrize("while_tasks_run", [False, True])
-def test_a_java_process_that_dies_is_one_line_and_the_path_of_the_log(
-    tmp_path: Path, java: Path, while_tasks_run: bool
-) -> None:
-    """While a job is planned, and while its tasks run."""
-    done = run_script(
-        DIE.format(work=tmp_path / "spark", while_tasks_run=while_tasks_run), tmp_path, JAVA_HOME=str(java)
-    )
+@pytest.mark.parametrize("when", ["a job is planned", "it answers nothing", "tasks run"])
+def test_a_java_process_that_dies_is_one_line_and_the_path_of_the_log(tmp_path: Path, java: Path, when: str) -> None:
+    done = run_script(DIE.format(work=tmp_path / "spark", when=when), tmp_path, JAVA_HOME=str(java))
     reason = "Spark's Java process was killed by signal 9, often for lack of memory"
     log = tmp_path / "spark" / "spark.log"
     assert done.stdout == f"loading failed: {reason} (the whole story: {log})\n", done.stderr

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from ottla.pipeline.java import Notify, java_home
@@ -106,8 +106,14 @@ def _launch(options: SparkOptions) -> SparkSession:
     with options.log.open("ab") as log:  # what Java says before its own logging stands
         gateway = launch_gateway(conf=conf, popen_kwargs={"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # its tracebacks of a lost Java process are in our error
+    logging.getLogger().addFilter(_is_not_of_py4j)
     context = SparkContext(conf=conf, gateway=gateway)
     return SparkSession(context)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Filter the root logger: py4j reports a connection that was reset there, not with its own logger."""
+    return "py4j" not in PurePath(record.pathname).parts
 
 
 def _leave_former_jvm() -> None:
