@@ -219,7 +219,7 @@ class Partition:
 
     def _refetch_if_contradictory(self, view: PartitionView) -> None:
         """Fetch a contradictory replica again once it counts for nothing: others have all that was committed."""
-        counts = view.leader in (-1, self.node_id) or self.node_id in (*view.isr, *view.elr)
+        counts = view.leader in (-1, self.node_id) or self.node_id in view.isr or self.node_id in view.elr
         if not counts and self in self._context.contradictory:
             del self._context.contradictory[self]
             self.failed, self._is_corrupt = None, True
