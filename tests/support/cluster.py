@@ -130,8 +130,12 @@ class InProcessCluster:
 
     async def kill(self, node_id: int, *, session_expires: bool = True) -> None:
         """End a broker as SIGKILL does. Without `session_expires` the store considers it alive: see `expire`."""
+        fetchers = self.services(node_id).replicas._fetchers
         broker, life = self.brokers.pop(node_id), self._lives[node_id]
         life.is_over = True
+        for fetcher in () if fetchers is None else fetchers._fetchers.values():
+            life.tasks.add(fetcher._task)  # begun by a change in the store, and so perhaps by another broker
+            fetcher._is_closed = True
         _cancel_timers(life)
         for task in tuple(life.tasks):
             task.cancel()

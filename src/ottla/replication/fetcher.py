@@ -223,14 +223,19 @@ class ReplicaFetcher(FetchListener):
                     log.info("fetching from broker %d failed, and is tried again: %s", self.leader, error)
             except Exception:
                 log.exception("unexpected error of the replica fetcher of broker %d", self.leader)
+            finally:
+                self._close_channel()  # a cancelled task, too, leaves nothing that appends
             await self._disconnect()
             await asyncio.sleep(self._backoff_s * (0.75 + self._fetchers.jitter() / 2))
             self._backoff_s = min(self._backoff_s * 2, CONNECT_BACKOFF_MAX_S)
 
-    async def _disconnect(self) -> None:
+    def _close_channel(self) -> None:
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
+
+    async def _disconnect(self) -> None:
+        self._close_channel()
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
