@@ -20,6 +20,7 @@ import logging
 from collections import deque
 from typing import Protocol
 
+from ottla.core.allocator import return_large_buffers
 from ottla.core.clock import Clock
 from ottla.core.errors import KafkaError, NotLeaderOrFollower, detached
 from ottla.core.executors import Executor
@@ -130,6 +131,7 @@ class RecordValidationQueue:
         self._clock = clock
         self._executor = executor
         self._closed = False
+        self._has_heavy = False  # a batch has come that is validated in a thread
         self._queues: dict[TopicPartition, deque[_QueuedBatch]] = {}
         self.held_bytes = 0
 
@@ -169,6 +171,9 @@ class RecordValidationQueue:
         self.held_bytes += batch.held_bytes
         self._queues.setdefault(partition.topic_partition, deque()).append(batch)
         if batch.begin(task):
+            if not self._has_heavy:
+                self._has_heavy = True
+                return_large_buffers()
             self._executor.submit(batch)
 
     async def close(self) -> None:
