@@ -1,6 +1,6 @@
 """Fetches jars and all they depend on: by Maven where it is installed, otherwise by the Ivy in PySpark's own jars.
 
-Both take their repository from the user's own settings, or their built-in one. Spark's official Kafka connector, for
+Both take mirrors and proxies that the machine is set up with, otherwise Maven Central. Spark's official connector, for
 those who stay with `format("kafka")` and for comparisons, is fetched in the version that fits the installed Spark:
 repositories do not always have that very version; releases of one minor version fit one another, so the newest
 available one is taken.
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from ottla.pipeline.jar_repository import ivy_settings, mirror_url, proxy_options
 from ottla.pipeline.java import JavaNotFound, cache_directory, java_home, trust_options
 
 Notify = Callable[[str], None]
@@ -190,7 +191,12 @@ def _by_ivy(artifacts: Sequence[Artifact], target: Path, environment: Mapping[st
             '<configurations><conf name="default"/></configurations>'
             f"<dependencies>{dependencies}</dependencies></ivy-module>"
         )
-        command = [str(home / "bin" / "java"), *trust_options(home, environment, Path(scratch)), "-jar", str(ivy)]
+        command = [str(home / "bin" / "java"), *trust_options(home, environment, Path(scratch))]
+        command += [*proxy_options(environment), "-jar", str(ivy)]
+        if url := mirror_url(environment):
+            settings = Path(scratch) / "ivysettings.xml"
+            settings.write_text(ivy_settings(url))
+            command += ["-settings", str(settings)]
         command += ["-ivy", str(module), "-cache", str(Path(scratch) / "cache"), "-types", "jar", "bundle"]
         _run([*command, "-retrieve", f"{target}/[artifact]-[revision](-[classifier]).[ext]"])
     return f"Ivy ({ivy.name}, from PySpark)"
