@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import shlex
 import signal
 import socket
@@ -242,9 +243,20 @@ def test_the_demos_broker_takes_the_usual_port_if_it_is_free(tmp_path: Path) -> 
         assert broker.bootstrap == f"127.0.0.1:{usual}"
 
 
-def test_with_stay_the_broker_runs_until_ctrl_c(tmp_path: Path, log_file: Path) -> None:
-    command = [str(Path(sys.executable).with_name("ottla")), "demo", "--stay", "-i", str(log_file), "--output", "out"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as running:
+def test_with_stay_the_broker_runs_until_ctrl_c_and_with_open_a_browser_shows_the_report(
+    tmp_path: Path, log_file: Path
+) -> None:
+    browser = tmp_path / "browser"
+    browser.write_text('#!/bin/sh\necho "$1" > opened\n')
+    browser.chmod(0o755)
+    command = [str(Path(sys.executable).with_name("ottla")), "demo", "--stay", "--open", "-i", str(log_file)]
+    with subprocess.Popen(
+        [*command, "--output", "out"],
+        cwd=tmp_path,
+        env=os.environ | {"BROWSER": str(browser)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as running:
         assert running.stderr is not None
         line = next((line for line in running.stderr if b"the broker stays at " in line), b"")
         host, _, port = line.split(b"stays at ")[1].split(b",")[0].decode().rpartition(":")
@@ -253,6 +265,7 @@ def test_with_stay_the_broker_runs_until_ctrl_c(tmp_path: Path, log_file: Path) 
         running.send_signal(signal.SIGINT)
         assert running.wait(60) == 0
     assert not listens(host, int(port))
+    assert (tmp_path / "opened").read_text().strip() == (tmp_path / "out" / "report.html").as_uri()
 
 
 def test_ctrl_c_right_after_the_line_ends_the_wait_quietly() -> None:
@@ -301,6 +314,14 @@ def test_without_a_broker_the_failure_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "ottla demo: cannot connect to 127.0.0.1:1" in done.stderr
     assert "Traceback" not in done.stderr
+    assert "temporary" not in done.stderr
+
+
+def test_a_temporary_directory_is_reported_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    done = run_demo(bootstrap="127.0.0.1:1")
+    (output,) = tmp_path.glob("ottla-demo-*")
+    assert f"all files are in {output}, a temporary directory; --output DIR keeps them" in done.stderr
 
 
 def test_lines_are_keyed_by_client_and_counted_as_they_are_read(log_file: Path) -> None:

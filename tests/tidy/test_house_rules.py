@@ -78,6 +78,21 @@ def test_every_page_a_document_links_to_is_there() -> None:
     assert not broken
 
 
+def test_no_text_installs_ottla_by_its_name() -> None:
+    """It is not on a package index: what pip would find under the name there is another program."""
+    texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *SOURCES, ROOT / "packaging" / "Containerfile"]
+    by_name = re.compile(r"\b(?:pip|uv|uvx|pipx)\b[^\n`#]*?[ ]['\"]?ottla(?=[\[=<>~'\"`\s]|$)", re.MULTILINE)
+    installs = re.compile(r"\b(?:install|add|run|uvx)\b")
+    found = [
+        f"{name_of(path)}: {match[0]}"
+        for path in texts
+        for match in by_name.finditer(path.read_text(encoding="utf-8"))
+        if installs.search(match[0])
+    ]
+    assert not found
+    assert by_name.search("pip install 'ottla[pipeline]'")
+
+
 def test_the_steps_of_the_journey_are_named_in_their_modules() -> None:
     journey = re.findall(
         r"\[`[\w/.]+`\]\((src/ottla/[\w/.]+)\)", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")

@@ -41,7 +41,13 @@ def demo(
         OutputFormat, typer.Option("--format", "-f", help="Print the result as text for people or as JSON.")
     ] = OutputFormat.TABLE,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="DIR", help="Where tables and report go.", parser=parse_location)
+        Path | None,
+        typer.Option(
+            "--output",
+            metavar="DIR",
+            help="Where tables and report go, and are kept for the next run; otherwise a new temporary directory.",
+            parser=parse_location,
+        ),
     ] = None,
     stay: Annotated[
         bool, typer.Option("--stay", help="Keep the demo's broker running at the end, until Ctrl-C.")

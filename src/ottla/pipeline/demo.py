@@ -111,6 +111,9 @@ def run(
     """
     console = Console(stderr=True)
     places = DemoPaths(output.resolve() if output else Path(tempfile.mkdtemp(prefix="ottla-demo-")))
+    if output is None:
+        text = f"all files are in {places.output}, a temporary directory; --output DIR keeps them for the next run"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
     try:
         places.output.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:

@@ -68,16 +68,7 @@ footer { margin-top: 2.5rem; font-size: .85rem; color: var(--soft); }
   nav, details { display: none; }
   @page { size: A4; margin: 14mm; }
   body { max-width: none; padding: 0; font-size: 10.5pt; }
-  nav ul { display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; padding: 0; margin: 1rem 0 0; font-size: .9rem; }
-nav li { list-style: none; }
-a { color: inherit; }
-:focus-visible { outline: 2px solid var(--bar); outline-offset: 2px; }
-figure { margin: 0; }
-caption { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }
-details { margin-top: .5rem; font-size: .85rem; }
-summary { color: var(--soft); cursor: pointer; }
-details .wide { max-height: 20rem; overflow: auto; }
-section { margin-top: 1.3rem; }
+  section { margin-top: 1.3rem; }
   .figures div { border: 1px solid var(--line); }
   .two { grid-template-columns: 1fr 1fr; gap: 0 1.5rem; }
   .chart svg { height: 6rem; }
