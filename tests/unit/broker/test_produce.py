@@ -10,31 +10,40 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.context import RequestContext
-from ottla.broker.handlers import produce
+from ottla.broker.handlers import fetch, produce
 from ottla.core.error_codes import ErrorCode
 from ottla.core.ids import TopicPartition
+from ottla.wire import codec
+from ottla.wire.apis import ApiKey
+from ottla.wire.headers import parse_response_header
+from ottla.wire.hot.fetch import FetchRequest, FetchTopic
 from ottla.wire.messages import create_topics, find_coordinator, list_offsets, offset_commit
+from ottla.wire.messages.fetch import FetchPartition
+from ottla.wire.messages.fetch import PartitionData as FetchPartitionData
 from ottla.wire.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
 from tests.support.batches import batch, numbered
 from tests.support.hot_messages import CollectedResponse, hot_produce_request
 from tests.support.in_process_broker import InProcessBroker, with_broker
 
-VERSION = 9
+VERSION, FETCH_VERSION = 9, 11
 ACKS_ALL, ACKS_LEADER = -1, 1
 LATEST = -1
 
 
-def sent(server: InProcessBroker, topic: str, *, acks: int, timeout_ms: int) -> CollectedResponse:
-    context = RequestContext(
-        server.services, api_version=VERSION, client_id="test", client_host="127.0.0.1", listener="PLAINTEXT",
+def context_of(server: InProcessBroker, version: int) -> RequestContext:
+    return RequestContext(
+        server.services, api_version=version, client_id="test", client_host="127.0.0.1", listener="PLAINTEXT",
         connection_id=1, state={},
     )  # fmt: skip
+
+
+def sent(server: InProcessBroker, topic: str, *, acks: int, timeout_ms: int) -> CollectedResponse:
     part = PartitionProduceData(index=0, records=batch(numbered(1), base_timestamp_ms=server.services.clock.wall_ms()))
     request = ProduceRequest(
         acks=acks, timeout_ms=timeout_ms, topic_data=[TopicProduceData(name=topic, partition_data=[part])]
     )
     response = CollectedResponse()
-    produce.handle(context, hot_produce_request(request, VERSION), response.pending)
+    produce.handle(context_of(server, VERSION), hot_produce_request(request, VERSION), response.pending)
     return response
 
 
@@ -75,11 +84,29 @@ def run_scenario(
     with_broker(path, begun, options=options)
 
 
-def test_after_the_answer_to_acks_1_list_offsets_sees_the_record(tmp_path: Path) -> None:
+async def fetched(server: InProcessBroker, topic: str, offset: int) -> FetchPartitionData:
+    """Fetch from one partition without waiting for records."""
+    request = FetchRequest()
+    request.max_wait_ms = 0
+    wanted = FetchPartition(partition=0, current_leader_epoch=-1, fetch_offset=offset, partition_max_bytes=1 << 20)
+    request.topics.append(FetchTopic(topic, bytes(16), [wanted]))
+    response = CollectedResponse()
+    fetch.handle(context_of(server, FETCH_VERSION), request, response.pending)
+    frame = await asyncio.wait_for(response.frame(), 20)
+    _, at = parse_response_header(frame, ApiKey.FETCH, FETCH_VERSION)
+    answer = codec.decode_response(ApiKey.FETCH, FETCH_VERSION, frame, at)
+    found: FetchPartitionData = answer.responses[0].partitions[0]
+    return found
+
+
+def test_after_the_answer_to_acks_1_list_offsets_and_fetches_see_the_record(tmp_path: Path) -> None:
     async def scenario(server: InProcessBroker) -> None:
         for count in range(1, 21):
             response = sent(server, "t", acks=ACKS_LEADER, timeout_ms=20_000)
             assert (await answered(response)).error_code == ErrorCode.NONE
+            found = await fetched(server, "t", count - 1)
+            assert found.high_watermark == count
+            assert found.records
             assert await latest_offset(server, "t") == count
 
     run_scenario(scenario, tmp_path, "t", {})
