@@ -64,14 +64,14 @@ test-fast: .venv/ready  ## the tests without processes, JVM and Kafka, with fewe
 
 SPARKS ?= 4.0 4.1 4.2 4.3
 test-spark-versions: .venv/ready  ## the pipeline's tests with each of SPARKS="4.0 4.1 4.2 4.3"; Spark's own connector is compared where it resolves
-	$(BIN)/python tools/run_matrix.py sparks $(SPARKS)
+	$(BIN)/python tools/run_matrix.py --jobs $(JOBS) sparks $(SPARKS)
 
 PYTHONS ?=
 test-pythons: .venv/ready  ## the fast tests and the pipeline's without Java on each Python from 3.11 to 3.14 that is installed
-	$(BIN)/python tools/run_matrix.py pythons $(PYTHONS)
+	$(BIN)/python tools/run_matrix.py --jobs $(JOBS) pythons $(PYTHONS)
 
 test-floors: .venv/ready  ## the same with the oldest versions of the dependencies that pyproject.toml allows
-	$(BIN)/python tools/run_matrix.py floors
+	$(BIN)/python tools/run_matrix.py --jobs $(JOBS) floors
 
 check: .venv/ready  ## format, lint, strict types, layers, words, generated pages
 	$(BIN)/ruff format --check .

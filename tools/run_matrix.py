@@ -72,11 +72,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("kind", choices=("sparks", "pythons", "floors"))
     parser.add_argument("versions", nargs="*", help="as 4.1 or 3.12; none: all")
+    parser.add_argument("--jobs", type=int, default=2, help="processes for the tests")
     given = parser.parse_args()
     failed = False
     for combination in combinations(given.kind, given.versions):
         prepare(combination)
-        outcome = run(combination)
+        outcome = run(combination, given.jobs)
         failed |= outcome.code != 0
         print(f"{combination.name}: {summary(outcome)} ({outcome.versions})", flush=True)
         for reason, count in sorted(outcome.skipped.items()):
@@ -170,11 +171,12 @@ def prepare(combination: Combination) -> None:
     stamp.write_text(wanted)
 
 
-def run(combination: Combination) -> Outcome:
-    """Run the tests, in the plain form, and count."""
+def run(combination: Combination, jobs: int) -> Outcome:
+    """Run the tests, in the plain form and on some processes, and count."""
     report = combination.directory / "report.xml"
     report.unlink(missing_ok=True)
     command = [str(combination.program), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    command += ["-n", str(jobs), "--dist", "loadgroup", "--no-loadscope-reorder"]
     command += ["-m", combination.marks, *(f"--ignore={path}" for path in combination.ignored), *combination.tests]
     path = f"{combination.program.parent}{os.pathsep}{os.environ['PATH']}"
     variables = {"OTTLA_EXAMPLES": "0.2"} | os.environ | {"PATH": path, "OTTLA_PLAIN": "1"}

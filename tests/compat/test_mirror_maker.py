@@ -46,6 +46,7 @@ sync.group.offsets.interval.seconds=1
 emit.checkpoints.interval.seconds=1
 refresh.groups.interval.seconds=2
 refresh.topics.interval.seconds=5
+sync.topic.acls.interval.seconds=1
 """
 Copied = tuple[bytes | None, bytes | None, int, tuple[tuple[str, bytes | None], ...]]
 
@@ -157,3 +158,5 @@ def test_topics_and_offsets_of_groups_are_mirrored_both_ways(
                 f"offsets of {group} on {copy}",
                 lambda: all(0 < each <= RECORDS // PARTITIONS for each in committed(target, copy, group)),  # noqa: B023
             )
+    errors = [line for line in (tmp_path / "mm2.log").read_text().splitlines() if "ACL" in line]
+    assert not errors, "access lists are asked for every second; without an authorizer that is no error"
