@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from ottla.core.ids import NO_TOPIC_ID
 from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.wire.messages.metadata import MetadataRequest
 from tests.support.cluster import InProcessCluster, with_cluster
-from tests.unit.broker.test_replicated_topic import create, equal_replicas, in_sync, read, send
+from tests.unit.broker.test_replicated_topic import TP, create, equal_replicas, in_sync, read, replica, send
 
 
 async def _latest(cluster: InProcessCluster, node_id: int, topic: str, partition: int) -> ErrorCode:
@@ -58,6 +59,25 @@ def test_a_killed_broker_is_replaced_as_controller_and_returns_on_its_port(tmp_p
         await cluster.restart(was)
         assert cluster.ports[was] == port
         await cluster.until(lambda: len(cluster.services(cluster.controller).cluster.current.brokers) == 3)
+
+    with_cluster(tmp_path, scenario)
+
+
+def test_a_killed_broker_fetches_nothing_more(tmp_path: Path) -> None:
+    """Its requests are in flight and its connections are not tasks: the kill closes them."""
+
+    async def scenario(cluster: InProcessCluster) -> None:
+        controller = cluster.services(cluster.controller).controller
+        await controller.create_topic(TP.topic, assignments=[(0, [1, 2])])
+        await cluster.known_everywhere(TP.topic)
+        await send(cluster, range(10))
+        await cluster.until(lambda: all(replica(cluster, node_id).high_watermark == 10 for node_id in (1, 2)))
+        await cluster.kill(2, session_expires=False)
+        dead = next((tmp_path / "broker-2").glob(f"{TP.topic}-0/*.log"))
+        before = dead.read_bytes()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(send(cluster, range(10, 20)), 0.5)
+        assert dead.read_bytes() == before
 
     with_cluster(tmp_path, scenario)
 
