@@ -33,6 +33,7 @@ class HeldExecutor:
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
+        self.is_held = False  # nothing is run
 
     def submit(self, job: Job) -> None:
         """Hold the job."""
@@ -40,6 +41,8 @@ class HeldExecutor:
 
     def run(self) -> None:
         """Run what was submitted."""
+        if self.is_held:
+            return
         jobs, self.jobs = self.jobs, []
         for job in jobs:
             job.run()

@@ -131,6 +131,9 @@ class ReplicaSession:
                     if asked.high_watermark < known.sent_high_watermark:  # of an answer that it could not use
                         known.sent_high_watermark = asked.high_watermark
                         self.moved[known] = None
+                    if asked.log_start_offset < known.sent_log_start:
+                        known.sent_log_start = asked.log_start_offset
+                        self.moved[known] = None
                 self.news[known] = None
         for forgotten in request.forgotten_topics_data:
             for index in forgotten.partitions:

@@ -78,6 +78,8 @@ _SESSION_ERRORS = frozenset(
 )  # fmt: skip
 _NETWORK_ERRORS = (CannotConnect, KafkaError, OSError, MalformedRequest, struct.error)
 
+_UNEXPECTED = "unexpected error while %s followed broker %d; it is not fetched until its state changes"
+
 PartitionKey = tuple[bytes, int]
 """Topic id, partition."""
 
@@ -167,6 +169,8 @@ class ReplicaFetcher(FetchListener):
         known.is_stopped, known.backoff_s = False, 0.0
         assert partition.follower is not None
         partition.follower.fetcher = known
+        if partition.follower.fetch_state is not FetchState.SYNCING:
+            self._syncing.pop(known, None)  # the state whose flush would have ended it is gone
         self._touch(known)
 
     def remove(self, partition: Partition) -> None:
@@ -205,6 +209,10 @@ class ReplicaFetcher(FetchListener):
     async def close(self) -> None:
         """Stop fetching and close the connection."""
         self._is_closed = True  # a connection that is being closed swallows the cancellation
+        for each in self._partitions.values():
+            each.end_backoff()
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
         tasks = [self._task, *self._range_tasks]
         for task in tasks:
             task.cancel()
@@ -457,10 +465,7 @@ class ReplicaFetcher(FetchListener):
             log.warning("what broker %d sent for %s is not appended: %s", self.leader, partition.topic_partition, error)
             self._delay(each)
         except Exception:  # one partition must not hold up the others, which share the session
-            log.exception(
-                "unexpected error while %s followed broker %d; it is not fetched until its state changes",
-                partition.topic_partition, self.leader,
-            )  # fmt: skip
+            log.exception(_UNEXPECTED, partition.topic_partition, self.leader)
             each.is_stopped = True
         follower = partition.follower
         if follower is not None and follower.fetch_state is FetchState.SYNCING:
@@ -479,9 +484,15 @@ class ReplicaFetcher(FetchListener):
             if position is not None and each.partition.next_fetch() == position:
                 each.partition.truncate_to_leader(leader_end)
         except StorageError as error:
-            log.warning("%s cannot be truncated: %s", each.partition.topic_partition, error)
-            self._delay(each)
+            self._not_truncated(each, error)
+        except Exception:
+            log.exception(_UNEXPECTED, each.partition.topic_partition, self.leader)
+            each.is_stopped = True
         self._touch(each)
+
+    def _not_truncated(self, each: FetchedPartition, error: StorageError) -> None:
+        log.warning("%s cannot be truncated: %s", each.partition.topic_partition, error)
+        self._delay(each)
 
     def _append(self, each: FetchedPartition, data: FetchedData) -> None:
         partition, records = each.partition, data.records
@@ -542,6 +553,8 @@ class ReplicaFetcher(FetchListener):
                 await connection.close()
         except _NETWORK_ERRORS as error:
             log.info("broker %d is asked again for the offsets of its logs: %s", self.leader, error)
+        except Exception:
+            log.exception("unexpected error while broker %d was asked for the offsets of its logs", self.leader)
         for each, position in positions.items():
             each.is_paused = False
             partition, key = each.partition, (each.topic_id, each.index)
@@ -557,8 +570,10 @@ class ReplicaFetcher(FetchListener):
                 else:
                     self._delay(each)
             except StorageError as error:
-                log.warning("%s cannot be truncated: %s", partition.topic_partition, error)
-                self._delay(each)
+                self._not_truncated(each, error)
+            except Exception:
+                log.exception(_UNEXPECTED, partition.topic_partition, self.leader)
+                each.is_stopped = True
             self._touch(each)
 
     async def _offsets(

@@ -12,13 +12,13 @@ Step 5 of 9 of a batch's journey. Before: broker/handlers/produce.py. Next: stor
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Protocol
 
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import (
+    CorruptMessage,
     FencedLeaderEpoch,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
@@ -31,12 +31,12 @@ from ottla.core.files import FileRegion
 from ottla.core.ids import INTERNAL_TOPICS, TopicPartition
 from ottla.core.settings import LONG_MAX
 from ottla.records.batch import HEADER_BYTES, BatchHeader
+from ottla.replication import partition_events as events
 from ottla.replication.commit import GroupCommit
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.follower_state import FetchPosition, FetchState, FollowerState
 from ottla.replication.isr_changes import REFUSED, AlteredPartition, IsrChange, Outcome
 from ottla.replication.leader_state import LeaderState
-from ottla.replication.partition_events import log_contradiction, log_isr_change, log_refused_truncation, log_truncation
 from ottla.replication.replication_context import ReplicationContext
 from ottla.replication.throttle import is_throttled
 from ottla.replication.waiters import OffsetWaiters
@@ -46,8 +46,6 @@ from ottla.storage.log.partition_log import AppendInfo, AppendOrigin, PartitionL
 from ottla.storage.state.leader_epochs import UNDEFINED, EpochEnd
 from ottla.storage.state.producer_state_manager import VerificationGuard
 from ottla.storage.state.transactions import AbortedTransaction, Marker, MarkerType, build_marker
-
-logger = logging.getLogger(__name__)
 
 FIRST_VERSION_WITH_EPOCH_BUMP = 2  # of transactions (KIP-890)
 ANY_EPOCH = -1  # what a client sends that does not track epochs (KIP-320)
@@ -190,10 +188,7 @@ class Partition:
 
     def _remove_corrupt_log(self) -> bool:
         """Remove all records, to fetch them again from the leader; return False if the disk refuses."""
-        logger.warning(
-            "the log of %s is corrupt: its records are removed and fetched again from leader %d",
-            self.topic_partition, self.leader,
-        )  # fmt: skip
+        events.log_removal(self)
         try:
             self.log.truncate_fully_and_start_at(self.log.log_start_offset)
         except StorageError:
@@ -215,7 +210,7 @@ class Partition:
         log = self.log
         if not (log.log_start_offset <= log.high_watermark <= log.end_offset >= log.flushed_offset or self.failed):
             self._context.contradictory[self] = None
-            self.fail_flush(StorageError(log_contradiction(self)))
+            self.fail_flush(StorageError(events.log_contradiction(self)))
 
     def _refetch_if_contradictory(self, view: PartitionView) -> None:
         """Fetch a contradictory replica again once it counts for nothing: others have all that was committed."""
@@ -240,11 +235,13 @@ class Partition:
             self._advance(self.durable_end)
 
     def replace_log(self, log: PartitionLog, commit: GroupCommit) -> None:
-        """Continue with a log of another directory, which has the same records; all of them are on the disk."""
+        """Continue with a log of another directory, which has the same records, on the disk unless that has failed."""
         self._commit.release(self)
         self.log, self._commit = log, commit
         self.waiters.move_to(log)
-        if self.follower is not None:
+        if log.health.failure is not None:
+            self.fail_flush(StorageError(log.health.failure))
+        elif self.follower is not None:
             self._synced()
         else:
             self._advance(self.durable_end)
@@ -342,15 +339,9 @@ class Partition:
         )
 
     def append_end_txn_marker(
-        self,
-        producer_id: int,
-        epoch: int,
-        *,
-        commit: bool,
-        coordinator_epoch: int,
-        now_ms: int,
+        self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int, now_ms: int,
         transaction_version: int = 0,
-    ) -> AppendInfo:
+    ) -> AppendInfo:  # fmt: skip
         """Append the marker that ends a producer's transaction. It is replicated later: see `waiters`.
 
         `epoch` is the producer's; from transaction version 2 on it is one above that of the records. Raises
@@ -539,7 +530,7 @@ class Partition:
         state.begin_change(change)
         context.isr_changes.propose(self, change)
         if len(isr) < len(state.isr):
-            log_isr_change("shrinks", self.topic_partition, state.isr, isr)
+            events.log_isr_change("shrinks", self.topic_partition, state.isr, isr)
 
     def isr_change_decided(self, change: IsrChange, outcome: Outcome) -> None:
         """Apply the controller's answer to a proposed change, unless a newer state has come meanwhile."""
@@ -550,7 +541,7 @@ class Partition:
             if outcome.leader_epoch != self.leader_epoch or outcome.partition_epoch < self.partition_epoch:
                 return  # the snapshot will have a newer state
             if len(outcome.isr) > len(state.isr):
-                log_isr_change("grows", self.topic_partition, state.isr, outcome.isr)
+                events.log_isr_change("grows", self.topic_partition, state.isr, outcome.isr)
             self.isr, self.partition_epoch = outcome.isr, outcome.partition_epoch
             state.commit_isr(outcome.isr)
             state.is_recovering = outcome.is_recovering
@@ -652,18 +643,23 @@ class Partition:
         """
         log = self.log
         if offset < log.high_watermark and self.last_unclean_epoch <= log.epochs.latest:
-            log_refused_truncation(self, offset)
+            events.log_refused_truncation(self, offset)
             self._fail_follower()
             return False
         if offset < log.end_offset:
-            log_truncation(self, offset)
-        log.truncate_to(offset)
+            events.log_truncation(self, offset)
+        try:
+            log.truncate_to(offset)
+        except CorruptMessage as error:  # in the midst of it: the log is neither as before nor truncated
+            self._context.contradictory[self] = None
+            self.fail_flush(StorageError(events.log_failed_truncation(self, offset, error)))
+            return False
         self._sync_follower()
         return True
 
     def restart_log_at(self, offset: int) -> None:
         """Begin the log at the leader's start, which is above the end of this one: no record of both remains."""
-        log_truncation(self, offset)
+        events.log_truncation(self, offset)
         self.log.truncate_fully_and_start_at(offset)
         self._sync_follower()
 

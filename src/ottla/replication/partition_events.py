@@ -30,6 +30,14 @@ def log_truncation(partition: Partition, offset: int) -> None:
     )  # fmt: skip
 
 
+def log_removal(partition: Partition) -> None:
+    """Log that a follower removes all of its records, because they are corrupt."""
+    logger.warning(
+        "the log of %s is corrupt: its records are removed and fetched again from leader %d",
+        partition.topic_partition, partition.leader,
+    )  # fmt: skip
+
+
 def log_refused_truncation(partition: Partition, offset: int) -> None:
     """Log that a follower keeps records which its leader has lost."""
     logger.error(
@@ -47,9 +55,20 @@ def log_contradiction(partition: Partition) -> str:
         f"offsets of {partition.topic_partition} contradict each other: log start {log.log_start_offset}, "
         f"high watermark {log.high_watermark}, flushed {log.flushed_offset}, log end {log.end_offset}. "
     )
-    if len(partition.replicas) > 1:
-        text += "It is fetched again once it is out of the in-sync replicas; if it stays in them, restart the broker"
-    else:
-        text += "Restart the broker"
+    text += _advice(partition)
     logger.critical(text)
     return text
+
+
+def log_failed_truncation(partition: Partition, offset: int, error: Exception) -> str:
+    """Log that a follower's log is corrupt where it is to be truncated; returns the message."""
+    text = f"{partition.topic_partition} cannot be truncated to offset {offset}, its log is corrupt: {error}. "
+    text += _advice(partition)
+    logger.critical(text)
+    return text
+
+
+def _advice(partition: Partition) -> str:
+    if len(partition.replicas) > 1:
+        return "It is fetched again once it is out of the in-sync replicas; if it stays in them, restart the broker"
+    return "Restart the broker"

@@ -68,6 +68,7 @@ class Follower:
         max_bytes: int = 1 << 20,
         broker_epoch: int | None = None,
         high_watermark: int = (1 << 63) - 1,
+        log_start: int = 0,
     ) -> CollectedResponse:
         """Send the next request of the session, which names these partitions."""
         request = FetchRequest()
@@ -83,7 +84,7 @@ class Follower:
                 current_leader_epoch=leader_epoch,
                 fetch_offset=offset,
                 last_fetched_epoch=last_epoch,
-                log_start_offset=0,
+                log_start_offset=log_start,
                 partition_max_bytes=max_bytes,
                 high_watermark=high_watermark,
             )
@@ -239,6 +240,27 @@ def test_a_high_watermark_that_a_follower_could_not_use_is_sent_again(tmp_path: 
         assert partitions_of(await response_of(dropped))[0].high_watermark == 1
         known = follower.fetch({0: 1}, last_epoch=0, max_wait_ms=50, high_watermark=1)
         assert not partitions_of(await response_of(known))
+
+    play(tmp_path, scenario, partitions=1)
+
+
+def test_a_log_start_that_a_follower_could_not_use_is_sent_again(tmp_path: Path) -> None:
+    """Otherwise DeleteRecords waits for it until there is a new record, and deleted records return after a fail-over."""
+
+    async def scenario(follower: Follower) -> None:
+        await follower.open_session({0: 0})
+        follower.produce(acks=1)
+        await response_of(follower.fetch())
+        await follower_flushed(follower)
+        await response_of(follower.fetch({0: 1}, last_epoch=0, max_wait_ms=50))
+        assert follower.partition().delete_records(1) == 1
+        sent = partitions_of(await response_of(follower.fetch(max_wait_ms=50)))
+        assert sent[0].log_start_offset == 1
+        dropped = follower.fetch({0: 1}, last_epoch=0, max_wait_ms=50)
+        assert partitions_of(await response_of(dropped))[0].log_start_offset == 1
+        known = follower.fetch({0: 1}, last_epoch=0, max_wait_ms=50, log_start=1)
+        assert not partitions_of(await response_of(known))
+        assert follower.partition().low_watermark == 1
 
     play(tmp_path, scenario, partitions=1)
 

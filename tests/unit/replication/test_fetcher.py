@@ -207,7 +207,7 @@ class Leader:
 
 
 class BrokenClock(StillClock):
-    """Fails when records are appended."""
+    """Fails when records are appended or truncated."""
 
     def wall_ms(self) -> int:
         raise RuntimeError("no time of day")
@@ -376,6 +376,70 @@ def test_an_unexpected_error_of_one_partition_does_not_end_the_session_of_the_ot
         fetchers.assign(trio[2].partition)  # its state has changed
         await asyncio.sleep(1)
         assert (leader.connections, trio[2].values()) == (1, [(0, b"a")])
+
+    with_fetcher(scenario)
+
+
+def test_a_partition_is_fetched_after_its_flush_is_due_no_more() -> None:
+    """The records that are being flushed count at once in the next term: the topic has durability=page-cache then."""
+
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+        follower = trio[2]
+        follower.executor.is_held = True
+        trio[1].produce(b"a")
+        fetchers.assign(follower.partition)
+        await asyncio.sleep(0.1)
+        assert follower.partition.follower is not None
+        assert follower.partition.follower.fetch_state is FetchState.SYNCING
+        follower.partition.reconfigure(replace(follower.config, durability="page-cache"))
+        trio[1].produce(b"b")
+        trio.apply(view(1, 1, isr=(1, 2), replicas=(1, 2)))
+        fetchers.assign(follower.partition)
+        follower.executor.is_held = False
+        await asyncio.sleep(3)
+        assert follower.values() == [(0, b"a"), (1, b"b")]
+
+    with_fetcher(scenario)
+
+
+@pytest.mark.parametrize("is_out_of_range", [False, True])
+def test_an_unexpected_error_of_a_truncation_stops_the_partition_until_its_state_changes(
+    *, is_out_of_range: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+        trio[1].produce(b"a")
+        trio[2].catch_up(trio[1])
+        trio.apply(view(2, 1, isr=(1, 2), replicas=(1, 2)), 2)
+        trio[2].produce(b"lost", acks=1)
+        trio.apply(view(1, 2, isr=(1, 2), replicas=(1, 2)))
+        leader.errors = [ErrorCode.OFFSET_OUT_OF_RANGE] if is_out_of_range else []
+        node = trio[2]
+        clock, node.log.clock = node.log.clock, BrokenClock()
+        fetchers.assign(node.partition)
+        await asyncio.sleep(3)
+        (fetcher,) = fetchers._fetchers.values()
+        (each,) = fetcher._partitions.values()
+        assert (each.is_stopped, each.is_paused, leader.connections) == (True, False, 1 + is_out_of_range)
+        node.log.clock = clock
+        trio.apply(view(1, 3, isr=(1, 2), replicas=(1, 2)))
+        fetchers.assign(node.partition)
+        await asyncio.sleep(1)
+        assert node.values() == [(0, b"a")]
+
+    with_fetcher(scenario)
+    assert "unexpected error" in caplog.text
+
+
+def test_a_closed_fetcher_leaves_no_timer() -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+        leader.errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        fetchers.assign(trio[2].partition)
+        await asyncio.sleep(0.02)
+        (fetcher,) = fetchers._fetchers.values()
+        (each,) = fetcher._partitions.values()
+        assert each.backoff is not None
+        await fetchers.close()
+        assert each.backoff is None
 
     with_fetcher(scenario)
 

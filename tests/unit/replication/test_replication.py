@@ -559,6 +559,29 @@ def test_a_replica_with_contradictory_offsets_goes_out_of_service(node: int) -> 
         assert trio[node].partition.next_fetch() is None
 
 
+def test_a_follower_that_is_corrupt_where_it_is_to_be_truncated_is_fetched_again() -> None:
+    @with_trio(LogConfig(index_interval_bytes=0))
+    def _(trio: Trio) -> None:
+        node = trio[2]
+        trio[1].produce(b"a")
+        trio.replicate()
+        trio.apply(view(2, 1, isr=(1, 2, 3)), 2)
+        for _ in range(3):
+            node.produce(b"x" * 300, acks=1)
+        node.flush()
+        node.directory.close()
+        node.disk.flip_bit(node.log.active.log_path, 8 * 200)  # in the second of the four batches
+        trio.apply(view(1, 2, isr=(1, 2, 3)), 1, 3)
+        trio[1].produce(b"b", acks=1)
+        node.start(trio.view, trio.brokers)
+        node.fetch(trio[1])
+        assert node.partition.next_fetch() is None
+        assert node.partition in node.context.contradictory
+        trio.apply(view(1, 2, isr=(1, 3), partition_epoch=201))
+        node.catch_up(trio[1])
+        assert node.values() == [(0, b"a"), (1, b"b")]
+
+
 # ---- Throttles
 
 
