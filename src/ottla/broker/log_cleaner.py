@@ -188,8 +188,13 @@ class LogCleaner:
             log.info("%s", _summary(target.topic_partition, first, counts, passes))
 
     def _candidate(self, directory: LogDirectory, target: PartitionLog) -> LogToClean | None:
-        """Return what there is to clean now; None also if the log was deleted meanwhile."""
+        """Return what there is to clean now; None also if the log was deleted meanwhile, or moves.
+
+        A copy that has a value already must not miss the tombstone that comes after it.
+        """
         if directory.logs.get(target.topic_partition) is not target or not target.config.is_compacted:
+            return None
+        if any(target.topic_partition in each.future_logs for each in self._directories()):
             return None
         cleaned = directory.cleaner_offsets.get(target.topic_partition)
         return log_to_clean.log_to_clean(target, cleaned, now_ms=self._clock.wall_ms())

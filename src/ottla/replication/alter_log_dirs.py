@@ -61,7 +61,7 @@ class LogDirMove:
         self.aligned_at = _UNKNOWN  # the truncation count of the log when the copy was compared with it
         self.verified_to, self.verify_to = future.log_start_offset, future.end_offset  # what an earlier run has copied
         self.unsynced_bytes = FLUSH_BYTES  # its new directory is synced first
-        self.checkpointed_start = _UNKNOWN  # the log start that the checkpoint files have
+        self.checkpointed_start = (_UNKNOWN, _UNKNOWN)  # the log start that the checkpoint files have: see `_start_of`
         self.failures, self.not_before_s = 0, 0.0
 
     @property
@@ -206,8 +206,8 @@ class AlterLogDirs:
         await self._flush(move)
         if not move.is_active:
             return 0
-        if move.checkpointed_start != future.log_start_offset:
-            start = future.log_start_offset
+        start = _start_of(future)
+        if move.checkpointed_start != start:
             while not await asyncio.to_thread(move.target.begin_checkpoint().run):
                 pass
             move.checkpointed_start = start
@@ -265,8 +265,8 @@ class AlterLogDirs:
         if move.is_active and move.future.is_dirty:
             job = move.future.begin_flush()
             await asyncio.to_thread(job.run_without_raising)
-            if move.target.future_logs.get(move.topic_partition) is move.future:  # otherwise it was deleted
-                move.future.complete_flush(job)
+            if job.error is not None or move.target.future_logs.get(move.topic_partition) is move.future:
+                move.future.complete_flush(job)  # otherwise it was deleted
         move.unsynced_bytes = 0
 
     # ---- Replacement
@@ -282,7 +282,7 @@ class AlterLogDirs:
             self._append(move, region.read())
             copied += region.size
             self._follow(move)
-        if future.log_start_offset != move.checkpointed_start:
+        if _start_of(future) != move.checkpointed_start:
             return  # deleted records would come back after a crash
         if future.is_dirty:
             future.flush()
@@ -290,7 +290,13 @@ class AlterLogDirs:
         partition.replace_log(future, self._commits[move.target])
         del self.moves[move.topic_partition]
         move.is_stopped = True
-        log.info("%s is in %s now", move.topic_partition, move.target.path)
+        if move.target.health.failure is None:
+            log.info("%s is in %s now", move.topic_partition, move.target.path)
+
+
+def _start_of(future: PartitionLog) -> tuple[int, int]:
+    """Return the log start and the number of truncations: one of these may have lowered the start for a while."""
+    return future.log_start_offset, future.truncation_count
 
 
 def _region(current: PartitionLog, future: PartitionLog) -> FileRegion | None:

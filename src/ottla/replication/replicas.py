@@ -232,11 +232,18 @@ class Replicas:
             except NotLeaderOrFollower:
                 raise ReplicaNotAvailable from None
             return
-        source = self._directory_of(partition)
-        if source is target or move is not None:
+        if move is not None:
+            return
+        source, left = self._directory_of(partition), self.directories.with_future_log(topic_partition)
+        if left is not None and left is not target:
+            left.delete_future_log(topic_partition)  # of a move whose cancellation the disk refused
+        if source is target:
             return
         if self.directories.offline:
             raise StorageError("no copy is made while a log directory is offline: it may have one already")
+        if left is target:
+            self._continue_move(partition, source)
+            return
         cleaned = source.cleaner_offsets.get(topic_partition) if partition.log.in_cleaner_checkpoint else None
         target.create_future_log(partition.log, cleaned)
         self._start_move(partition, source, target)
@@ -282,12 +289,12 @@ class Replicas:
             return
         future = target.future_logs[topic_partition]
         try:
-            if future.topic_id != partition.log.topic_id:
+            if future.topic_id not in (partition.log.topic_id, NO_TOPIC_ID):
                 target.delete_future_log(topic_partition)
                 return
-            if topic_partition in target.corrupt_future_logs:
-                future.truncate_fully_and_start_at(partition.log.log_start_offset)
-                target.corrupt_future_logs.discard(topic_partition)
+            if future.topic_id != partition.log.topic_id:
+                target.corrupt_future_logs.add(topic_partition)
+            target.truncate_to_certain(topic_partition)
         except StorageError as error:
             log.warning("the move of %s to %s is not continued: %s", topic_partition, target.path, error)
         else:

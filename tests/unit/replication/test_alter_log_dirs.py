@@ -14,6 +14,7 @@ from ottla.core.ids import TopicPartition
 from ottla.replication import alter_log_dirs
 from ottla.replication.config import ReplicationConfig
 from ottla.storage.directories import log_directory
+from ottla.storage.directories.log_manager import DuplicateLog
 from ottla.testing.sim_disk import Survival
 from tests.support.storage import everything, values
 from tests.unit.replication.disks import SMALL, A, B, Scene, World, no_patience, topic
@@ -128,6 +129,27 @@ def test_a_restart_continues_the_move(survival: Survival) -> None:
 
     world.live(begin, stop=survival is Survival.KEPT)
     world.power_cut(survival, seed=3)
+    world.live(again)
+    world.assert_all_acked_is_there()
+
+
+def test_a_copy_whose_topic_is_not_known_any_more_is_made_again() -> None:
+    world = World()
+
+    async def begin(scene: Scene) -> None:
+        await fill(scene)
+        limit(scene, 1)
+        assert move(scene, B) is ErrorCode.NONE
+
+    async def again(scene: Scene) -> None:
+        assert futures(scene) == [B]
+        await until_moved(scene)
+        assert scene.where("web") == B
+        assert scene.replicas.partition(WEB).log.topic_id == scene.view.topics["web"].topic_id
+
+    world.live(begin, stop=False)
+    (name,) = (name for name in world.disk.names_in(B) if name.endswith("-future"))
+    world.disk.open(B / name / "partition.metadata").truncate(0)
     world.live(again)
     world.assert_all_acked_is_there()
 
@@ -344,6 +366,165 @@ def test_the_directory_that_is_copied_from_fails() -> None:
 
     world.live(story)
     world.live(again)
+    world.assert_all_acked_is_there()
+
+
+async def move_with_failure(scene: Scene, nth: int, error: int) -> str:
+    """Move a log, with one failed operation; return which one it was, and write before and after."""
+    world = scene.world
+    scene.add(topic("web", 1))
+    for value in HELD[:8]:
+        assert await scene.send("web", value) is ErrorCode.NONE
+    at = world.disk.changes + nth
+    world.disk.fail_at(nth, error)
+    move(scene, B)
+
+    def is_over() -> bool:
+        under_way = scene.replicas.log_dir_move(WEB)
+        return under_way is None or under_way.failures > 0
+
+    await scene.until(is_over)
+    for value in HELD[8:12]:
+        await scene.send("web", value)
+    return world.disk.history[at - 1] if world.disk.changes >= at else ""
+
+
+def operations_of_a_move() -> list[str]:
+    world, done = World(), list[str]()
+
+    async def story(scene: Scene) -> None:
+        scene.add(topic("web", 1))
+        for value in HELD[:8]:
+            assert await scene.send("web", value) is ErrorCode.NONE
+        start = len(world.disk.history)
+        assert move(scene, B) is ErrorCode.NONE
+        await until_moved(scene)
+        done.extend(world.disk.history[start:])
+
+    world.live(story)
+    return done
+
+
+OPERATIONS = operations_of_a_move()
+REPLACEMENT = next(nth for nth, line in enumerate(OPERATIONS, 1) if line.startswith("rename /a/web-0 "))
+FAILING = [*range(1, REPLACEMENT - 8, 6), *range(REPLACEMENT - 8, len(OPERATIONS) + 1)]
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("survival", [Survival.KEPT, Survival.LOST])
+def test_an_error_of_any_operation_of_a_move_loses_nothing(error: int, survival: Survival) -> None:
+    for nth in FAILING:
+        world, failed = World(), ""
+
+        async def story(scene: Scene, nth: int = nth) -> None:
+            nonlocal failed
+            failed = await move_with_failure(scene, nth, error)
+
+        world.live(story, stop=False)
+        assert failed
+        world.power_cut(survival, seed=nth)
+        world.assert_all_acked_is_there()
+        assert len(world.acked[WEB]) >= 8
+
+
+def fail_between_the_renames() -> World:
+    """Let the other directory fail when the copy has its name and the log has lost it."""
+    for nth in range(REPLACEMENT, REPLACEMENT + 20):
+        world, failed = World(), ""
+
+        async def story(scene: Scene, nth: int = nth) -> None:
+            nonlocal failed
+            failed = await move_with_failure(scene, nth, errno.EIO)
+            if failed == "sync directory /b":
+                await scene.until(lambda: scene.offline() == {"web-0"})
+                assert await scene.send("web", b"no more") is ErrorCode.KAFKA_STORAGE_ERROR
+                assert len(scene.world.acked[WEB]) == 8
+
+        world.live(story, stop=False)
+        if failed == "sync directory /b":
+            world.power_cut(Survival.KEPT)
+            return world
+    raise AssertionError("the directory is not synced after the rename")
+
+
+def test_a_log_whose_copy_was_lost_with_its_disk_is_kept_and_not_created_again() -> None:
+    world = fail_between_the_renames()
+    world.disk.remove_tree(B)
+
+    async def without(scene: Scene) -> None:
+        assert scene.offline() == {"web-0"}
+        scene.replicas.handle_strays()
+
+    for _ in range(2):
+        world.live(without)
+    (name,) = (name for name in world.disk.names_in(A) if name.endswith("-replaced"))
+    world.disk.rename(A / name, A / "web-0")  # as the error message says
+    world.assert_all_acked_is_there()
+
+
+@pytest.mark.parametrize("has_name", [False, True])
+def test_a_log_that_was_created_again_meanwhile_counts(*, has_name: bool) -> None:
+    """Other brokers have the records, and the directory with the copy is back after it was missing for a while."""
+    world = fail_between_the_renames()
+    if not has_name:
+        (replaced,) = (name for name in world.disk.names_in(A) if name.endswith("-replaced"))
+        world.disk.rename(B / "web-0", B / replaced.replace("-replaced", "-future"))
+    one = topic("web", 1)
+    views = tuple(replace(each, replicas=(1, 2), isr=(1, 2), leader=2) for each in one.partitions)
+    world.topics = {"web": one._replace(partitions=views)}
+    world.paths = (A,)
+
+    async def alone(scene: Scene) -> None:
+        assert scene.offline() == set()
+        assert scene.replicas.partition(WEB).log.end_offset == 0
+        scene.replicas.handle_strays()
+
+    async def both(scene: Scene) -> None:
+        assert scene.where("web") == A
+        assert scene.replicas.partition(WEB).log.end_offset == 0
+        assert futures(scene) == []
+
+    world.live(alone)
+    world.paths = (A, B)
+    if has_name:
+        with pytest.raises(DuplicateLog):  # it may have been written after the replacement: it is unknown which counts
+            world.live(both)
+    else:
+        world.live(both)
+
+
+def test_a_cancellation_that_the_disk_refused_is_done_by_the_next_request() -> None:
+    world = World()
+
+    async def story(scene: Scene) -> None:
+        await fill(scene)
+        await begin_move(scene, 5)
+        world.disk.refuse(errno.ENOSPC, "rename", under=B)
+        assert move(scene, A) is ErrorCode.KAFKA_STORAGE_ERROR
+        assert move(scene, A) is ErrorCode.KAFKA_STORAGE_ERROR
+        world.disk.relent()
+        assert futures(scene) == [B]
+        assert move(scene, A) is ErrorCode.NONE
+        assert futures(scene) == []
+
+    world.live(story)
+
+
+def test_a_move_that_was_not_cancelled_goes_on_where_it_is_asked_for_again() -> None:
+    world = World()
+
+    async def story(scene: Scene) -> None:
+        await fill(scene)
+        await begin_move(scene, 5)
+        world.disk.refuse(errno.ENOSPC, "rename", under=B)
+        assert move(scene, A) is ErrorCode.KAFKA_STORAGE_ERROR
+        world.disk.relent()
+        go_on(scene)
+        assert move(scene, B) is ErrorCode.NONE
+        await until_moved(scene)
+        assert scene.where("web") == B
+
+    world.live(story)
     world.assert_all_acked_is_there()
 
 

@@ -261,3 +261,18 @@ def test_a_snapshot_that_knows_of_batches_lost_from_the_middle_is_not_used_by_a_
     log = after_power_cut(disk, Survival.KEPT, config=COMPACTED)
     assert log.producers.describe() == [] and log.end_offset == 3
     assert after_power_cut(disk, config=COMPACTED).producers.describe() == []
+
+
+def test_a_kill_while_a_follower_removes_all_records_is_no_corruption() -> None:
+    for nth in range(1, 100):
+        disk = SimDisk()
+        _, log = filled(disk, 6)
+        disk.stop_at(nth)
+        try:
+            log.truncate_fully_and_start_at(50)
+        except PowerCut:
+            for killed in disk.killed():
+                assert not open_directory(killed, CONFIG).corrupt, f"change {nth}: {disk.history[nth - 1]}"
+        else:
+            assert nth > 20
+            return

@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
-from typing import NamedTuple, Self
+from typing import Self
 
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
@@ -33,6 +33,7 @@ from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.directories.checkpoint_job import CheckpointJob
 from ottla.storage.directories.directory_identity import ForeignDirectory, cluster_id_of, identity, make_durably
 from ottla.storage.directories.index_copies import copies_of_last_stop, index_copies
+from ottla.storage.directories.lost_logs import LostLog, ReplacedLog, find_lost_logs
 from ottla.storage.integrity.corruption import reports_of_lost_records
 from ottla.storage.integrity.metadata_backup import BackedUpFile, MetadataBackup, backup_of
 from ottla.storage.loading.loading_progress import LoadingProgress
@@ -67,25 +68,6 @@ class DirectoryInUse(Exception):
     """Another process holds the directory's lock."""
 
 
-class ReplacedLog(NamedTuple):
-    """The directory of a log that a future log of the same move replaces: a crash came before it was deleted."""
-
-    topic_partition: TopicPartition
-    move_id: str
-    path: PurePath
-
-
-class LostLog(NamedTuple):
-    """What the checkpoint files have of a log whose directory is missing."""
-
-    topic_id: uuid.UUID
-    recovery_point: int
-    log_start_offset: int
-    high_watermark: int
-    cleaned_offset: int | None  # None if the cleaner's checkpoint does not name it
-    metadata: BackedUpFile | None  # of partition.metadata
-
-
 class LogDirectory:
     """Every log below one path. Made by `open`; all but `FlushJob.run` and `CheckpointJob.run` is for one thread."""
 
@@ -115,7 +97,7 @@ class LogDirectory:
         self.health = DirectoryHealth(str(path), now=clock.monotonic)
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.future_logs: dict[TopicPartition, PartitionLog] = {}  # copies that will replace logs of other directories
-        self.replaced: list[ReplacedLog] = []  # found at the start
+        self.replaced: list[ReplacedLog] = []  # found at the start; they are lost logs until their copies are found
         self.lost_logs: dict[TopicPartition, LostLog] = {}  # in the checkpoint files, but not on the disk
         self.checkpoint_lock = threading.Lock()
         self._newest_checkpoint = [0]
@@ -125,6 +107,8 @@ class LogDirectory:
         self.shortened: set[TopicPartition] = set()  # loaded logs that end below their checkpointed high watermark
         self.corrupt: set[TopicPartition] = set()  # logs that were found corrupt while they were loaded
         self.corrupt_future_logs: set[TopicPartition] = set()
+        # Where future logs may lack batches that a crash has taken, which looks as if compaction had: from there on.
+        self.uncertain_from: dict[TopicPartition, int] = {}
 
     @classmethod
     def open(
@@ -215,6 +199,8 @@ class LogDirectory:
                 self.future_logs[topic_partition] = log
                 if is_corrupt:
                     self.corrupt_future_logs.add(topic_partition)
+                if not is_clean and log.in_cleaner_checkpoint:
+                    self.uncertain_from[topic_partition] = checkpoint.recovery_point
             else:
                 self.logs[topic_partition] = log
                 self._note_lost_records(log, noted, is_corrupt=is_corrupt)
@@ -225,15 +211,10 @@ class LogDirectory:
                 self._flush_recovered(recovered)
                 recovered = []
         self._flush_recovered(recovered)
-        moved = {each.topic_partition for each in self.replaced}
-        for topic_partition in recovery_points.keys() - self.logs.keys() - self.future_logs.keys() - moved:
-            metadata = self.backup.entries.get(f"{topic_partition}/{names.PARTITION_METADATA}")
-            if metadata is not None:
-                self.lost_logs[topic_partition] = LostLog(
-                    names.parse_partition_metadata(metadata.text), recovery_points[topic_partition],
-                    log_starts.get(topic_partition, 0), high_watermarks.get(topic_partition, 0),
-                    cleaned.get(topic_partition), metadata,
-                )  # fmt: skip
+        self.lost_logs = find_lost_logs(
+            {**self.logs, **self.future_logs}, self.replaced, self.backup, recovery_points=recovery_points,
+            log_starts=log_starts, high_watermarks=high_watermarks, cleaned=cleaned,
+        )  # fmt: skip
         self._checkpoint_recovered(is_clean=is_clean)
 
     def _note_lost_records(self, log: PartitionLog, high_watermark: int, *, is_corrupt: bool) -> None:
@@ -297,7 +278,10 @@ class LogDirectory:
             if (move := _MOVE_DIRECTORY.fullmatch(name)) is not None:
                 topic_partition = TopicPartition(move["topic"], int(move["partition"]))
                 if move["kind"] == "replaced":
-                    self.replaced.append(ReplacedLog(topic_partition, move["move"], directory))
+                    topic_id = names.parse_partition_metadata(
+                        text_or_none(self.files, directory / names.PARTITION_METADATA)
+                    )
+                    self.replaced.append(ReplacedLog(topic_partition, move["move"], directory, topic_id))
                 elif str(topic_partition) in held or topic_partition in copied:  # of a move that was cancelled
                     self._deleted_files.add(directory, due_ms=self._clock.wall_ms(), is_directory=True)
                 else:
@@ -363,6 +347,7 @@ class LogDirectory:
         self.health.check_append()
         if topic_partition in self.logs or topic_partition in self.future_logs:
             raise StorageError(f"{self.path} has a log of {topic_partition} already")
+        self.lost_logs.pop(topic_partition, None)
         directory = self.path / future_directory_name(topic_partition, self._new_id())
         config = without_retention(current.config)
         try:
@@ -402,6 +387,16 @@ class LogDirectory:
         log.pending_flush.partition_metadata_backup = backup_of(self.files, path)
         log.mark_created(path)
 
+    def repair_topic_id(self, log: PartitionLog, topic_id: uuid.UUID) -> None:
+        """Write `partition.metadata` where a power cut has left none: its copy has the name of the directory.
+
+        Raises OSError.
+        """
+        if text_or_none(self.files, log.directory / names.PARTITION_METADATA) != names.partition_metadata_text(
+            topic_id
+        ):
+            self._adopt(log, topic_id)
+
     def rewrite_small_files(self) -> None:
         """Small files in the root were found damaged: write them all. Raises OSError or StorageError."""
         meta = self.backup.entries.get(names.META_PROPERTIES)
@@ -425,7 +420,18 @@ class LogDirectory:
         log = self.future_logs.get(topic_partition)
         if log is not None:
             self.corrupt_future_logs.discard(topic_partition)
+            self.uncertain_from.pop(topic_partition, None)
             self._delete(log, self.future_logs)
+
+    def truncate_to_certain(self, topic_partition: TopicPartition) -> None:
+        """Truncate a future log to what is certainly whole after a crash. Raises StorageError."""
+        future = self.future_logs[topic_partition]
+        if topic_partition in self.corrupt_future_logs:
+            future.truncate_fully_and_start_at(future.log_start_offset)
+            self.corrupt_future_logs.discard(topic_partition)
+        offset = self.uncertain_from.pop(topic_partition, None)
+        if offset is not None:
+            future.truncate_to(max(offset, future.log_start_offset))
 
     def delete(self, log: PartitionLog) -> None:
         """Delete this log or future log, unless it is none of them any more. Raises StorageError."""
@@ -534,12 +540,10 @@ class LogDirectory:
         except OSError as error:
             if isinstance(error, FileNotFoundError) and self.files.exists(self.path):
                 self.health.missing(f"renaming {topic_partition} to *{suffix}", str(log.directory))
-                del held[topic_partition]
-                self.cleaner_offsets.pop(topic_partition, None)
+                self._remove_from(held, topic_partition)
                 return
             raise self.health.refused(f"renaming {topic_partition} to *{suffix}", error) from error
-        del held[topic_partition]
-        self.cleaner_offsets.pop(topic_partition, None)
+        self._remove_from(held, topic_partition)
         try:
             self.files.sync_directory(self.path)
         except OSError as error:
@@ -547,6 +551,12 @@ class LogDirectory:
             if self.health.failure is not None:  # otherwise a power cut may undo the rename
                 raise refusal from error
         log.moved(self.path / name)
+
+    def _remove_from(self, held: dict[TopicPartition, PartitionLog], topic_partition: TopicPartition) -> None:
+        """Remove a log; a log and a future log of one name have one line in the cleaner's checkpoint."""
+        del held[topic_partition]
+        if topic_partition not in self.logs and topic_partition not in self.future_logs:
+            self.cleaner_offsets.pop(topic_partition, None)
 
     def stray_directories(self) -> list[PurePath]:
         """List the directories that `set_aside_log` or Kafka has renamed. Raises OSError."""

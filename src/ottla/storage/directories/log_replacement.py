@@ -5,6 +5,9 @@
     A/web-0.<id>-replaced      B/web-0                  B is synced: from here on it is written
     A/web-0.<other id>-delete  B/web-0
 
+A log of this name that comes later than the second line (the broker started without B, and fetched the records again
+from other brokers) has replaced both.
+
 Nothing is written to either log in between. A start that finds one of the middle states completes the replacement:
 `complete_replacements`. Kafka renames the copy first, so that a crash leaves two logs with the same name and its next
 start refuses both.
@@ -18,14 +21,13 @@ from pathlib import PurePath
 
 from ottla.core.errors import StorageError, SyncFailed
 from ottla.core.ids import TopicPartition
-from ottla.storage.checkpoint_files import PARTITION_METADATA, parse_partition_metadata, text_or_none
 from ottla.storage.directories.log_directory import (
     FUTURE_SUFFIX,
     REPLACED_SUFFIX,
     LogDirectory,
-    ReplacedLog,
     move_id_of,
 )
+from ottla.storage.directories.lost_logs import ReplacedLog
 from ottla.storage.log.future_log import has_all_of, write_small_files
 from ottla.storage.log.partition_log import PartitionLog
 
@@ -35,8 +37,9 @@ logger = logging.getLogger(__name__)
 def replace_log(source: LogDirectory, target: LogDirectory, topic_partition: TopicPartition) -> PartitionLog:
     """Replace the log in `source` by its future log in `target`; returns the latter, which is the log now.
 
-    Raises StorageError where a disk refuses, or if the copy does not have everything. After an error the log in
-    `source` is used on, unless one of the two directories has failed: then the next start knows which log counts.
+    Raises StorageError where a disk refuses, or if the copy does not have everything; then the log in `source` is used
+    on, unless `source` has failed. If `target` fails when the copy has the name already, the copy is returned, which is
+    offline with its directory: no log may be written that the next start does not take.
     """
     current, future = source.logs[topic_partition], target.future_logs[topic_partition]
     source.health.check()
@@ -44,6 +47,7 @@ def replace_log(source: LogDirectory, target: LogDirectory, topic_partition: Top
     if not has_all_of(future, current):
         raise StorageError(f"the copy of {topic_partition} in {target.path} does not have all of its records")
     try:
+        target.repair_topic_id(future, current.topic_id)
         write_small_files(future, current)
     except OSError as error:
         raise future.refused(f"copying the state of {topic_partition}", error) from error
@@ -59,14 +63,18 @@ def replace_log(source: LogDirectory, target: LogDirectory, topic_partition: Top
     except StorageError:
         if topic_partition in target.future_logs:  # it was not renamed
             _undo(source, current, aside)
-        raise
+            raise
+        logger.exception(
+            "%s is offline until %s can be used again: it has replaced the log", future.directory, target.path
+        )
     del source.logs[topic_partition]
     cleaned_offset = source.cleaner_offsets.pop(topic_partition, None)
     if cleaned_offset is not None and topic_partition in target.cleaner_offsets:
         target.cleaner_offsets[topic_partition] = min(cleaned_offset, target.cleaner_offsets[topic_partition])
     future.replaces(current)
     current.moved(aside)
-    source.delete_replaced_log(topic_partition, aside, current)
+    if target.health.failure is None:
+        source.delete_replaced_log(topic_partition, aside, current)
     return future
 
 
@@ -100,29 +108,40 @@ def complete_replacements(directories: Sequence[LogDirectory]) -> None:
     for source in directories:
         for replaced in source.replaced:
             try:
-                _complete(source, replaced, directories)
+                is_complete = _complete(source, replaced, directories)
             except (OSError, StorageError) as error:
                 logger.warning("the replacement of %s is not complete: %s", replaced.path, error)
+            else:
+                if is_complete:
+                    source.lost_logs.pop(replaced.topic_partition, None)
         source.replaced = []
 
 
-def _complete(source: LogDirectory, replaced: ReplacedLog, directories: Sequence[LogDirectory]) -> None:
-    """Raises OSError and StorageError."""
-    topic_partition, move_id, path = replaced
+def _complete(source: LogDirectory, replaced: ReplacedLog, directories: Sequence[LogDirectory]) -> bool:
+    """Return whether the copy was found. If not, the log stays a lost one. Raises OSError and StorageError."""
+    topic_partition, move_id = replaced.topic_partition, replaced.move_id
+    held = [each.logs[topic_partition].topic_id for each in directories if topic_partition in each.logs]
     for target in directories:
         future = target.future_logs.get(topic_partition)
-        if future is not None and move_id_of(future.directory) == move_id:
-            target.promote_future_log(topic_partition)
-            logger.info("%s is in %s now: the last run was replacing it", topic_partition, target.path)
-    topic_id = parse_partition_metadata(text_or_none(source.files, path / PARTITION_METADATA))
-    held = [each for each in directories if topic_partition in each.logs]
-    if any(each.logs[topic_partition].topic_id == topic_id for each in held):
-        source.delete_replaced_log(topic_partition, path)
-    else:
-        logger.error(
-            "%s was replaced by a copy in another log directory, and no directory that can be used has the copy. "
-            "Restore that directory; if it is lost, stop the broker and rename this one to %s", path, topic_partition,
-        )  # fmt: skip
+        if future is None or move_id_of(future.directory) != move_id:
+            continue
+        if future.topic_id in held:  # it was created again while this directory was missing
+            target.delete_future_log(topic_partition)
+            continue
+        if topic_partition in target.corrupt_future_logs:
+            continue  # neither was written since: the log may be well
+        held.append(future.topic_id)
+        target.promote_future_log(topic_partition)
+        logger.info("%s is in %s now: the last run was replacing it", topic_partition, target.path)
+    if replaced.topic_id in held:
+        source.delete_replaced_log(topic_partition, replaced.path)
+        return True
+    logger.error(
+        "%s was replaced by a copy in another log directory, and no directory that can be used has a copy that is "
+        "not corrupt. Restore that directory; if it is lost, stop the broker and rename this one to %s",
+        replaced.path, topic_partition,
+    )  # fmt: skip
+    return False
 
 
 def remove_stale_copies(directories: Sequence[LogDirectory]) -> None:

@@ -220,7 +220,7 @@ def _note_small_files(
     pending_flush = log.pending_flush
     if not was_scanned and not known.was_restored and not known.is_lost:
         log.clean_end_offset = log.end_offset
-    if not metadata.was_restored and log.topic_id.int:
+    if log.topic_id.int:  # the copy of a corrupt file is kept, until the file is written again
         pending_flush.partition_metadata_backup = place.copy_of(PARTITION_METADATA, metadata)
     pending_flush.epochs_written = known.noted
     if known.is_certain and not known.was_restored and place.backup is not None:

@@ -468,6 +468,8 @@ class PartitionLog:
         Raises StorageError.
         """
         self.health.check()
+        if self.flushed_offset > self.segment_list.first_base_offset:
+            self._lower_recovery_point(self.segment_list.first_base_offset)
         try:
             self.truncation_count += 1
             self._restart_at(offset)

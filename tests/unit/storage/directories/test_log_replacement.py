@@ -244,3 +244,70 @@ def test_a_copy_of_another_history_is_truncated_to_what_both_have() -> None:
     scene.log.truncate_fully_and_start_at(40)
     truncate_to_common_prefix(scene.future, scene.log)
     assert (scene.future.log_start_offset, scene.future.end_offset) == (40, 40)
+
+
+def test_a_log_whose_copy_is_corrupt_after_a_crash_is_kept() -> None:
+    disk = next(
+        each
+        for each in crashes()
+        if any(name.endswith("-replaced") for name in each.names_in(A))
+        and any(name.endswith("-future") for name in each.names_in(B))
+    )
+    (copied,) = (name for name in disk.names_in(B) if name.endswith("-future"))
+    segment = min(name for name in disk.names_in(B / copied) if name.endswith(".log"))
+    disk.flip_bit(B / copied / segment, 8 * 30)
+    directories = opened(disk)
+    assert not directories.holding(WEB)
+    assert directories.opened[0].lost_logs.keys() == {WEB}
+    directories.close()
+    (replaced,) = (name for name in disk.names_in(A) if name.endswith("-replaced"))
+    disk.rename(A / replaced, A / "web-0")  # as the error message says
+    (held,) = opened(disk).holding(WEB)
+    assert PurePosixPath(held.path) == A
+    assert_whole(held.logs[WEB])
+
+
+def test_the_deletion_of_a_copy_leaves_the_cleaner_checkpoint_of_a_log_of_its_name() -> None:
+    """The topic was created again before the disk let the copy of its log be deleted."""
+    scene = Replacement()
+    log = scene.b.create_log(WEB, uuid.UUID(int=9), CONFIG)
+    scene.b.note_gaps(log)
+    scene.b.delete(scene.future)
+    assert WEB in scene.b.cleaner_offsets
+    scene.b.delete_log(WEB)
+    assert WEB not in scene.b.cleaner_offsets
+
+
+def test_a_copy_with_gaps_counts_after_a_crash_only_as_far_as_it_was_synced() -> None:
+    """A power cut has taken one of its segments, as if compaction had removed the batches."""
+    disk = SimDisk()
+    a, b = opened(disk).opened
+    log = filled(a)
+    a.note_gaps(log)
+    future = b.create_future_log(log, 0)
+    future.reconfigure(replace(future.config, segment_bytes=200))
+    truncate_to_common_prefix(future, log)
+    while future.end_offset < log.end_offset:
+        region = log.read(max(future.end_offset, 1), max_bytes=100, end_offset=log.end_offset)
+        assert region is not None
+        future.append_as_follower(memoryview(region.read()), now_ms=NOW_MS)
+    lost = future.segments[1].log_path
+    disk.process_died()
+    disk.open(lost).truncate(0)
+    directories = opened(disk)
+    a, b = directories.opened
+    assert b.future_logs[WEB].end_offset == len(RECORDS), "recovery cannot know better"
+    b.truncate_to_certain(WEB)
+    copy(a.logs[WEB], b.future_logs[WEB])
+    b.checkpoint()
+    assert_whole(replace_log(a, b, WEB))
+
+
+def test_a_copy_has_the_topic_id_on_the_disk_before_it_is_the_log() -> None:
+    """A power cut had left its partition.metadata empty, and the copy of that file has the name of the directory."""
+    scene = Replacement()
+    scene.disk.open(scene.future.directory / "partition.metadata").truncate(0)
+    scene.run()
+    scene.disk.process_died()
+    where, log = the_log(opened(scene.disk))
+    assert (where, log.topic_id) == (B, TOPIC_ID)

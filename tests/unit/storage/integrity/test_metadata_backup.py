@@ -105,6 +105,16 @@ def test_a_corrupt_epoch_file_changes_no_epoch_and_is_rewritten(is_clean: bool) 
     assert log.epochs.to_text().encode() == right == whole(disk, EPOCHS)
 
 
+def test_a_corrupt_topic_id_is_known_after_any_number_of_starts() -> None:
+    disk = SimDisk()
+    directory_with(disk)
+    path = ROOT / str(TP) / "partition.metadata"
+    change(disk, path, whole(disk, path), b"")
+    for _ in range(3):
+        disk.process_died()
+        assert open_directory(disk).logs[TP].topic_id == uuid.UUID(int=7)
+
+
 def test_what_kafka_has_written_since_is_believed() -> None:
     disk = SimDisk()
     directory_with(disk, deleted_below=2).close()

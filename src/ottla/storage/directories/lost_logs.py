@@ -1,0 +1,60 @@
+"""Finds the logs that the checkpoint files of a directory name, and whose directories are missing."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import PurePath
+from typing import NamedTuple
+
+from ottla.core.ids import TopicPartition
+from ottla.storage.checkpoint_files import PARTITION_METADATA, parse_partition_metadata
+from ottla.storage.integrity.metadata_backup import BackedUpFile, MetadataBackup
+
+
+class ReplacedLog(NamedTuple):
+    """The directory of a log that a future log of the same move replaces: a crash came before it was deleted."""
+
+    topic_partition: TopicPartition
+    move_id: str
+    path: PurePath
+    topic_id: uuid.UUID
+
+
+class LostLog(NamedTuple):
+    """What the checkpoint files have of a log whose directory is missing."""
+
+    topic_id: uuid.UUID
+    recovery_point: int
+    log_start_offset: int
+    high_watermark: int
+    cleaned_offset: int | None  # None if the cleaner's checkpoint does not name it
+    metadata: BackedUpFile | None  # of partition.metadata
+
+
+def find_lost_logs(
+    held: Collection[TopicPartition],
+    replaced: Sequence[ReplacedLog],
+    backup: MetadataBackup,
+    *,
+    recovery_points: Mapping[TopicPartition, int],
+    log_starts: Mapping[TopicPartition, int],
+    high_watermarks: Mapping[TopicPartition, int],
+    cleaned: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, LostLog]:
+    """Return the logs that are not held; those that were replaced by copies are lost until the copies are found."""
+    topic_ids = {each.topic_partition: each.topic_id for each in replaced}
+    found: dict[TopicPartition, LostLog] = {}
+    for topic_partition in dict.fromkeys([*recovery_points, *topic_ids]):
+        if topic_partition in held:
+            continue
+        metadata = backup.entries.get(f"{topic_partition}/{PARTITION_METADATA}")
+        topic_id = topic_ids.get(topic_partition)
+        if topic_id is None and metadata is not None:
+            topic_id = parse_partition_metadata(metadata.text)
+        if topic_id is not None:
+            found[topic_partition] = LostLog(
+                topic_id, recovery_points.get(topic_partition, 0), log_starts.get(topic_partition, 0),
+                high_watermarks.get(topic_partition, 0), cleaned.get(topic_partition), metadata,
+            )  # fmt: skip
+    return found
