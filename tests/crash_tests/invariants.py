@@ -6,12 +6,12 @@ test for what it should be. An `InvariantViolation` has the reason in one line.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 from ottla.core.files import read_file
-from ottla.core.ids import NO_TOPIC_ID
+from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.records.batch import BatchHeader
 from ottla.records.batch_verifier import is_checksum_right
 from ottla.storage.checkpoint_files import (
@@ -29,7 +29,7 @@ from ottla.storage.state.transactions import read_aborted
 from ottla.testing.sim_disk import SimDisk
 from tests.crash_tests.expected_state import ExpectedLog, ExpectedState, Written
 from tests.support.producer_oracle import ProducerOracle, Taken
-from tests.support.storage import ROOT, content
+from tests.support.storage import content
 
 
 class InvariantViolation(AssertionError):
@@ -54,12 +54,23 @@ def require(true: bool, what: str, error: type[InvariantViolation] = InvariantVi
         raise error(what)
 
 
-def check(disk: SimDisk, directory: LogDirectory, expected_state: ExpectedState, *, killed: bool) -> None:
-    """Compare a directory that has just been opened with the expected state. `killed`: the system kept all that was written."""
-    for tp in directory.logs:
+def all_logs(directories: Iterable[LogDirectory]) -> dict[TopicPartition, PartitionLog]:
+    """Every log of some directories; each is in one of them."""
+    found: dict[TopicPartition, PartitionLog] = {}
+    for directory in directories:
+        for tp, log in directory.logs.items():
+            require(tp not in found, f"{tp} is in two directories")
+            found[tp] = log
+    return found
+
+
+def check(disk: SimDisk, directories: Sequence[LogDirectory], expected_state: ExpectedState, *, killed: bool) -> None:
+    """Compare directories that have just been opened with the expected state. `killed`: all that was written is there."""
+    logs = all_logs(directories)
+    for tp in logs:
         require(tp in expected_state.logs, f"{tp}: a deleted topic is back")
     for tp, expected_log in expected_state.logs.items():
-        log = directory.logs.get(tp)
+        log = logs.get(tp)
         if log is None:
             require(
                 expected_log.may_be_gone or not (expected_log.surely_there or (killed and expected_log.made)),
@@ -72,7 +83,8 @@ def check(disk: SimDisk, directory: LogDirectory, expected_state: ExpectedState,
         else:
             require(log.topic_id in {expected_log.topic_id, NO_TOPIC_ID}, f"{tp}: the topic id is {log.topic_id}")
         check_log(disk, log, expected_log, acknowledged=expected_log.written if killed else expected_log.flushed)
-    check_checkpoints(disk, directory)
+    for directory in directories:
+        check_checkpoints(disk, directory)
 
 
 def check_log(disk: SimDisk, log: PartitionLog, expected_log: ExpectedLog, *, acknowledged: int) -> None:
@@ -322,9 +334,11 @@ def check_transactions(disk: SimDisk, log: PartitionLog, oracle: ProducerOracle)
 def check_checkpoints(disk: SimDisk, directory: LogDirectory) -> None:
     """Each file is whole, and names nothing that is not there."""
     for name in (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS):
-        noted = parse_offsets(text_or_none(disk, ROOT / name))
+        noted = parse_offsets(text_or_none(disk, directory.path / name))
         require(noted is not None, f"{name} is damaged")
         for tp, offset in (noted or {}).items():
-            log = directory.logs.get(tp)
+            log = directory.logs.get(tp) or directory.future_logs.get(tp)
             require(log is None or offset <= log.end_offset, f"{name} says {offset} of {tp}")
-    require(not disk.exists(ROOT / CLEAN_SHUTDOWN), "the clean marker is still there while the directory is open")
+    require(
+        not disk.exists(directory.path / CLEAN_SHUTDOWN), "the clean marker is still there while the directory is open"
+    )

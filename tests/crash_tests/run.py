@@ -15,20 +15,23 @@ second crash is made too: the recovery itself is stopped at one of its changes, 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import NamedTuple
 
 from ottla.core.errors import KafkaError
 from ottla.core.files import read_file
+from ottla.records.batch import BatchHeader
 from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.file_names import DELETED_SUFFIX
 from ottla.testing.sim_disk import PowerCut, SimDisk
 from tests.crash_tests.expected_state import ExpectedState
-from tests.crash_tests.invariants import DataLoss, InvariantViolation, check, require, walk
-from tests.crash_tests.workload_driver import WorkloadDriver, opened
+from tests.crash_tests.invariants import DataLoss, InvariantViolation, all_logs, check, require, walk
+from tests.crash_tests.moves import complete_moves
+from tests.crash_tests.workload_driver import WorkloadDriver, opened_all
 from tests.crash_tests.workloads import WORKLOADS, Workload
-from tests.support.storage import NOW_MS, ROOT, StillClock, batch
+from tests.support.storage import NOW_MS, StillClock, batch
 
 
 class Stop(NamedTuple):
@@ -60,7 +63,7 @@ class Result:
 def stops_of(workload: Workload, *, lies: bool = False) -> list[Stop]:
     """Every change of the disk the workload makes, and the end."""
     disk = SimDisk(lies=lies)
-    workload.run(WorkloadDriver(disk, workload.config, acks_at_once=workload.acks_at_once))
+    workload.run(WorkloadDriver(disk, workload.config, acks_at_once=workload.acks_at_once, paths=workload.paths))
     return [Stop(workload.name, change) for change in range(1, disk.changes + 2)]
 
 
@@ -69,7 +72,7 @@ def stopped(stop: Stop, *, lies: bool = False) -> tuple[SimDisk, ExpectedState]:
     workload = WORKLOADS[stop.workload]
     disk = SimDisk(lies=lies)
     disk.stop_at(stop.change)
-    driver = WorkloadDriver(disk, workload.config, acks_at_once=workload.acks_at_once)
+    driver = WorkloadDriver(disk, workload.config, acks_at_once=workload.acks_at_once, paths=workload.paths)
     try:
         workload.run(driver)
     except PowerCut:
@@ -135,12 +138,14 @@ def broken_by(
     rng = random.Random(f"{seed}:{stop.workload}:{stop.change}:{state.name}:again")
     try:
         again = state.disk.state(0)  # everything in it is durable: the same disk once more
-        directory = recovered(state.disk, workload)
+        directories = recovered(state.disk, workload)
         changes = state.disk.changes
-        if directory.clean_broker_epoch is None:
-            same_again(state.disk, workload)
-        check(state.disk, directory, expected_state, killed=state.killed)
-        check_goes_on(state.disk, directory, workload)
+        scanned = [directory.path for directory in directories if directory.clean_broker_epoch is None]
+        if scanned:
+            same_again(state.disk, workload, scanned)
+        check(state.disk, directories, expected_state, killed=state.killed)
+        check_moves(state, directories, workload, expected_state)
+        check_goes_on(state.disk, directories, workload)
         if twice:
             second_crash(again, workload, expected_state, rng, changes=changes, seen=seen, stop=stop)
     except (InvariantViolation, KafkaError, OSError, AssertionError, LookupError, ValueError) as error:
@@ -148,36 +153,68 @@ def broken_by(
     return None
 
 
-def recovered(disk: SimDisk, workload: Workload) -> LogDirectory:
+def recovered(disk: SimDisk, workload: Workload) -> tuple[LogDirectory, ...]:
     """The next start."""
-    return opened(disk, workload.config, StillClock())
+    return opened_all(disk, workload.config, StillClock(), workload.paths)
 
 
-def same_again(disk: SimDisk, workload: Workload) -> None:
+def same_again(disk: SimDisk, workload: Workload, roots: Sequence[PurePath]) -> None:
     """Recovery is idempotent, and all it did was durable: lose what it has not synced, recover again, compare."""
     after = disk.state(0)
     recovered(after, workload)
-    for directory in disk.names_in(ROOT):
-        if disk.is_directory(ROOT / directory) and not directory.endswith("-delete"):
-            for name in sorted({*disk.names_in(ROOT / directory), *after.names_in(ROOT / directory)}):
-                path = ROOT / directory / name
-                same = disk.exists(path) and after.exists(path) and read_file(disk, path) == read_file(after, path)
-                require(same or name.endswith(DELETED_SUFFIX), f"a second recovery changes {directory}/{name}")
+    for root in roots:
+        for directory in disk.names_in(root):
+            if disk.is_directory(root / directory) and not directory.endswith("-delete"):
+                for name in sorted({*disk.names_in(root / directory), *after.names_in(root / directory)}):
+                    path = root / directory / name
+                    same = disk.exists(path) and after.exists(path) and read_file(disk, path) == read_file(after, path)
+                    require(same or name.endswith(DELETED_SUFFIX), f"a second recovery changes {directory}/{name}")
 
 
-def check_goes_on(disk: SimDisk, directory: LogDirectory, workload: Workload) -> None:
+def check_moves(
+    state: State, directories: tuple[LogDirectory, ...], workload: Workload, expected_state: ExpectedState
+) -> None:
+    """The moves that were under way can be completed, and the copies are what the logs were, now and after a crash."""
+    held = {tp: [lying.raw for lying in walk(state.disk, log)] for tp, log in all_logs(directories).items()}
+    half_removed = [tp for tp, each in expected_state.logs.items() if each.may_be_empty]  # it is fetched again first
+    if not complete_moves(directories, StillClock(), but=half_removed):
+        return
+    for left in (None, state.disk.state(0)):
+        if left is not None:
+            directories = recovered(left, workload)
+        disk = left or state.disk
+        require(all(tp in half_removed for each in directories for tp in each.future_logs), "a move is not over")
+        logs = all_logs(directories)
+        moved = ExpectedState(
+            {
+                tp: replace(each, bases=each.bases | {logs[tp].segments[0].base_offset} if tp in logs else each.bases)
+                for tp, each in expected_state.logs.items()
+            }
+        )
+        check(disk, directories, moved, killed=state.killed)
+        for tp, raws in held.items():
+            starts = logs[tp].log_start_offset
+            kept = [raw for raw in raws if BatchHeader(raw).last_offset >= starts]
+            found = [lying.raw for lying in walk(disk, logs[tp]) if lying.header.last_offset >= starts]
+            if expected_state.logs[tp].compacts:  # what recovery took for a gap, the copy may have
+                found = [raw for raw in found if raw in kept]
+            require(found == kept, f"{tp}: the copy differs from the log")
+
+
+def check_goes_on(disk: SimDisk, directories: tuple[LogDirectory, ...], workload: Workload) -> None:
     """Appends work, are durable after a flush, and take nothing away that was there."""
-    before = {tp: [lying.raw for lying in walk(disk, log)] for tp, log in directory.logs.items()}
-    for log in directory.logs.values():
+    logs = all_logs(directories)
+    before = {tp: [lying.raw for lying in walk(disk, log)] for tp, log in logs.items()}
+    for log in logs.values():
         log.append(batch(b"more", key=b"more"), leader_epoch=max(log.epochs.latest, 0) + 1, now_ms=NOW_MS)
         log.flush()
     after = disk.state(0)
-    again = recovered(after, workload)
-    for tp, log in directory.logs.items():
-        require(tp in again.logs, f"{tp}: gone after an append")
-        raws = [lying.raw for lying in walk(after, again.logs[tp])]
+    again = all_logs(recovered(after, workload))
+    for tp, log in logs.items():
+        require(tp in again, f"{tp}: gone after an append")
+        raws = [lying.raw for lying in walk(after, again[tp])]
         require(raws[:-1] == before[tp], f"{tp}: an append after the recovery has changed what was there")
-        require(again.logs[tp].end_offset == log.end_offset, f"{tp}: what was appended after the recovery is lost")
+        require(again[tp].end_offset == log.end_offset, f"{tp}: what was appended after the recovery is lost")
 
 
 def second_crash(
@@ -201,9 +238,9 @@ def second_crash(
         pass
     left = disk.torn(rng) if rng.random() < 0.5 else disk.state(rng.randrange(disk.states()))
     seen.add(hash((left.image(), False, expected_state.version, stop.workload)))
-    directory = recovered(left, workload)
+    directories = recovered(left, workload)
     try:
-        check(left, directory, expected_state, killed=False)
+        check(left, directories, expected_state, killed=False)
     except InvariantViolation as error:
         raise type(error)(
             f"after a stop of the recovery before its change {at} ({disk.history[at - 1]}): {error}"

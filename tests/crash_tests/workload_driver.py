@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from ottla.core.ids import TopicPartition
@@ -21,14 +22,17 @@ from ottla.storage.cleaning.throttler import Throttler
 from ottla.storage.config import LogConfig
 from ottla.storage.directories.checkpoint_job import CheckpointJob
 from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.directories.log_manager import LogManager
 from ottla.storage.log.flush import FlushJob
 from ottla.storage.log.partition_log import AppendOrigin, PartitionLog
 from ottla.testing.sim_disk import SimDisk
 from tests.crash_tests.expected_state import ExpectedLog, ExpectedState, Written
+from tests.crash_tests.moves import StepwiseMove
 from tests.support.storage import NOW_MS, ROOT, TP, StillClock, marker
 
 OTHER = TopicPartition("web", 1)
 THIRD = TopicPartition("events.raw", 0)
+SECOND = PurePosixPath("/more")
 SMALL = LogConfig(segment_bytes=1500, index_interval_bytes=300)
 DELETE_DELAY_MS = SMALL.file_delete_delay_ms
 
@@ -47,6 +51,27 @@ def opened(disk: SimDisk, config: LogConfig, clock: StillClock) -> LogDirectory:
     )
 
 
+def opened_all(
+    disk: SimDisk, config: LogConfig, clock: StillClock, paths: Sequence[PurePosixPath]
+) -> tuple[LogDirectory, ...]:
+    """All log directories, as every start opens them."""
+    if list(paths) == [ROOT]:
+        return (opened(disk, config, clock),)
+    numbers = random.Random(disk.changes)
+    manager = LogManager.open(
+        disk,
+        paths,
+        clock,
+        config,
+        node_id=1,
+        cluster_id="cluster",
+        new_id=lambda: uuid.UUID(int=numbers.getrandbits(128)),
+    )
+    for unusable in manager.unusable:
+        raise unusable.error
+    return manager.opened
+
+
 class Checkpoint(NamedTuple):
     """A checkpoint that was begun, and where the logs began then."""
 
@@ -56,7 +81,7 @@ class Checkpoint(NamedTuple):
 
 @dataclass
 class WorkloadDriver:
-    """An open log directory and what is expected of it."""
+    """An open log directory, or two, and what is expected of it."""
 
     disk: SimDisk
     config: LogConfig = SMALL
@@ -68,12 +93,24 @@ class WorkloadDriver:
     made: int = 0  # topics
     passes: int = 0  # of compaction
 
+    paths: tuple[PurePosixPath, ...] = (ROOT,)
+    moves: dict[TopicPartition, StepwiseMove] = field(default_factory=dict)
+
     @cached_property
+    def directories(self) -> tuple[LogDirectory, ...]:
+        return opened_all(self.disk, self.config, self.clock, self.paths)
+
+    @property
     def directory(self) -> LogDirectory:
-        return opened(self.disk, self.config, self.clock)
+        """The first one."""
+        return self.directories[0]
+
+    def directory_of(self, tp: TopicPartition = TP) -> LogDirectory:
+        (found,) = (each for each in self.directories if tp in each.logs)
+        return found
 
     def log(self, tp: TopicPartition = TP) -> PartitionLog:
-        return self.directory.logs[tp]
+        return self.directory_of(tp).logs[tp]
 
     def expected_log(self, tp: TopicPartition = TP) -> ExpectedLog:
         return self.expected_state.logs[tp]
@@ -92,7 +129,10 @@ class WorkloadDriver:
     def delete(self, tp: TopicPartition = TP) -> None:
         self.expected_log(tp).may_be_gone = True
         self.expected_state.changed()
-        self.directory.delete_log(tp)
+        self.directory_of(tp).delete_log(tp)
+        self.moves.pop(tp, None)
+        for each in self.directories:
+            each.delete_future_log(tp)
         del self.expected_state.logs[tp]
         self.expected_state.changed()
 
@@ -208,11 +248,12 @@ class WorkloadDriver:
         log.update_high_watermark(log.flushed_offset)
 
     def checkpoint(self) -> None:
-        self.run_checkpoint(self.begin_checkpoint())
+        for at in range(len(self.directories)):
+            self.run_checkpoint(self.begin_checkpoint(at))
 
-    def begin_checkpoint(self) -> Checkpoint:
-        job = self.directory.begin_checkpoint()
-        return Checkpoint(job, {tp: log.log_start_offset for tp, log in self.directory.logs.items()})
+    def begin_checkpoint(self, at: int = 0) -> Checkpoint:
+        job = self.directories[at].begin_checkpoint()
+        return Checkpoint(job, {tp: log.log_start_offset for tp, log in self.directories[at].logs.items()})
 
     def run_checkpoint(self, checkpoint: Checkpoint) -> None:
         """What it says of log starts is durable afterwards, unless a newer one had overtaken it."""
@@ -224,7 +265,9 @@ class WorkloadDriver:
         self.expected_state.changed()
 
     def stop(self, *, broker_epoch: int = 3) -> None:
-        self.directory.close(broker_epoch=broker_epoch)
+        self.moves.clear()
+        for each in self.directories:
+            each.close(broker_epoch=broker_epoch)
         for expected_log in self.expected_state.logs.values():
             expected_log.flushed, expected_log.surely_there, expected_log.start_least = (
                 expected_log.end_offset,
@@ -235,13 +278,17 @@ class WorkloadDriver:
 
     def start(self) -> None:
         """Open the directory again, after `stop` or after the process died."""
-        del self.directory
-        for tp, log in self.directory.logs.items():
+        del self.directories
+        self.moves.clear()
+        for tp, log in [item for each in self.directories for item in each.logs.items()]:
             expected_log = self.expected_log(tp)
             assert log.end_offset == expected_log.end_offset, "a restart lost something"
             expected_log.flushed, expected_log.surely_there = expected_log.end_offset, True
             expected_log.bases.add(log.segments[0].base_offset)
             log.update_high_watermark(log.end_offset)
+        for each in self.directories:
+            for tp in each.future_logs:
+                each.truncate_to_certain(tp)
         self.expected_state.changed()
 
     def die(self) -> None:
@@ -253,7 +300,7 @@ class WorkloadDriver:
 
     def clean(self, tp: TopicPartition = TP, *, keys_max: int = 1000, may_be_done: bool = False) -> None:
         """One pass as the broker does it: its gaps are noted, groups swapped in, how far it came is noted last."""
-        expected_log, log, directory = self.expected_log(tp), self.log(tp), self.directory
+        expected_log, log, directory = self.expected_log(tp), self.log(tp), self.directory_of(tp)
         expected_log.tombstones_may_go = expected_log.cleaned and self.clock.now_ms >= expected_log.horizon_ms
         if not expected_log.cleaned:
             expected_log.cleaned, expected_log.horizon_ms = True, self.clock.now_ms + log.config.delete_retention_ms
@@ -332,4 +379,43 @@ class WorkloadDriver:
     def purge(self) -> None:
         """The delay of deleted files is over."""
         self.clock.now_ms += DELETE_DELAY_MS
-        self.directory.purge_deleted(self.clock.now_ms)
+        for each in self.directories:
+            each.purge_deleted(self.clock.now_ms)
+
+    # ---- Moves between log directories
+
+    def begin_move(self, tp: TopicPartition = TP) -> None:
+        """Begin to copy a log to the other directory."""
+        source, log = self.directory_of(tp), self.log(tp)
+        (target,) = (each for each in self.directories if each is not source)
+        cleaned = source.cleaner_offsets.get(tp) if log.in_cleaner_checkpoint else None
+        target.create_future_log(log, cleaned)
+
+    def move(self, steps: int = 1, tp: TopicPartition = TP) -> bool:
+        """Copy and sync a part of a log, or let the copy replace it; return whether it did."""
+        move = self.moves.get(tp)
+        if move is None:
+            move = self.moves[tp] = StepwiseMove(self.directories, tp, self.clock)
+        expected_log = self.expected_log(tp)
+        (future,) = (each.future_logs[tp] for each in self.directories if tp in each.future_logs)
+        expected_log.bases |= {future.segments[0].base_offset, self.log(tp).log_start_offset}
+        is_moved = move.run(steps)
+        if is_moved:
+            del self.moves[tp]
+            log = self.log(tp)
+            assert log is future
+            expected_log.flushed = expected_log.written = expected_log.end_offset
+            expected_log.surely_there = True
+            expected_log.start_least = max(expected_log.start_least, log.log_start_offset)
+            expected_log.bases.add(log.segments[0].base_offset)
+            self.expected_state.changed()
+            assert log.end_offset == expected_log.end_offset, "the copy lacks something"
+        return is_moved
+
+    def finish_move(self, tp: TopicPartition = TP) -> None:
+        assert self.move(500, tp)
+
+    def cancel_move(self, tp: TopicPartition = TP) -> None:
+        self.moves.pop(tp, None)
+        for each in self.directories:
+            each.delete_future_log(tp)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from ottla.core.files import read_file
 from ottla.storage.config import LogConfig
 from ottla.storage.file_names import LOG_SUFFIX, offset_name
 from ottla.storage.log.append_info import AppendOrigin
-from tests.crash_tests.workload_driver import OTHER, SMALL, THIRD, WorkloadDriver
-from tests.support.storage import TP
+from tests.crash_tests.workload_driver import OTHER, SECOND, SMALL, THIRD, WorkloadDriver
+from tests.support.storage import ROOT, TP
 
 
 class Workload(NamedTuple):
@@ -21,6 +22,7 @@ class Workload(NamedTuple):
     run: Callable[[WorkloadDriver], None]
     config: LogConfig
     acks_at_once: bool = False  # what is written counts as acknowledged, as with `durability=page-cache`
+    paths: tuple[PurePosixPath, ...] = (ROOT,)  # of the log directories
 
 
 def appends(s: WorkloadDriver) -> None:
@@ -474,6 +476,117 @@ def leftovers(s: WorkloadDriver) -> None:
     s.flush()
 
 
+def moves(s: WorkloadDriver) -> None:
+    """Move a log to the other directory and back while it is written, truncated and deleted from."""
+    s.create()
+    for _ in range(4):
+        s.append(600, producer_id=5)
+    s.flush()
+    s.begin_epoch(1)
+    s.begin_move()
+    s.append(300, 300, producer_id=5)
+    s.move(2)
+    s.append(200, producer_id=20, transactional=True)
+    s.mark(20, commit=False)
+    s.move(2)
+    s.delete_records(1)
+    s.flush()
+    s.finish_move()
+    s.append(50, producer_id=5)
+    s.flush()
+    s.begin_epoch(2)
+    s.append(700)
+    s.checkpoint()
+    s.purge()
+    s.begin_move()
+    s.move(3)
+    s.truncate(6)
+    s.leader_epoch = 3
+    s.append(40, producer_id=5)
+    s.finish_move()
+    s.append(1)
+    s.flush()
+
+
+def moves_and_restarts(s: WorkloadDriver) -> None:
+    """Continue moves after stops and kills, cancel one, and delete and create topics under others."""
+    s.create()
+    s.create(OTHER)
+    for _ in range(3):
+        s.append(900, producer_id=6)
+        s.append(700, tp=OTHER)
+    s.flush()
+    s.flush(OTHER)
+    s.begin_move()
+    s.move(2)
+    s.begin_move(OTHER)
+    s.move(1, OTHER)
+    s.stop()
+    s.start()
+    s.append(900, producer_id=6)
+    s.move(2)
+    s.delete(OTHER)
+    s.create(OTHER)
+    s.append(70, tp=OTHER)
+    s.die()
+    s.leader_epoch = 1
+    s.flush()
+    s.finish_move()
+    s.append(100, producer_id=6)
+    s.begin_move(OTHER)
+    s.move(1, OTHER)
+    s.cancel_move(OTHER)
+    s.flush(OTHER)
+    s.begin_move(OTHER)
+    s.finish_move(OTHER)
+    s.delete_records(2)
+    s.begin_move()
+    s.move(1)
+    s.truncate(3)
+    s.leader_epoch = 2
+    s.append(60)
+    s.restart_at(50)
+    s.append(30)
+    s.finish_move()
+    s.stop()
+    s.start()
+    s.append(900)
+    s.flush()
+
+
+def moves_of_a_compacted_log(s: WorkloadDriver) -> None:
+    """Move a log with gaps, and one that gets its first gaps while it moves."""
+    s.leader_epoch = 1
+    s.create()
+    s.append(400, 400, keys=(b"a", b"b"))
+    s.append(900, keys=(b"a",), producer_id=20, transactional=True)
+    s.append(900, keys=(b"c",))
+    s.mark(20, commit=False)
+    s.append(900, keys=(b"c",))
+    s.roll()
+    s.flush()
+    s.begin_move()
+    s.move(2)
+    s.cancel_move()
+    s.clean()
+    s.begin_move()
+    s.append(900, keys=(b"a",))
+    s.move(2)
+    s.append(900, keys=(b"d",))
+    s.finish_move()
+    s.flush()
+    s.roll()
+    s.flush()
+    s.clean()
+    s.begin_move()
+    s.move(2)
+    s.replicate((5, 2), (0, 1))
+    s.flush()
+    s.finish_move()
+    s.append(900, keys=(b"e",))
+    s.flush()
+
+
 COMPACT = replace(SMALL, cleanup_policy=("compact",), delete_retention_ms=10_000)
 SHORT_LIVED = replace(SMALL, retention_ms=5_000 + SMALL.file_delete_delay_ms)
 WHOLE = replace(SMALL, segment_bytes=1 << 20)
@@ -496,6 +609,9 @@ WORKLOADS = {
         Workload("compactions", compactions, COMPACT),
         Workload("compacted-transactions", compacted_transactions, COMPACT),
         Workload("leftovers", leftovers, SMALL),
+        Workload("moves", moves, SMALL, paths=(ROOT, SECOND)),
+        Workload("moves-and-restarts", moves_and_restarts, SMALL, paths=(ROOT, SECOND)),
+        Workload("moves-of-compacted-logs", moves_of_a_compacted_log, COMPACT, paths=(ROOT, SECOND)),
         Workload("page-cache", page_cache, PAGE_CACHE, acks_at_once=True),
     )
 }

@@ -6,6 +6,7 @@ A start, a stop and a recovery take virtual time and may be cut short by a fault
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -21,6 +22,7 @@ from ottla.client.connection import dial_tcp
 from ottla.coordination import layout
 from ottla.coordination.embedded import EmbeddedMetadataStore
 from ottla.coordination.store import SessionLost
+from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.core.runtime import use
 from ottla.records.batch_reader import read_headers
@@ -34,7 +36,7 @@ from tests.simulation.history import Batch, History, ReplicaLog
 PORT = 9092
 SESSION_TIMEOUT_S = 6.0
 RESTART_S = 0.5
-DATA = Path("/data")
+DATA, MORE = Path("/data"), Path("/more")
 OPTIONS = {
     "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": "0",
@@ -51,7 +53,10 @@ OPTIONS = {
 class Machine:
     """One machine with a broker: what survives the broker's processes."""
 
-    def __init__(self, cluster: SimCluster, node_id: int, *, sync_s: float, options: dict[str, str]) -> None:
+    def __init__(
+        self, cluster: SimCluster, node_id: int, *, sync_s: float, options: dict[str, str], directories: int = 1
+    ) -> None:
+        self.paths = [DATA, MORE][:directories]
         self.cluster, self.node_id, self.host = cluster, node_id, f"broker-{node_id}"
         self.loop = cluster.loop
         self.disk = TimedDisk(cluster.loop, sync_s=sync_s)
@@ -97,7 +102,7 @@ class Machine:
             },
         )
         broker = Broker(
-            given, [DATA], clock=ProcessClock(self.loop, process), files=self.disk, open_store=self.link.open
+            given, self.paths, clock=ProcessClock(self.loop, process), files=self.disk, open_store=self.link.open
         )
         self.broker = broker
         try:
@@ -207,6 +212,39 @@ class Machine:
         if self.process is not None:
             self.process.wall_offset_ms += by_ms
 
+    def move_log(self, partition: TopicPartition) -> bool:
+        """Move a log to the other directory, or cancel its move; return whether there is one to be moved."""
+        services, process = self.services, self.process
+        if services is None or process is None or self.runtime is None or len(self.paths) == 1:
+            return False
+        replicas = services.replicas
+        if partition not in replicas.partitions:
+            return False
+
+        def begin() -> None:
+            move, replica = replicas.log_dir_move(partition), replicas.partitions.get(partition)
+            if replica is None:
+                return
+            here = replica.log.directory.parent
+            (other,) = (path for path in self.paths if path != here)
+            with contextlib.suppress(KafkaError):
+                replicas.alter_log_dir(partition, str(here if move is not None else other))
+
+        context = contextvars.copy_context()
+        context.run(current_process.set, process)
+        context.run(use, self.runtime)
+        self.loop.call_soon(begin, context=context)
+        return True
+
+    def moves_left(self) -> list[str]:
+        """List what moves between log directories have left, and what is under way."""
+        return [
+            f"{path}/{name}"
+            for path in self.paths
+            for name in self.disk.names_in(path)
+            if name.endswith(("-future", "-replaced"))
+        ]
+
     # ---- Access
 
     @property
@@ -219,12 +257,10 @@ class Machine:
         found = []
         services = self.services
         for partition in partitions:
-            directory = DATA / str(partition)
-            if services is None or not self.disk.is_directory(directory):
+            replica = None if services is None else services.replicas.partitions.get(partition)
+            if replica is None or not self.disk.is_directory(replica.log.directory):
                 continue
-            replica = services.replicas.partitions.get(partition)
-            if replica is None:
-                continue
+            directory = replica.log.directory
             batches = []
             for name in self.disk.names_in(directory):
                 if not name.endswith(".log"):
@@ -252,7 +288,13 @@ class SimCluster:
     """Machines with brokers, one metadata store, one network."""
 
     def __init__(
-        self, loop: SimLoop, brokers: int, *, options: dict[str, str] | None = None, sync_s: float = 0.0
+        self,
+        loop: SimLoop,
+        brokers: int,
+        *,
+        options: dict[str, str] | None = None,
+        sync_s: float = 0.0,
+        directories: int = 1,
     ) -> None:
         self.loop = loop
         self.network = SimNetwork(loop)
@@ -260,7 +302,8 @@ class SimCluster:
         self.store = EmbeddedMetadataStore()
         self.history = History()
         self.machines = {
-            node_id: Machine(self, node_id, sync_s=sync_s, options=options or {}) for node_id in range(1, brokers + 1)
+            node_id: Machine(self, node_id, sync_s=sync_s, options=options or {}, directories=directories)
+            for node_id in range(1, brokers + 1)
         }
         self.is_healed = False
         self._machine_of = {machine.host: machine for machine in self.machines.values()}

@@ -60,7 +60,10 @@ class Run:
         self.scenario = scenario
         self._script = script  # in place of the schedule of faults
         self.loop = SimLoop(random.Random(f"{scenario.seed}/loop"), limit_s=LIMIT_S, turn_s=TURN_S, seed=scenario.seed)
-        self.cluster = SimCluster(self.loop, scenario.brokers, options=_options(scenario), sync_s=scenario.sync_s)
+        self.cluster = SimCluster(
+            self.loop, scenario.brokers, options=_options(scenario), sync_s=scenario.sync_s,
+            directories=scenario.directories,
+        )  # fmt: skip
         self.workload = Workload(self.cluster, scenario)
         self.effects: Counter[str] = Counter()
         self._last_view = PartitionView(0, -1, -1, (), (), -1)
@@ -98,6 +101,11 @@ class Run:
         await self.workload.stop()
         self.note("clients have ended")
         if not await self.cluster.until(self.is_whole, seconds=HEAL_WITHIN_S, what="no lag after the clients' end"):
+            self._describe()
+        if self.scenario.directories > 1 and not await self.cluster.until(
+            lambda: not any(machine.moves_left() for machine in machines), seconds=HEAL_WITHIN_S, what="no move left"
+        ):
+            self.note(f"left: {[machine.moves_left() for machine in machines]}")
             self._describe()
         await self.workload.in_process("final", self.workload.read_all(), seconds=60, what="the final read")
         self.cluster.history.unclean = frozenset(
@@ -310,6 +318,8 @@ class Run:
                 index, _, replicas = fault.other.partition(":")
                 self.workload.reassign(int(index), [int(each) for each in replicas.split(",")])
                 return True
+            case "move-log":
+                return machine.move_log(self.workload.partitions[int(fault.other) % self.scenario.partitions])
         raise AssertionError(f"no fault is called {fault.kind!r}")
 
     def _lose(self, machine: Machine, survival: Survival | None) -> bool:

@@ -51,6 +51,7 @@ class Scenario:
     session_s: float = 6.0  # the timeout of a session with the metadata store
     unknown_share: float = 0.0  # of the commits to the store whose outcome stays unknown
     is_page_cache: bool = False  # the topic has durability=page-cache
+    directories: int = 1  # of each broker
     options: dict[str, str] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
 
@@ -91,6 +92,9 @@ CLUSTER_KINDS = (
 
 
 ROLE_KINDS = frozenset(CLUSTER_KINDS) - {"power-cut-all", "clock", "slow", "failed-sync", "reassign"}
+MOVES_SHARE = 0.25
+"""Of the scenarios have moves between log directories."""
+
 FATAL_TO_PAGES = frozenset({"power-cut-all", "power-cut-at-io", "failed-sync"})
 """Kinds that are left out where records count before they are synced."""
 
@@ -153,7 +157,28 @@ def draw(
         elif before is not None and near < 0.7:  # while it lasts, or soon after
             time_s = before.time_s + rng.random() * 1.3 * before.for_s
         faults.append(Fault(round(time_s, 6), kind, ALL if kind == "power-cut-all" else node, round(for_s, 6), other))
-    return replace(scenario, faults=tuple(sorted(faults, key=lambda fault: fault.time_s)))
+    return _with_moves(replace(scenario, faults=tuple(sorted(faults, key=lambda fault: fault.time_s))))
+
+
+def _with_moves(scenario: Scenario) -> Scenario:
+    """Let some scenarios have two log directories on each broker, and move logs between them around the faults.
+
+    They have dice of their own, so that the other seeds stay what they were.
+    """
+    rng = random.Random(f"{scenario.seed}/moves")
+    if rng.random() >= MOVES_SHARE:
+        return scenario
+    moves: list[Fault] = []
+    for _ in range(rng.randrange(2, 9)):
+        time_s = 3.0 + rng.random() * (scenario.duration_s - 6.0)
+        if scenario.faults and rng.random() < 0.7:
+            time_s = max(rng.choice(scenario.faults).time_s + (rng.random() - 0.7) * 2.0, 3.0)
+        node = LEADER if rng.random() < 0.4 else rng.randrange(1, scenario.brokers + 1)
+        moves.append(Fault(round(time_s, 6), "move-log", node, 0.0, str(rng.randrange(scenario.partitions))))
+    rate = rng.choice(("2000", "20000", "200000", "9223372036854775807"))  # bytes a second: how long a move takes
+    options = {**scenario.options, "replica.alter.log.dirs.io.max.bytes.per.second": rate}
+    faults = sorted([*scenario.faults, *moves], key=lambda fault: fault.time_s)
+    return replace(scenario, directories=2, options=options, faults=tuple(faults))
 
 
 def smaller(scenario: Scenario) -> Iterator[Scenario]:
