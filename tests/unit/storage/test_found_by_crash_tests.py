@@ -276,3 +276,20 @@ def test_a_kill_while_a_follower_removes_all_records_is_no_corruption() -> None:
         else:
             assert nth > 20
             return
+
+
+def test_a_power_cut_leaves_no_gap_between_the_segments_of_a_compacted_log() -> None:
+    """A follower would take it for the work of compaction, and confirm records to its leader that it lacks."""
+    disk = SimDisk()
+    directory, log = filled(disk, 4)
+    directory.note_gaps(log)
+    for at in range(4, 12):
+        log.append(batch(b"value-%d" % at + bytes(60)), leader_epoch=0, now_ms=NOW_MS)
+    assert log.flushed_offset == 4 and len(log.segments) > 4
+    rng = random.Random(1)
+    ends = set()
+    for _ in range(150):
+        found = everything(open_directory(disk.torn(rng), CONFIG).logs[TP])
+        assert [offset for offset, _ in found] == list(range(len(found)))
+        ends.add(len(found))
+    assert len(ends) > 3

@@ -120,6 +120,21 @@ class DirectoryHealth:
             raise self.refused("write of records", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
 
+def sync_before_gap(sealed: Segment, health: DirectoryHealth) -> None:
+    """Sync a segment before the next one has records: recovery would take what a power cut takes of it for a gap.
+
+    It keeps what comes after the gap of a compacted log. A follower would confirm those records to its leader, and
+    count as a replica that has those before them, too. Raises StorageError.
+    """
+    if not sealed.is_dirty:
+        return
+    try:
+        sealed.file.sync()
+    except OSError as error:
+        raise health.fail("fsync of a segment that is sealed", error) from error
+    sealed.is_dirty = False
+
+
 def _nothing_to_free() -> bool:
     """Return False: there is no reserve."""
     return False

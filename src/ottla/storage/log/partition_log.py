@@ -34,7 +34,7 @@ from ottla.storage.log.aborted_transactions import aborted_in
 from ottla.storage.log.append_info import AppendInfo, AppendOrigin
 from ottla.storage.log.checkpoints import LogCheckpoints
 from ottla.storage.log.deleted_files import DeletedFiles
-from ottla.storage.log.flush import DirectoryHealth, FlushJob
+from ottla.storage.log.flush import DirectoryHealth, FlushJob, sync_before_gap
 from ottla.storage.log.pending_flush import PendingFlush
 from ottla.storage.log.producer_replay import check_data_batch, replay_producers
 from ottla.storage.log.retention import deletable, jitter_ms, roll_is_due
@@ -316,14 +316,13 @@ class PartitionLog:
         segment.set_roll_limits(size_bytes, deadline_ms, config.segment_index_bytes)
 
     def roll(self, base_offset: int | None = None) -> None:
-        """Seal the active segment and create a new one, at the log's end unless another offset is given.
-
-        Raises StorageError, with nothing changed.
-        """
+        """Seal the active segment; begin one at the end, or `base_offset`. Raises StorageError: nothing has changed."""
         old, base_offset = self.active, self.end_offset if base_offset is None else base_offset
         if base_offset == old.base_offset:
             return
         self.health.check()
+        if self.in_cleaner_checkpoint and self.config.durability == "fsync":
+            sync_before_gap(old, self.health)
         try:
             snapshot = self.snapshots.write(base_offset, self.producers)
             new = Segment.create(self.files, self.directory, base_offset, now_ms=self.clock.wall_ms())
