@@ -167,6 +167,19 @@ def two_leaders(history: History) -> Iterator[str]:
             yield f"nodes {other} and {node} led {partition} in epoch {epoch}"
 
 
+def foreign_write(history: History) -> Iterator[str]:
+    """Find states of partitions that were written in another session than that of the latest controller."""
+    controller = -1, -1
+    for write in history.store_writes:
+        if write.begins_term:
+            controller = write.node, write.session
+        elif (write.node, write.session) != controller:
+            yield (
+                f"node {write.node} wrote {', '.join(write.paths)} at {write.time_s:.3f} s in session {write.session}; "
+                f"the controller was node {controller[0]} in session {controller[1]}"
+            )
+
+
 def aborted(history: History) -> Iterator[str]:
     """Find records of aborted transactions that a read_committed consumer received, and torn transactions."""
     outcomes = {(each.name, each.number): each for each in history.transactions}
@@ -241,6 +254,7 @@ CHECKERS: tuple[Checker, ...] = (
     skipped,
     divergent,
     two_leaders,
+    foreign_write,
     aborted,
     double_owner,
     lost_commit,

@@ -12,7 +12,7 @@ from ottla.client.errors import CannotConnect
 from ottla.client.groups import commit_offsets, committed_offsets
 from ottla.client.offsets import end_offsets
 from ottla.client.producer import Producer, ProducerOptions, RecordMetadata
-from ottla.client.replica_admin import alter_reassignments
+from ottla.client.replica_admin import ElectionType, alter_reassignments, elect_leaders
 from ottla.client.transactions import State, TransactionalProducer
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
@@ -23,6 +23,7 @@ from tests.simulation.scenario import Scenario
 
 TOPIC = "web"
 DELIVERY_S = 20.0
+_FIRST_VERSION_SHARE = 0.4  # of the transactional producers: without the epochs of KIP-890
 
 
 class Workload:
@@ -104,12 +105,19 @@ class Workload:
         client = await self.cluster.client(name, retry_s=DELIVERY_S)
         options = ProducerOptions(delivery_timeout_s=DELIVERY_S, linger_s=0.002, auto_create=False)
         counters = dict.fromkeys(self.partitions, 0)
-        producer = TransactionalProducer(client, name, clock=SimClock(), options=options, timeout_ms=15_000)
+        is_old = rng.random() < _FIRST_VERSION_SHARE
+
+        def new_producer() -> TransactionalProducer:
+            return TransactionalProducer(
+                client, name, clock=SimClock(), options=options, timeout_ms=15_000, first_version=is_old
+            )
+
+        producer = new_producer()
         number = 0
         while not self.is_stopping:
             try:
                 if producer.state in {State.UNINITIALIZED, State.FENCED, State.FAILED}:
-                    producer = TransactionalProducer(client, name, clock=SimClock(), options=options, timeout_ms=15_000)
+                    producer = new_producer()
                     await producer.init()
                 number += 1
                 await self._transaction(producer, name, number, counters, is_abort=rng.random() < 0.3)
@@ -223,6 +231,26 @@ class Workload:
             await alter_reassignments(client, {partition: replicas})
         except (KafkaError, CannotConnect, OSError):
             pass
+
+    def elect(self, index: int, replicas: list[int]) -> None:
+        """Begin to let the first of the replicas of a partition lead, in this order; the controller may refuse."""
+        self._moves += 1
+        self._start(f"admin-{self._moves}", self._elect(self.partitions[index], replicas))
+
+    async def _elect(self, partition: TopicPartition, replicas: list[int]) -> None:
+        try:
+            await self.move(partition, replicas)
+            await self.elect_preferred(partition)
+        except (KafkaError, CannotConnect, OSError):
+            pass
+
+    async def elect_preferred(self, partition: TopicPartition) -> None:
+        """Let the first replica of a partition lead."""
+        await elect_leaders(await self.cluster.client("admin"), ElectionType.PREFERRED, [partition])
+
+    async def move(self, partition: TopicPartition, replicas: list[int]) -> None:
+        """Begin to move a partition to these brokers, or change the order of its replicas."""
+        await alter_reassignments(await self.cluster.client("admin"), {partition: replicas})
 
     async def create_topic(self) -> None:
         """Create the topic; tries until it exists."""

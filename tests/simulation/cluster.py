@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from ottla.client.cluster import Cluster as Client
 from ottla.client.connection import dial_tcp
 from ottla.coordination import layout
 from ottla.coordination.embedded import EmbeddedMetadataStore
-from ottla.coordination.store import SessionLost
+from ottla.coordination.store import Check, Delete, Op, SessionLost
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.core.runtime import use
@@ -31,7 +31,7 @@ from ottla.testing.sim_loop import SimLoop, SimProcess, current_process
 from ottla.testing.sim_network import SimNetwork
 from ottla.testing.sim_runtime import ProcessClock, SimRuntime, TimedDisk
 from ottla.testing.sim_store import StoreLink
-from tests.simulation.history import Batch, History, ReplicaLog
+from tests.simulation.history import Batch, History, ReplicaLog, StoreWrite
 
 PORT = 9092
 SESSION_TIMEOUT_S = 6.0
@@ -63,6 +63,7 @@ class Machine:
         self.link = StoreLink(
             cluster.loop, cluster.store, cluster.store_process, self.host, timeout_s=SESSION_TIMEOUT_S
         )
+        self.link.on_commit = self._committed
         self.options = options
         self.wall_skew_ms = 0
         self.process: SimProcess | None = None
@@ -245,6 +246,15 @@ class Machine:
             if name.endswith(("-future", "-replaced"))
         ]
 
+    def _committed(self, session: int, ops: Sequence[Op]) -> None:
+        """Record what only a controller may write."""
+        written = [op.path for op in ops if not isinstance(op, Check)]
+        states = tuple(path for path in written if path.endswith("/state"))
+        begins_term = layout.CONTROLLER in written
+        if states or begins_term:
+            write = StoreWrite(self.loop.time(), self.node_id, session, begins_term, states)
+            self.cluster.history.store_writes.append(write)
+
     # ---- Access
 
     @property
@@ -308,6 +318,9 @@ class SimCluster:
         self.is_healed = False
         self._machine_of = {machine.host: machine for machine in self.machines.values()}
         self._seen_leaders: dict[tuple[TopicPartition, int, int], None] = {}
+        self.on_moment: Callable[[str], object] = lambda _: None
+        """Called when a leader has proposed another ISR, a broker begins to lead, or a log was truncated."""
+        self._truncations: dict[tuple[TopicPartition, int], int] = {}
         loop.on_turn = self._after_turn
 
     # ---- Invariants
@@ -329,6 +342,13 @@ class SimCluster:
                 if term not in self._seen_leaders:
                     self._seen_leaders[term] = None
                     self.history.leaders.append(term)
+                    self.on_moment("term")
+                state = replica.leader_state
+                if state is not None and state.pending is not None:
+                    self.on_moment("proposal")
+            elif log.truncation_count != self._truncations.get((partition, machine.node_id), 0):
+                self._truncations[partition, machine.node_id] = log.truncation_count
+                self.on_moment("truncation")
 
     def forget_leaders(self) -> None:
         """Forget the terms: another topic has the same name now."""
@@ -362,6 +382,13 @@ class SimCluster:
         context.run(current_process.set, self.store_process)
         self.loop.call_soon(callback, *args, context=context)
 
+    async def depose_controller(self) -> None:
+        """Delete the node of the controller, as an operator does who wants another one: its session goes on."""
+        operator = self.store.session()
+        if layout.CONTROLLER in self.store.list_nodes(layout.CONTROLLER):
+            await operator.commit([Delete(layout.CONTROLLER)])
+        await operator.close()
+
     # ---- Access
 
     def states(self) -> dict[TopicPartition, layout.PartitionState]:
@@ -372,6 +399,16 @@ class SimCluster:
                 *_, topic, _, index, _ = path.split("/")
                 partition = TopicPartition(topic, int(index))
                 found[partition] = layout.decode_state(topic, int(index), node.value)
+        return found
+
+    def assignments(self) -> dict[TopicPartition, list[int]]:
+        """Return the replicas of each partition of the topic as the running brokers know them."""
+        found: dict[TopicPartition, list[int]] = {}
+        for machine in self.machines.values():
+            if machine.services is not None:
+                for topic in machine.services.cluster.current.topics.values():
+                    for view in topic.partitions:
+                        found[TopicPartition(topic.name, view.index)] = list(view.replicas)
         return found
 
     def has_recovered(self, node_id: int) -> bool:

@@ -83,6 +83,16 @@ class Owner(NamedTuple):
     partition: TopicPartition
 
 
+class StoreWrite(NamedTuple):
+    """A commit to the metadata store that began a term as controller, or wrote the states of partitions."""
+
+    time_s: float
+    node: int
+    session: int  # its number in the store
+    begins_term: bool
+    paths: tuple[str, ...]  # of the states
+
+
 class Batch(NamedTuple):
     """A batch in the file of a replica."""
 
@@ -114,6 +124,8 @@ class History:
     owners: list[Owner] = field(default_factory=list)
     leaders: list[tuple[TopicPartition, int, int]] = field(default_factory=list)
     """(partition, leader epoch, node) of each term in which a broker served."""
+    store_writes: list[StoreWrite] = field(default_factory=list)
+    """In the order of the commits."""
     final: dict[TopicPartition, list[tuple[int, Value]]] = field(default_factory=dict)
     """The records of each partition after the end, without isolation."""
     final_committed: dict[TopicPartition, list[tuple[int, Value]]] = field(default_factory=dict)

@@ -13,8 +13,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ottla.coordination import layout
 from ottla.coordination.view import PartitionView
 from ottla.core.ids import TopicPartition
+from ottla.replication.partition import Partition
 from ottla.testing.sim_disk import Survival
 from ottla.testing.sim_loop import Deadlock, SimLoop, TooLong, current_process
 from tests.simulation import checkers
@@ -70,6 +72,8 @@ class Run:
         self.timeline: list[str] = []
         self.errors: list[str] = []
         self.is_healed = False
+        self._armed: dict[str, list[Fault]] = {}  # faults that wait for a moment
+        self.cluster.on_moment = self._moment_has_come
         self._faulty_disks: dict[int, None] = {}
         self._lossy: dict[int, None] = {}  # brokers that may not have all records again yet
 
@@ -87,7 +91,7 @@ class Run:
         if not await self.workload.in_process("admin", self.workload.create_topic(), seconds=20, what="create a topic"):
             return
         for fault in self.scenario.faults:
-            self.loop.call_at(fault.time_s, self._begin, fault)
+            self.loop.call_at(fault.time_s, self._arm, fault)
         self.workload.start()
         if self._script is not None:
             await self._script(self)
@@ -124,6 +128,7 @@ class Run:
             machine.resume()
             machine.disk.cancel_stop()
             machine.link.unknown_share = 0.0
+            machine.link.release()
             if machine.node_id in self._faulty_disks:
                 self._end_faulty_disk(machine)
         self.loop.create_task(self._keep_up())
@@ -142,26 +147,20 @@ class Run:
         machines = self.cluster.machines
         if any(machine.services is None for machine in machines.values()):
             return False
+        offsets: dict[TopicPartition, list[int]] = {tp: [] for tp in self.workload.partitions}
         for machine in machines.values():
             services = machine.services
             assert services is not None
-            topic = services.cluster.current.topics.get("web")
-            if topic is None or len(services.cluster.current.brokers) != len(machines):
+            current = services.cluster.current
+            if "web" not in current.topics or len(current.brokers) != len(machines):
                 return False
-            for view in topic.partitions:
-                if view.leader < 0 or set(view.isr) != set(view.replicas) or view.adding or view.removing:
-                    return False
-        for tp in self.workload.partitions:
-            offsets = [
-                offset
-                for machine in machines.values()
-                if (services := machine.services) is not None
-                and (replica := services.replicas.partitions.get(tp)) is not None
-                for offset in (replica.log.end_offset, replica.log.high_watermark)
-            ]
-            if not offsets or max(offsets) - min(offsets) > lag:
-                return False
-        return True
+            for topic in current.topics.values():
+                for view in topic.partitions:
+                    if view.leader < 0 or set(view.isr) != set(view.replicas) or view.adding or view.removing:
+                        return False
+            for tp, replica in services.replicas.partitions.items():
+                offsets.setdefault(tp, []).extend((replica.log.end_offset, replica.log.high_watermark))
+        return all(found and max(found) - min(found) <= lag for found in offsets.values())
 
     def _describe(self) -> None:
         """Note the state of each broker and each partition."""
@@ -217,6 +216,44 @@ class Run:
         self.note(f"killed broker {machine.node_id}, the leader")
         return machine
 
+    def roles(self) -> list[Machine]:
+        """Return the controller's broker and then the others."""
+        machines = self.cluster.machines.values()
+        active = [each for each in machines if each.services is not None and each.services.controller.is_active]
+        assert len(active) == 1, active
+        return [*active, *(each for each in machines if each is not active[0])]
+
+    async def lead(self, *order: Machine) -> None:
+        """Let the first of all replicas lead the first partition; its assignment gets this order."""
+        partition = self.workload.partitions[0]
+        nodes = [each.node_id for each in order]
+        move, what = self.workload.move(partition, nodes), f"broker {nodes[0]} is to lead"
+        assert await self.workload.in_process("admin", move, seconds=20, what=what)
+        await self.until(lambda view: list(view.replicas) == nodes and nodes[0] in view.isr, what)
+        elect = self.workload.elect_preferred(partition)
+        assert await self.workload.in_process("admin", elect, seconds=20, what=what)
+        await self.until(lambda view: view.leader == nodes[0], f"broker {nodes[0]} leads")
+
+    def replica(self, machine: Machine) -> Partition:
+        """Return a broker's replica of the first partition."""
+        assert machine.services is not None
+        return machine.services.replicas.partitions[self.workload.partitions[0]]
+
+    async def moment(self, has_come: Callable[[], bool], what: str, *, seconds: float = 10.0) -> None:
+        """Wait for a moment that may be short. Raises AssertionError."""
+        deadline = self.loop.time() + seconds
+        while not has_come():
+            assert self.loop.time() < deadline, f"not within {seconds:g} s: {what}"
+            await asyncio.sleep(0.00005)
+        self.note(what)
+
+    def stored_isr(self) -> tuple[int, ...]:
+        """Return the ISR of the first partition as the metadata store has it."""
+        topic, index = self.workload.partitions[0]
+        return layout.decode_state(
+            topic, index, self.cluster.store.nodes[layout.state_path(topic, index)].node.value
+        ).isr
+
     def cut(self, *machines: Machine) -> None:
         """Cut machines off from each other, both ways."""
         for one, other in itertools.permutations(machines, 2):
@@ -227,6 +264,17 @@ class Run:
         for host in self.loop.hosts():
             if not host.startswith("broker-"):
                 self.cluster.network.block(machine.host, host)
+
+    def _arm(self, fault: Fault) -> None:
+        """Begin a fault, or have it wait for its moment."""
+        if fault.when:
+            self._armed.setdefault(fault.when, []).append(fault)
+        else:
+            self._begin(fault)
+
+    def _moment_has_come(self, what: str) -> None:
+        for fault in self._armed.pop(what, ()):
+            self.loop.call_later(fault.after_s, self._begin, fault)
 
     def _begin(self, fault: Fault) -> None:
         if self.is_healed:
@@ -296,7 +344,19 @@ class Run:
                 network.block(machine.host, other)
                 network.block(other, machine.host)
                 return is_up
-            case "cut-store":
+            case "hold-feed":
+                if machine.state == "up":
+                    machine.link.hold()
+                return machine.state == "up"
+            case "depose":
+                if fault.other and machine.state == "up":
+                    machine.link.hold()
+                loop.run_in(self.cluster.store_process, self.cluster.depose_controller())
+                return True
+            case "elect":
+                self._rotate(fault, 1)
+                return True
+            case "cut-store" | "outage":
                 machine.link.cut()
                 return is_up
             case "expire":
@@ -363,14 +423,27 @@ class Run:
                 case "cut-both":
                     network.unblock(machine.host, other)
                     network.unblock(other, machine.host)
-                case "cut-store" | "gap":
+                case "cut-store" | "outage" | "gap":
                     machine.link.join()
+                case "hold-feed" | "depose":
+                    machine.link.release()
+                case "elect":
+                    self._rotate(fault, -1)
                 case "failed-sync":
                     self._end_faulty_disk(machine)
                     if machine.state in {"down", "failed"}:
                         machine.restart()
                 case "slow":
                     network.options.delay_s = 0.0005
+
+    def _rotate(self, fault: Fault, sign: int) -> None:
+        """Let another replica lead a partition, which moves no records; and the former one again."""
+        index, _, steps = fault.other.partition(":")
+        replicas = self.cluster.assignments().get(self.workload.partitions[int(index)])
+        if not replicas:
+            return  # no broker runs
+        by = sign * int(steps) % len(replicas)
+        self.workload.elect(int(index), [*replicas[by:], *replicas[:by]])
 
     def _other(self, fault: Fault, machine: Machine) -> str:
         """Return the other host of a cut: not the machine itself, which a role may have chosen."""

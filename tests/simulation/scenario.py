@@ -24,11 +24,14 @@ class Fault:
     node: int
     for_s: float = 0.0  # how long it lasts, or how long the broker is down
     other: str = ""  # another host, or how it is done
+    when: str = ""  # a moment for which it waits, from `time_s` on; empty: it does not wait
+    after_s: float = 0.0  # the time between the moment and the fault
 
     def __str__(self) -> str:
         named = {ALL: "all brokers", LEADER: "the leader", CONTROLLER: "the controller"}
         node = named.get(self.node, f"broker {self.node}")
-        return f"{self.kind} {node} {self.other} for {self.for_s:.2f} s"
+        when = f" at the next {self.when}" if self.when else ""
+        return f"{self.kind} {node} {self.other} for {self.for_s:.2f} s{when}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +89,24 @@ CLUSTER_KINDS = (
     "failed-sync",
     "slow",
     "gap",
+    "hold-feed",
+    "outage",
+    "depose",
     "wipe",
     "reassign",
+    "elect",
 )
 
 
-ROLE_KINDS = frozenset(CLUSTER_KINDS) - {"power-cut-all", "clock", "slow", "failed-sync", "reassign"}
+FOR_ALL = frozenset({"power-cut-all", "outage"})
+ROLE_KINDS = frozenset(CLUSTER_KINDS) - FOR_ALL - {"clock", "slow", "failed-sync", "reassign", "elect", "depose"}
+MOMENTS = ("proposal", "term", "truncation")
+"""A leader proposes another ISR; a broker begins to lead; a log is truncated."""
+
+AT_A_MOMENT_SHARE = 0.25  # of the faults
+
 MOVES_SHARE = 0.25
-"""Of the scenarios have moves between log directories."""
+"""This part of the scenarios has moves between log directories."""
 
 FATAL_TO_PAGES = frozenset({"power-cut-all", "power-cut-at-io", "failed-sync"})
 """Kinds that are left out where records count before they are synced."""
@@ -146,9 +159,15 @@ def draw(
             size = rng.choice((scenario.replication, scenario.replication, rng.randrange(1, brokers + 1)))
             replicas = rng.sample(range(1, brokers + 1), max(size, scenario.min_isr))
             other = f"{rng.randrange(scenario.partitions)}:{','.join(map(str, replicas))}"
+        elif kind == "elect":
+            other = f"{rng.randrange(scenario.partitions)}:{rng.choice((1, 1, 2))}"
         elif kind == "clock":
             other = str(rng.choice((-3_600_000, 3_600_000, 86_400_000, -10_000)))
+        elif kind == "depose":
+            node, other = CONTROLLER, rng.choice(("", "late", "late"))  # whether it learns of it only at the end
         for_s = rng.choice((0.01, 0.5, 2.0, 6.0, 9.0)) * (0.5 + rng.random())
+        if kind == "outage":
+            for_s = scenario.session_s * rng.choice((0.3, 1.05, 1.5)) * (1 + 0.2 * rng.random())
         time_s = 3.0 + rng.random() * (scenario.duration_s - 6.0)
         before = faults[-1] if faults else None
         near = rng.random()
@@ -156,7 +175,16 @@ def draw(
             time_s = before.time_s + rng.random() * 0.5
         elif before is not None and near < 0.7:  # while it lasts, or soon after
             time_s = before.time_s + rng.random() * 1.3 * before.for_s
-        faults.append(Fault(round(time_s, 6), kind, ALL if kind == "power-cut-all" else node, round(for_s, 6), other))
+        when = rng.choice(MOMENTS) if brokers > 1 and rng.random() < AT_A_MOMENT_SHARE else ""
+        after_s = round(rng.random() * rng.choice((0.001, 0.01)), 6) if when else 0.0
+        where = ALL if kind in FOR_ALL else node
+        faults.append(Fault(round(time_s, 6), kind, where, round(for_s, 6), other, when, after_s))
+    if "elect" in enabled:  # leaders move to and fro while other faults last
+        for _ in range(rng.randrange(2, 9)):
+            close = rng.choice(faults)
+            time_s, for_s = close.time_s + rng.random() * 1.3 * close.for_s, rng.choice((0.1, 0.5, 2.0)) * rng.random()
+            other = f"{rng.randrange(scenario.partitions)}:{rng.choice((1, 1, 2))}"
+            faults.append(Fault(round(time_s, 6), "elect", LEADER, round(for_s, 6), other))
     return _with_moves(replace(scenario, faults=tuple(sorted(faults, key=lambda fault: fault.time_s))))
 
 

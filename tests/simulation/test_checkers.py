@@ -9,9 +9,10 @@ import pytest
 
 from ottla.core.ids import TopicPartition
 from tests.simulation import checkers
-from tests.simulation.history import Batch, Commit, History, Outcome, Owner, ReplicaLog, Seen, Send, Value
+from tests.simulation.history import Batch, Commit, History, Outcome, Owner, ReplicaLog, Seen, Send, StoreWrite, Value
 
 WEB = TopicPartition("web", 0)
+STATE = "/brokers/topics/web/partitions/0/state"
 FIRST, SECOND, ABORTED = Value("p1", 1, 1), Value("p1", 2, 1), Value("p1", 3, 2)
 
 
@@ -38,6 +39,12 @@ def good() -> History:
         ],
         owners=[Owner(1.0, "g", 1, "m1", WEB), Owner(2.0, "g", 2, "m2", WEB)],
         leaders=[(WEB, 1, 1), (WEB, 2, 2), (WEB, 1, 1)],
+        store_writes=[
+            StoreWrite(0.5, 1, 1, True, ()),
+            StoreWrite(0.6, 1, 1, False, (STATE,)),
+            StoreWrite(4.0, 2, 2, True, ()),
+            StoreWrite(4.1, 2, 2, False, (STATE,)),
+        ],
         final={WEB: [(0, FIRST), (1, SECOND), (2, ABORTED)]},
         final_committed={WEB: [(0, FIRST), (1, SECOND)]},
         final_commits={("g", WEB): 2},
@@ -97,6 +104,11 @@ BAD: dict[str, list[Callable[[History], None]]] = {
         _replica([Batch(0, 0, 2, b"first"), Batch(1, 1, 1, b"second")]),
         _replica([Batch(0, 0, 1, b"first")]),
         _replica([Batch(0, 1, 1, b"first"), Batch(1, 1, 2, b"second")]),
+    ],
+    "foreign_write": [
+        lambda history: history.store_writes.append(StoreWrite(5.0, 1, 1, False, (STATE,))),
+        lambda history: history.store_writes.append(StoreWrite(5.0, 2, 3, False, (STATE,))),
+        lambda history: history.store_writes.remove(history.store_writes[2]),
     ],
     "two_leaders": [lambda history: history.leaders.append((WEB, 2, 1))],
     "aborted": [

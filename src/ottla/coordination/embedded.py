@@ -473,6 +473,11 @@ class Session:
         self._is_closed = False
 
     @property
+    def number(self) -> int:
+        """Return the number of the session in the store."""
+        return self._number
+
+    @property
     def state(self) -> SessionState:
         """Return the state: connected until the session is lost."""
         return self._state

@@ -2,13 +2,14 @@
 
 All brokers share one `EmbeddedMetadataStore` in memory, which runs in a process of its own. Each `StoreLink` belongs to
 one host and gives its broker sessions. While a link is cut its session is suspended: reads and commits wait. After the
-session timeout the store ends the session, and the broker learns of it once the link is whole again.
+session timeout the store ends the session, and the broker learns of it once the link is whole again. While the watches
+of a link are held its session goes on, but the broker does not learn what others commit: its part of the store lags.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
@@ -25,7 +26,7 @@ from ottla.coordination.store import (
 from ottla.testing.sim_loop import SimLoop, SimProcess
 
 T = TypeVar("T")
-_STATE_SECONDS = 0.05
+_STATE_SECONDS = 0.01  # each waiter learns of another state within this time
 _LOST_BEFORE_SHARE = 0.5  # of the commits whose answer is lost: they had no effect
 
 
@@ -42,6 +43,10 @@ class StoreLink:
         self.unknown_share = 0.0  # of the commits whose answer is lost
         self.unknown = 0
         self.is_cut = False
+        self.is_held = False
+        """Whether watches deliver nothing, unless the broker commits or asks for a `sync`."""
+        self.on_commit: Callable[[int, Sequence[Op]], object] | None = None
+        """Called after each commit with the number of its session in the store."""
         self.expired = 0
         """The number of sessions that the store has ended."""
         self.session: SimSession | None = None
@@ -49,6 +54,7 @@ class StoreLink:
         self._whole: list[asyncio.Future[None]] = []
         self._cuts = 0
         self._has_gap = False
+        self._state_waiters: list[asyncio.Future[None]] = []
         self.hidden: str | None = None  # watches do not deliver the nodes at or below this path
 
     async def open(self) -> SimSession:
@@ -64,6 +70,7 @@ class StoreLink:
         if not self.is_cut:
             self.is_cut = True
             self._cuts += 1
+            self.state_changed()
             if self.session is not None:
                 self.loop.run_in(self.process, self._expire_later(self.session, self._cuts))
 
@@ -84,6 +91,34 @@ class StoreLink:
         for each in waiting:
             if not each.done():
                 each.set_result(None)
+        self.state_changed()
+
+    def hold(self) -> None:
+        """Deliver no changes to watches."""
+        self.is_held = True
+
+    def release(self) -> None:
+        """Deliver what was held."""
+        self.is_held = False
+        if self.session is not None:
+            self.session.flush()
+
+    def release_to(self, path: str) -> None:
+        """Deliver what was held up to the first change of a node. The rest stays held."""
+        if self.session is not None:
+            self.session.flush_to(path)
+
+    def state_changed(self) -> None:
+        """Wake those who wait for another state of the session, each after a while of its own."""
+        waiters, self._state_waiters = self._state_waiters, []
+        for each in waiters:
+            self.loop.call_later(self.rng.random() * _STATE_SECONDS, _wake, each)
+
+    async def next_change(self) -> None:
+        """Return after the state may have changed."""
+        waiter: asyncio.Future[None] = self.loop.create_future()
+        self._state_waiters.append(waiter)
+        await waiter
 
     def reveal(self) -> None:
         """Deliver the nodes that were hidden."""
@@ -97,7 +132,8 @@ class StoreLink:
             self.loop.run_in(self.process, self._expire_later(self.session, None))
             self.session = None
         self._whole.clear()
-        self.is_cut = self._has_gap = False
+        self._state_waiters.clear()
+        self.is_cut = self._has_gap = self.is_held = False
         self._cuts += 1
 
     async def expire(self) -> None:
@@ -114,6 +150,7 @@ class StoreLink:
         if not session.is_over:
             self.expired += 1
             await session.inner.expire()
+            self.state_changed()
 
     async def arrive(self) -> None:
         """Wait as long as a message to the store takes, or one from it."""
@@ -126,6 +163,11 @@ class StoreLink:
     async def in_store(self, work: Coroutine[Any, Any, T]) -> T:
         """Run in the store's process: it goes on if the caller is killed."""
         return await asyncio.shield(self.loop.run_in(self.process, work))
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 class _Feed:
@@ -142,6 +184,14 @@ class _Feed:
         self._take()
         pending, self._pending = self._pending, []
         for changes, is_complete in pending:
+            self.outer.publish(changes, is_complete=is_complete)
+
+    def flush_to(self, path: str) -> None:
+        """Deliver what has changed up to the first change of a node."""
+        self._take()
+        count = next((at for at, (found, _) in enumerate(self._pending, 1) if any(x.path == path for x in found)), 0)
+        delivered, self._pending = self._pending[:count], self._pending[count:]
+        for changes, is_complete in delivered:
             self.outer.publish(changes, is_complete=is_complete)
 
     def lose(self, nodes: tuple[Change, ...]) -> None:
@@ -163,10 +213,13 @@ class _Feed:
             self._pending.append((changes, is_complete))
 
     async def _carry(self) -> None:
+        is_loaded = False
         while await self._inner.wait():
             self._take()
             await self._link.arrive()
-            self.flush()
+            if not (self._link.is_held and is_loaded):
+                self.flush()
+            is_loaded = True
         await self._link.arrive()
         self.outer.end()
 
@@ -196,18 +249,20 @@ class SimSession:
 
     async def next_state(self, known: SessionState) -> SessionState:
         """Return the state as soon as it differs from `known`."""
-        while (state := self.state) == known:  # noqa: ASYNC110 - virtual time costs nothing
-            await asyncio.sleep(_STATE_SECONDS)
+        while (state := self.state) == known:
+            await self._link.next_change()
         return state
 
     async def renew(self) -> None:
         """Open another session in place of a lost one."""
         await self._link.arrive()
         await self._link.in_store(self.inner.renew())
+        self._link.state_changed()
 
     async def close(self) -> None:
         """End the session."""
         self._is_closed = True
+        self._link.state_changed()
         await self._link.in_store(self.inner.close())
 
     # ---- Reads, writes, watches
@@ -230,21 +285,32 @@ class SimSession:
         return await self.inner.list_nodes(prefix)
 
     async def commit(self, ops: Sequence[Op]) -> list[int]:
-        """Commit all of `ops` or none. Raises OutcomeUnknown, with or without an effect, as the seed decides."""
+        """Commit all of `ops` or none. Raises OutcomeUnknown, with or without an effect, as the seed decides.
+
+        A commit belongs to the session in which it was called, also if another one was opened before it arrives.
+        """
         link = self._link
-        path = ops[0].path if ops else "/"
+        path, session = ops[0].path if ops else "/", self.inner.number
         await link.arrive()
         is_lost = link.rng.random() < link.unknown_share
         if is_lost and link.rng.random() < _LOST_BEFORE_SHARE:
             link.unknown += 1
             raise OutcomeUnknown(path)
-        done = await link.in_store(self.inner.commit(ops))
+        done = await link.in_store(self._commit(session, ops))
         was_cut = link.is_cut
         if is_lost or (was_cut and link.rng.random() < _LOST_BEFORE_SHARE):
             link.unknown += 1
             raise OutcomeUnknown(path)
         await link.arrive()
-        self._flush()
+        self.flush()
+        return done
+
+    async def _commit(self, session: int, ops: Sequence[Op]) -> list[int]:
+        if session != self.inner.number:
+            raise SessionLost(ops[0].path if ops else "/")
+        done = await self.inner.commit(ops)
+        if self._link.on_commit is not None:
+            self._link.on_commit(session, ops)
         return done
 
     def watch(self, prefix: str) -> Watch:
@@ -258,7 +324,7 @@ class SimSession:
         await self._link.arrive()
         if self.is_over:
             raise SessionLost("/")
-        self._flush()
+        self.flush()
 
     def lose_changes(self) -> None:
         """Lose the changes that were not delivered: every watch receives all nodes in their place."""
@@ -275,6 +341,12 @@ class SimSession:
             feed.add(watch.take())
             self._link.store.end_watch(watch)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Deliver to all watches what has changed up to now."""
         for _, feed in self._feeds:
             feed.flush()
+
+    def flush_to(self, path: str) -> None:
+        """Deliver to all watches what has changed up to the first change of a node."""
+        for _, feed in self._feeds:
+            feed.flush_to(path)
