@@ -41,7 +41,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=int(os.environ.get("JOBS", "2")))
     parser.add_argument("--plant", help="plant one of the bugs of planted_bugs.py")
     parser.add_argument("--planted-bugs", action="store_true", help="plant each of them, one after the other")
+    parser.add_argument("--bugs", help="with --planted-bugs: only those with these numbers, with commas")
     parser.add_argument("--scripts", action="store_true", help="run the scripts before the seeds")
+    parser.add_argument("--script", help="run one script")
     parser.add_argument("--page-cache", action="store_true", help="only runs in which records count before a sync")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first seed that fails")
     parser.add_argument("--shrink", action="store_true")
@@ -53,6 +55,8 @@ def main() -> int:
         from tests.simulation import planted_bugs
 
         planted_bugs.plant(options.plant)
+    if options.script:
+        return _run_scripts(options.script, is_verbose=options.verbose)
     if options.scenario is not None:
         return _one(options.scenario.read_text(), options)
     if options.seed is not None:
@@ -97,6 +101,10 @@ def _in_child(text: str, *, is_verbose: bool = False, is_second: bool = False, s
         except AssertionError as error:
             if script is None:
                 raise
+            if is_verbose:
+                import traceback
+
+                traceback.print_exc()
             result = asdict(Result(0, violations=[f"script: {error!r}"]))
         with os.fdopen(send, "w") as pipe:
             json.dump(result, pipe)
@@ -203,12 +211,17 @@ def _campaign(options: argparse.Namespace) -> int:
     return 1 if failed or different else 0
 
 
-def _run_scripts() -> int:
-    """Run the scripts until one fails. Returns 1 if one does."""
+def _run_scripts(name: str = "", *, is_verbose: bool = False) -> int:
+    """Run the scripts, or one of them, until one fails. Returns 1 if one does."""
     from tests.simulation.scripts import PLAYS
 
     for play in PLAYS:
-        result = _result(*_in_child(play.scenario.to_json(), script=play.script))
+        if name not in {"", play.name}:
+            continue
+        result = _result(*_in_child(play.scenario.to_json(), is_verbose=is_verbose, script=play.script))
+        if is_verbose:
+            print("\n".join(result["timeline"]))
+            print(f"script {play.name}: {result['acknowledged']} of {result['sends']} records acknowledged")
         if result["violations"]:
             print("\n".join(f"   {line}" for line in result["violations"][:20]))
             print(f"script {play.name}: {len(result['violations'])} violations")
@@ -217,36 +230,65 @@ def _run_scripts() -> int:
 
 
 def _plant_all(options: argparse.Namespace) -> int:
-    """Run each planted bug in a process of its own until a script or a seed finds it; prints a table.
+    """Plant each bug in processes of its own: for its script, and for seeds until one finds it; prints a table.
 
-    What finds it must find nothing without the bug. Returns 1 if a bug is not found.
+    What finds it must find nothing without the bug. Returns 1 if neither finds a bug.
     """
     from tests.simulation.planted_bugs import BUGS
 
+    wanted = None if options.bugs is None else options.bugs.split(",")
     missed = []
-    print("| Bug | Found by | Checkers | Time |\n| --- | --- | --- | --- |")
-    for bug in BUGS:
+    print("| Bug | Script | Seed | Checkers | Time |\n| --- | --- | --- | --- | --- |", flush=True)
+    bugs = [bug for bug in BUGS if wanted is None or str(bug.number) in wanted]
+    for bug in bugs:
         began = time.perf_counter()
-        arguments = ["--brokers", bug.brokers, "--replication", bug.replication, "--jobs", options.jobs]
-        arguments += ["--kinds", bug.kinds] if bug.kinds else []
-        arguments += ["--page-cache"] if bug.is_page_cache else []
-        scripts = ["--scripts"] if bug.brokers == 3 else []
+        script, found = _look("--plant", bug.number, "--script", bug.script) if bug.script else ("", "")
+        if script and _look("--script", bug.script)[0]:
+            script = ""  # it fails without the bug, too
+        same = ["--brokers", bug.brokers, "--replication", bug.replication, "--jobs", options.jobs]
+        same += ["--kinds", bug.kinds] if bug.kinds else []
+        same += ["--page-cache"] if bug.is_page_cache else []
         seeds = ["--seeds", options.seeds or bug.seeds, "--from", bug.first, "--seconds", options.seconds]
-        done = _main_again("--plant", bug.number, *scripts, *seeds, *arguments)
-        found = [line.split(":")[0] for line in done.stdout.splitlines() if line.startswith(("seed ", "script "))]
-        kinds = Counter(line.split(":")[0].strip() for line in done.stdout.splitlines() if line.startswith("   "))
-        by = "not found"
-        if done.returncode == 1 and found:
-            by = found[0]
-            again = ["--seeds", 1, "--from", by.split()[-1]] if by.startswith("seed") else ["--scripts"]
-            if _main_again(*again, *arguments).returncode:
-                by = f"not found: {by} fails without the bug, too"
-        if by.startswith("not found"):
+        seed, found_by_seed = _look("--plant", bug.number, *seeds, *same) if not bug.schedules else _schedule(bug)
+        if seed.isdigit() and _look("--seeds", 1, "--from", seed, *same)[0]:
+            seed = "fails without the bug, too"
+        if not script and not seed.isdigit() and not (bug.schedules and seed):
             missed.append(bug.number)
         took = time.perf_counter() - began
-        print(f"| {bug.number} {bug.title} | {by} | {', '.join(kinds)} | {took:.0f} s |", flush=True)
-    print(f"{len(BUGS) - len(missed)} of {len(BUGS)} planted bugs were found; not found: {missed}")
+        print(
+            f"| {bug.number} {bug.title} | {script} | {seed or 'none'} | {found_by_seed or found} | {took:.0f} s |",
+            flush=True,
+        )
+    print(f"{len(bugs) - len(missed)} of {len(bugs)} planted bugs were found; not found: {missed}")
     return 1 if missed else 0
+
+
+def _look(*arguments: object) -> tuple[str, str]:
+    """Run this command in another process; returns the script or the seed that failed, and the checkers that saw it."""
+    done = _main_again(*arguments)
+    lines = done.stdout.splitlines()
+    names = [line.split(":")[0].split()[1] for line in lines if line.startswith(("seed ", "script "))]
+    checkers = Counter(line.split(":")[0].strip() for line in lines if line.startswith("   "))
+    return (names[0], ", ".join(checkers)) if done.returncode == 1 and names else ("", "")
+
+
+def _schedule(bug: Any) -> tuple[str, str]:
+    """Run the schedules of a test with a bug; returns the test that failed, with its seed, if any, and its file."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-n0",
+        "-p",
+        "tests.simulation.planting_plugin",
+        bug.schedules,
+    ]
+    environment = {**os.environ, "OTTLA_PLANTED_BUG": str(bug.number)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    failed = [line.split("::")[1].split()[0] for line in done.stdout.splitlines() if line.startswith("FAILED ")]
+    return (f"schedule {failed[0]}", bug.schedules) if done.returncode == 1 and failed else ("", "")
 
 
 def _main_again(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -36,15 +36,34 @@ class PlantedBug(NamedTuple):
     replication: int = 3
     seeds: int = 2000  # within so many it must be found
     first: int = 1  # a seed near which it is found: the short version begins there
-    kinds: str = ""  # of the faults that can show it
+    kinds: str = ""  # of the faults that can show it; empty: all
+    script: str = ""  # that fails with it
+    schedules: str = ""  # a test with seeds of its own that fails with it; runs of the cluster are not tried
     is_page_cache: bool = False  # only runs in which records count before they are synced can show it
 
 
 def _bug(
-    number: int, title: str, *edits: tuple[str, str, str], kinds: str = "", is_page_cache: bool = False
+    number: int,
+    title: str,
+    *edits: tuple[str, str, str],
+    kinds: str = "",
+    script: str = "",
+    schedules: str = "",
+    is_page_cache: bool = False,
 ) -> PlantedBug:
-    return PlantedBug(number, title, tuple(Edit(*each) for each in edits), kinds=kinds, is_page_cache=is_page_cache)
+    return PlantedBug(
+        number,
+        title,
+        tuple(Edit(*each) for each in edits),
+        kinds=kinds,
+        script=script,
+        schedules=schedules,
+        is_page_cache=is_page_cache,
+    )
 
+
+_MOVES = "elect,reassign,cut-from,cut-to,cut-both,kill,pause,hold-feed"
+"""Kinds of faults that move the leadership without an end of the leader."""
 
 _PARTITION, _LEADER = "replication/partition.py", "replication/leader_state.py"
 
@@ -60,6 +79,7 @@ BUGS: tuple[PlantedBug, ...] = (
                 "            is_durable = self.durable_end == self.log.end_offset\n            self.follower = FollowerState"
             ),
         ),
+        script="kip-101",
     ),
     _bug(
         2,
@@ -69,6 +89,8 @@ BUGS: tuple[PlantedBug, ...] = (
             "            if node_id not in maximal:\n",
             "            if node_id not in self.isr:\n                continue\n            if node_id not in maximal:\n",
         ),
+        script="expansion-without-an-answer",
+        kinds="cut-from,cut-to,cut-both,hold-feed,cut-store,kill",
     ),
     _bug(
         3,
@@ -79,6 +101,7 @@ BUGS: tuple[PlantedBug, ...] = (
             "self.isr = self.maximal_isr = tuple(change[4][i][0] for i in range(len(change[4])))",
         ),
         kinds="cut-both,cut-from,cut-to,kill",
+        script="removal-without-an-answer",
     ),
     _bug(
         4,
@@ -88,6 +111,8 @@ BUGS: tuple[PlantedBug, ...] = (
             "batch = [Check(layout.CONTROLLER_EPOCH, term.version), *waiting[0]]",
             "batch = [*waiting[0]]",
         ),
+        script="deposed-controller",
+        kinds="depose,hold-feed,kill,cut-from,cut-to",
     ),
     _bug(
         5,
@@ -119,6 +144,7 @@ BUGS: tuple[PlantedBug, ...] = (
             'assert self.durable_end == log.end_offset, "a replica is fetched only when its whole log is durable"',
             "pass",
         ),
+        script="power-cut-of-all",
     ),
     _bug(
         7,
@@ -140,21 +166,28 @@ BUGS: tuple[PlantedBug, ...] = (
             "        if not self.is_serving:\n            self.check_serving()\n        log = self.log\n        if acks == -1",
             "        log = self.log\n        if acks == -1",
         ),
+        script="client-of-the-former-leader",
     ),
     _bug(
         9,
-        "a leader serves before it has noted its epoch",
+        "a leader notes its epoch with its first record only",
         (_PARTITION, "        self.log.begin_epoch(view.leader_epoch)\n", ""),
+        script="two-leaders-4-3",
+        kinds=_MOVES,
     ),
     _bug(
         10,
         "a truncation ignores where the own epoch ends",
         (_PARTITION, "        return self.truncate(target)", "        return self.truncate(leader_end.end_offset)"),
+        script="two-leaders-4-3",
+        kinds=_MOVES,
     ),
     _bug(
         11,
         "an empty last epoch stays in the cache",
         ("storage/log/partition_log.py", "if self.epochs.truncate_from_end(offset):", "if False:"),
+        script="leader-without-records",
+        kinds="elect,cut-clients,cut-from,cut-to,pause",
     ),
     _bug(
         12,
@@ -171,6 +204,8 @@ BUGS: tuple[PlantedBug, ...] = (
                 "                return end"
             ),
         ),
+        script="fetch-that-diverges",
+        kinds="kill,cut-from,cut-to,cut-both,slow,elect",
     ),
     _bug(
         13,
@@ -180,11 +215,20 @@ BUGS: tuple[PlantedBug, ...] = (
             "        self.check_serving(current_leader_epoch)\n        state, log",
             "        self.check_serving()\n        state, log",
         ),
+        script="unknown-new-term",
+        kinds=_MOVES,
     ),
     _bug(
         14,
         "a replica joins the ISR below the start of the term",
         (_LEADER, "            and follower.end_offset >= self.term_start\n", ""),
+        (
+            _LEADER,
+            "                and follower.is_caught_up(log_end, now_s, context.lag_max_s)  # otherwise",
+            "                # otherwise",
+        ),
+        script="stale-high-watermark",
+        kinds="kill,cut-from,cut-to,cut-both,slow,elect",
     ),
     _bug(
         15,
@@ -196,7 +240,8 @@ BUGS: tuple[PlantedBug, ...] = (
             "if broker_epoch >= 0 and known_epoch is not None and broker_epoch < known_epoch:",
             "if False:",
         ),
-        kinds="wipe,kill,stop",
+        kinds="wipe,kill,stop,cut-from",
+        script="replica-of-an-earlier-life",
     ),
     _bug(
         16,
@@ -207,6 +252,8 @@ BUGS: tuple[PlantedBug, ...] = (
             "        self.leader_state, self._has_followers = None, False\n        self._context.lagging.pop(self, None)\n        self.waiters",
             "        self._has_followers = False\n        self._context.lagging.pop(self, None)\n        self.waiters",
         ),
+        script="positions-of-an-earlier-term",
+        kinds=_MOVES,
     ),
     _bug(
         17,
@@ -216,22 +263,29 @@ BUGS: tuple[PlantedBug, ...] = (
             "if view.leader_epoch < self.leader_epoch or view.partition_epoch < self.partition_epoch or self._removed:",
             "if view.leader_epoch < self.leader_epoch or self._removed:",
         ),
+        (_PARTITION, "is_newer = view.partition_epoch > self", "is_newer = view.partition_epoch != self"),
+        script="older-state-from-the-store",
+        kinds="cut-from,cut-to,cut-both,hold-feed,kill",
     ),
     _bug(
         18,
         "requests that wait for replication survive the end of the term",
         (_PARTITION, "        self.waiters.fail(self._not_leader())\n", ""),
+        script="requests-over-two-terms",
+        kinds=_MOVES,
     ),
     _bug(
         19,
         "min.insync.replicas is not compared after the append",
         (_PARTITION, "            if len(state.maximal_isr) < self.min_isr:\n", "            if False:\n"),
         (_LEADER, "        if len(self.isr) < min_isr:\n            return high_watermark\n", ""),
+        script="leader-below-min-isr",
     ),
     _bug(
         20,
         "the high watermark moves below min.insync.replicas",
         (_LEADER, "        if len(self.isr) < min_isr:\n            return high_watermark\n", ""),
+        script="leader-below-min-isr",
     ),
     _bug(
         21,
@@ -243,6 +297,7 @@ BUGS: tuple[PlantedBug, ...] = (
         ),
         kinds="power-cut,wipe,stop",
         is_page_cache=True,
+        script="last-page-cache-replica",
     ),
     _bug(
         22,
@@ -257,6 +312,7 @@ BUGS: tuple[PlantedBug, ...] = (
             ),
         ),
         kinds="gap,kill,stop",
+        script="gap-in-the-feed",
     ),
     _bug(
         23,
@@ -271,11 +327,14 @@ BUGS: tuple[PlantedBug, ...] = (
             "            raise NotController from None",
         ),
         kinds="cut-store,kill,stop",
+        script="lost-answers-of-the-store",
     ),
     _bug(
         24,
         "a controller writes in another session than that of its term",
         ("controller/terms.py", "        if state.ordinal != term.session:\n            raise NotController\n", ""),
+        script="outages-of-the-store",
+        kinds="outage,kill,pause,cut-from",
     ),
     _bug(
         25,
@@ -285,6 +344,7 @@ BUGS: tuple[PlantedBug, ...] = (
             "return self._partition(partition).log.end_offset",
             "return self._partition(partition).log.high_watermark",
         ),
+        script="commit-before-a-kill",
     ),
     _bug(
         26,
@@ -299,15 +359,17 @@ BUGS: tuple[PlantedBug, ...] = (
             "        if not self.writer.has_reached(end_offset):\n            return False\n",
             "",
         ),
+        schedules="tests/sim/test_moving_groups.py",
     ),
     _bug(
         27,
         "a coordinator appends in another leader epoch than its own",
         (
-            "internal_topics/topic.py",
-            "        replica = self._led(partition, leader_epoch)  # nothing is awaited",
-            "        replica = self._partition(partition)  # nothing is awaited",
+            "internal_topics/writer.py",
+            "records, producer, leader_epoch=self.leader_epoch)",
+            "records, producer, leader_epoch=-1)",
         ),
+        schedules="tests/sim/test_moving_groups.py",
     ),
     _bug(
         28,
@@ -317,6 +379,8 @@ BUGS: tuple[PlantedBug, ...] = (
             "if marker.coordinator_epoch < entry.coordinator_epoch:",
             "if False:",
         ),
+        script="marker-of-an-earlier-coordinator",
+        kinds="pause,cut-from,cut-to,cut-both",
     ),
     _bug(
         29,
@@ -326,6 +390,7 @@ BUGS: tuple[PlantedBug, ...] = (
             "            if there.topic_id in {NO_TOPIC_ID, topic.topic_id}:\n",
             "            if True:\n",
         ),
+        script="topic-created-again",
     ),
     _bug(
         30,
@@ -335,6 +400,7 @@ BUGS: tuple[PlantedBug, ...] = (
             "topic.topic_id == NO_TOPIC_ID:\n            return False\n",
             "topic.topic_id == NO_TOPIC_ID:\n            return topic is None\n",
         ),
+        script="snapshot-without-the-topic",
     ),
 )
 

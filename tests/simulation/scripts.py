@@ -8,40 +8,49 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 from ottla.client.admin import delete_topics
-from ottla.client.producer import Producer, ProducerOptions
 from ottla.coordination import layout
 from ottla.coordination.view import PartitionView
 from ottla.testing.sim_disk import Survival
-from ottla.testing.sim_loop import SimClock
 from tests.simulation.cluster import DATA, Machine
-from tests.simulation.history import Outcome, Value
 from tests.simulation.run import Run, Script
 from tests.simulation.scenario import Scenario
+from tests.simulation.script_steps import send
+from tests.simulation.scripts_of_bugs import (
+    answers_of_the_store_are_lost,
+    client_of_the_former_leader,
+    commit_just_before_the_coordinator_dies,
+    deposed_controller,
+    expansion_without_an_answer,
+    fetch_that_diverges,
+    gap_in_the_feed,
+    last_replica_loses_its_page_cache,
+    leader_that_does_not_know_its_new_term,
+    leader_without_records,
+    marker_of_an_earlier_coordinator,
+    older_state_from_the_store,
+    outages_of_the_store,
+    positions_of_an_earlier_term,
+    removal_without_an_answer,
+    replica_of_an_earlier_life,
+    requests_over_two_terms,
+    stale_high_watermark,
+    two_leaders_with_records_of_their_own,
+)
 
 SCENARIO = Scenario(1, partitions=1, producers=0, consumers=1, duration_s=5.0, sync_s=0.0001)
 SHORT_LAG = Scenario(1, partitions=1, producers=0, consumers=1, duration_s=5.0, sync_s=0.0001, lag_s=2.0)
 SHORT_SESSION = Scenario(1, partitions=1, producers=0, consumers=1, duration_s=5.0, sync_s=0.0001, session_s=2.0)
+FOUR_BROKERS = Scenario(
+    1, brokers=4, partitions=1, producers=0, consumers=1, duration_s=5.0, sync_s=0.0001, lag_s=2.0
+)  # one has no replica, and is the controller
+SHORT_LAG_AND_SESSION = Scenario(
+    1, partitions=1, producers=0, consumers=1, duration_s=5.0, sync_s=0.0001, lag_s=1.0, session_s=2.0
+)
 PAGE_CACHE = Scenario(1, partitions=1, producers=0, consumers=1, duration_s=5.0, sync_s=0.0001, is_page_cache=True)
-
-
-async def send(a_run: Run, name: str, count: int, *, within_s: float = 10.0) -> int:
-    """Send records as a new producer; returns how many were acknowledged in time."""
-    partition = a_run.workload.partitions[0]
-
-    async def work() -> list[Any]:
-        client = await a_run.cluster.client(name, retry_s=within_s)
-        options = ProducerOptions(delivery_timeout_s=within_s, linger_s=0.001, auto_create=False)
-        producer = Producer(client, clock=SimClock(), options=options)
-        return [await a_run.workload._send(producer, partition, Value(name, at)) for at in range(count)]
-
-    sends = await a_run.loop.create_task(work(), context=a_run.cluster.client_process(name))
-    deadline = a_run.loop.time() + within_s
-    while a_run.loop.time() < deadline and any(each.outcome is Outcome.UNKNOWN for each in sends):  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
-    return sum(each.outcome is Outcome.OK for each in sends)
 
 
 async def follower_keeps_what_is_above_its_high_watermark(a_run: Run) -> None:
@@ -292,4 +301,31 @@ PLAYS: tuple[Play, ...] = (
     Play("topic-created-again", topic_created_again, 10),
     Play("snapshot-without-the-topic", snapshot_without_the_topic, 13),
     Play("page-cache-power-cuts", last_page_cache_replica_loses_power, 15, PAGE_CACHE),
+    Play("expansion-without-an-answer", expansion_without_an_answer, 5, FOUR_BROKERS),
+    Play("removal-without-an-answer", removal_without_an_answer, 5, FOUR_BROKERS),
+    Play(
+        "last-page-cache-replica",
+        last_replica_loses_its_page_cache,
+        15,
+        replace(SHORT_SESSION, is_page_cache=True),
+    ),
+    Play("client-of-the-former-leader", client_of_the_former_leader, 10),
+    Play("gap-in-the-feed", gap_in_the_feed, 10),
+    Play("lost-answers-of-the-store", answers_of_the_store_are_lost, 10, SHORT_SESSION),
+    Play("deposed-controller", deposed_controller, 5, SHORT_LAG),
+    Play("outages-of-the-store", outages_of_the_store, 12, SHORT_LAG_AND_SESSION),
+    *(
+        Play(f"two-leaders-{first}-{second}", two_leaders_with_records_of_their_own(first, second), 8)
+        for first, second in ((3, 4), (4, 3))
+    ),
+    Play("leader-without-records", leader_without_records, 10),
+    Play("fetch-that-diverges", fetch_that_diverges, 8, SHORT_SESSION),
+    Play("unknown-new-term", leader_that_does_not_know_its_new_term, 5, FOUR_BROKERS),
+    Play("stale-high-watermark", stale_high_watermark, 9, SHORT_LAG_AND_SESSION),
+    Play("replica-of-an-earlier-life", replica_of_an_earlier_life, 5, SHORT_SESSION),
+    Play("positions-of-an-earlier-term", positions_of_an_earlier_term, 5, SHORT_SESSION),
+    Play("older-state-from-the-store", older_state_from_the_store, 5, SHORT_LAG),
+    Play("requests-over-two-terms", requests_over_two_terms, 14),
+    Play("commit-before-a-kill", commit_just_before_the_coordinator_dies, 5, SHORT_SESSION),
+    Play("marker-of-an-earlier-coordinator", marker_of_an_earlier_coordinator, 6, SHORT_SESSION),
 )

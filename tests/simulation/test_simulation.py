@@ -11,10 +11,12 @@ import pytest
 
 from tests.simulation import planted_bugs
 from tests.simulation.scenario import Scenario, draw, smaller
+from tests.simulation.scripts import PLAYS
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK_BUGS = [planted_bugs.find(name) for name in ("1", "7")]
 """Those that a few seeds find: the short version of `make planted-cluster-bugs`."""
+BUGS_WITH_SCRIPTS = [planted_bugs.find(name) for name in ("2", "4", "13", "28")]
 SAVED = sorted((Path(__file__).parent / "scenarios").glob("*.json"))
 
 
@@ -56,6 +58,12 @@ def test_a_planted_bug_is_found(bug: planted_bugs.PlantedBug) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("bug", BUGS_WITH_SCRIPTS, ids=lambda bug: str(bug.number))
+def test_the_script_of_a_planted_bug_finds_it(bug: planted_bugs.PlantedBug) -> None:
+    assert "violations" in simulate("--plant", str(bug.number), "--script", bug.script, status=1)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("saved", SAVED, ids=lambda saved: saved.stem)
 def test_a_scenario_that_failed_once_does_not_fail_again(saved: Path) -> None:
     simulate("--scenario", str(saved))
@@ -76,6 +84,8 @@ def test_a_smaller_scenario_has_less() -> None:
 
 @pytest.mark.parametrize("bug", planted_bugs.BUGS, ids=lambda bug: str(bug.number))
 def test_the_text_of_each_planted_bug_is_there(bug: planted_bugs.PlantedBug) -> None:
+    assert not bug.script or bug.script in {play.name for play in PLAYS}
+    assert not bug.schedules or (ROOT / bug.schedules).is_file()
     for file, text in planted_bugs.texts(bug).items():
         compile(text, file, "exec")
         assert text != (planted_bugs.SOURCE / "ottla" / file).read_text()
