@@ -15,6 +15,7 @@ import asyncio
 import itertools
 import logging
 import random
+from collections.abc import Iterator
 
 from ottla.broker.context import Services
 from ottla.broker.delayed_operations import DelayedOperation
@@ -48,6 +49,9 @@ INITIAL_EPOCH, FINAL_EPOCH = 0, -1
 FIRST_WITH_LEADERS = 16
 READS_MAX = 250
 """Partitions that one response reads, five milliseconds of work; the next response has the others."""
+
+RELEASES_MAX = 1_000
+"""Partitions of a session that has ended, whose watchers are removed in one turn of the loop: two milliseconds."""
 
 _EPOCH_MAX = (1 << 31) - 1
 
@@ -177,9 +181,19 @@ class ReplicaSession:
         waiting, self.waiting = self.waiting, None
         if waiting is not None:
             waiting.complete()
-        for each in self.partitions.values():
-            self._release(each)
+        released = iter(self.partitions.values())
         self.partitions, self.news, self.moved = {}, {}, {}
+        self._by_partition = {}  # from now on the watchers find nothing
+        self._release_some(released)
+
+    def _release_some(self, released: Iterator[ReplicaPartition]) -> None:
+        """Stop watching in slices: a follower may have thousands of partitions."""
+        count = 0
+        for each in itertools.islice(released, RELEASES_MAX):
+            self._release(each)
+            count += 1
+        if count == RELEASES_MAX:
+            asyncio.get_running_loop().call_soon(self._release_some, released)
 
 
 class ReplicaSessions:

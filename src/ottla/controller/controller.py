@@ -15,20 +15,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from ottla.controller.admin_nodes import AdminNodes
-from ottla.controller.broker_changes import Handled, broker_events, elections_missing, handled_after
+from ottla.controller.broker_changes import (
+    PARTITIONS_PER_EVENT,
+    Handled,
+    broker_events,
+    elections_missing,
+    handled_after,
+)
 from ottla.controller.config import ControllerConfig
 from ottla.controller.config_changes import AlterConfig, publish_min_isr
 from ottla.controller.elections import (
-    BrokersGone,
-    BrokerShutsDown,
-    BrokerStarted,
     ElectLeaders,
-    ElectMissing,
     NoteBrokers,
-    ReplicasReported,
     imbalanced,
 )
-from ottla.controller.isr import AlteredPartition, AlterPartition, ProposedIsr
+from ottla.controller.event_work import PARTITION_WORK, new_partitions, partitions_of, work_of
+from ottla.controller.isr import AlteredPartition, AlterPartition, ProposedIsr, alter_partitions
 from ottla.controller.machine import Event, Outcome, apply
 from ottla.controller.overlay import UNCLEAN_ELECTION, Overlay, PartitionIndex, Rules
 from ottla.controller.partition_changes import Election
@@ -68,12 +70,6 @@ log = logging.getLogger(__name__)
 
 _ATTEMPTS_MAX = 20
 """Bound on retries of a change after conflicting writes; only a faulty store could need more."""
-
-EVENT_WORK = 10
-"""Work of one event."""
-
-PARTITION_WORK = 4
-"""Work of one partition of an election."""
 
 PARTITIONS_ON_LOOP_MAX = 100
 """A decision about more of them is made in a thread: nothing else uses the overlay meanwhile."""
@@ -360,13 +356,24 @@ class Controller:
             log.warning("every broker counts as started again: %s", error)
             self._noted = {}
         self._handled = Handled(self._noted or {})
-        view = self._cluster.current
-        term.index = PartitionIndex(view.topics.values())
+        await self._index_partitions(term)
         self._elects_missing = True
         await self._handle_broker_changes(term, gone=term.index.brokers())
         await self._finish_deletions()
         await self._admin_nodes.obey()
         term.has_taken_over = True
+
+    async def _index_partitions(self, term: Term) -> None:
+        """Build the index of a term in slices; what changed meanwhile is applied at the end."""
+        view, index = self._cluster.current, PartitionIndex()
+        for topic in view.topics.values():
+            for first in range(0, len(topic.partitions), PARTITIONS_PER_EVENT):
+                partitions = topic.partitions[first : first + PARTITIONS_PER_EVENT]
+                index.add(topic.name, partitions)
+                if self._slices.spend(len(partitions)):
+                    await self._slices.yield_to_loop()
+        index.update(view, self._cluster.current)
+        term.index = index
 
     async def _handle_broker_changes(self, term: Term, gone: Iterable[int] = ()) -> None:
         elects_missing, self._elects_missing = self._elects_missing, False
@@ -377,6 +384,7 @@ class Controller:
             raise
         events: list[Event] = list(broker_events(view, self._handled, term.index, gone))
         if elects_missing:
+            await self._slices.yield_to_loop()  # each of the two looks at all partitions
             events += elections_missing(view)
         if len(view.brokers) > 1:
             events += publish_min_isr(view, self.log_defaults.min_insync_replicas)
@@ -435,7 +443,7 @@ class Controller:
         """
         default = self.config.num_partitions
         if (
-            sum([_new_partitions(event, default) async for event in self._slices.each(topics)])
+            sum([new_partitions(event, default) async for event in self._slices.each(topics)])
             > PARTITIONS_PER_REQUEST_MAX
         ):
             return [too_many_partitions()] * len(topics)
@@ -651,17 +659,29 @@ class Controller:
             decided[number] = _Decided(begin, overlay.size, outcome)
             if isinstance(event, AlterConfig) and not isinstance(outcome, KafkaError):
                 self._elects_missing |= any(change.key == UNCLEAN_ELECTION for change in event.changes)
-            if self._slices.spend(_work(event)):
+            if self._slices.spend(work_of(event)):
                 await self._slices.yield_to_loop()
         return overlay, decided
 
     async def _outcome(self, overlay: Overlay, event: Event) -> Outcome | KafkaError:
         try:
-            if _partitions_of(overlay, event) > PARTITIONS_ON_LOOP_MAX:
+            if isinstance(event, AlterPartition):
+                return await self._alter_partitions(overlay, event)
+            if partitions_of(overlay, event) > PARTITIONS_ON_LOOP_MAX:
                 return await asyncio.to_thread(apply, overlay, event)
             return apply(overlay, event)
         except KafkaError as error:
             return error
+
+    async def _alter_partitions(self, overlay: Overlay, event: AlterPartition) -> list[AlteredPartition | KafkaError]:
+        """Decide the proposals of a request in slices; each is decided for itself. Raises `StaleBrokerEpoch`."""
+        outcomes: list[AlteredPartition | KafkaError] = []
+        for first in range(0, len(event.changes), PARTITIONS_PER_EVENT):
+            some = event._replace(changes=event.changes[first : first + PARTITIONS_PER_EVENT])
+            outcomes += alter_partitions(overlay, some)
+            if self._slices.spend(PARTITION_WORK * len(some.changes)):
+                await self._slices.yield_to_loop()
+        return outcomes
 
     async def _write(self, term: Term, commits: Sequence[Sequence[Op]]) -> Written:
         """Write in this term and wait for all subscribers."""
@@ -703,12 +723,6 @@ class _Decided(NamedTuple):
     outcome: Outcome | KafkaError
 
 
-def _work(event: Event) -> int:
-    if isinstance(event, BrokersGone | BrokerStarted | BrokerShutsDown | ReplicasReported | ElectMissing):
-        return PARTITION_WORK * len(event.partitions or ())
-    return EVENT_WORK
-
-
 def _errors(outcomes: Sequence[Outcome | KafkaError]) -> list[KafkaError | None]:
     return [outcome if isinstance(outcome, KafkaError) else None for outcome in outcomes]
 
@@ -718,30 +732,3 @@ def _outcomes(outcome: Outcome | KafkaError) -> list[KafkaError | None]:
         raise outcome
     assert isinstance(outcome, list), "one outcome for each partition"
     return cast("list[KafkaError | None]", outcome)  # not copied: there may be a million
-
-
-def _new_partitions(event: CreateTopic, default: int) -> int:
-    """Return the number of partitions that an event creates; 1 if it is invalid and will be refused."""
-    if event.assignments:
-        return len(event.assignments)
-    return max(default if event.partitions == BROKER_DEFAULT else event.partitions, 1)
-
-
-def _partitions_of(overlay: Overlay, event: Event) -> int:
-    """Estimate the number of partitions that a decision concerns."""
-    match event:
-        case CreateTopic():
-            return _new_partitions(event, 1)
-        case CreatePartitions(name, total):
-            return max(total, 0) if overlay.topic(name) is not None else 0
-        case DeleteTopic(name):
-            topic = overlay.topic(name)
-            return len(topic.partitions) if topic is not None else 0
-        case FinishDeletion():
-            return len(event.nodes)
-        case Reassign():
-            return len(event.reassignments)
-        case ElectLeaders():
-            return len(event.partitions)
-        case _:
-            return 0

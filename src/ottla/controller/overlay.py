@@ -41,12 +41,12 @@ class PartitionIndex:
     def __init__(self, topics: Iterable[TopicView] = ()) -> None:
         self._by_broker: dict[int, dict[TopicPartition, None]] = {}
         for topic in topics:
-            self.add(topic)
+            self.add(topic.name, topic.partitions)
 
-    def add(self, topic: TopicView) -> None:
-        """Add a topic."""
-        for partition in topic.partitions:
-            self._add(TopicPartition(topic.name, partition.index), partition)
+    def add(self, topic: str, partitions: Iterable[PartitionView]) -> None:
+        """Add partitions of a topic."""
+        for partition in partitions:
+            self._add(TopicPartition(topic, partition.index), partition)
 
     def _add(self, name: TopicPartition, partition: PartitionView) -> None:
         for replica in partition.replicas:
@@ -67,7 +67,7 @@ class PartitionIndex:
             for partition in before.partitions if before else ():
                 self._remove(TopicPartition(name, partition.index), partition)
             if after is not None:
-                self.add(after)
+                self.add(name, after.partitions)
 
     def of(self, brokers: Iterable[int]) -> list[TopicPartition]:
         """List the partitions with a replica on one of these brokers."""

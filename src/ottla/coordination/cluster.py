@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from ottla.coordination.store import Change, MetadataStore, Watch
 from ottla.coordination.view import ClusterView
-from ottla.coordination.view_builder import ViewBuilder
+from ottla.coordination.view_builder import NODES_AT_ONCE, ViewBuilder
 
 Subscriber = Callable[[ClusterView, ClusterView], Awaitable[None] | None]
 """Called with the old and the new snapshot; `new.changes_since(old)` lists what differs. If it returns an awaitable,
@@ -116,7 +116,10 @@ class Cluster:
                 self._is_complete = False
                 if new is not old:
                     self.current = new
+                    is_large = new.delta is not None and len(new.delta.topics) > NODES_AT_ONCE
                     for subscriber in self._subscribers:
+                        if is_large:
+                            await asyncio.sleep(0)  # each looks at all topics that changed
                         await self._notify(subscriber, old, new)
             return self.current
 

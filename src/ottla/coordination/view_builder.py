@@ -120,6 +120,8 @@ class ViewBuilder:
         delta = ClusterDelta(
             partitions, tuple(node for node in nodes_changed if view.brokers.get(node) != built.brokers.get(node))
         )
+        if len(changed) > NODES_AT_ONCE:
+            await asyncio.sleep(0)
         return replace(built.with_topics(changed) if changed else built, number=view.number + 1, delta=delta)
 
     async def _pause(self) -> None:

@@ -15,6 +15,7 @@ the connection and waits for its end.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import struct
 from collections import deque
@@ -63,6 +64,9 @@ THROTTLE_CHECK_S = 1.0
 
 REQUESTS_MAX = 2
 """In flight at once: one that waits at the leader, and one that ends its wait."""
+
+NAMES_MAX = 250
+"""Partitions that one request names, as many as its leader reads for one response; the next request names others."""
 
 FLUSH_PATIENCE_S = 0.002
 """A flush that takes longer does not hold up the other partitions; a request without news costs more than a shorter."""
@@ -319,11 +323,13 @@ class ReplicaFetcher(FetchListener):
             for topic_id, index in self._forgotten:
                 writer.forget(topic_id, index)
             self._forgotten.clear()
-        if not self._named_count:
+        if not self._named_count and not self._dirty:
             writer.discard()
             self._begin_session()  # all are in their back-off: each will be touched
             return
-        if writer.is_empty and (in_flight or not self._is_worth_waiting()):
+        if not self._named_count or (writer.is_empty and (in_flight or not self._is_worth_waiting())):
+            if self._dirty:
+                self._continue_soon()  # one of those that were not considered yet may be named
             return
         self._number += 1
         if not in_flight:
@@ -332,6 +338,8 @@ class ReplicaFetcher(FetchListener):
         frame = writer.frame(self._number & 0x7FFFFFFF, self._session_id, self._session_epoch, self._broker_epoch)
         self._session_epoch = 1 if self._session_epoch == _EPOCH_MAX else self._session_epoch + 1
         channel.send(frame)
+        if self._dirty:
+            self._continue_soon()  # there are others to name
 
     def _is_worth_waiting(self) -> bool:
         """Return whether a request that names nothing may leave: no flush is to come, or only a slow one."""
@@ -350,10 +358,10 @@ class ReplicaFetcher(FetchListener):
             self._continue()
 
     def _name_changed(self, writer: FetchRequestWriter) -> None:
-        """Name the partitions whose position the session does not have."""
-        dirty, self._dirty = self._dirty, {}
+        """Name the partitions whose position the session does not have, up to `NAMES_MAX`."""
         now_s = self._context.clock.monotonic()
-        for each in dirty:
+        for each in tuple(itertools.islice(self._dirty, NAMES_MAX)):
+            del self._dirty[each]
             if each in self._syncing:
                 continue  # it is named when it is flushed
             partition = each.partition

@@ -37,6 +37,7 @@ from ottla.replication.isr_changes import AlterPartitionSender
 from ottla.replication.last_run import LastRun
 from ottla.replication.partition import ANY_EPOCH, Partition
 from ottla.replication.replication_context import ReplicationContext
+from ottla.replication.view_changes import changed_partitions, gone_topic, is_small
 from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.directories.log_directory import NAME_CHARS_MAX, LogDirectory, future_directory_name
 from ottla.storage.directories.log_manager import LogManager
@@ -56,17 +57,13 @@ _NAMED_MAX = 10
 PARTITION_WORK = SLICE_WORK
 """A replica that is created or deleted is a slice of work: it makes, syncs or renames files."""
 
-PARTITIONS_AT_ONCE_MAX = 10
-"""A change of more of them is applied in slices."""
+LAGGING_AT_ONCE_MAX = 100
+"""More partitions with a lagging follower are checked in slices when brokers have changed."""
 
 _EXCLUDED_AT_ONCE = 100  # new replicas that are excluded from collections together: each has about 70 objects
 
 Availability = Callable[[TopicPartition, bool], None]
 """Called when a replica goes offline (False), or comes into service after all (True)."""
-
-
-def _partitions(topic: TopicView, indexes: Sequence[int]) -> list[PartitionView]:
-    return [topic.partitions[index] for index in indexes if index < len(topic.partitions)]
 
 
 def _named(partitions: Sequence[str]) -> str:
@@ -116,7 +113,7 @@ class Replicas:
         self._fetchers: ReplicaFetchers | None = None  # one broker alone has none
         self._alter_log_dirs: AlterLogDirs | None = None  # until the first move
         self._may_continue_moves = False
-        self._isr_check: asyncio.TimerHandle | None = None
+        self._isr_check: asyncio.Task[None] | None = None
         self._broker_epoch = -1  # of this broker's last registration
         self.context = ReplicationContext(clock, self._config)
         self._is_loaded = False
@@ -150,16 +147,23 @@ class Replicas:
             if partition.follower is not None:
                 self._fetchers.assign(partition)
         self.context.isr_changes.start(sender)
-        self._check_lagging()
+        self._isr_check = self._loop.create_task(self._check_isrs(), name="check in-sync replicas")
 
-    def _check_lagging(self) -> None:
+    async def _check_isrs(self) -> None:
         """Remove followers that lag from the in-sync replicas; propose again what the controller has refused.
 
-        A follower that has everything sends no fetch that could lead to another proposal.
+        A follower that has everything sends no fetch that could lead to another proposal. In slices: all partitions
+        that this broker leads may have a follower that lags, after a broker has died.
         """
-        self._isr_check = self._loop.call_later(min(self.context.lag_max_s / 2, ISR_CHECK_SECONDS), self._check_lagging)
-        for partition in tuple(self.context.lagging):
-            partition.check_followers()
+        while True:
+            async for partition in self._slices.each(tuple(self.context.lagging)):
+                try:
+                    partition.check_followers()
+                except Exception:
+                    log.exception(
+                        "unexpected error while the in-sync replicas of %s were checked", partition.topic_partition
+                    )
+            await asyncio.sleep(min(self.context.lag_max_s / 2, ISR_CHECK_SECONDS))
 
     # ---- Lookup
 
@@ -316,28 +320,18 @@ class Replicas:
         or unknown until then. No newer snapshot comes meanwhile.
         """
         self._view = new
+        lagging: Sequence[Partition] = ()
         if old.deleted_topics is not new.deleted_topics:
             self._delete_noted(new.deleted_topics - old.deleted_topics)
         if old.brokers is not new.brokers:
             self.context.brokers = new.brokers
             self._broker_epoch = self.context.broker_epoch(self._node_id) or self._broker_epoch
-            for partition in tuple(self.context.lagging):
-                partition.check_followers()
+            lagging = tuple(self.context.lagging)
         is_new, self._is_loaded = self._is_loaded, True
-        if old.topics is new.topics and old.configs is new.configs:
-            return None
-        gone: list[TopicView] = []
-        changed: list[tuple[TopicView, Sequence[PartitionView]]] = []
-        for name, indexes in new.changes_since(old).topics.items():
-            before, topic = old.topics.get(name), new.topics.get(name)
-            if before is not None and (topic is None or before.topic_id != topic.topic_id):
-                gone.append(before)
-            if topic is not None:
-                is_same = before is not None and before.topic_id == topic.topic_id and before.config == topic.config
-                changed.append((topic, _partitions(topic, indexes) if is_same else topic.partitions))
-        applying = self._follow(gone, changed, is_new=is_new)
-        partitions = sum(len(topic.partitions) for topic in gone) + sum(len(views) for _, views in changed)
-        if partitions <= PARTITIONS_AT_ONCE_MAX:
+        is_changed = old.topics is not new.topics or old.configs is not new.configs
+        delta = new.changes_since(old).topics if is_changed else {}
+        applying = self._follow(old, new, delta, lagging, is_new=is_new)
+        if len(lagging) <= LAGGING_AT_ONCE_MAX and is_small(old, new, delta):
             for _ in applying:
                 pass
             return None
@@ -348,16 +342,33 @@ class Replicas:
         collector.exclude_present_objects()
 
     def _follow(
-        self, gone: list[TopicView], changed: list[tuple[TopicView, Sequence[PartitionView]]], *, is_new: bool
+        self,
+        old: ClusterView,
+        new: ClusterView,
+        delta: Mapping[str, Sequence[int]],
+        lagging: Sequence[Partition],
+        *,
+        is_new: bool,
     ) -> Generator[None, None, None]:
         """Apply partition by partition; yields when a slice of work is spent."""
-        for topic in gone:
-            for view in topic.partitions:
-                self._drop(TopicPartition(topic.name, view.index), deleted_topic=topic.topic_id)
+        for partition in lagging:
+            partition.check_followers()
+            if self._slices.spend():
+                yield
+        for name in delta:
+            gone = gone_topic(old.topics.get(name), new.topics.get(name))
+            for view in gone.partitions if gone is not None else ():
+                self._drop(TopicPartition(name, view.index), deleted_topic=gone.topic_id if gone is not None else None)
                 self._delete_doomed()
                 if self._slices.spend(PARTITION_WORK):
                     yield
-        for topic, views in changed:
+            if self._slices.spend():
+                yield
+        for name, indexes in delta.items():
+            topic = new.topics.get(name)
+            if topic is None:
+                continue
+            views = changed_partitions(old.topics.get(name), topic, indexes)
             config = self._config_of(topic) if is_new else topic_config(self.defaults, topic.config)
             for view in views:
                 self._apply(topic, view, config, is_new=is_new)
@@ -711,6 +722,7 @@ class Replicas:
         """Flush everything and leave each directory as a clean stop leaves it."""
         if self._isr_check is not None:
             self._isr_check.cancel()
+            await asyncio.gather(self._isr_check, return_exceptions=True)
         await self.context.isr_changes.close()
         if self._fetchers is not None:
             await self._fetchers.close()

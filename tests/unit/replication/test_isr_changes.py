@@ -18,7 +18,14 @@ from ottla.core.errors import (
     NotController,
     StaleBrokerEpoch,
 )
-from ottla.replication.isr_changes import AlteredPartition, IsrChange, IsrChanges, Outcome
+from ottla.replication.isr_changes import (
+    CHANGES_MAX,
+    COLLECT_SECONDS,
+    AlteredPartition,
+    IsrChange,
+    IsrChanges,
+    Outcome,
+)
 from ottla.testing.sim_loop import simulate
 
 DONE = AlteredPartition(1, 5, (1, 2), is_recovering=False, partition_epoch=9)
@@ -115,6 +122,23 @@ def test_only_partitions_with_a_transient_error_are_sent_again() -> None:
         assert controller.requests == [[0, 1, 2, 3], [3]]
         expected: list[list[AlteredPartition | KafkaError]] = [[DONE], [refused], [stale], [DONE]]
         assert [each.decided for each in partitions] == expected
+
+    run(scenario)
+
+
+def test_many_proposals_go_in_several_requests_without_a_pause() -> None:
+    async def scenario() -> None:
+        count = 2 * CHANGES_MAX + 1
+        controller = Controller([DONE] * CHANGES_MAX, [DONE] * CHANGES_MAX, [DONE])
+        changes, partitions = IsrChanges(), [Proposer() for _ in range(count)]
+        changes.start(controller)
+        for number, partition in enumerate(partitions):
+            changes.propose(partition, change(number))
+        await asyncio.sleep(1)
+        assert [len(request) for request in controller.requests] == [CHANGES_MAX, CHANGES_MAX, 1]
+        assert [number for request in controller.requests for number in request] == list(range(count))
+        assert controller.times[1] - controller.times[0] < COLLECT_SECONDS
+        assert [each.decided for each in partitions] == [[DONE]] * count
 
     run(scenario)
 

@@ -28,7 +28,7 @@ from ottla.core.files import FileSystem, Lock, replace_file
 from ottla.core.ids import METADATA_TOPIC, NO_TOPIC_ID, TopicPartition
 from ottla.core.runtime import new_uuid, run_in_threads
 from ottla.storage import checkpoint_files as names
-from ottla.storage.checkpoint_files import MetaProperties, offsets_text, parse_offsets, text_or_none
+from ottla.storage.checkpoint_files import MetaProperties, parse_offsets, text_or_none
 from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.directories.checkpoint_job import CheckpointJob
 from ottla.storage.directories.directory_identity import ForeignDirectory, cluster_id_of, identity, make_durably
@@ -41,7 +41,6 @@ from ottla.storage.loading.log_loader import LogCheckpoint, LogLocation, create_
 from ottla.storage.log.deleted_files import DeletedFiles
 from ottla.storage.log.flush import DirectoryHealth, FlushJob
 from ottla.storage.log.partition_log import PartitionLog
-from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
 
 __all__ = ["DirectoryInUse", "ForeignDirectory", "LogDirectory", "cluster_id_of"]
 
@@ -645,17 +644,15 @@ class LogDirectory:
         for tp, lost in self.lost_logs.items():
             if lost.metadata is not None:
                 backup[f"{tp}/{names.PARTITION_METADATA}"] = lost.metadata
-        for _, log in logs:
-            name = log.directory.name
-            if log.pending_flush.epochs_backup is not None:
-                backup[f"{name}/{EPOCHS_FILE}"] = log.pending_flush.epochs_backup
-            if log.pending_flush.partition_metadata_backup is not None:
-                backup[f"{name}/{names.PARTITION_METADATA}"] = log.pending_flush.partition_metadata_backup
         return CheckpointJob(
             self.files,
             self.path,
-            {name: offsets_text(offsets).encode() for name, offsets in contents.items()},
+            contents,
             {**backup, **(closing or {})},
+            [
+                (log.directory, log.pending_flush.epochs_backup, log.pending_flush.partition_metadata_backup)
+                for _, log in logs
+            ],
             lock=self.checkpoint_lock,
             newest=self._newest_checkpoint,
             health=self.health,

@@ -1,0 +1,120 @@
+"""A broker with many partitions: what it does in one turn of the event loop, counted in partitions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, TopicView
+from ottla.core.slices import SLICE_WORK
+from ottla.replication.fetcher import NAMES_MAX
+from ottla.replication.isr_changes import IsrChange, Outcome
+from ottla.replication.replicas import Replicas
+from ottla.storage.config import LogConfig
+from ottla.testing.sim_disk import SimDisk
+from ottla.testing.sim_executor import SimExecutor
+from ottla.testing.sim_loop import simulate
+from ottla.wire.messages.fetch import FetchRequest, FetchResponse
+from tests.support.replicas import TOPIC_ID
+from tests.support.storage import StillClock, open_directories
+from tests.unit.replication.test_fetcher import Leader, LeaderConnection
+
+PARTITIONS = 1_100
+assert PARTITIONS > 4 * NAMES_MAX
+assert PARTITIONS > 2 * SLICE_WORK
+
+
+class Peer:
+    """The other broker: it answers that there is nothing to fetch, and takes proposals without an answer."""
+
+    def __init__(self) -> None:
+        self.requests: list[FetchRequest] = []
+
+    async def connect(self, node_id: int) -> Any:
+        return LeaderConnection(cast("Leader", self))
+
+    async def answer(self, request: FetchRequest, named: asyncio.Event) -> FetchResponse:
+        self.requests.append(request)
+        if request.session_epoch > 0:  # nothing new: wait, or until the next request comes
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(named.wait(), request.max_wait_ms / 1000)
+        return FetchResponse(session_id=7)
+
+    async def send(self, changes: Sequence[IsrChange]) -> Sequence[Outcome]:
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+
+def with_replicas(scenario: Callable[[Replicas, StillClock], Awaitable[None]], *, leader: int) -> None:
+    """Run a scenario on broker 2, which has all partitions of a topic; broker 1 has them, too."""
+
+    async def main(rng: random.Random) -> None:
+        clock = StillClock()
+        replicas = Replicas(
+            open_directories(SimDisk()), node_id=2, defaults=LogConfig(), clock=clock,
+            make_executor=lambda name, post: SimExecutor(lambda job: 0.001),
+        )  # fmt: skip
+        partitions = tuple(
+            PartitionView(index, leader, leader_epoch=0, replicas=(1, 2), isr=(1, 2), partition_epoch=0)
+            for index in range(PARTITIONS)
+        )
+        view = ClusterView(brokers={node: BrokerInfo(node, {}, None, 0, {}) for node in (1, 2)}, number=1)
+        waiting = replicas.follow(
+            ClusterView(), view.with_topics({"t": TopicView("t", TOPIC_ID, partitions, {}, 0, -1)})
+        )
+        assert waiting is not None
+        await waiting
+        await scenario(replicas, clock)
+
+    simulate(main, seed=1)
+
+
+def test_a_session_of_many_partitions_is_named_in_several_requests() -> None:
+    async def scenario(replicas: Replicas, clock: StillClock) -> None:
+        peer = Peer()
+        replicas.start_replication(peer.connect, peer)
+        await asyncio.sleep(0.1)
+        counts = [sum(len(topic.partitions) for topic in request.topics) for request in peer.requests]
+        named = [each.partition for request in peer.requests for topic in request.topics for each in topic.partitions]
+        assert max(counts) == NAMES_MAX
+        assert sorted(named) == list(range(PARTITIONS)), "each is named once"
+        assert [request.session_epoch for request in peer.requests] == list(range(len(peer.requests)))
+
+    with_replicas(scenario, leader=1)
+
+
+def test_a_session_is_fetched_if_the_first_partitions_cannot_be_named() -> None:
+    async def scenario(replicas: Replicas, clock: StillClock) -> None:
+        peer = Peer()
+        replicas.start_replication(peer.connect, peer)
+        fetchers = replicas._fetchers
+        assert fetchers is not None
+        (fetcher,) = fetchers._fetchers.values()
+        for each in list(fetcher._partitions.values())[: 2 * NAMES_MAX + 1]:
+            each.is_paused = True
+        await asyncio.sleep(0.1)
+        named = [each.partition for request in peer.requests for topic in request.topics for each in topic.partitions]
+        assert sorted(named) == list(range(2 * NAMES_MAX + 1, PARTITIONS))
+
+    with_replicas(scenario, leader=1)
+
+
+def test_the_in_sync_replicas_of_many_partitions_are_checked_in_slices() -> None:
+    async def scenario(replicas: Replicas, clock: StillClock) -> None:
+        peer, waiting = Peer(), replicas.context.isr_changes._waiting
+        for partition in replicas.partitions.values():
+            replicas.context.lagging[partition] = None
+        clock.now_ms += 60_000
+        replicas.start_replication(peer.connect, peer)
+        proposed = [0]
+        while proposed[-1] < PARTITIONS:
+            await asyncio.sleep(0)
+            proposed.append(len(waiting))
+            assert len(proposed) < 100
+        assert max(after - before for before, after in itertools.pairwise(proposed)) <= SLICE_WORK
+
+    with_replicas(scenario, leader=2)
