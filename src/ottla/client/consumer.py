@@ -192,7 +192,8 @@ class Consumer:
                     continue
                 self.high_watermarks[tp] = data.high_watermark
                 from_offset = self._fetch_at.pop(tp)
-                next_offset = self._next_offset(tp, data, or_else=from_offset)
+                # Not back: it may be a late answer to an earlier fetch, by a broker that led the partition before.
+                next_offset = max(from_offset, self._next_offset(tp, data, or_else=from_offset))
                 if not self._is_done(tp, next_offset):
                     self._fetch_at[tp] = next_offset  # last in order: the others come first in the next fetch
                 if data.records:

@@ -62,6 +62,14 @@ def test_a_partial_batch_at_the_end_is_left_for_the_next_fetch() -> None:
     assert asked == [0, 3]
 
 
+def test_a_late_answer_to_an_earlier_fetch_does_not_move_the_position_back() -> None:
+    """A partition with another leader is fetched there while the fetch from the old one is in flight."""
+    first, rest = batch(0, b"0", b"1", b"2"), batch(3, b"3", b"4")
+    got, asked, _ = consume(once(fetched(first), then=once(fetched(batch(0, b"0")), then=lambda _: fetched(rest))))
+    assert [value for _, value in got] == [b"0", b"1", b"2", b"3", b"4"]
+    assert asked == [0, 3, 3]
+
+
 def test_gaps_of_compaction_are_skipped_up_to_the_end() -> None:
     gap = batch(0, b"0", last_offset=6)
     got, _, position = consume(lambda _: fetched(gap), end=7)
