@@ -157,7 +157,7 @@ BUGS: tuple[PlantedBug, ...] = (
                 "            if self._open_files"
             ),
         ),
-    )._replace(brokers=1, replication=1),
+    )._replace(brokers=1, replication=1, first=12),
     _bug(
         8,
         "the old leader appends after it has stepped down",
