@@ -354,7 +354,7 @@ def table(found: dict[str, Figures], seconds: float, rounds: int, warm_seconds: 
 def main() -> int:
     """Measure, print the table and write it into the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster", description=__doc__)
-    parser.add_argument("modes", nargs="*", default=list(PAIRS), choices=(*PAIRS, []), help="Default: both.")
+    parser.add_argument("modes", nargs="*", default=[], choices=(*PAIRS, []), help="Default: both.")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--warm", type=float, default=60.0, help="seconds of load on each cluster before the rounds")

@@ -257,7 +257,7 @@ def main() -> int:
     """Measure, print the tables and write them into the page."""
     parts = ("catch-up", "fail-over", "workers")
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster_recovery", description=__doc__)
-    parser.add_argument("parts", nargs="*", default=list(parts), choices=(*parts, []), help="Default: all.")
+    parser.add_argument("parts", nargs="*", default=[], choices=(*parts, []), help="Default: all.")
     parser.add_argument("--mib", type=int, default=512, help="with how much the topics of catch-up are filled")
     parser.add_argument("--partitions", type=int, default=PARTITIONS, help="of fail-over")
     parser.add_argument("--records", type=int, default=1_000_000, help="of workers")

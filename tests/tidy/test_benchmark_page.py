@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 
+import pytest
+
+from benchmarks import cluster, cluster_recovery
 from benchmarks.report import BACKLOG_TITLE, METHOD_TITLE, SPARK_TITLE, TARGETS_TITLE, write, write_part
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
@@ -41,3 +46,19 @@ def test_the_page_has_the_order_of_its_generator() -> None:
     found = titles(PAGE)
     assert found[0].startswith("## Every figure")
     assert found[-1] == TARGETS_TITLE
+
+
+@pytest.mark.parametrize("module", [cluster, cluster_recovery])
+def test_without_arguments_all_parts_are_measured(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[str] = []
+
+    def compare(part: str, *_: object) -> list[str] | dict[str, object]:
+        measured.append(part)
+        return {} if module is cluster else []
+
+    monkeypatch.setattr(module, "compare", compare)
+    monkeypatch.setattr(cluster_recovery, "workers", compare)
+    monkeypatch.setattr(cluster_recovery, "workers_table", lambda *_: [])
+    monkeypatch.setattr(sys, "argv", ["benchmark", "--no-page"])
+    assert module.main() == 0
+    assert len(measured) >= 2
