@@ -19,12 +19,14 @@ _COLLECTIONS_MAX = 3
 @contextmanager
 def paused() -> Iterator[None]:
     """Import modules or load logs without collections: these make many objects, and almost all of them live on."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
-        gc.enable()
+        if was_enabled:
+            gc.enable()
 
 
 def take_over() -> None:

@@ -73,3 +73,12 @@ assert lengths == [], lengths
 assert gc.isenabled()
 assert gc.get_freeze_count() > 290_000
 """)
+
+
+def test_a_pause_does_not_enable_collections_that_were_off_before() -> None:
+    run("""
+gc.disable()
+with collector.paused():
+    pass
+assert not gc.isenabled()
+""")
