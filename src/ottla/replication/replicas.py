@@ -357,11 +357,8 @@ class Replicas:
                 yield
         for name in delta:
             gone = gone_topic(old.topics.get(name), new.topics.get(name))
-            for view in gone.partitions if gone is not None else ():
-                self._drop(TopicPartition(name, view.index), deleted_topic=gone.topic_id if gone is not None else None)
-                self._delete_doomed()
-                if self._slices.spend(PARTITION_WORK):
-                    yield
+            if gone is not None:
+                yield from self._drop_all(gone)
             if self._slices.spend():
                 yield
         for name, indexes in delta.items():
@@ -390,6 +387,14 @@ class Replicas:
                 "program has removed them (%s)", len(self._created), _named(self._created),
             )  # fmt: skip
             self._created = []
+
+    def _drop_all(self, gone: TopicView) -> Generator[None, None, None]:
+        """Remove the replicas of a deleted topic one by one."""
+        for view in gone.partitions:
+            self._drop(TopicPartition(gone.name, view.index), deleted_topic=gone.topic_id)
+            self._delete_doomed()
+            if self._slices.spend(PARTITION_WORK):
+                yield
 
     def reconfigure(self, defaults: LogConfig) -> None:
         """The broker's own defaults have changed: every log hears of it."""
