@@ -322,13 +322,15 @@ def compare(mode: str, seconds: float, rounds: int, warm_seconds: float, progres
             for contestant, (_, targets) in ((one, first), (other, second)):
                 progress.status(f"warming {contestant.name}")
                 warm(targets, warm_seconds)
+            order = [(one, first), (other, second)]
             for turn in range(rounds):
                 for case in CASES:
-                    for contestant, (running, targets) in ((one, first), (other, second)):
+                    for contestant, (running, targets) in order:
                         progress.status(f"{mode}, {case.name}, {contestant.name}, round {turn + 1}")
                         for figure, value in measure(running, targets, case, seconds).items():
                             _note(figures, figure, contestant, value)
-                    os.sync()  # the next case does not pay for the pages of this one
+                        os.sync()  # the next turn does not write back the gigabytes of this one
+                order.reverse()
             for contestant, (running, _) in ((one, first), (other, second)):
                 _note(figures, "memory after the load of all brokers, MiB", contestant, _memory(running))
     finally:
