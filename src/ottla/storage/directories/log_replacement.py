@@ -6,7 +6,7 @@
     A/web-0.<other id>-delete  B/web-0
 
 A log of this name that comes later than the second line (the broker started without B, and fetched the records again
-from other brokers) has replaced both.
+from other brokers) has replaced both. So has any log of this name, if a power cut took the topic id of the first.
 
 Nothing is written to either log in between. A start that finds one of the middle states completes the replacement:
 `complete_replacements`. Kafka renames the copy first, so that a crash leaves two logs with the same name and its next
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from ottla.core.errors import StorageError, SyncFailed
-from ottla.core.ids import TopicPartition
+from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.storage.directories.log_directory import (
     FUTURE_SUFFIX,
     REPLACED_SUFFIX,
@@ -133,7 +133,7 @@ def _complete(source: LogDirectory, replaced: ReplacedLog, directories: Sequence
         held.append(future.topic_id)
         target.promote_future_log(topic_partition)
         logger.info("%s is in %s now: the last run was replacing it", topic_partition, target.path)
-    if replaced.topic_id in held:
+    if replaced.topic_id in held or (held and replaced.topic_id == NO_TOPIC_ID):
         source.delete_replaced_log(topic_partition, replaced.path)
         return True
     logger.error(

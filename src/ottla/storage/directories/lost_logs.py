@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
-from ottla.core.ids import TopicPartition
+from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.storage.checkpoint_files import PARTITION_METADATA, parse_partition_metadata
 from ottla.storage.integrity.metadata_backup import BackedUpFile, MetadataBackup
 
@@ -50,7 +50,7 @@ def find_lost_logs(
             continue
         metadata = backup.entries.get(f"{topic_partition}/{PARTITION_METADATA}")
         topic_id = topic_ids.get(topic_partition)
-        if topic_id is None and metadata is not None:
+        if topic_id in {None, NO_TOPIC_ID} and metadata is not None:
             topic_id = parse_partition_metadata(metadata.text)
         if topic_id is not None:
             found[topic_partition] = LostLog(

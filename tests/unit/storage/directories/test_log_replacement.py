@@ -209,6 +209,18 @@ def test_a_log_whose_copy_is_not_there_is_kept() -> None:
     assert_whole(log)
 
 
+def test_a_log_that_was_replaced_is_deleted_although_a_power_cut_took_its_topic_id() -> None:
+    count = 0
+    for disk in crashes():
+        for aside in [name for name in disk.names_in(A) if name.endswith("-replaced")]:
+            disk.open(A / aside / "partition.metadata", create=True).truncate(0)
+            where, log = the_log(opened(disk))
+            assert where == B
+            assert_whole(log)
+            count += 1
+    assert count > 3
+
+
 def test_of_two_copies_the_longer_one_is_kept() -> None:
     disk, paths = SimDisk(), (A, B, PurePosixPath("/c"))
     directories = opened(disk, *paths)
