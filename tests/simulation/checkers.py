@@ -42,10 +42,10 @@ def duplicated(history: History) -> Iterator[str]:
 
 def refused(history: History) -> Iterator[str]:
     """Find records that are in a log although their send failed definitely."""
-    failed = {send.value: send.partition for send in history.sends if send.outcome is Outcome.FAILED}
+    failed = {(send.partition, send.value) for send in history.sends if send.outcome is Outcome.FAILED}
     for partition, records in history.final.items():
         for offset, value in records:
-            if value in failed:
+            if (partition, value) in failed:
                 yield f"{value} was refused and is at {partition}@{offset}"
 
 

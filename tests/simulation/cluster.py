@@ -368,6 +368,7 @@ class SimCluster:
             self.problem(f"broker {machine.node_id} did not start: {error!r}")
         process = machine.process
         assert process is not None
+        machine.disk.process_died()
         self.loop.kill(process)
         self.network.process_ended(process)
         machine.link.process_ended()

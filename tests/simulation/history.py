@@ -19,7 +19,7 @@ class Outcome(Enum):
 
 
 class Value(NamedTuple):
-    """Names a record: no two sends have the same value."""
+    """Names a record: no two sends to a partition have the same value."""
 
     producer: str
     counter: int  # of this producer and partition, ascending
