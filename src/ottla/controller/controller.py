@@ -35,7 +35,7 @@ from ottla.controller.machine import Event, Outcome, apply
 from ottla.controller.overlay import UNCLEAN_ELECTION, Overlay, PartitionIndex, Rules
 from ottla.controller.partition_changes import Election
 from ottla.controller.reassignments import Reassign, Reassignment, RunningReassignment, running_reassignments
-from ottla.controller.terms import Term, Written, become_controller, write_in_term
+from ottla.controller.terms import Term, Written, become_controller, give_up_controller, write_in_term
 from ottla.controller.topics import (
     BROKER_DEFAULT,
     PARTITIONS_PER_REQUEST_MAX,
@@ -202,6 +202,7 @@ class Controller:
             state = await self._store.next_state(state)
             if state.status is not SessionStatus.LOST:
                 continue
+            self._takes_part = False
             self._resign()
             try:
                 await self._renew_session()
@@ -217,7 +218,7 @@ class Controller:
             self._tasks.append(
                 asyncio.get_running_loop().create_task(self._cluster.follow(), name="follow the cluster")
             )
-            self._is_stale = True
+            self._takes_part = self._is_stale = True
             self._wake()
 
     async def _renew_session(self) -> None:
@@ -270,7 +271,9 @@ class Controller:
     def _resign(self) -> None:
         if self._term is not None:
             log.info("no longer controller", extra={"node_id": self._node_id, "controller_epoch": self._term.epoch})
+            self._is_stale = True  # there may be no other
         self._term = None
+        self._wake()
 
     # ---- Reactions
 
@@ -324,6 +327,9 @@ class Controller:
                         if view.controller_id == NO_LEADER:  # it was decided on a stale read, or the node is malformed
                             self._is_stale = True
                             await asyncio.sleep(SETTLE_S)
+                elif self._cluster.current.controller_id == self._node_id:
+                    self._is_stale = await give_up_controller(self._store, self._node_id)
+                    await self._cluster.sync()
             except (NotController, SessionLost):  # there is another controller, or there will be one
                 await asyncio.sleep(SETTLE_S)
             except (KafkaError, StoreError) as error:

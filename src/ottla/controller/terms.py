@@ -53,16 +53,17 @@ class Written(NamedTuple):
 async def become_controller(store: MetadataStore, node_id: int, now_ms: int, *together: Op) -> Term | None:
     """Become controller, with `together` in the same commit; returns None if there is a controller.
 
-    Raises the `StoreError` of an operation of `together`, and `SessionLost`.
+    All of it happens in one store session. Raises the `StoreError` of an operation of `together`, and `SessionLost`.
     """
+    session = store.state.ordinal
     while True:
-        session = store.state.ordinal
         node = await store.get(layout.CONTROLLER_EPOCH)
         epoch = layout.decode_epoch(node.value) + 1 if node else 1
         text = layout.encode_epoch(epoch)
         write = Put(layout.CONTROLLER_EPOCH, text, node.version) if node else Create(layout.CONTROLLER_EPOCH, text)
         me = Create(layout.CONTROLLER, layout.encode_controller(node_id, now_ms), ephemeral=True)
         ops = [*together, me, write]
+        _check_session(store, session)
         try:
             *_, version = await store.commit(ops)
         except OutcomeUnknown:
@@ -73,8 +74,28 @@ async def become_controller(store: MetadataStore, node_id: int, now_ms: int, *to
             if isinstance(error, SessionLost) or error.path not in {layout.CONTROLLER, layout.CONTROLLER_EPOCH}:
                 raise
             return None  # another broker was elected
+        _check_session(store, session)
         log.info("became controller", extra={"node_id": node_id, "controller_epoch": epoch})
         return Term(epoch, version, session)
+
+
+def _check_session(store: MetadataStore, session: int) -> None:
+    """Raise `SessionLost` in a later session: a term there would have a node that ends with the wrong session."""
+    if store.state.ordinal != session:
+        raise SessionLost(layout.CONTROLLER)
+
+
+async def give_up_controller(store: MetadataStore, node_id: int) -> bool:
+    """Delete the controller's node if it is this broker's, who has no term; returns whether it was deleted.
+
+    Without that there would be no controller for as long as the session lasts. Raises `StoreError`.
+    """
+    epoch = await store.get(layout.CONTROLLER_EPOCH)
+    node = await store.get(layout.CONTROLLER)
+    if epoch is None or node is None or layout.decode_controller(node.value) != node_id:
+        return False
+    await store.commit([Check(layout.CONTROLLER_EPOCH, epoch.version), Delete(layout.CONTROLLER)])
+    return True
 
 
 async def write_in_term(store: MetadataStore, term: Term, commits: Sequence[Sequence[Op]]) -> Written:

@@ -20,7 +20,8 @@ from ottla.controller.terms import become_controller, write_in_term
 from ottla.controller.topics import CreateTopic
 from ottla.coordination import layout, membership
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
-from ottla.coordination.store import Create, Delete, Op, OutcomeUnknown
+from ottla.coordination.store import Create, Delete, Op, OutcomeUnknown, Put, SessionLost
+from ottla.coordination.store import Node as StoreNode
 from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView
 from ottla.core import errors
 from ottla.core.ids import TopicPartition
@@ -116,6 +117,54 @@ def test_an_election_with_an_unknown_outcome_is_resolved_by_reading(outcome: str
         assert await become_controller(other, 2, 78) is None
         await other.close()
         await session.close()
+
+    run(scenario)
+
+
+class RenewedSession(Session):
+    """Is lost, and renewed, when the epoch of the controller is read."""
+
+    async def get(self, path: str) -> StoreNode | None:
+        found = await super().get(path)
+        if path == layout.CONTROLLER_EPOCH and self.state.ordinal == 1:
+            await self.expire()
+            await self.renew()
+        return found
+
+
+def test_an_election_in_a_session_that_was_renewed_meanwhile_leaves_no_controller_without_term() -> None:
+    async def scenario() -> None:
+        session = EmbeddedMetadataStore().session()
+        session.__class__ = RenewedSession
+        await membership.join_cluster(session, "c")
+        with pytest.raises(SessionLost):
+            await become_controller(session, 1, 77)
+        assert await session.get(layout.CONTROLLER) is None
+        term = await become_controller(session, 1, 78)
+        assert term is not None
+        await write_in_term(session, term, [[Create("/written")]])
+        await session.close()
+
+    run(scenario)
+
+
+def test_a_broker_that_is_controller_without_knowing_its_term_begins_another() -> None:
+    """As where the answer to its election was lost: its session would hold the controller's node for ever."""
+
+    async def scenario() -> None:
+        nodes = await cluster_of(EmbeddedMetadataStore(), 1, 2)
+        epoch = await nodes[1].store.get(layout.CONTROLLER_EPOCH)
+        assert epoch is not None
+        await nodes[1].store.commit(
+            [
+                Delete(layout.CONTROLLER),
+                Create(layout.CONTROLLER, layout.encode_controller(1, 77), ephemeral=True),
+                Put(layout.CONTROLLER_EPOCH, layout.encode_epoch(2), epoch.version),
+            ]
+        )
+        await nodes[2].until(lambda view: view.controller_epoch > 2)
+        assert [node.controller.is_active for node in nodes.values()].count(True) == 1
+        await stop(nodes)
 
     run(scenario)
 
