@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile fetch wheel demo cluster cluster-kills test test-plain test-fast test-spark-versions test-pythons test-floors check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-cluster bench-recovery fuzz crash-tests corruption-tests mutation-tests simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills exactly-once clean lock generate
+.PHONY: help venv compile fetch wheel demo cluster cluster-kills test test-plain test-fast test-oldest-spark test-spark-versions test-pythons test-floors check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-cluster bench-recovery fuzz crash-tests corruption-tests mutation-tests simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills exactly-once clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,12 +48,20 @@ cluster-kills: .venv/ready compile  ## KILLS=20 leaders killed under load, contr
 JOBS ?= 2
 IN_PARALLEL = -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 FAST_TESTS := tests/unit tests/properties tests/contracts tests/sim tests/tidy tests/crash_tests
-fetch: .venv/ready  ## what tests need from elsewhere, into the cache: Java and the jars of Kafka, ZooKeeper and Spark's connector
+OLDEST_SPARK := build/matrix/spark-4.0/environment/bin/python
+fetch: .venv/ready  ## what tests need from elsewhere: Java, the jars of Kafka, ZooKeeper and Spark's connector, the oldest Spark
 	@$(BIN)/python -m tests.support.fetch
+	@-$(BIN)/python tools/run_matrix.py oldest-spark --prepare && $(OLDEST_SPARK) -m tests.support.fetch oldest-spark
 
 test: JOBS := 3
 test: .venv/ready compile fetch  ## all tests, on JOBS=3 processes, which wait much of their time; a skipped test is a failure
-	OTTLA_FAIL_ON_SKIP=1 $(BIN)/python -m pytest -q $(IN_PARALLEL)
+	@export OTTLA_FAIL_ON_SKIP=1; failed=0; \
+	$(BIN)/python -m pytest -q $(IN_PARALLEL) -m "not official_connector" || failed=1; \
+	$(BIN)/python tools/run_matrix.py --jobs 2 oldest-spark || failed=1; \
+	exit $$failed
+
+test-oldest-spark: .venv/ready compile fetch  ## the part of make test on the oldest PySpark: the comparison with Spark's own connector, a short suite
+	OTTLA_FAIL_ON_SKIP=1 $(BIN)/python tools/run_matrix.py --jobs $(JOBS) oldest-spark
 
 PROTOCOL_TESTS := tests/differential tests/compat/test_traps.py tests/compat/test_traps_of_reading.py tests/processes/test_bad_input.py
 test-plain: .venv/ready fetch  ## the protocol's tests with the plain form of the broker, beside the oldest Kafka; make test: compiled, the newest
@@ -123,8 +131,8 @@ RECORDS ?= 5000000
 large: .venv/ready  ## RECORDS=5000000 through Spark from a real Kafka: transactions, codecs, compaction
 	OTTLA_RECORDS=$(RECORDS) $(BIN)/python -m pytest -q -s tests/pipeline/connector/test_large_topics.py
 
-bench-spark: .venv/ready compile  ## Spark reading a topic: ours and the official connector; into docs/benchmarks.md
-	$(BIN)/python -m benchmarks pipeline
+bench-spark: .venv/ready compile fetch  ## Spark reading a topic: ours and the official connector, on PySpark 4.0; into docs/benchmarks.md
+	$(OLDEST_SPARK) -m benchmarks pipeline
 
 FUZZ_SECONDS ?= 600
 fuzz: .venv/ready  ## every parser against wrong input, for FUZZ_SECONDS=600

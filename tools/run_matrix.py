@@ -3,6 +3,9 @@
 Each combination has an environment in `build/matrix`, with the versions of the lock file but for what it varies. It is
 created once, and again when the versions, the dependencies in pyproject.toml or the Python change. Skipped tests are
 listed with their reasons, and a Python that is neither installed nor can be fetched is reported as not tried.
+
+`oldest-spark` is a part of `make test`: the comparison with Spark's own connector, which resolves for the oldest
+version, and what else of the pipeline depends on Spark's version. Its output is pytest's.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import tomllib
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from build_wheels import NEWEST, OLDEST, ROOT, UV, pythons
@@ -29,6 +32,15 @@ WITHOUT_JAVA = "not slow and not external and not spark"
 PIPELINE = ("tests/pipeline",)
 LONG = ("tests/pipeline/test_kills.py", "tests/pipeline/connector/test_large_topics.py", "tests/pipeline/test_guide.py")
 """They load tables under kills, for minutes: nothing in them depends on Spark's version."""
+CONNECTOR = "tests/pipeline/connector"
+SHORT = (
+    f"{CONNECTOR}/test_official_connector.py",
+    f"{CONNECTOR}/test_options.py",
+    f"{CONNECTOR}/test_spark_api.py",
+    f"{CONNECTOR}/test_spark_sink.py",
+    f"{CONNECTOR}/test_spark_source.py",
+    "tests/pipeline/test_job_stages.py::test_the_stages_of_a_job_agree_on_the_data",  # a load and a stream
+)
 _LOCKED = re.compile(r"^([a-z0-9][a-z0-9._-]*)==([^\s\\;]+)( ; [^\\]+)?", re.MULTILINE)
 
 
@@ -45,6 +57,8 @@ class Combination:
     ignored: Sequence[str] = ()
     varied: Sequence[str] = ()
     """The packages whose versions the report shows."""
+    in_make_test: bool = False
+    """Prints as pytest does, and runs brokers and tasks in the form that is built."""
 
     @property
     def directory(self) -> Path:
@@ -70,19 +84,27 @@ class Outcome:
 def main() -> int:
     """Run the combinations of a kind."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("kind", choices=("sparks", "pythons", "floors"))
+    parser.add_argument("kind", choices=("sparks", "oldest-spark", "pythons", "floors"))
     parser.add_argument("versions", nargs="*", help="as 4.1 or 3.12; none: all")
     parser.add_argument("--jobs", type=int, default=2, help="processes for the tests")
+    parser.add_argument("--prepare", action="store_true", help="create the environments and run nothing")
     given = parser.parse_args()
     failed = False
     for combination in combinations(given.kind, given.versions):
-        prepare(combination)
+        try:
+            prepare(combination)
+        except subprocess.CalledProcessError as error:
+            failed = True
+            print(f"{combination.name}: the environment cannot be created: {error}", flush=True)
+            continue
+        if given.prepare:
+            continue
         outcome = run(combination, given.jobs)
         failed |= outcome.code != 0
         print(f"{combination.name}: {summary(outcome)} ({outcome.versions})", flush=True)
         for reason, count in sorted(outcome.skipped.items()):
             print(f"  skipped {count}: {reason}", flush=True)
-        if outcome.code:
+        if outcome.code and not combination.in_make_test:
             print(f"  see {(combination.directory / 'tests.log').relative_to(ROOT)}", flush=True)
     return int(failed)
 
@@ -92,10 +114,9 @@ def combinations(kind: str, versions: Sequence[str]) -> Iterator[Combination]:
     match kind:
         case "sparks":
             for version in versions or SPARKS:
-                constraints = f"{locked(without=('pyspark', 'py4j'))}pyspark=={version}.*\n"
-                yield Combination(
-                    f"spark-{version}", sys.executable, constraints, PIPELINE, "not nothing", LONG, ("pyspark",)
-                )
+                yield with_spark(version)
+        case "oldest-spark":
+            yield replace(with_spark(SPARKS[0]), tests=SHORT, ignored=(), in_make_test=True)
         case "pythons":
             found = dict(pythons()) | dict(fetched([f"3.{minor}" for minor in range(OLDEST, NEWEST + 1)]))
             for version in versions or [f"3.{minor}" for minor in range(OLDEST, NEWEST + 1)]:
@@ -110,6 +131,12 @@ def combinations(kind: str, versions: Sequence[str]) -> Iterator[Combination]:
             yield Combination(
                 "floors", sys.executable, constraints, (*FAST, *PIPELINE), WITHOUT_JAVA, (), sorted(direct())
             )
+
+
+def with_spark(version: str) -> Combination:
+    """Return the pipeline's tests with a minor version of Spark."""
+    constraints = f"{locked(without=('pyspark', 'py4j'))}pyspark=={version}.*\n"
+    return Combination(f"spark-{version}", sys.executable, constraints, PIPELINE, "not nothing", LONG, ("pyspark",))
 
 
 def locked(*, without: Sequence[str] = ()) -> str:
@@ -172,16 +199,22 @@ def prepare(combination: Combination) -> None:
 
 
 def run(combination: Combination, jobs: int) -> Outcome:
-    """Run the tests, in the plain form and on some processes, and count."""
+    """Run the tests on some processes, and count."""
     report = combination.directory / "report.xml"
     report.unlink(missing_ok=True)
     command = [str(combination.program), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
     command += ["-n", str(jobs), "--dist", "loadgroup", "--no-loadscope-reorder"]
     command += ["-m", combination.marks, *(f"--ignore={path}" for path in combination.ignored), *combination.tests]
     path = f"{combination.program.parent}{os.pathsep}{os.environ['PATH']}"
-    variables = {"OTTLA_EXAMPLES": "0.2"} | os.environ | {"PATH": path, "OTTLA_PLAIN": "1"}
-    with (combination.directory / "tests.log").open("w") as log:
-        done = subprocess.run(command, cwd=ROOT, env=variables, stdout=log, stderr=log, check=False)
+    variables = {"OTTLA_EXAMPLES": "0.2"} | os.environ | {"PATH": path}
+    if combination.in_make_test:
+        variables |= {"OTTLA_SPARK_CLASSES": "0"}  # for one JVM an archive of classes costs more than it saves
+        done = subprocess.run(command, cwd=ROOT, env=variables, check=False)
+    else:
+        with (combination.directory / "tests.log").open("w") as log:
+            done = subprocess.run(
+                command, cwd=ROOT, env=variables | {"OTTLA_PLAIN": "1"}, stdout=log, stderr=log, check=False
+            )
     outcome = Outcome(versions(combination), code=done.returncode)
     if report.exists():
         count(ET.parse(report), outcome)  # noqa: S314 - our own file

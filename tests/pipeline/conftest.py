@@ -21,15 +21,16 @@ def spark_options(tmp_path_factory: pytest.TempPathFactory) -> SparkOptions:
 
 
 @pytest.fixture(scope="session")
-def spark(spark_options: SparkOptions, spark_classes: None) -> Iterator[SparkSession]:
-    """One session, with the jars of Spark's own Kafka connector where they can be had. Skips without a Java."""
+def spark(request: pytest.FixtureRequest, spark_options: SparkOptions, spark_classes: None) -> Iterator[SparkSession]:
+    """One session, with the jars of Spark's own Kafka connector where tests want them. Skips without a Java."""
     with pytest.MonkeyPatch.context() as patched:
-        try:
-            with one_process_at_a_time("connector-jars"):
-                jars = connector_jars(os.environ, print).spark_option
-            patched.setenv("PYSPARK_SUBMIT_ARGS", f"--jars {jars} pyspark-shell")
-        except JarsNotFound as error:
-            print(f"Spark starts without its own Kafka connector: {error}")
+        if any(item.get_closest_marker("official_connector") for item in request.session.items):
+            try:
+                with one_process_at_a_time("connector-jars"):
+                    jars = connector_jars(os.environ, print).spark_option
+                patched.setenv("PYSPARK_SUBMIT_ARGS", f"--jars {jars} pyspark-shell")
+            except JarsNotFound as error:
+                print(f"Spark starts without its own Kafka connector: {error}")
         try:
             session = start_session(spark_options, print)
         except JavaNotFound as error:

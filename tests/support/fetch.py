@@ -1,14 +1,16 @@
 """Fetches what tests need from elsewhere, so that no test waits for it: Java, jars, and the archive of Spark's classes.
 
-    python -m tests.support.fetch
+    python -m tests.support.fetch [oldest-spark]
 
-What cannot be had is reported, and the tests that need it fail or skip with the reason.
+With the argument it fetches what the tests with the oldest Spark need besides, and runs in their environment. What
+cannot be had is reported, and the tests that need it fail or skip with the reason.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 
 from ottla.pipeline.jars import JarsNotFound, connector_jars
@@ -24,13 +26,15 @@ STEPS: dict[str, Callable[[], object]] = {
     "Kafka Streams": kafka_jars.streams_jars,
     "Kafka Connect": kafka_jars.connect_jars,
     "MirrorMaker 2": kafka_jars.mirror_jars,
-    "Spark's connector": lambda: connector_jars(os.environ, print),
     "the archive of Spark's classes": spark_classes.archive,
+}
+OF_OLDEST_SPARK: dict[str, Callable[[], object]] = {
+    "Spark's connector": lambda: connector_jars(os.environ, print),
 }
 
 
 def main() -> None:
-    for name, fetch in STEPS.items():
+    for name, fetch in (OF_OLDEST_SPARK if sys.argv[1:] == ["oldest-spark"] else STEPS).items():
         try:
             fetch()
         except (JarsNotFound, JavaNotFound, subprocess.SubprocessError) as error:

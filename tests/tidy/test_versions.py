@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -38,10 +39,42 @@ def test_every_spark_that_may_be_installed_is_tried(matrix: ModuleType) -> None:
     assert f"SPARKS ?= {' '.join(matrix.SPARKS)}\n" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
-def test_the_lock_file_has_the_spark_that_the_official_connector_resolves_for(matrix: ModuleType) -> None:
-    """Then `make test` compares with it: docs/decisions/0079."""
-    assert re.search(rf"^pyspark=={re.escape(matrix.SPARKS[0])}\.", matrix.locked(), re.MULTILINE)
+def test_the_lock_file_has_the_newest_spark(matrix: ModuleType) -> None:
+    assert re.search(rf"^pyspark=={re.escape(matrix.SPARKS[-1])}\.", matrix.locked(), re.MULTILINE)
     assert "pyspark" not in matrix.locked(without=("pyspark",))
+
+
+def test_the_comparison_with_sparks_connector_runs_on_the_oldest_spark_in_make_test(matrix: ModuleType) -> None:
+    """docs/decisions/0115."""
+    (oldest,) = matrix.combinations("oldest-spark", [])
+    assert oldest.constraints.splitlines()[-1] == f"pyspark=={matrix.SPARKS[0]}.*"
+    (whole,) = matrix.combinations("sparks", matrix.SPARKS[:1])
+    assert (oldest.directory, oldest.constraints) == (whole.directory, whole.constraints), "one environment for both"
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        if "mark.official_connector" in path.read_text(encoding="utf-8") and path != Path(__file__):
+            assert path.relative_to(ROOT).as_posix() in oldest.tests
+    for path in oldest.tests:
+        file, _, test = path.partition("::")
+        assert f"def {test}" in (ROOT / file).read_text(encoding="utf-8")
+    assert not oldest.ignored
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    recipe = re.search(r"^test:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    assert recipe is not None
+    assert '-m "not official_connector"' in recipe[1]
+    assert "tools/run_matrix.py --jobs 2 oldest-spark" in recipe[1]
+    assert f"OLDEST_SPARK := {oldest.program.relative_to(ROOT)}\n" in makefile
+
+
+def test_an_environment_that_cannot_be_created_fails_the_run(
+    matrix: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(_: object) -> None:
+        raise subprocess.CalledProcessError(2, ["uv"])
+
+    monkeypatch.setattr(matrix, "prepare", refuse)
+    monkeypatch.setattr(sys, "argv", ["run_matrix.py", "oldest-spark"])
+    assert matrix.main() == 1
+    assert capsys.readouterr().out.startswith("spark-4.0: the environment cannot be created")
 
 
 def test_the_pythons_of_the_classifiers_are_tried(matrix: ModuleType) -> None:

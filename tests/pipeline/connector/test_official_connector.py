@@ -19,7 +19,7 @@ from tests.pipeline.connector.test_rows_of_other_clients import write_transactio
 from tests.support.real_kafka import RealKafka
 from tests.support.topics import create_topic, write_batches
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.external]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.external, pytest.mark.official_connector]
 
 
 @pytest.fixture(scope="module")
