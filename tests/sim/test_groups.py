@@ -13,6 +13,7 @@ import pytest
 from ottla.core.errors import ErrorCode, GroupIdNotFound, KafkaError, NotCoordinator, StorageError
 from ottla.core.ids import TopicPartition
 from ottla.groups.classic.events import Heartbeat, JoinAnswer, Leave, Leaver, State, Sync
+from ottla.groups.classic.group import ClassicGroup
 from ottla.groups.config import GroupConfig
 from ottla.groups.coordinator import GroupCoordinator, Joining
 from ottla.groups.machine import Commit
@@ -97,6 +98,14 @@ class World:
         await self.coordinator.led.wait_until_loaded()
 
 
+def check_groups(coordinator: GroupCoordinator) -> None:
+    """Assert the invariants of the groups: after heartbeats and commits their machines do not check all."""
+    for shard in coordinator.led.shards():
+        for runtime in shard.groups():
+            assert isinstance(runtime.group, ClassicGroup)
+            runtime.group.check()
+
+
 def joining(member_id: str, instance_id: str | None) -> Joining:
     return Joining(
         member_id=member_id,
@@ -173,8 +182,10 @@ class Member:
             await asyncio.sleep(1 + self.world.rng.random())
             heartbeat = Heartbeat(member_id=self.member_id, generation=self.generation, instance_id=self.instance_id)
             error = await self.world.coordinator.heartbeat("team", heartbeat)
+            check_groups(self.world.coordinator)
             if error is ErrorCode.NONE:
                 error = await self.commit()
+                check_groups(self.world.coordinator)
             if error is ErrorCode.UNKNOWN_MEMBER_ID:
                 self.member_id = ""
             if error is ErrorCode.FENCED_INSTANCE_ID:

@@ -86,7 +86,9 @@ class Driver:
         ticket = next(self._tickets)
         machine = to or self.machine
         now = Now(self.now_ms, WALL_MS + self.now_ms)
-        for output in machine.step(event, now=now, ticket=ticket):
+        outputs = machine.step(event, now=now, ticket=ticket)
+        machine.group.check()  # after every step: the machine checks all only after those that may change members
+        for output in outputs:
             self._perform(machine, output)
         return ticket
 

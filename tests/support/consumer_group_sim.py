@@ -123,7 +123,9 @@ class Schedule:
             self.asked[ticket] = on_answer
         target = machine or self.machine
         now = Now(self.now_ms, WALL_MS + self.now_ms)
-        for output in target.step(event, now=now, ticket=ticket):
+        outputs = target.step(event, now=now, ticket=ticket)
+        target.group.check()  # after every step: the machine checks all only after those that may change members
+        for output in outputs:
             match output:
                 case Reply(answered, answer):
                     handler = self.asked.pop(answered, None)

@@ -104,6 +104,7 @@ class GroupDriver:
                 case Store(store, records):
                     self.storing[store] = snapshot_of(records)
         assert self.timers == self.group.timers, "the machine believes in other timers than were set"
+        self.group.check()  # after every step: the machine checks all only after those that may change members
         if not self.slow_log:
             for store in list(self.storing):
                 self.stored(store)

@@ -6,7 +6,8 @@ and closes the connection (broker/failed_requests.py).
 Handlers are of three kinds. Those of the deferred APIs (Produce, Fetch: `deferred` in the registry's row) get the
 pending response and complete it themselves, now or later; they have codecs of their own. A request of many partitions
 goes to their coroutine function `handle_long`, which runs as a task, as any coroutine function does. Any other handler
-returns its response. Which kind it is, is decided once, when the handler is loaded.
+returns its response. Which kind it is, is decided once, when the handler is loaded. The coroutine functions of the
+frequent APIs of coordinators (`eager` in the row) are tasks only where they have to wait.
 
 Step 3 of 9 of a batch's journey. Before: wire/frame.py. Next: broker/handlers/produce.py.
 """
@@ -25,6 +26,7 @@ from ottla.broker.failed_requests import close_without_response
 from ottla.broker.registry import APIS, INTER_BROKER_APIS
 from ottla.core.errors import KafkaError
 from ottla.net.connection import Connection, PendingResponse
+from ottla.quotas import eager_tasks
 from ottla.quotas.budget import ByteBudget
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
@@ -45,8 +47,8 @@ class _LoadedApi:
     """A row of the registry with its handler."""
 
     __slots__ = (
-        "controller_only", "copy_frame", "decode", "first", "handle_long", "handler", "is_coroutine", "last", "name",
-        "request_bytes_max", "waits_for_members",
+        "controller_only", "copy_frame", "decode", "eager", "first", "handle_long", "handler", "is_coroutine", "last",
+        "name", "request_bytes_max", "waits_for_members",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +59,7 @@ class _LoadedApi:
         last: int,
         waits_for_members: bool,
         controller_only: bool,
+        eager: bool,
         handler: Callable[..., Any],
         decode: Decode | None,
         handle_long: Callable[..., Any] | None,
@@ -68,6 +71,7 @@ class _LoadedApi:
         self.last = last
         self.waits_for_members = waits_for_members
         self.controller_only = controller_only
+        self.eager = eager
         self.handler = handler
         self.is_coroutine = iscoroutinefunction(handler)
         self.decode = decode  # of a deferred API, otherwise None
@@ -117,8 +121,10 @@ class Dispatcher:
             else:
                 request = codec.decode_request(ApiKey(key), version, frame, body_at)
                 result = api.handler(context, request)
-                if api.is_coroutine:
-                    self._begin(self._await(header, result, response), api.name)
+                if api.eager:
+                    self._start(self._await(header, api, result, response), api.name)
+                elif api.is_coroutine:
+                    self._begin(self._await(header, api, result, response), api.name)
                 else:
                     self._encode(header, api, result, response)
         except Exception as error:  # noqa: BLE001 - it is logged there
@@ -139,9 +145,17 @@ class Dispatcher:
 
     def _begin(self, waiting: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(waiting, name=name)
+        self._keep(task)
+        return task
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = eager_tasks.start(work, name)
+        if task is not None:
+            self._keep(task)
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
-        return task
 
     def _begin_long(
         self,
@@ -262,11 +276,12 @@ class Dispatcher:
     async def _await(
         self,
         header: RequestHeader,
+        api: _LoadedApi,
         result: Coroutine[Any, Any, Any],
         pending: PendingResponse,
     ) -> None:
         try:
-            await self._respond_in_slices(header, await result, pending)
+            self._encode(header, api, await result, pending)
         except Exception as error:  # noqa: BLE001 - it is logged there
             close_without_response(pending, error)
 
@@ -304,6 +319,7 @@ class Dispatcher:
             last=row.max_version,
             waits_for_members=row.waits_for_members,
             controller_only=row.controller_only,
+            eager=row.eager,
             handler=row.handler(),
             decode=row.decoder() if row.deferred else None,
             handle_long=row.long_handler() if row.deferred else None,

@@ -233,11 +233,17 @@ class CoordinatorPartition:
                 done.set_result(error)
 
         self.writer.write(records, written, producer=producer)
+        timeout = asyncio.get_running_loop().call_later(self._write_timeout_ms / 1000, _time_out, done)
         try:
-            error = await asyncio.wait_for(done, self._write_timeout_ms / 1000)
-        except TimeoutError:
-            error = ErrorCode.REQUEST_TIMED_OUT
+            error = await done
+        finally:
+            timeout.cancel()
         if not self.is_open:
             raise NotCoordinator
         if error is not ErrorCode.NONE:
             raise error_for(error_of(error))
+
+
+def _time_out(done: asyncio.Future[ErrorCode]) -> None:
+    if not done.done():
+        done.set_result(ErrorCode.REQUEST_TIMED_OUT)

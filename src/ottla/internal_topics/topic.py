@@ -14,19 +14,15 @@ from ottla.core.clock import Clock
 from ottla.core.errors import NotEnoughReplicasAfterAppend
 from ottla.core.ids import TopicPartition
 from ottla.internal_topics.log import Appended, KeyValue, LoadedRecords, Producer
-from ottla.records.batch import split
+from ottla.internal_topics.log_reader import read_all
 from ottla.records.builder import NewRecord, build_batch
-from ottla.records.record_reader import read_records
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
 from ottla.replication.waiters import FutureWaiter
 from ottla.storage.log.partition_log import AppendOrigin
-from ottla.storage.state.transactions import MarkerType, read_marker
-
-READ_BYTES = 1 << 20
 
 RECORDS_ON_LOOP_MAX = 500
-"""A batch of more records is built in a thread, and loaded in parts."""
+"""A batch of more records is built in a thread."""
 
 
 class InternalTopic:
@@ -81,17 +77,9 @@ class InternalTopic:
         next_offset = appended.last_offset + 1
         return Appended(appended.first_offset, next_offset, _replicated(replica, next_offset))
 
-    async def read_all(self, partition: int, end_offset: int) -> AsyncIterator[LoadedRecords]:
+    def read_all(self, partition: int, end_offset: int) -> AsyncIterator[LoadedRecords]:
         """Yield everything from the start of the log to an offset, replicated or not. Raises KafkaError."""
-        replica = self._partition(partition)
-        offset = replica.log.log_start_offset
-        while offset < end_offset:
-            region = replica.log.read(offset, max_bytes=READ_BYTES, end_offset=end_offset, at_least_one=True)
-            if region is None:
-                return
-            offset, found = await asyncio.to_thread(_decode, region.read())
-            for part in found:
-                yield part
+        return read_all(self._partition(partition).log, end_offset)
 
     async def wait_until_replicated(self, partition: int, end_offset: int, *, leader_epoch: int) -> None:
         """Wait until the high watermark reaches an offset. Raises KafkaError if this broker's term ends before."""
@@ -132,26 +120,3 @@ def _batch(records: Sequence[KeyValue], producer: Producer | None, now_ms: int) 
     if producer is None:
         return build_batch(built)
     return build_batch(built, producer_id=producer.producer_id, producer_epoch=producer.epoch, transactional=True)
-
-
-def _decode(data: bytes) -> tuple[int, list[LoadedRecords]]:
-    """Decode complete batches; returns the offset after the last one too."""
-    view = memoryview(data)
-    found: list[LoadedRecords] = []
-    next_offset = 0
-    for at, header in split(view):
-        next_offset = header.last_offset + 1
-        batch = view[at : at + header.size_bytes]
-        producer = Producer(header.producer_id, header.producer_epoch) if header.is_transactional else None
-        if header.is_control:
-            marker = read_marker(batch)
-            if marker is not None:
-                found.append(LoadedRecords((), producer, marker.type is MarkerType.COMMIT, header.base_offset))
-            continue
-        pairs = [(record.key, record.value) for record in read_records(batch) if record.key is not None]
-        firsts = range(0, len(pairs), RECORDS_ON_LOOP_MAX)
-        found.extend(
-            LoadedRecords(pairs[first : first + RECORDS_ON_LOOP_MAX], producer, base_offset=header.base_offset)
-            for first in firsts
-        )
-    return next_offset, found

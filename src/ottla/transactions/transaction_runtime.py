@@ -105,11 +105,8 @@ class TransactionRuntime:
         """Wait until no transition is in progress; returns False when the time is over."""
         if self._settling is None:
             self._settling = asyncio.get_running_loop().create_future()
-        try:
-            await asyncio.wait_for(asyncio.shield(self._settling), within_ms / 1000)
-        except TimeoutError:
-            return False
-        return True
+        settled, _ = await asyncio.wait([self._settling], timeout=within_ms / 1000)
+        return bool(settled)
 
     def feed(self, event: Event, ticket: int = NO_TICKET) -> None:
         """Do one step of the machine and perform its outputs."""

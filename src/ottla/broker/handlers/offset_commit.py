@@ -28,7 +28,6 @@ from ottla.groups.machine import Commit
 from ottla.groups.offsets import NEVER_MS, CommittedOffset
 from ottla.wire.messages.offset_commit import (
     OffsetCommitRequest,
-    OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -40,28 +39,45 @@ GROUP_NOT_FOUND_SINCE, TOPIC_IDS_SINCE = 9, 10
 
 async def handle(ctx: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
     """All that can be committed goes into one write."""
+    slices = ctx.services.slices
     now_ms = ctx.services.clock.wall_ms()
     expires_ms = now_ms + request.retention_time_ms if request.retention_time_ms >= 0 else NEVER_MS
-    each_of = ctx.services.slices.each
-    topics = [(asked, _topic(ctx, asked)) async for asked in each_of(request.topics)]
-    offsets = {
-        TopicPartition(topic.name, each.partition_index): CommittedOffset(
-            each.committed_offset,
-            each.committed_leader_epoch,
-            each.committed_metadata or "",
-            now_ms,
-            expires_ms,
-            topic.topic_id,
-        )
-        for asked, topic in topics
-        if topic is not None
-        async for each in each_of(asked.partitions)
-        if 0 <= each.partition_index < len(topic.partitions)
-    }
+    topics: list[tuple[OffsetCommitRequestTopic, TopicView | None]] = []
+    offsets: dict[TopicPartition, CommittedOffset] = {}
+    for asked in request.topics:
+        topic = _topic(ctx, asked)
+        topics.append((asked, topic))
+        if slices.spend():
+            await slices.yield_to_loop()
+        if topic is None:
+            continue
+        for each in asked.partitions:
+            if 0 <= each.partition_index < len(topic.partitions):
+                offsets[TopicPartition(topic.name, each.partition_index)] = CommittedOffset(
+                    each.committed_offset,
+                    each.committed_leader_epoch,
+                    each.committed_metadata or "",
+                    now_ms,
+                    expires_ms,
+                    topic.topic_id,
+                )
+            if slices.spend():
+                await slices.yield_to_loop()
     outcomes = await _commit(ctx, request, offsets) if offsets else {}
-    return OffsetCommitResponse(
-        topics=[await _answer(ctx, asked, topic, outcomes) async for asked, topic in each_of(topics)]
-    )
+    response = OffsetCommitResponse()
+    for asked, topic in topics:
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if topic is None and ctx.api_version >= TOPIC_IDS_SINCE:
+            unknown = ErrorCode.UNKNOWN_TOPIC_ID
+        answered = OffsetCommitResponseTopic(topic_id=asked.topic_id, name=asked.name)
+        response.topics.append(answered)
+        for each in asked.partitions:
+            index = each.partition_index
+            code = unknown if topic is None else outcomes.get(TopicPartition(topic.name, index), unknown)
+            answered.partitions.append(OffsetCommitResponsePartition(partition_index=index, error_code=code))
+            if slices.spend():
+                await slices.yield_to_loop()
+    return response
 
 
 def _topic(ctx: RequestContext, asked: OffsetCommitRequestTopic) -> TopicView | None:
@@ -87,25 +103,3 @@ async def _commit(
     except KafkaError as error:
         code = error.code
     return dict.fromkeys(offsets, code)
-
-
-async def _answer(
-    ctx: RequestContext,
-    asked: OffsetCommitRequestTopic,
-    topic: TopicView | None,
-    outcomes: dict[TopicPartition, ErrorCode],
-) -> OffsetCommitResponseTopic:
-    by_id = ctx.api_version >= TOPIC_IDS_SINCE
-    unknown = ErrorCode.UNKNOWN_TOPIC_ID if topic is None and by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-    def code(each: OffsetCommitRequestPartition) -> ErrorCode:
-        return unknown if topic is None else outcomes.get(TopicPartition(topic.name, each.partition_index), unknown)
-
-    return OffsetCommitResponseTopic(
-        topic_id=asked.topic_id,
-        name=asked.name,
-        partitions=[
-            OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code(each))
-            async for each in ctx.services.slices.each(asked.partitions)
-        ],
-    )

@@ -176,7 +176,7 @@ class ClassicGroup:
         )
 
     def check(self, *, thorough: bool = True) -> None:
-        """Assert the invariants. Runs after every step, in production too: a wrong response is worse than none."""
+        """Assert the invariants: all, or those that cost nothing. In production too: no response beats a wrong one."""
         state, members = self.state, self.members
         if state in {State.EMPTY, State.DEAD}:
             assert not members.by_id, f"{state} with members"

@@ -66,7 +66,9 @@ EMPTY_REBALANCE_RETRY_MS_MIN = 1_000
 """Minimum delay before a rebalance that no member joined is tried again."""
 
 CHECKED_ALWAYS_MAX = 32
-"""Up to this size a group's invariants are checked after every step; larger groups when the state changes."""
+"""Up to this size a group's invariants are checked after all steps but heartbeats and commits, which only move a timer.
+
+Those of larger groups are checked when the state changes."""
 
 
 class ClassicMachine:
@@ -101,7 +103,8 @@ class ClassicMachine:
         before = self.group.state
         self._out = []
         self._dispatch(event, now, ticket)
-        self.group.check(thorough=len(self._members) <= CHECKED_ALWAYS_MAX or self.group.state is not before)
+        may_change_members = len(self._members) <= CHECKED_ALWAYS_MAX and not isinstance(event, Heartbeat | Commit)
+        self.group.check(thorough=may_change_members or self.group.state is not before)
         outputs, self._out = self._out, []
         return outputs
 

@@ -27,7 +27,9 @@ INITIAL_EPOCH = 1
 """Epoch of a group before its first member joins, as in Kafka: the first target assignment has epoch 2."""
 
 CHECKED_ALWAYS_MAX = 32
-"""Up to this size a group's invariants are checked after every step; larger groups with every target assignment."""
+"""Up to this size a group's invariants are checked after all steps but commits, which change no member.
+
+Those of larger groups are checked with every target assignment."""
 
 
 @dataclass(slots=True)
@@ -218,7 +220,7 @@ class ConsumerGroup:
     # ---- Invariants
 
     def check(self, *, thorough: bool = True) -> None:
-        """Assert the invariants. Runs after every step, in production too: a wrong response is worse than none."""
+        """Assert the invariants: all, or those that cost nothing. In production too: no response beats a wrong one."""
         assert 0 <= self.target_epoch <= self.epoch, f"target epoch {self.target_epoch} of epoch {self.epoch}"
         assert self.target.keys() <= self.members.keys(), "an unknown member has a part of the target"
         if not thorough:

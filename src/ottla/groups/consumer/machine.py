@@ -136,7 +136,8 @@ class ConsumerMachine:
         except Refused as refusal:
             self._out.append(Reply(ticket, _refusal(event, refusal)))
         self._write(event)
-        group.check(thorough=len(group.members) <= CHECKED_ALWAYS_MAX or group.target_epoch != target_epoch)
+        may_change_members = len(group.members) <= CHECKED_ALWAYS_MAX and not isinstance(event, Commit)
+        group.check(thorough=may_change_members or group.target_epoch != target_epoch)
         outputs, self._out = self._out, []
         return outputs
 
