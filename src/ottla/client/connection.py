@@ -217,7 +217,8 @@ class Connection:
         header = encode_request_header(key, version, correlation_id, self.client_id)
         writer = self._streams[1]
         try:
-            writer.writelines((length_prefix(len(header) + len(body)), header, body))
+            head = length_prefix(len(header) + len(body)) + header
+            writer.writelines((head, body) if body else (head,))  # an empty part stays in asyncio's buffer from 3.12 on
             await writer.drain()
         except OSError as error:
             gone = NetworkException(f"the connection to {self.address} broke: {error}")

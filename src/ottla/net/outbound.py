@@ -71,7 +71,7 @@ class TransportOutbound(Outbound):
                 self._transport.abort()
                 return
             whole.append(read)
-        self._transport.writelines(whole)
+        self._transport.writelines([part for part in whole if part])  # asyncio keeps an empty one from 3.12 on
 
     def writable(self) -> None:
         """The transport's queue is short again."""
