@@ -240,6 +240,8 @@ class GroupCoordinator:
                 await shard.write_transactional_offsets(runtime, fitting, pairs, producer)
         finally:
             shard.remove_if_unused(runtime)
+        if len(fitting) == len(offsets):
+            return dict.fromkeys(offsets, ErrorCode.NONE)
         return {tp: ErrorCode.NONE if tp in fitting else refused.get(tp, OffsetMetadataTooLarge.code) for tp in offsets}
 
     def marker_appended(self, partition: int, offset: int) -> None:

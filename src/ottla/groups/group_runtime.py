@@ -36,6 +36,16 @@ from ottla.internal_topics.write_errors import coordinator_write_error
 from ottla.internal_topics.writer import PartitionWriter
 
 
+class _Timer:
+    """Holds a timer of a group. One that is set to a later time, as every heartbeat does, moves when it fires."""
+
+    __slots__ = ("armed_ms", "at_ms", "handle")
+
+    def __init__(self, at_ms: int, handle: asyncio.TimerHandle) -> None:
+        self.at_ms = self.armed_ms = at_ms
+        self.handle = handle
+
+
 class GroupRuntime:
     """Holds one group of this coordinator: its machine, offsets, timers and waiting requests.
 
@@ -51,7 +61,7 @@ class GroupRuntime:
         self._write_timeout_ms = write_timeout_ms
         self._tickets = count()
         self._answers: dict[int, asyncio.Future[Answer]] = {}
-        self._timers: dict[Hashable, asyncio.TimerHandle] = {}
+        self._timers: dict[Hashable, _Timer] = {}
         self._storing: dict[tuple[Machine, int], asyncio.TimerHandle] = {}  # by store: the timeout of its write
         self._owed: list[KeyValue] = []  # records of a replaced machine that could not be written
         self._last_stores: dict[Machine, int] = {}  # of replaced machines: the write that replaces their records
@@ -124,9 +134,7 @@ class GroupRuntime:
                 if waiting is not None and not waiting.done():
                     waiting.set_result(answer)
             case SetTimer(timer, at_ms):
-                self._cancel(timer)
-                delay_s = max(0, at_ms - now.ms) / 1000
-                self._timers[timer] = asyncio.get_running_loop().call_later(delay_s, self._fire, timer, at_ms)
+                self._set_timer(timer, at_ms, now.ms)
             case CancelTimer(timer):
                 self._cancel(timer)
             case Store():
@@ -143,19 +151,34 @@ class GroupRuntime:
                 assert_never(output)
 
     def _cancel_timers(self) -> None:
-        for handle in self._timers.values():
-            handle.cancel()
+        for pending in self._timers.values():
+            pending.handle.cancel()
         self._timers.clear()
 
-    def _cancel(self, timer: Hashable) -> None:
-        handle = self._timers.pop(timer, None)
-        if handle is not None:
-            handle.cancel()
+    def _set_timer(self, timer: Hashable, at_ms: int, now_ms: int) -> None:
+        pending = self._timers.get(timer)
+        if pending is not None and pending.armed_ms <= at_ms:
+            pending.at_ms = at_ms
+        else:
+            self._cancel(timer)
+            self._arm(timer, at_ms, now_ms)
 
-    def _fire(self, timer: Hashable, at_ms: int) -> None:
-        del self._timers[timer]
+    def _arm(self, timer: Hashable, at_ms: int, now_ms: int) -> None:
+        handle = asyncio.get_running_loop().call_later(max(0, at_ms - now_ms) / 1000, self._fire, timer)
+        self._timers[timer] = _Timer(at_ms, handle)
+
+    def _cancel(self, timer: Hashable) -> None:
+        pending = self._timers.pop(timer, None)
+        if pending is not None:
+            pending.handle.cancel()
+
+    def _fire(self, timer: Hashable) -> None:
+        fired = self._timers.pop(timer)
         # The loop's clock and ours may differ by rounding; a timer that fired is due.
-        self.feed(TimerFired(timer), at_least_ms=at_ms)
+        if fired.at_ms > fired.armed_ms:
+            self._arm(timer, fired.at_ms, max(fired.armed_ms, round(self._clock.monotonic() * 1000)))
+        else:
+            self.feed(TimerFired(timer), at_least_ms=fired.at_ms)
 
     def _store(self, machine: Machine, output: Store) -> None:
         self.in_log = True
