@@ -6,7 +6,7 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 from ottla.broker.add_partitions_to_txn import AddPartitionsToTxnManager, TransactionVerification
@@ -27,6 +27,7 @@ from ottla.storage.log.flush import FlushJob
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.log.pending_flush import PendingFlush
 from ottla.storage.log.segment import Segment
+from ottla.storage.log.truncation import TruncationSync
 from ottla.storage.state import producer_snapshots, producer_state_manager
 from ottla.storage.state.leader_epochs import LeaderEpochs
 from ottla.storage.state.producer_snapshots import ProducerSnapshots
@@ -147,16 +148,14 @@ def _says_done(job: FlushJob) -> None:
     job.is_done = True
 
 
-@contextmanager
-def _on_a_lying_disk(log: PartitionLog, offset: int) -> Iterator[None]:
-    del offset
-    disk = log.files
-    assert isinstance(disk, SimDisk)
-    honest, disk.lies = disk.lies, True
-    try:
-        yield
-    finally:
-        disk.lies = honest
+def _flushed_offset(log: PartitionLog) -> int:
+    return log.flushed_offset
+
+
+def _ends_without_a_checkpoint(log: PartitionLog) -> Iterator[None]:
+    log.truncation_count += 1
+    log.recovery_limit = None
+    return iter(())
 
 
 @contextmanager
@@ -360,7 +359,7 @@ BUGS: tuple[Bug, ...] = (
     bug("segments-after-a-truncation-kept", "recovery truncates a segment and keeps the later ones", "crash tests of rolls",
         Patch(log_recovery, "delete_from", does())),
     bug("recovery-not-synced", "what survived a kill counts as durable although only the system holds it",
-        "crash tests of stops", Patch(PartitionLog, "begin_flush_after_recovery", does())),
+        "crash tests of stops", Patch(LogDirectory, "_flush_recovered", does())),
     bug("clean-marker-left", "the clean marker is read and not taken away", "crash tests of stops",
         Patch(LogDirectory, "_load", _believes_the_marker)),
     bug("producers-not-replayed", "recovery loads the newest snapshot and does not replay the batches after it",
@@ -391,14 +390,14 @@ BUGS: tuple[Bug, ...] = (
         Patch(PartitionLog, "mark_created", lambda original: lambda of, *paths: original(of))),
     # Cutting
     bug("truncation-not-synced", "a truncation leaves the sync to the next flush", "crash tests of truncations",
-        Patch(PartitionLog, "_truncate_suffix", within(_on_a_lying_disk)), quick=False),
+        Patch(TruncationSync, "run", does()), quick=False),
     bug("epochs-not-cut", "leader epochs outlive the records that a truncation takes", "crash tests of epochs",
         Patch(PartitionLog, "_truncate_suffix", _keeps_the_epochs), quick=False),
     bug("high-watermark-above-end", "a truncation leaves the high watermark where it was", "log against list",
         Patch(PartitionLog, "_truncate_suffix", _keeps_high_watermark)),
     bug("recovery-point-not-lowered", "a truncation leaves the recovery point above the new end",
-        "crash tests of truncations", Patch(PartitionLog, "_lower_recovery_point", does()),
-        Patch(PartitionLog, "_checkpoint_truncation", does()), quick=False),
+        "crash tests of truncations", Patch(PartitionLog, "recovery_point", lambda _: cast("Callable[..., Any]", property(_flushed_offset))),
+        Patch(PartitionLog, "_end_truncation", lambda _: _ends_without_a_checkpoint), quick=False),
     bug("log-start-not-kept", "DeleteRecords moves the start in memory only", "crash tests of deletions",
         Patch(LogDirectory, "begin_checkpoint", within(_with_start_zero)), quick=False),
     bug("undurable-segment-retained-away", "retention takes segments above the high watermark", "log against list",

@@ -13,9 +13,10 @@ from ottla.core.errors import KafkaError
 from ottla.core.executors import Job
 from ottla.replication.commit import GroupCommit
 from ottla.replication.config import ReplicationConfig
+from ottla.replication.fetch_data_info import FetchDataInfo
 from ottla.replication.follower_state import FetchPosition
 from ottla.replication.isr_changes import IsrChange
-from ottla.replication.partition import FetchDataInfo, Partition
+from ottla.replication.partition import Partition
 from ottla.replication.replication_context import ReplicationContext
 from ottla.storage.config import LogConfig
 from ottla.storage.log.partition_log import PartitionLog

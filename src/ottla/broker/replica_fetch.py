@@ -30,7 +30,8 @@ from ottla.core.errors import (
     UnknownTopicId,
 )
 from ottla.net.connection import PendingResponse
-from ottla.replication.partition import FetchDataInfo, Partition
+from ottla.replication.fetch_data_info import FetchDataInfo
+from ottla.replication.partition import Partition
 from ottla.wire.hot.fetch import (
     NO_EPOCH_END,
     NO_LEADER,

@@ -40,7 +40,7 @@ class InternalTopic:
 
     def is_offline(self, partition: int) -> bool:
         """Return whether the partition is offline."""
-        return self._replicas.is_offline(self.topic, partition)
+        return self._replicas.is_offline(self.topic, partition) or self._replicas.is_held(self.topic, partition)
 
     def leader_epoch(self, partition: int) -> int:
         """Return the leader epoch of a partition that this broker leads. Raises KafkaError."""

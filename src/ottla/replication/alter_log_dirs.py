@@ -42,6 +42,8 @@ LAST_BYTES = 4 * CHUNK_BYTES
 
 RETRY_SECONDS = 1.0
 RETRY_SECONDS_MAX = 60.0
+TRUNCATION_SECONDS = 0.01
+"""Pause while the log is being truncated."""
 THROTTLE_CHECK_SECONDS = 1.0  # a changed limit has an effect after this time
 _UNKNOWN = -1
 
@@ -84,6 +86,11 @@ class LogDirMove:
             and self.source.health.failure is None
             and self.target.health.failure is None
         )
+
+    @property
+    def is_truncating(self) -> bool:
+        """Whether the log is being truncated, or waits for it: its truncation would go on after a replacement."""
+        return self.partition.is_truncating or self.current.is_truncating
 
 
 class AlterLogDirs:
@@ -193,6 +200,9 @@ class AlterLogDirs:
             await self._flush(move)
             if not move.is_active:
                 return 0
+        if move.is_truncating:
+            await asyncio.sleep(TRUNCATION_SECONDS)
+            return 0
         self._follow(move)
         region = _region(current, future)
         if region is not None:
@@ -274,6 +284,8 @@ class AlterLogDirs:
     def _replace(self, move: LogDirMove) -> None:
         """Copy the rest and replace the log. Nothing happens if too much has come. Raises KafkaError and OSError."""
         current, future, partition = move.current, move.future, move.partition
+        if move.is_truncating:
+            return
         copied = 0
         self._follow(move)
         while (region := _region(current, future)) is not None:

@@ -23,6 +23,7 @@ from typing import Protocol
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
 from ottla.core.executors import Executor
+from ottla.replication.truncations import Truncations
 from ottla.storage.log.flush import DirectoryHealth, FlushJob
 
 RETRY_SECONDS = 0.25
@@ -159,7 +160,9 @@ class GroupCommit:
         clock: Clock,
         check_present: Callable[[], None] = _nothing,
         on_missing: Callable[[Flushable, StorageError], None] = _ignore,
+        truncations: Truncations | None = None,
     ) -> None:
+        self.truncations = truncations  # of the same directory; without it logs are truncated on the loop
         self._on_missing = on_missing  # the files of one partition were removed
         self.clock = clock
         self.check_present = check_present  # raises OSError: an fsync of files that were removed proves nothing
@@ -234,7 +237,9 @@ class GroupCommit:
         self._is_draining = False
 
     async def close(self) -> None:
-        """Drain and stop the executor. What is due later is left to the close of the logs."""
+        """Drain and stop the executors. What is due later is left to the close of the logs."""
+        if self.truncations is not None:
+            await self.truncations.close()
         for timer in self._timers.values():
             timer.cancel()
         if self._retry is not None:

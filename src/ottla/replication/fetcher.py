@@ -120,6 +120,10 @@ class FetchedPartition(SyncListener):
         """Go on: everything in the log is durable."""
         self.fetcher.synced(self)
 
+    def truncation_ended(self, error: Exception | None) -> None:
+        """Go on at the new end, or later where the disk refused the truncation."""
+        self.fetcher.truncated(self, error)
+
 
 class ReplicaFetcher(FetchListener):
     """Fetches some partitions from one leader."""
@@ -203,6 +207,14 @@ class ReplicaFetcher(FetchListener):
         else:
             self._is_flush_slow = False
             self._continue()
+
+    def truncated(self, each: FetchedPartition, error: Exception | None) -> None:
+        """The truncation of a partition has ended."""
+        if self._partitions.get((each.topic_id, each.index)) is not each:
+            return
+        if error is not None:
+            self._not_truncated(each, error)
+        self._touch(each)
 
     def _touch(self, each: FetchedPartition) -> None:
         if self._partitions.get((each.topic_id, each.index)) is each:
@@ -480,7 +492,7 @@ class ReplicaFetcher(FetchListener):
             self._syncing[each] = None
 
     def _truncate_next(self) -> None:
-        """Truncate one partition in a turn of the loop: each waits for the disk several times."""
+        """Begin the truncation of one partition in a turn of the loop."""
         if self._is_closed:
             return
         each = next(iter(self._diverged))
@@ -498,7 +510,7 @@ class ReplicaFetcher(FetchListener):
             each.is_stopped = True
         self._touch(each)
 
-    def _not_truncated(self, each: FetchedPartition, error: StorageError) -> None:
+    def _not_truncated(self, each: FetchedPartition, error: Exception) -> None:
         log.warning("%s cannot be truncated: %s", each.partition.topic_partition, error)
         self._delay(each)
 

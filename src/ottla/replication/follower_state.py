@@ -15,6 +15,7 @@ class FetchState(Enum):
 
     FETCHING = 1  # everything in the log is durable
     SYNCING = 2  # a flush is to come or under way
+    TRUNCATING = 4  # the log is being truncated: nothing may be read or appended
     FAILED = 3  # it must not continue before a new term, or a restart
 
 
@@ -33,6 +34,10 @@ class SyncListener:
 
     def follower_synced(self) -> None:
         """Called when everything in the partition's log is durable, or will not be in this term."""
+        raise NotImplementedError
+
+    def truncation_ended(self, error: Exception | None) -> None:
+        """Called when the log is truncated, or was not: then it must be tried again."""
         raise NotImplementedError
 
 

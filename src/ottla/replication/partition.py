@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Protocol
 
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import (
@@ -34,15 +33,17 @@ from ottla.records.batch import HEADER_BYTES, BatchHeader
 from ottla.replication import partition_events as events
 from ottla.replication.commit import GroupCommit
 from ottla.replication.config import ReplicationConfig
+from ottla.replication.fetch_data_info import FetchDataInfo
 from ottla.replication.follower_state import FetchPosition, FetchState, FollowerState
 from ottla.replication.isr_changes import REFUSED, AlteredPartition, IsrChange, Outcome
 from ottla.replication.leader_state import LeaderState
 from ottla.replication.replication_context import ReplicationContext
 from ottla.replication.throttle import is_throttled
-from ottla.replication.waiters import OffsetWaiters
+from ottla.replication.waiters import OffsetWaiters, PartitionWatcher
 from ottla.storage.config import LogConfig
 from ottla.storage.log.flush import FlushJob
 from ottla.storage.log.partition_log import AppendInfo, AppendOrigin, PartitionLog
+from ottla.storage.log.truncation import Truncation, run_truncation
 from ottla.storage.state.leader_epochs import UNDEFINED, EpochEnd
 from ottla.storage.state.producer_state_manager import VerificationGuard
 from ottla.storage.state.transactions import AbortedTransaction, Marker, MarkerType, build_marker
@@ -51,53 +52,20 @@ FIRST_VERSION_WITH_EPOCH_BUMP = 2  # of transactions (KIP-890)
 ANY_EPOCH = -1  # what a client sends that does not track epochs (KIP-320)
 
 
-class FetchDataInfo:
-    """The result of a read: a region of a file, not bytes, and the partition's offsets at that moment."""
-
-    __slots__ = ("aborted", "high_watermark", "last_stable_offset", "log_start_offset", "region")
-
-    def __init__(
-        self,
-        region: FileRegion | None,
-        high_watermark: int,
-        last_stable_offset: int,
-        log_start_offset: int,
-        aborted: Sequence[AbortedTransaction] | None,
-    ) -> None:
-        self.region = region
-        self.high_watermark = high_watermark
-        self.last_stable_offset = last_stable_offset
-        self.log_start_offset = log_start_offset
-        self.aborted = aborted  # for readers of committed records: the transactions to skip
-
-
-class PartitionWatcher(Protocol):
-    """Who waits for a change of a partition, maybe of several."""
-
-    def partition_changed(self, partition: Partition) -> None:
-        """Called at each move of the high watermark, the log start or the leader. Must not raise."""
-        ...
-
-
 class Partition:
     """A replica on this broker. All its state is touched on the loop only."""
 
     __slots__ = (
         "_commit", "_context", "_counted_replicas", "_has_followers", "_is_corrupt", "_removed", "failed", "follower",
-        "internal", "is_serving", "isr", "last_unclean_epoch", "leader", "leader_epoch", "leader_state", "log",
-        "node_id", "partition_epoch", "replica_watchers", "replicas", "topic_partition", "waiters", "watchers",
+        "held_view", "internal", "is_serving", "is_truncating", "isr", "last_unclean_epoch", "leader", "leader_epoch",
+        "leader_state", "log", "node_id", "partition_epoch", "replica_watchers", "replicas", "topic_partition",
+        "waiters", "watchers",
     )  # fmt: skip
 
     def __init__(
-        self,
-        log: PartitionLog,
-        view: PartitionView,
-        *,
-        node_id: int,
-        commit: GroupCommit,
-        context: ReplicationContext | None = None,
-        is_corrupt: bool = False,
-    ) -> None:
+        self, log: PartitionLog, view: PartitionView, *, node_id: int, commit: GroupCommit,
+        context: ReplicationContext | None = None, is_corrupt: bool = False,
+    ) -> None:  # fmt: skip
         self.log = log
         self._is_corrupt = is_corrupt  # as a follower it fetches all records again
         self.topic_partition: TopicPartition = log.topic_partition
@@ -121,6 +89,8 @@ class Partition:
         self.failed: StorageError | None = None  # the disk lost what was written: only a restart may begin again
         self._removed = False
         self.is_serving = False  # as leader; if it is not, `check_serving` raises the reason
+        self.is_truncating = False  # off the loop: nothing is read, appended or fetched meanwhile
+        self.held_view: PartitionView | None = None  # of a term as leader, which begins after the truncation
         self.apply(view)
 
     # ---- Role
@@ -141,14 +111,22 @@ class Partition:
         self.last_unclean_epoch = view.last_unclean_epoch
         self._counted_replicas = len(view.replicas) - len(view.adding)
         if is_new_term:
-            if view.leader == self.node_id:
-                self._become_leader(view, continues=continues)
-            else:
+            self.held_view = None
+            if view.leader != self.node_id:
                 self._become_follower(view)
+            elif self.is_truncating:
+                self.follower, self.held_view = None, view
+            else:
+                self._become_leader(view, continues=continues)
+        elif self.held_view is not None:
+            self.held_view = view
         elif is_newer and self.leader_state is not None:
             self._withdraw_isr_change()
             self.leader_state.follow(view)
         self._refetch_if_contradictory(view)
+        self._role_applied()
+
+    def _role_applied(self) -> None:
         if self.leader_state is not None:
             self._has_followers = bool(self.leader_state.followers)
             if self.failed is None:
@@ -183,7 +161,9 @@ class Partition:
                 return
             is_durable = self.durable_end == self.log.end_offset
             self.follower = FollowerState(is_durable=is_durable)
-            if not is_durable:
+            if self.is_truncating:
+                self.follower.fetch_state = FetchState.TRUNCATING
+            elif not is_durable:
                 self._commit.schedule(self)
 
     def _remove_corrupt_log(self) -> bool:
@@ -198,12 +178,15 @@ class Partition:
 
     def _end_term(self) -> None:
         """This broker leads no longer: fail those who wait, wake readers."""
-        self.is_serving = False
-        self._withdraw_isr_change()
-        self.leader_state, self._has_followers = None, False
-        self._context.lagging.pop(self, None)
+        self._drop_leader_state()
         self.waiters.fail(self._not_leader())
         self._notify_replica_watchers()
+
+    def _drop_leader_state(self) -> None:
+        self.is_serving = False
+        self._withdraw_isr_change()
+        self._context.lagging.pop(self, None)
+        self.leader_state, self._has_followers = None, False
 
     def check_offsets(self) -> None:
         """Take the replica out of service if its offsets contradict each other: it would lose or invent records."""
@@ -223,7 +206,7 @@ class Partition:
     def reconfigure(self, config: LogConfig) -> None:
         """The topic's settings have changed. Those of durability count for what was written before, too."""
         self.log.reconfigure(config)
-        if self.log.end_offset > self.log.flushed_offset:
+        if self.log.end_offset > self.log.flushed_offset and not self.is_truncating:
             if config.durability == "fsync":
                 follower = self.follower
                 if follower is not None and follower.fetch_state is FetchState.FETCHING:
@@ -249,12 +232,11 @@ class Partition:
     def remove(self) -> None:
         """The topic is deleted or the replica moved: fail all who wait."""
         self._removed = True
-        self.is_serving = False
+        self._abandon_truncation()
         self._context.contradictory.pop(self, None)
         self._commit.forget(self)
-        self._withdraw_isr_change()
-        self._context.lagging.pop(self, None)
-        self.leader_state, self.follower, self._has_followers = None, None, False
+        self._drop_leader_state()
+        self.follower = None
         self.waiters.fail(NotLeaderOrFollower("the partition has been removed"))
         self._notify_watchers()
         self._notify_replica_watchers()
@@ -283,7 +265,7 @@ class Partition:
             if leader_epoch < self.leader_epoch:
                 raise FencedLeaderEpoch(leader_id=self.leader, leader_epoch=self.leader_epoch)
             raise UnknownLeaderEpoch
-        if not self.leads:
+        if not self.leads or self.held_view is not None:
             raise self._not_leader()
 
     def _not_leader(self) -> NotLeaderOrFollower:
@@ -379,10 +361,8 @@ class Partition:
     def fail_flush(self, error: StorageError) -> None:
         """The disk lost what was written: stop serving. Only a restart, which scans the files, may begin again."""
         self.failed = error
-        self.is_serving = False
-        self._withdraw_isr_change()
-        self._context.lagging.pop(self, None)
-        self.leader_state, self._has_followers = None, False
+        self._abandon_truncation()
+        self._drop_leader_state()
         self._fail_follower()
         self.waiters.fail(error)
         self._notify_watchers()
@@ -427,17 +407,9 @@ class Partition:
     # ---- Followers
 
     def read_for_replica(
-        self,
-        replica: tuple[int, int],
-        *,
-        fetch_offset: int,
-        last_fetched_epoch: int,
-        current_leader_epoch: int,
-        log_start_offset: int,
-        max_bytes: int,
-        at_least_one: bool,
-        now_s: float,
-    ) -> FetchDataInfo | EpochEnd:
+        self, replica: tuple[int, int], *, fetch_offset: int, last_fetched_epoch: int, current_leader_epoch: int,
+        log_start_offset: int, max_bytes: int, at_least_one: bool, now_s: float,
+    ) -> FetchDataInfo | EpochEnd:  # fmt: skip
         """Serve the fetch of a follower, which confirms by it that it has everything below `fetch_offset`.
 
         `replica` is its node id and broker epoch. Returns an EpochEnd where its log diverges from this one: it must
@@ -485,11 +457,9 @@ class Partition:
         log, quota = self.log, self._context.leader_quota
         throttled = log.config.leader_throttled_replicas
         is_limited = bool(throttled) and node_id not in self.isr
-        if is_limited and is_throttled(throttled, self.topic_partition.partition, self.node_id):
-            if quota.wait_s(now_s):
-                return None
-        else:
-            is_limited = False
+        is_limited = is_limited and is_throttled(throttled, self.topic_partition.partition, self.node_id)
+        if is_limited and quota.wait_s(now_s):
+            return None
         try:
             region = log.read(fetch_offset, max_bytes=max_bytes, end_offset=log.end_offset, at_least_one=at_least_one)
         except OSError as error:
@@ -625,14 +595,7 @@ class Partition:
 
         It is repeated until both agree on an epoch (KIP-279). Return False if it must not be done: see `truncate`.
         """
-        log = self.log
-        ours = log.epochs.end_offset(min(leader_end.epoch, log.epochs.latest), log_end_offset=log.end_offset)
-        if ours.epoch == UNDEFINED:
-            target = leader_end.end_offset
-        elif ours.epoch == leader_end.epoch:
-            target = min(leader_end.end_offset, ours.end_offset)
-        else:
-            target = ours.end_offset
+        target = self.log.epochs.truncation_offset(leader_end, log_end_offset=self.log.end_offset)
         return self.truncate(target)
 
     def truncate(self, offset: int) -> bool:
@@ -646,22 +609,64 @@ class Partition:
             events.log_refused_truncation(self, offset)
             self._fail_follower()
             return False
-        if offset < log.end_offset:
-            events.log_truncation(self, offset)
-        try:
-            log.truncate_to(offset)
-        except CorruptMessage as error:  # in the midst of it: the log is neither as before nor truncated
-            self._context.contradictory[self] = None
-            self.fail_flush(StorageError(events.log_failed_truncation(self, offset, error)))
-            return False
-        self._sync_follower()
-        return True
+        if offset >= log.end_offset:
+            log.truncate_to(offset)  # epochs without records: nothing waits for the disk
+            self._sync_follower()
+            return True
+        events.log_truncation(self, offset)
+        self._truncate_log(log.truncation(offset))
+        return self.failed is None
 
     def restart_log_at(self, offset: int) -> None:
         """Begin the log at the leader's start, which is above the end of this one: no record of both remains."""
         events.log_truncation(self, offset)
-        self.log.truncate_fully_and_start_at(offset)
-        self._sync_follower()
+        self._truncate_log(self.log.full_truncation(offset))
+
+    def _truncate_log(self, steps: Truncation) -> None:
+        """Run the steps of a truncation: off the loop, with the partition out of use until the last one."""
+        truncations, follower = self._commit.truncations, self.follower
+        if truncations is None:
+            try:
+                run_truncation(steps, self.log.checkpoint)
+                self._sync_follower()
+            except CorruptMessage as error:
+                self.truncation_ended(error)
+            return
+        assert follower is not None
+        assert not self.is_truncating
+        follower.fetch_state = FetchState.TRUNCATING
+        follower.leader_high_watermark = follower.leader_log_start = -1
+        self.is_truncating = True
+        self._commit.forget(self)
+        truncations.add(self, steps)
+
+    def truncation_ended(self, error: Exception | None) -> None:
+        """Go on: as the leader of a term that began meanwhile, or as a follower.
+
+        After an error nothing was truncated, or the log is neither as before nor truncated: it goes out of service.
+        """
+        log, held, follower = self.log, self.held_view, self.follower
+        self.is_truncating, self.held_view = False, None
+        if log.health.failure is not None:
+            self.fail_flush(StorageError(log.health.failure))
+        elif error is not None and (log.is_truncating or not isinstance(error, StorageError)):
+            self._context.contradictory[self] = None
+            self.fail_flush(StorageError(events.log_failed_truncation(self, error)))
+            if held is not None:
+                self._context.leads(self)  # and refuses what a coordinator asks
+        elif held is not None:
+            self._become_leader(held, continues=False)
+            self._role_applied()
+            self._context.leads(self)
+        elif follower is not None:
+            self._sync_follower()
+            if follower.fetcher is not None:
+                follower.fetcher.truncation_ended(error)
+
+    def _abandon_truncation(self) -> None:
+        if self.is_truncating and self._commit.truncations is not None:
+            self._commit.truncations.abandon(self)
+        self.is_truncating, self.held_view = False, None
 
     def _sync_follower(self) -> None:
         follower = self.follower

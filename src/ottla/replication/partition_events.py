@@ -60,9 +60,9 @@ def log_contradiction(partition: Partition) -> str:
     return text
 
 
-def log_failed_truncation(partition: Partition, offset: int, error: Exception) -> str:
-    """Log that a follower's log is corrupt where it is to be truncated; returns the message."""
-    text = f"{partition.topic_partition} cannot be truncated to offset {offset}, its log is corrupt: {error}. "
+def log_failed_truncation(partition: Partition, error: Exception) -> str:
+    """Log that a follower's log is neither as before nor truncated: it is corrupt there; returns the message."""
+    text = f"{partition.topic_partition} cannot be truncated, its log is corrupt or half truncated: {error}. "
     text += _advice(partition)
     logger.critical(text)
     return text

@@ -37,6 +37,7 @@ from ottla.replication.isr_changes import AlterPartitionSender
 from ottla.replication.last_run import LastRun
 from ottla.replication.partition import ANY_EPOCH, Partition
 from ottla.replication.replication_context import ReplicationContext
+from ottla.replication.truncations import Truncations
 from ottla.replication.view_changes import changed_partitions, gone_topic, is_small
 from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.directories.log_directory import NAME_CHARS_MAX, LogDirectory, future_directory_name
@@ -116,6 +117,7 @@ class Replicas:
         self._isr_check: asyncio.Task[None] | None = None
         self._broker_epoch = -1  # of this broker's last registration
         self.context = ReplicationContext(clock, self._config)
+        self.context.leads = self._leads
         self._is_loaded = False
         self._offline: dict[TopicPartition, _Offline] = {}
         self._lost: list[str] = []  # to be named in one line
@@ -125,14 +127,17 @@ class Replicas:
         self._retry: asyncio.TimerHandle | None = None
         self._commits: dict[LogDirectory, GroupCommit] = {}
         for directory in directories.opened:
-            self._commits[directory] = GroupCommit(
-                directory.health,
-                executor=make_executor(f"group-commit {directory.health.name}", self._loop.call_soon_threadsafe),
-                clock=clock,
-                check_present=directory.lock.check_linked,
-                on_missing=self._log_is_missing,
-            )
+            self._commits[directory] = self._group_commit(directory, make_executor)
             directory.health.on_failure = partial(self._pass_failure_to_loop, directory)
+
+    def _group_commit(self, directory: LogDirectory, make_executor: MakeExecutor) -> GroupCommit:
+        health, post = directory.health, self._loop.call_soon_threadsafe
+        executor = make_executor(f"truncation {health.name}", post)
+        return GroupCommit(
+            health, executor=make_executor(f"group-commit {health.name}", post), clock=self._clock,
+            check_present=directory.lock.check_linked, on_missing=self._log_is_missing,
+            truncations=Truncations(directory.begin_checkpoint, health, executor),
+        )  # fmt: skip
 
     def continue_after(self, last_run: LastRun) -> None:
         """Lead no partition in a term of the last run. Call before the first snapshot."""
@@ -197,6 +202,10 @@ class Replicas:
     def is_offline(self, topic: str, partition: int) -> bool:
         """Whether this broker has the replica and cannot serve it."""
         return bool(self._offline) and TopicPartition(topic, partition) in self._offline
+
+    def is_held(self, topic: str, partition: int) -> bool:
+        """Whether this broker leads the partition only after a truncation that runs has ended."""
+        return (found := self._by_name.get((topic, partition))) is not None and found.held_view is not None
 
     @property
     def offline_partitions(self) -> Collection[TopicPartition]:
@@ -716,6 +725,9 @@ class Replicas:
                 self._commits[directory].forget(partition)
                 directory.lose_log(topic_partition)
         self._go_offline(topic_partition, error.message)
+
+    def _leads(self, partition: Partition) -> None:
+        self._on_availability(partition.topic_partition, True)
 
     def _stop_fetching(self, partition: Partition) -> None:
         if self._fetchers is not None:

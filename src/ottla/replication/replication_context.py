@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from ottla.coordination.view import BrokerInfo
@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 _NO_BROKERS: Mapping[int, BrokerInfo] = {}
 
 
+def _ignore(partition: Partition) -> None:
+    """Nothing depends on its role."""
+
+
 class ReplicationContext:
     """One for each broker."""
 
     __slots__ = (
         "alter_log_dirs_quota", "brokers", "clock", "contradictory", "follower_quota", "isr_changes", "lag_max_s",
-        "lagging", "leader_quota",
+        "lagging", "leader_quota", "leads",
     )  # fmt: skip
 
     def __init__(self, clock: Clock, config: ReplicationConfig) -> None:
@@ -35,6 +39,7 @@ class ReplicationContext:
         self.isr_changes = IsrChanges()
         # Led partitions with a follower that is not at the log end or not in sync. The others need no ISR check.
         self.lagging: dict[Partition, None] = {}
+        self.leads: Callable[[Partition], None] = _ignore  # called with one that leads after its truncation has ended
         self.contradictory: dict[Partition, None] = {}  # out of service, because their offsets contradict each other
 
     def configure(self, config: ReplicationConfig) -> None:

@@ -10,7 +10,18 @@ from __future__ import annotations
 
 import asyncio
 from heapq import heappop, heappush
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from ottla.replication.partition import Partition
+
+
+class PartitionWatcher(Protocol):
+    """Who waits for a change of a partition, maybe of several."""
+
+    def partition_changed(self, partition: Partition) -> None:
+        """Called at each move of the high watermark, the log start or the leader. Must not raise."""
+        ...
 
 
 class OffsetWaiter(Protocol):

@@ -17,9 +17,9 @@ from ottla.client.errors import CannotConnect
 from ottla.core.error_codes import ErrorCode
 from ottla.core.errors import NetworkException
 from ottla.replication.config import ReplicationConfig
+from ottla.replication.fetch_data_info import FetchDataInfo
 from ottla.replication.fetcher import FetchedPartition, ReplicaFetchers
 from ottla.replication.follower_state import FetchState
-from ottla.replication.partition import FetchDataInfo
 from ottla.storage.config import LogConfig
 from ottla.storage.state.leader_epochs import EpochEnd
 from ottla.testing.sim_loop import simulate

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from ottla.coordination.view import PartitionView
 from ottla.replication.commit import GroupCommit
-from ottla.replication.partition import FetchDataInfo, Partition
+from ottla.replication.fetch_data_info import FetchDataInfo
+from ottla.replication.partition import Partition
 from ottla.storage.log.partition_log import AppendOrigin, PartitionLog
 from ottla.testing.sim_disk import SimDisk
 from tests.support.storage import NOW_MS, TP, StillClock, batch, marker, open_directory

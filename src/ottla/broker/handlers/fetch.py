@@ -254,6 +254,8 @@ class DelayedFetch(DelayedOperation):
             return
         if leader_epoch not in (ANY_EPOCH, partition.leader_epoch):
             partition.check_serving(leader_epoch)
+        if partition.is_truncating:
+            raise OffsetNotAvailable("the follower's log is being truncated")
         if partition.high_watermark < fetch_offset <= partition.log.end_offset:
             raise OffsetNotAvailable(f"the follower's high watermark is {partition.high_watermark}")
 

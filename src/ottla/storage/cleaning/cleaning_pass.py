@@ -45,7 +45,7 @@ class CleaningPass:
             return "its directory is offline"
         if log.directory != self.plan.directory:
             return "it was deleted"
-        if log.truncation_count != self._cuts:
+        if log.truncation_count != self._cuts or log.is_truncating:
             return "it was truncated"
         if not log.config.is_compacted:
             return "it is no longer to be compacted"

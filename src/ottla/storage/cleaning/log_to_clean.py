@@ -34,6 +34,8 @@ class LogToClean(NamedTuple):
 
 def log_to_clean(log: PartitionLog, cleaned_offset: int | None, *, now_ms: int) -> LogToClean | None:
     """What there is to clean in a log that compaction has come to `cleaned_offset` in; None if nothing."""
+    if log.is_truncating:
+        return None
     first_dirty = log.log_start_offset if cleaned_offset is None else cleaned_offset
     if not log.log_start_offset <= first_dirty <= log.end_offset:
         first_dirty = log.log_start_offset  # a checkpoint from before a deletion or a truncation

@@ -38,8 +38,10 @@ from ottla.storage.integrity.corruption import reports_of_lost_records
 from ottla.storage.integrity.metadata_backup import BackedUpFile, MetadataBackup, backup_of
 from ottla.storage.loading.loading_progress import LoadingProgress
 from ottla.storage.loading.log_loader import LogCheckpoint, LogLocation, create_empty_log, load_log
+from ottla.storage.loading.recovered_flush import RecoveredFlush
 from ottla.storage.log.deleted_files import DeletedFiles
 from ottla.storage.log.flush import DirectoryHealth, FlushJob
+from ottla.storage.log.future_log import truncate_copy
 from ottla.storage.log.partition_log import PartitionLog
 
 __all__ = ["DirectoryInUse", "ForeignDirectory", "LogDirectory", "cluster_id_of"]
@@ -236,14 +238,10 @@ class LogDirectory:
 
     def _flush_recovered(self, logs: Sequence[PartitionLog]) -> None:
         """Sync what recovery kept of some logs. Raises OSError, and StorageError if the directory is lost."""
-        begun: list[tuple[PartitionLog, FlushJob]] = []
-        for log in logs:
-            job = log.begin_flush_after_recovery()
-            if job is not None:
-                begun.append((log, job))
-        self._run(begun)
-        for log, job in begun:
-            log.complete_flush_after_recovery(job)
+        begun = [RecoveredFlush(log) for log in logs]
+        self._run([(flush.log, flush.job) for flush in begun if flush.job is not None])
+        for flush in begun:
+            flush.complete()
         for log in logs:
             log.is_recovered = False
             log.close_files()
@@ -430,7 +428,7 @@ class LogDirectory:
             self.corrupt_future_logs.discard(topic_partition)
         offset = self.uncertain_from.pop(topic_partition, None)
         if offset is not None:
-            future.truncate_to(max(offset, future.log_start_offset))
+            truncate_copy(future, max(offset, future.log_start_offset))
 
     def delete(self, log: PartitionLog) -> None:
         """Delete this log or future log, unless it is none of them any more. Raises StorageError."""
@@ -506,7 +504,7 @@ class LogDirectory:
         log = self.logs.pop(topic_partition)
         self.lost_logs[topic_partition] = LostLog(
             log.topic_id,
-            log.flushed_offset,
+            log.recovery_point,
             log.log_start_offset,
             log.high_watermark,
             self.cleaner_offsets.pop(topic_partition, None),
@@ -627,7 +625,7 @@ class LogDirectory:
             if tp not in self.future_logs:
                 self.cleaner_offsets[tp] = min(offset, self.logs[tp].end_offset)
         contents = {
-            names.RECOVERY_POINTS: {tp: log.flushed_offset for tp, log in logs},
+            names.RECOVERY_POINTS: {tp: log.recovery_point for tp, log in logs},
             names.LOG_STARTS: starts,
             names.HIGH_WATERMARKS: {tp: log.high_watermark for tp, log in logs},
             names.CLEANER_OFFSETS: dict(self.cleaner_offsets),

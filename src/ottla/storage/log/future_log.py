@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
+from ottla.core.errors import CorruptMessage
 from ottla.storage.log.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
 
 
 def truncate_to_common_prefix(future: PartitionLog, log: PartitionLog) -> None:
@@ -18,10 +23,19 @@ def truncate_to_common_prefix(future: PartitionLog, log: PartitionLog) -> None:
         end_offset = theirs.end_offset if theirs.epoch == epoch else start_offset
         if end_offset > start_offset:
             if end_offset < future.end_offset:
-                future.truncate_to(end_offset)
+                truncate_copy(future, end_offset)
             return
-        future.truncate_to(start_offset)
-    future.truncate_to(min(future.end_offset, future.high_watermark, log.end_offset))
+        truncate_copy(future, start_offset)
+    truncate_copy(future, min(future.end_offset, future.high_watermark, log.end_offset))
+
+
+def truncate_copy(future: PartitionLog, offset: int) -> None:
+    """Truncate a future log; one that is corrupt there becomes empty, and is copied again. Raises StorageError."""
+    try:
+        future.truncate_to(offset)
+    except CorruptMessage as error:
+        logger.warning("the copy of %s is corrupt and is made again: %s", future.topic_partition, error)
+        future.truncate_fully_and_start_at(future.log_start_offset)
 
 
 def has_all_of(future: PartitionLog, log: PartitionLog) -> bool:
@@ -30,6 +44,7 @@ def has_all_of(future: PartitionLog, log: PartitionLog) -> bool:
         future.end_offset == future.flushed_offset == log.end_offset
         and future.log_start_offset == log.log_start_offset
         and not future.is_dirty
+        and not future.is_truncating
     )
 
 

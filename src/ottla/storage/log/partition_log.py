@@ -8,7 +8,8 @@ Holds after every public call:
 
     log_start_offset <= end_offset,  flushed_offset <= end_offset
 
-Nothing here waits and nothing is locked: all of it runs on the loop's thread, except `FlushJob.run`.
+Nothing here waits and nothing is locked: all of it runs on the loop's thread, except `FlushJob.run` and
+`TruncationSync.run`.
 
 Truncation renames files out of the way at once and removes them later, so that readers finish. What is removed from the
 end is synced before anything else happens: if a power cut undid the truncation, batches of the old and of the new
@@ -41,6 +42,7 @@ from ottla.storage.log.retention import deletable, jitter_ms, roll_is_due
 from ottla.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
 from ottla.storage.log.segment_list import SegmentList
 from ottla.storage.log.timestamp_lookup import TimedOffset, TimestampLookup
+from ottla.storage.log.truncation import Truncation, TruncationSync, run_truncation
 from ottla.storage.state.leader_epochs import EpochEnd, LeaderEpochs
 from ottla.storage.state.producer_snapshots import ProducerSnapshots
 from ottla.storage.state.producer_state_manager import (
@@ -70,8 +72,8 @@ class PartitionLog:
     __slots__ = (
         "_checkpoints", "_may_have_aborted", "clean_end_offset", "clock", "config", "deleted_files", "directory",
         "end_offset", "epochs", "files", "flushed_offset", "health", "high_watermark", "in_cleaner_checkpoint",
-        "is_recovered", "log_start_offset", "pending_flush", "producers", "segment_list", "snapshots", "topic_id",
-        "topic_partition", "truncation_count",
+        "is_recovered", "log_start_offset", "pending_flush", "producers", "recovery_limit", "segment_list", "snapshots",
+        "topic_id", "topic_partition", "truncation_count",
     )  # fmt: skip
 
     def __init__(
@@ -117,6 +119,7 @@ class PartitionLog:
         self.pending_flush = PendingFlush(files)
         self.is_recovered = False  # loaded by a scan that found or changed what may not be on the disk yet
         self.truncation_count = 0  # a flush that began before a truncation does not cover what was written after it
+        self.recovery_limit: int | None = None  # while a truncation runs: recovery must not begin above it
         self.segment_list = SegmentList(segments, epochs=epochs, log=self)
         self._set_roll_limits(self.active)
 
@@ -445,37 +448,68 @@ class PartitionLog:
 
     # ---- Truncation and retention
 
+    def checkpoint(self) -> None:
+        """Write the checkpoint files of the directory, here and now. Raises StorageError."""
+        self._checkpoints.checkpoint()
+
     def truncate_to(self, offset: int) -> None:
         """Remove every batch that reaches `offset` or is after it (a follower that diverged from its leader).
 
         Raises StorageError. An offset at or beyond the end removes only epochs that begin there: those of leaders that
         have not written, which the leader may not know.
         """
+        run_truncation(self.truncation(offset), self.checkpoint)
+
+    def truncation(self, offset: int) -> Truncation:
+        """Return the steps of `truncate_to`: its syncs may run in another thread, and other logs between them.
+
+        Until the last step nothing else may read, append to or flush this log (`is_truncating`). Raises StorageError.
+        """
         self.health.check()
         if offset >= self.end_offset:
             if self.epochs.truncate_from_end(offset):
                 self.pending_flush.write_epochs(self.directory, self.epochs)
             return
+        yield from self._begin_truncation(self.segment_list.from_offset(offset)[0].base_offset)
         try:
+            removed = self.segment_list.beginning_at_or_after(offset)
+            self._delete_segment_files(reversed(removed))
+            self.segment_list.drop_last(len(removed))
+            # If a crash undid the renames, a compacted log could accept the old segments as valid.
+            yield TruncationSync(self.files, None, self.directory if removed else None)
             self._truncate_suffix(offset)
+            yield TruncationSync(self.files, self.active.file, self.directory)
         except OSError as error:
             raise self.health.fail(f"truncation of {self.topic_partition}", error) from error
+        yield from self._end_truncation()
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Remove everything; the log is empty and begins at `offset` (a follower that ends below its leader's start).
 
         Raises StorageError.
         """
+        run_truncation(self.full_truncation(offset), self.checkpoint)
+
+    def full_truncation(self, offset: int) -> Truncation:
+        """Return the steps of `truncate_fully_and_start_at`, as `truncation` does. Raises StorageError."""
         self.health.check()
-        if self.flushed_offset > self.segment_list.first_base_offset:
-            self._lower_recovery_point(self.segment_list.first_base_offset)
+        yield from self._begin_truncation(self.segment_list.first_base_offset)
         try:
-            self.truncation_count += 1
             self._restart_at(offset)
-            self.files.sync_directory(self.directory)
-            self._checkpoint_truncation()
+            yield TruncationSync(self.files, None, self.directory)
         except OSError as error:
             raise self.health.fail(f"truncation of all of {self.topic_partition}", error) from error
+        yield from self._end_truncation()
+
+    @property
+    def is_truncating(self) -> bool:
+        """Whether a truncation has begun and not ended: its files and offsets may not fit together."""
+        return self.recovery_limit is not None
+
+    @property
+    def recovery_point(self) -> int:
+        """Where recovery has to begin after a crash."""
+        return self.flushed_offset if self.recovery_limit is None else min(self.flushed_offset, self.recovery_limit)
 
     def delete_records(self, before_offset: int) -> int:
         """DeleteRecords: the log begins at `before_offset`; returns the new start. Retention deletes the files later.
@@ -493,6 +527,8 @@ class PartitionLog:
 
     def delete_old_segments(self, now_ms: int) -> int:
         """Retention: delete the segments that may go now; how many went. Raises StorageError."""
+        if self.is_truncating:
+            return 0
         count = deletable(
             self.segments, self.config, log_start_offset=self.log_start_offset, high_watermark=self.high_watermark,
             end_offset=self.end_offset, now_ms=now_ms,
@@ -542,15 +578,8 @@ class PartitionLog:
         self.segment_list.replace(old, new)
 
     def _truncate_suffix(self, offset: int) -> None:
-        """Remove every batch that reaches `offset` or is after it. Raises OSError; StorageError, nothing changed."""
+        """Remove every batch of the active segment that reaches `offset` or is after it. Raises OSError."""
         flushed_offset = self.flushed_offset
-        self._lower_recovery_point(self.segment_list.from_offset(offset)[0].base_offset)
-        self.truncation_count += 1
-        removed = self.segment_list.beginning_at_or_after(offset)
-        self._delete_segment_files(reversed(removed))
-        self.segment_list.drop_last(len(removed))
-        if removed:  # if a crash undid the renames, a compacted log could accept the old segments as valid
-            self.files.sync_directory(self.directory)
         self._truncate_active(offset)
         self.pending_flush.forget_aborted(self.end_offset)
         if self.epochs.truncate_from_end(self.end_offset):
@@ -562,9 +591,6 @@ class PartitionLog:
         self.flushed_offset = min(flushed_offset, self.end_offset)
         self.high_watermark = min(self.high_watermark, self.end_offset)
         self._set_roll_limits(self.active)
-        self.active.file.sync()
-        self.files.sync_directory(self.directory)
-        self._checkpoint_truncation()
 
     def _truncate_active(self, offset: int) -> None:
         segment = self.active
@@ -606,21 +632,26 @@ class PartitionLog:
             self.deleted_files.rename_segment(segment, due_ms=due_ms)
         self.pending_flush.add_directories(self.directory)
 
-    def _lower_recovery_point(self, offset: int) -> None:
-        """Before a file is touched: the next start must scan what a crash leaves half removed. Raises StorageError."""
-        before = self.flushed_offset
-        self.flushed_offset = min(before, offset)
+    def _begin_truncation(self, first_changed: int) -> Truncation:
+        """Lower the recovery point, before a file is touched: the next start must scan what a crash leaves."""
+        limit, before = self.recovery_limit, self.recovery_point
+        self.truncation_count += 1  # now and at the end: what began meanwhile is overtaken, too
+        self.recovery_limit = min(before, first_changed)
+        if before <= first_changed and not self.pending_flush.has_uncheckpointed_truncation:
+            return  # the checkpoint files have nothing above it
         try:
-            self._checkpoints.checkpoint()
+            yield None
         except StorageError:
-            self.flushed_offset = before
+            self.recovery_limit = limit  # nothing has changed
             raise
 
-    def _checkpoint_truncation(self) -> None:
+    def _end_truncation(self) -> Truncation:
         """Note the lower recovery point on the disk, before anything written after the truncation counts."""
+        self.truncation_count += 1
+        self.recovery_limit = None
         self.pending_flush.has_uncheckpointed_truncation = True
         try:
-            self._checkpoints.checkpoint()
+            yield None
             self.pending_flush.has_uncheckpointed_truncation = False
         except StorageError:
             if self.health.failure is not None:  # otherwise the next flush begins with it
@@ -706,41 +737,6 @@ class PartitionLog:
         has_snapshot = self.snapshots.offsets[-1:] == [self.end_offset] or not self._needs_snapshot
         written = has_snapshot and all(file.is_written for file in indexes)
         return untouched and written
-
-    def begin_flush_after_recovery(self) -> FlushJob | None:
-        """Start the flush of what recovery kept, which may be in the system's memory only.
-
-        None if there is no space for small files: the log is synced without them then. Raises OSError, StorageError.
-        """
-        for segment in self.segments[:-1]:
-            if segment.is_dirty:  # one by one: there may be more of them than file handles
-                segment.file.sync()
-                segment.is_dirty = False
-                self.pending_flush.add_sealed([segment])
-        self.pending_flush.add_directories(self.directory, self.directory.parent)
-        if self.pending_flush.epochs_written != self.epochs.entries:
-            self.pending_flush.write_epochs(self.directory, self.epochs)
-        try:
-            return self.begin_flush()
-        except StorageError:
-            self._sync_without_small_files()
-            return None
-
-    def complete_flush_after_recovery(self, job: FlushJob) -> None:
-        """Complete the flush. Raises OSError, and StorageError if the directory is lost."""
-        try:
-            self.complete_flush(job)
-        except StorageError:
-            self._sync_without_small_files()
-        self.active.sync_is_awaited = True
-
-    def _sync_without_small_files(self) -> None:
-        """Sync the log; its small files wait until the disk has space for them."""
-        self.health.check()
-        self.active.file.sync()
-        self.files.sync_directory(self.directory)
-        self.files.sync_directory(self.directory.parent)
-        self.active.sync_is_awaited = True
 
     def close_files(self) -> None:
         """Close every descriptor."""

@@ -125,7 +125,7 @@ class Scrubber:
                     yield work
 
     def _work(self, log: PartitionLog, segment: Segment) -> ScrubTask | None:
-        if segment.is_dirty or not segment.size_bytes:
+        if segment.is_dirty or not segment.size_bytes or log.is_truncating:
             return None
         is_sealed = segment is not log.active
         end_offset = log.segment_list.end_of(segment.base_offset) if is_sealed else log.end_offset

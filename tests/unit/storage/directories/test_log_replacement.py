@@ -258,6 +258,35 @@ def test_a_copy_of_another_history_is_truncated_to_what_both_have() -> None:
     assert (scene.future.log_start_offset, scene.future.end_offset) == (40, 40)
 
 
+@pytest.mark.parametrize("is_uncertain", [False, True])
+def test_a_copy_that_is_corrupt_where_it_is_to_be_truncated_is_made_again(*, is_uncertain: bool) -> None:
+    scene = Replacement()
+    scene.future.close_files()
+    last = scene.future.segments[-1]
+    scene.disk.flip_bit(last.log_path, 8 * 140)  # in its second batch
+    at = last.base_offset + 1
+    if is_uncertain:
+        scene.b.uncertain_from[WEB] = at
+        scene.b.truncate_to_certain(WEB)
+    else:
+        scene.log.truncate_to(at)
+        scene.log.begin_epoch(9)
+        truncate_to_common_prefix(scene.future, scene.log)
+    assert scene.future.end_offset == scene.future.log_start_offset
+    assert not scene.future.is_truncating
+    copy(scene.log, scene.future)
+    scene.log.flush()
+    assert [value for _, value in everything(scene.run())] == [value for _, value in everything(scene.log)]
+
+
+def test_a_copy_that_is_half_truncated_does_not_replace_the_log() -> None:
+    scene = Replacement()
+    next(scene.future.truncation(scene.future.end_offset - 1))
+    assert scene.future.is_truncating
+    with pytest.raises(StorageError):
+        scene.run()
+
+
 def test_a_log_whose_copy_is_corrupt_after_a_crash_is_kept() -> None:
     disk = next(
         each

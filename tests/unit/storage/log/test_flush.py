@@ -18,6 +18,7 @@ from ottla.storage.checkpoint_files import RECOVERY_POINTS, parse_offsets
 from ottla.storage.config import LogConfig
 from ottla.storage.log.flush import DirectoryHealth
 from ottla.storage.log.partition_log import AppendOrigin, PartitionLog
+from ottla.storage.log.truncation import run_truncation
 from ottla.storage.state.transactions import read_aborted
 from ottla.testing.sim_disk import SimDisk, Survival
 from tests.support.storage import NOW_MS, ROOT, TP, batch, everything, marker, open_directory, open_log, values
@@ -167,7 +168,7 @@ def test_a_recovery_point_that_could_not_be_noted_after_a_cut_is_noted_before_an
     assert log.end_offset == 12
     disk.relent()
     disk.refuse(errno.ENOSPC, "write", "create")
-    log._checkpoint_truncation()  # now only the checkpoint after a truncation fails
+    run_truncation(log._end_truncation(), log.checkpoint)  # now only the checkpoint after a truncation fails
     disk.relent()
     disk.remove(point)
     log.flush()

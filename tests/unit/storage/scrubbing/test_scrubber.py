@@ -233,6 +233,23 @@ def test_a_segment_that_changes_under_the_look_is_left_to_the_next_pass() -> Non
     assert scrubber.findings == {}
 
 
+@pytest.mark.parametrize("steps", range(1, 6))
+def test_a_log_that_is_being_truncated_is_left_to_the_next_pass(steps: int) -> None:
+    disk = SimDisk()
+    directory = filled(disk)
+    truncation = directory.logs[TP].truncation(25)
+    for _ in range(steps):
+        next(truncation, None)
+    scrubber = scrubbed(directory, disk)
+    assert scrubber.findings == {}
+    for _ in truncation:
+        pass
+    directory.logs[TP].flush()
+    one_pass(scrubber)
+    assert scrubber.findings == {}
+    assert scrubber.segments_seen > 0
+
+
 def test_the_report_says_what_was_found() -> None:
     disk = SimDisk()
     directory = filled(disk)

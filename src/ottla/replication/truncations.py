@@ -1,0 +1,187 @@
+"""Truncates the logs of a directory with all syncs off the event loop.
+
+A truncation has steps that change the log, on the loop and one log in a turn, and syncs between them
+(`storage/log/truncation.py`). All truncations that wait go through their steps together, so that one checkpoint of the
+directory counts for all of them: after the death of a broker thousands of followers may have to truncate.
+
+    the recovery points are lowered in memory   checkpoint
+    the segments after the new end are renamed  their directories are synced
+    the last segment is cut                     file and directory are synced
+    the recovery points are those of the logs   checkpoint
+
+Nothing else may use the log from the first step to the last: the partition refuses to be read and is not fetched, and a
+partition that is to lead does so afterwards. A crash between two steps leaves what recovery repairs, because the
+recovery point on the disk is below everything that a step changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ottla.core.errors import KafkaError, StorageError
+from ottla.core.executors import Executor
+from ottla.storage.log.flush import DirectoryHealth
+from ottla.storage.log.truncation import Truncation, TruncationSync
+
+log = logging.getLogger(__name__)
+
+
+class Checkpoint(Protocol):
+    """The checkpoint files of a directory as they shall be (`storage/directories/checkpoint_job.py`)."""
+
+    def run(self) -> bool:
+        """Write them, in any thread; return False if a newer checkpoint does, now or later. Raises OSError."""
+        ...
+
+
+class Truncated(Protocol):
+    """A partition whose log is truncated."""
+
+    def truncation_ended(self, error: Exception | None) -> None:
+        """Called on the loop after the last step, or when one has failed."""
+        ...
+
+
+class _Checkpointing:
+    """Writes the checkpoint files; the executor's job."""
+
+    def __init__(self, begin: Callable[[], Checkpoint], done: asyncio.Future[None]) -> None:
+        self._checkpoint = begin()
+        self._done = done
+        self.is_written = False
+        self.error: OSError | None = None
+
+    def run(self) -> None:
+        try:
+            self.is_written = self._checkpoint.run()
+        except OSError as error:
+            self.error = error
+
+    def finished(self) -> None:
+        if not self._done.done():
+            self._done.set_result(None)
+
+
+class _Syncing:
+    """Runs the syncs of some truncations, one after the other; the executor's job."""
+
+    def __init__(self, syncs: Sequence[tuple[Truncated, TruncationSync]], done: asyncio.Future[None]) -> None:
+        self._syncs = syncs
+        self._done = done
+        self.errors: dict[Truncated, OSError] = {}
+
+    def run(self) -> None:
+        for partition, sync in self._syncs:
+            try:
+                sync.run()
+            except OSError as error:
+                self.errors[partition] = error
+
+    def finished(self) -> None:
+        if not self._done.done():
+            self._done.set_result(None)
+
+
+class Truncations:
+    """The truncations of one log directory."""
+
+    def __init__(self, begin_checkpoint: Callable[[], Checkpoint], health: DirectoryHealth, executor: Executor) -> None:
+        self._begin_checkpoint = begin_checkpoint
+        self._health, self._executor = health, executor
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[Truncated, Truncation] = {}
+        self._running: dict[Truncated, Truncation] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, partition: Truncated, steps: Truncation) -> None:
+        """Run the steps of a truncation; then call `truncation_ended`."""
+        self._waiting[partition] = steps
+        if self._task is None:
+            self._task = self._loop.create_task(self._run(), name="truncate logs")
+
+    def abandon(self, partition: Truncated) -> None:
+        """Run no further step: the log is deleted or offline. `truncation_ended` is not called."""
+        for each in (self._waiting, self._running):
+            steps = each.pop(partition, None)
+            if steps is not None:
+                steps.close()
+
+    async def close(self) -> None:
+        """End what has begun, and stop the executor. What has not begun is found again after the next start."""
+        for partition in tuple(self._waiting):
+            self.abandon(partition)
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.to_thread(self._executor.close)
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                self._running, self._waiting = self._waiting, {}
+                syncs = await self._continue({})
+                while syncs:
+                    syncs = await self._continue(await self._sync(syncs))
+        finally:
+            self._task = None
+
+    async def _continue(
+        self, errors: dict[Truncated, OSError | StorageError]
+    ) -> dict[Truncated, TruncationSync | None]:
+        """Run the next step of each truncation, one in a turn of the loop; return what must be synced after it."""
+        syncs: dict[Truncated, TruncationSync | None] = {}
+        for partition in tuple(self._running):
+            steps = self._running.get(partition)
+            if steps is None:
+                continue  # abandoned
+            try:
+                error = errors.get(partition)
+                syncs[partition] = next(steps) if error is None else steps.throw(error)
+            except StopIteration:
+                self._end(partition, None)
+            except KafkaError as refused:  # StorageError; CorruptMessage where a batch cannot be read
+                self._end(partition, refused)
+            except Exception as unexpected:
+                log.exception("unexpected error while a log was truncated")
+                self._end(partition, unexpected)
+            await asyncio.sleep(0)
+        return syncs
+
+    def _end(self, partition: Truncated, error: Exception | None) -> None:
+        del self._running[partition]
+        try:
+            partition.truncation_ended(error)
+        except Exception:
+            log.exception("unexpected error after a log was truncated")
+
+    async def _sync(self, syncs: dict[Truncated, TruncationSync | None]) -> dict[Truncated, OSError | StorageError]:
+        """Sync in the executor what the steps want; return what failed."""
+        errors: dict[Truncated, OSError | StorageError] = {}
+        files = [(partition, sync) for partition, sync in syncs.items() if sync is not None]
+        if files:
+            done: asyncio.Future[None] = self._loop.create_future()
+            syncing = _Syncing(files, done)
+            self._executor.submit(syncing)
+            await done
+            errors.update(syncing.errors)
+        if len(files) < len(syncs):
+            error = await self._checkpoint()
+            if error is not None:
+                errors.update((partition, error) for partition, sync in syncs.items() if sync is None)
+        return errors
+
+    async def _checkpoint(self) -> StorageError | None:
+        """Write the checkpoint files; return the error where the disk refuses."""
+        while True:
+            if self._health.failure is not None:
+                return StorageError(self._health.failure)
+            done: asyncio.Future[None] = self._loop.create_future()
+            checkpointing = _Checkpointing(self._begin_checkpoint, done)
+            self._executor.submit(checkpointing)
+            await done
+            if checkpointing.error is not None:
+                return self._health.refused("checkpoint", checkpointing.error)
+            if checkpointing.is_written:  # otherwise a newer one was begun, which may not be written yet
+                return None
