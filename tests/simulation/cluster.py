@@ -157,15 +157,15 @@ class Machine:
         self.disk.stop_at(changes)
         self.disk.on_stop = self._stopped
 
-    def fail_next_sync(self, power_cut_after_s: float) -> None:
-        """Fail one fsync, and lose the power soon after: what was not written by it is lost."""
+    def fail_next_sync(self, end_after_s: float, survival: Survival | None) -> None:
+        """Fail one fsync, and soon after lose the power, and with it what was not written, or kill the process."""
 
-        def cut(process: SimProcess) -> None:
+        def end(process: SimProcess) -> None:
             if self.process is process:
-                self.power_cut(Survival.LOST)
+                self._crash(survival)
 
         def plan() -> None:
-            self.loop.call_later(power_cut_after_s, cut, self.process)
+            self.loop.call_later(end_after_s, end, self.process)
 
         self.disk.on_failed_sync = lambda: self.cluster.store_process_call(plan)
         self.disk.fail_next_sync()

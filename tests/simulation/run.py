@@ -74,7 +74,7 @@ class Run:
         self.is_healed = False
         self._armed: dict[str, list[Fault]] = {}  # faults that wait for a moment
         self.cluster.on_moment = self._moment_has_come
-        self._faulty_disks: dict[int, None] = {}
+        self._faulty_disks: dict[int, Survival | None] = {}  # how the broker ends after its fsync has failed
         self._lossy: dict[int, None] = {}  # brokers that may not have all records again yet
 
     # ---- Phases
@@ -365,8 +365,10 @@ class Run:
             case "failed-sync":
                 if machine.state != "up" or machine.node_id in self._faulty_disks or self._lossy:
                     return False
-                machine.fail_next_sync(loop.rng_for("failed-sync").random() * 0.05)
-                self._faulty_disks[machine.node_id] = None
+                rng = loop.rng_for("failed-sync")
+                survival = rng.choice((Survival.LOST, None))  # None: the process alone is started again
+                machine.fail_next_sync(rng.random() * 0.05, survival)
+                self._faulty_disks[machine.node_id] = survival
                 return True
             case "slow":
                 network.options.delay_s = 0.02
@@ -452,13 +454,15 @@ class Run:
         return f"broker-{machine.node_id % self.scenario.brokers + 1}"
 
     def _end_faulty_disk(self, machine: Machine) -> None:
-        """Restart the machine of a broker without a log directory.
-
-        Not its process alone: the page cache has what the disk lost, and recovery would believe it.
-        """
+        """Restart the machine of a broker without a log directory, or its process alone."""
         machine.disk.relent()
-        if self._faulty_disks.pop(machine.node_id, 0) is None:
-            machine.power_cut(Survival.LOST)
+        if machine.node_id not in self._faulty_disks:
+            return
+        survival = self._faulty_disks.pop(machine.node_id)
+        if survival is None:
+            machine.kill()
+        else:
+            machine.power_cut(survival)
 
     def _client_hosts(self) -> list[str]:
         scenario = self.scenario

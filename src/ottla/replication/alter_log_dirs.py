@@ -218,8 +218,11 @@ class AlterLogDirs:
             return 0
         start = _start_of(future)
         if move.checkpointed_start != start:
-            while not await asyncio.to_thread(move.target.begin_checkpoint().run):
-                pass
+            try:
+                while not await asyncio.to_thread(move.target.begin_checkpoint().run):
+                    pass
+            except OSError as error:  # a failed fsync takes the directory offline
+                raise move.target.health.refused("checkpoint", error) from error
             move.checkpointed_start = start
         if move.is_active:
             self._replace(move)

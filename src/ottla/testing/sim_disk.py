@@ -12,7 +12,8 @@ To enumerate all states that a power cut may leave, instead of a random one:
         after = disk.state(number)       another disk, in one of these states
 
 Writes that no sync has covered may be kept, lost or torn, as on a real disk (`sim_disk_state.py`). A failed fsync loses
-the pages: the next one succeeds without writing them, as in Linux. On a disk that `lies` a sync has no effect: a test
+the pages: the next one succeeds without writing them, as in Linux; programs read them until the power is cut, or (as
+the system may drop clean pages at any time) not even until then. On a disk that `lies` a sync has no effect: a test
 can show with it that it would detect a missing sync.
 
 All randomness comes from a `random.Random` argument, so that a seed replays a failure.
@@ -52,9 +53,17 @@ POWER_CUTS = (Survival.KEPT, Survival.LOST, Survival.TORN)
 class SimDisk:
     """A file system whose power can be cut and whose n-th change can fail."""
 
-    def __init__(self, *, capacity_bytes: int = 1 << 40, lies: bool = False, root: Directory | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        capacity_bytes: int = 1 << 40,
+        lies: bool = False,
+        drops_failed_pages: bool = False,
+        root: Directory | None = None,
+    ) -> None:
         self.capacity_bytes = capacity_bytes
         self.lies = lies  # every sync succeeds without an effect
+        self.drops_failed_pages = drops_failed_pages  # from the page cache, after a failed sync
         self.changes = 0  # the number of changes so far; `stop_at` and `fail_at` count them
         self.history: list[str] = []  # one line for each change, for the message of a failing test
         self._root = root or Directory()
@@ -394,7 +403,7 @@ class SimFile:
         try:
             self._step("sync")
         except OSError as error:
-            self._inode.forget()
+            self._inode.forget(drops=self._disk.drops_failed_pages)
             raise SyncFailed(error.errno, error.strerror, str(self._path)) from error
         if not self._disk.lies:
             self._inode.sync()

@@ -87,8 +87,13 @@ class Inode:
         self.durable = bytes(settled)
         self._begin_again()
 
-    def forget(self) -> None:
-        """Mark the dirty pages clean without making them durable, as Linux does after a failed sync."""
+    def forget(self, *, drops: bool = False) -> None:
+        """Mark the dirty pages clean without making them durable, as Linux does after a failed sync.
+
+        With `drops` they leave the page cache, too: programs read what is durable.
+        """
+        if drops:
+            self.data = bytearray(self.durable)
         self._begin_again()
 
     def flip_bit(self, bit: int) -> None:

@@ -348,6 +348,25 @@ def test_the_directory_that_is_copied_to_fails() -> None:
     world.assert_all_acked_is_there()
 
 
+def test_a_failed_sync_of_the_checkpoint_of_a_move_takes_its_directory_offline() -> None:
+    world = World()
+
+    async def story(scene: Scene) -> None:
+        await fill(scene)
+        await begin_move(scene, 20)
+        world.disk.refuse(errno.EIO, "sync", under=B / "recovery-point-offset-checkpoint.tmp")
+        go_on(scene)
+        await until_moved(scene)
+        assert scene.where("web") == A
+        assert scene.directory(B).health.failure is not None, "the next sync would succeed without the data"
+        assert [name for name in world.disk.names_in(B) if name.startswith("ottla-failed-sync")]
+
+    world.live(story, stop=False)
+    world.disk.relent()
+    world.power_cut(Survival.KEPT)
+    world.assert_all_acked_is_there()
+
+
 def test_the_directory_that_is_copied_from_fails() -> None:
     world = World()
 

@@ -23,7 +23,7 @@ from pathlib import PurePath
 from typing import Self
 
 from ottla.core.clock import Clock
-from ottla.core.errors import StorageError
+from ottla.core.errors import StorageError, SyncFailed
 from ottla.core.files import FileSystem, Lock, replace_file
 from ottla.core.ids import METADATA_TOPIC, NO_TOPIC_ID, TopicPartition
 from ottla.core.runtime import new_uuid, run_in_threads
@@ -36,6 +36,7 @@ from ottla.storage.directories.index_copies import copies_of_last_stop, index_co
 from ottla.storage.directories.lost_logs import LostLog, ReplacedLog, find_lost_logs
 from ottla.storage.integrity.corruption import reports_of_lost_records
 from ottla.storage.integrity.metadata_backup import BackedUpFile, MetadataBackup, backup_of
+from ottla.storage.loading.failed_sync import FailedSyncMark
 from ottla.storage.loading.loading_progress import LoadingProgress
 from ottla.storage.loading.log_loader import LogCheckpoint, LogLocation, create_empty_log, load_log
 from ottla.storage.loading.recovered_flush import RecoveredFlush
@@ -84,6 +85,7 @@ class LogDirectory:
         backup: MetadataBackup,
         new_id: Callable[[], uuid.UUID],
         sync_threads: int,
+        other_paths: Sequence[PurePath] = (),
     ) -> None:
         self._sync_threads = sync_threads
         self.files = files
@@ -96,6 +98,8 @@ class LogDirectory:
         self.meta = meta
         self.backup = backup
         self.health = DirectoryHealth(str(path), now=clock.monotonic)
+        self._failed_sync = FailedSyncMark(files, path, other_paths, meta.directory_id)
+        self.health.on_failed_sync = self._failed_sync.leave
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.future_logs: dict[TopicPartition, PartitionLog] = {}  # copies that will replace logs of other directories
         self.replaced: list[ReplacedLog] = []  # found at the start; they are lost logs until their copies are found
@@ -124,6 +128,7 @@ class LogDirectory:
         topic_overrides: Mapping[str, Mapping[str, str]] | None = None,
         new_id: Callable[[], uuid.UUID] = new_uuid,
         sync_threads: int = 1,
+        other_paths: Sequence[PurePath] = (),
     ) -> Self:
         """Open or make a log directory and load its logs, recovering those that need it.
 
@@ -142,17 +147,14 @@ class LogDirectory:
                 backup, path, files, now_ms=clock.wall_ms(), node_id=node_id, cluster_id=cluster_id, new_id=new_id
             )
             self = cls(
-                files=files,
-                path=path,
-                clock=clock,
-                config=config,
-                lock=lock,
-                meta=meta,
-                backup=backup,
-                new_id=new_id,
-                sync_threads=sync_threads,
-            )
-            self._load(topic_overrides or {})
+                files=files, path=path, clock=clock, config=config, lock=lock, meta=meta, backup=backup, new_id=new_id,
+                sync_threads=sync_threads, other_paths=other_paths,
+            )  # fmt: skip
+            try:
+                self._load(topic_overrides or {})
+            except SyncFailed as error:
+                self.health.note_failed_sync(f"start: {error.strerror}")
+                raise
         except BaseException:
             lock.release()
             raise
@@ -163,6 +165,7 @@ class LogDirectory:
     def _load(self, overrides: Mapping[str, Mapping[str, str]]) -> None:
         marker = self.path / names.CLEAN_SHUTDOWN
         self.clean_broker_epoch = names.parse_clean_shutdown(text_or_none(self.files, marker))
+        rewriter = self._failed_sync.rewriter()
         is_clean = self.clean_broker_epoch is not None
         recovery_points = self._offsets(names.RECOVERY_POINTS)
         is_certain = self.backup.text(names.RECOVERY_POINTS).is_certain
@@ -174,8 +177,7 @@ class LogDirectory:
             self.files.remove(marker)
             self.files.sync_directory(self.path)
         self._checkpointed = {*recovery_points, *log_starts, *cleaned}
-        configs: dict[str, LogConfig] = {}
-        recovered: list[PartitionLog] = []
+        configs, recovered = dict[str, LogConfig](), list[PartitionLog]()
         progress = LoadingProgress(self._clock, self.path)
         for topic_partition, directory in progress.over(list(self._partition_directories())):
             is_future = directory.name != str(topic_partition)
@@ -192,6 +194,8 @@ class LogDirectory:
             reports = reports_of_lost_records()
             config = without_retention(configs[topic]) if is_future else configs[topic]
             log = load_log(self._place(directory), topic_partition, config, checkpoint, progress=progress.scanned)
+            if rewriter is not None:
+                rewriter.rewrite(log, checkpoint.recovery_point)
             if log.in_cleaner_checkpoint:
                 self.cleaner_offsets[topic_partition] = cleaned.get(topic_partition, log.log_start_offset)
             noted = high_watermarks.get(topic_partition, log.log_start_offset)
@@ -217,6 +221,7 @@ class LogDirectory:
             log_starts=log_starts, high_watermarks=high_watermarks, cleaned=cleaned,
         )  # fmt: skip
         self._checkpoint_recovered(is_clean=is_clean)
+        self._failed_sync.settle(rewriter, is_complete=not self.lost_logs)
 
     def _note_lost_records(self, log: PartitionLog, high_watermark: int, *, is_corrupt: bool) -> None:
         """Note a log that lacks records which may be on other replicas."""

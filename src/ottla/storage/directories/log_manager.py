@@ -81,6 +81,7 @@ class LogManager:
                         topic_overrides=topic_overrides,
                         new_id=new_id,
                         sync_threads=sync_threads,
+                        other_paths=[each for each in paths if each != path],
                     )
                 except (OSError, StorageError) as error:
                     self.unusable += (Unusable(path, error),)

@@ -50,8 +50,8 @@ class DirectoryHealth:
     """
 
     __slots__ = (
-        "_is_logged", "_logged", "_logged_at", "_missing", "_now", "failure", "is_reserve_used", "make_space", "name",
-        "on_failure", "refusal",
+        "_is_logged", "_is_sync_noted", "_logged", "_logged_at", "_missing", "_now", "failure", "is_reserve_used",
+        "make_space", "name", "on_failed_sync", "on_failure", "refusal",
     )  # fmt: skip
 
     def __init__(self, name: str, *, now: Callable[[], float]) -> None:
@@ -60,6 +60,8 @@ class DirectoryHealth:
         self.failure: str | None = None
         self.refusal: str | None = None  # the transient error of the last write, if it failed
         self.on_failure: Callable[[StorageError], None] | None = None  # called once, maybe in another thread
+        self.on_failed_sync: Callable[[str], None] | None = None  # called with the first one, maybe in another thread
+        self._is_sync_noted = False
         self.make_space: Callable[[], bool] = _nothing_to_free  # `SpaceReserve.release`
         self.is_reserve_used = False  # records are refused: the space is needed to free some
         self._logged, self._logged_at, self._is_logged = "", 0.0, False  # the last error logged, when, and if it lasts
@@ -67,12 +69,20 @@ class DirectoryHealth:
 
     def fail(self, what: str, error: OSError) -> StorageError:
         """Take the directory offline until a restart; returns the error to raise."""
+        if isinstance(error, SyncFailed):
+            self.note_failed_sync(f"{what}: {error.strerror or error}")
         if self.failure is None:
             self.failure = f"{what}: {error.strerror or error}"
             logger.error("log directory %s is offline until a restart: %s", self.name, self.failure)
             if self.on_failure is not None:
                 self.on_failure(StorageError(self.failure))
         return StorageError(self.failure)
+
+    def note_failed_sync(self, what: str) -> None:
+        """Leave a mark for the next start, once: the page cache may have what the disk has not."""
+        if self.on_failed_sync is not None and not self._is_sync_noted:
+            self._is_sync_noted = True
+            self.on_failed_sync(what)
 
     def refused(self, what: str, error: OSError) -> StorageError:
         """Handle a write that failed and was undone, or can be retried; returns the error to raise for the request."""
