@@ -249,8 +249,11 @@ BUGS: tuple[PlantedBug, ...] = (
         (_PARTITION, "        if state is not None and continues:", "        if state is not None:"),
         (
             _PARTITION,
-            "        self.leader_state, self._has_followers = None, False\n        self._context.lagging.pop(self, None)\n        self.waiters",
-            "        self._has_followers = False\n        self._context.lagging.pop(self, None)\n        self.waiters",
+            "        self._drop_leader_state()\n        self.waiters",
+            (
+                "        self.is_serving = self._has_followers = False\n        self._withdraw_isr_change()\n"
+                "        self._context.lagging.pop(self, None)\n        self.waiters"
+            ),
         ),
         script="positions-of-an-earlier-term",
         kinds=_MOVES,
