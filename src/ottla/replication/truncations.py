@@ -121,9 +121,14 @@ class Truncations:
         try:
             while self._waiting:
                 self._running, self._waiting = self._waiting, {}
-                syncs = await self._continue({})
-                while syncs:
-                    syncs = await self._continue(await self._sync(syncs))
+                try:
+                    syncs = await self._continue({})
+                    while syncs:
+                        syncs = await self._continue(await self._sync(syncs))
+                except Exception as unexpected:
+                    log.exception("unexpected error while logs were truncated")
+                    for partition in tuple(self._running):
+                        self._end(partition, unexpected)
         finally:
             self._task = None
 

@@ -357,6 +357,21 @@ def test_an_unexpected_error_of_a_truncation_costs_one_partition() -> None:
     with_broker(scenario, partitions=2)
 
 
+def test_an_unexpected_error_of_a_checkpoint_leaves_no_partition_waiting() -> None:
+    async def scenario(broker: Broker) -> None:
+        (directory,) = broker.replicas.directories.opened
+        directory.cleaner_offsets[TopicPartition("unknown", 0)] = 5
+        broker[0].truncate_to_leader(EpochEnd(0, 7))
+        await until_truncated(broker[0])
+        assert broker.replicas.contradictory_partitions == {TopicPartition("t", 0)}
+        del directory.cleaner_offsets[TopicPartition("unknown", 0)]
+        broker[1].truncate_to_leader(EpochEnd(0, 7))
+        await until_truncated(broker[1])
+        assert len(values(broker[1])) == 7
+
+    with_broker(scenario, partitions=2)
+
+
 def test_a_move_to_another_directory_waits_for_a_truncation_that_waits_for_others() -> None:
     """Run after the replacement it would truncate what is not used any more."""
 
