@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from ottla.core.files import FileRegion
+from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.state.transactions import AbortedTransaction
 
 
@@ -26,3 +28,14 @@ class FetchDataInfo:
         self.last_stable_offset = last_stable_offset
         self.log_start_offset = log_start_offset
         self.aborted = aborted  # for readers of committed records: the transactions to skip
+
+
+def aborted_in(log: PartitionLog, offset: int, region: FileRegion | None, stable: int) -> Sequence[AbortedTransaction]:
+    """Return the aborted transactions that the region, which was read just now, may have records of.
+
+    By their first offset: some clients stop at the first one that begins after the batch at hand.
+    """
+    if region is None or not log.may_have_aborted_transactions():
+        return ()
+    found = log.aborted_transactions(offset, min(stable, log.segment_list.region_end_offset))
+    return sorted(found, key=attrgetter("first_offset")) if len(found) > 1 else found

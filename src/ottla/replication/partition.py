@@ -12,9 +12,6 @@ Step 5 of 9 of a batch's journey. Before: broker/handlers/produce.py. Next: stor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import attrgetter
-
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import (
     CorruptMessage,
@@ -33,7 +30,7 @@ from ottla.records.batch import HEADER_BYTES, BatchHeader
 from ottla.replication import partition_events as events
 from ottla.replication.commit import GroupCommit
 from ottla.replication.config import ReplicationConfig
-from ottla.replication.fetch_data_info import FetchDataInfo
+from ottla.replication.fetch_data_info import FetchDataInfo, aborted_in
 from ottla.replication.follower_state import FetchPosition, FetchState, FollowerState
 from ottla.replication.isr_changes import REFUSED, AlteredPartition, IsrChange, Outcome
 from ottla.replication.leader_state import LeaderState
@@ -46,7 +43,7 @@ from ottla.storage.log.partition_log import AppendInfo, AppendOrigin, PartitionL
 from ottla.storage.log.truncation import Truncation, run_truncation
 from ottla.storage.state.leader_epochs import UNDEFINED, EpochEnd
 from ottla.storage.state.producer_state_manager import VerificationGuard
-from ottla.storage.state.transactions import AbortedTransaction, Marker, MarkerType, build_marker
+from ottla.storage.state.transactions import Marker, MarkerType, build_marker
 
 FIRST_VERSION_WITH_EPOCH_BUMP = 2  # of transactions (KIP-890)
 ANY_EPOCH = -1  # what a client sends that does not track epochs (KIP-320)
@@ -71,10 +68,7 @@ class Partition:
         self.topic_partition: TopicPartition = log.topic_partition
         self.node_id = node_id
         self.internal = log.topic_partition.topic in INTERNAL_TOPICS
-        self.leader = -1
-        self.leader_epoch = -1
-        self.partition_epoch = -1
-        self.last_unclean_epoch = -1
+        self.leader = self.leader_epoch = self.partition_epoch = self.last_unclean_epoch = -1
         self.replicas: tuple[int, ...] = ()
         self.isr: tuple[int, ...] = ()  # the committed one
         self.leader_state: LeaderState | None = None  # while this broker leads
@@ -107,13 +101,12 @@ class Partition:
         is_newer = view.partition_epoch > self.partition_epoch or view.replicas != self.replicas
         continues = view.leader == self.leader and view.leader_epoch == self.leader_epoch + 1
         self.leader, self.leader_epoch, self.partition_epoch = view.leader, view.leader_epoch, view.partition_epoch
-        self.replicas, self.isr = view.replicas, view.isr
-        self.last_unclean_epoch = view.last_unclean_epoch
+        self.replicas, self.isr, self.last_unclean_epoch = view.replicas, view.isr, view.last_unclean_epoch
         self._counted_replicas = len(view.replicas) - len(view.adding)
         if is_new_term:
             self.held_view = None
             if view.leader != self.node_id:
-                self._become_follower(view)
+                self._become_follower()
             elif self.is_truncating:
                 self.follower, self.held_view = None, view
             else:
@@ -152,11 +145,11 @@ class Partition:
             )
         self.is_serving = self.failed is None
 
-    def _become_follower(self, view: PartitionView) -> None:
+    def _become_follower(self) -> None:
         if self.leader_state is not None:
             self._end_term()
         self.follower = None
-        if view.leader >= 0 and self.failed is None:
+        if self.leader >= 0 and self.failed is None:
             if self._is_corrupt and not self._remove_corrupt_log():
                 return
             is_durable = self.durable_end == self.log.end_offset
@@ -168,13 +161,29 @@ class Partition:
 
     def _remove_corrupt_log(self) -> bool:
         """Remove all records, to fetch them again from the leader; return False if the disk refuses."""
-        events.log_removal(self)
+        not_removed = self._context.not_removed
+        if self not in not_removed:
+            events.log_removal(self)
         try:
             self.log.truncate_fully_and_start_at(self.log.log_start_offset)
         except StorageError:
-            return False  # the directory has failed, which takes the partition offline
+            not_removed[self] = None  # if the directory has failed the partition goes offline
+            return False
         self._is_corrupt = False
+        not_removed.pop(self, None)
         return True
+
+    def follow_again(self) -> None:
+        """Follow the leader, if this replica does not because the disk refused to remove its corrupt log."""
+        if self.follower is not None or self.leads or self._removed:
+            self._context.not_removed.pop(self, None)
+            return
+        failed, self.failed = self.failed, None
+        self._become_follower()
+        if self in self._context.not_removed:
+            self.failed = failed  # it may not lead either
+        else:
+            self._context.contradictory.pop(self, None)
 
     def _end_term(self) -> None:
         """This broker leads no longer: fail those who wait, wake readers."""
@@ -199,9 +208,8 @@ class Partition:
         """Fetch a contradictory replica again once it counts for nothing: others have all that was committed."""
         counts = view.leader in (-1, self.node_id) or self.node_id in view.isr or self.node_id in view.elr
         if not counts and self in self._context.contradictory:
-            del self._context.contradictory[self]
-            self.failed, self._is_corrupt = None, True
-            self._become_follower(view)
+            self.follower, self._is_corrupt = None, True
+            self.follow_again()
 
     def reconfigure(self, config: LogConfig) -> None:
         """The topic's settings have changed. Those of durability count for what was written before, too."""
@@ -233,7 +241,7 @@ class Partition:
         """The topic is deleted or the replica moved: fail all who wait."""
         self._removed = True
         self._abandon_truncation()
-        self._context.contradictory.pop(self, None)
+        self._context.forget(self)
         self._commit.forget(self)
         self._drop_leader_state()
         self.follower = None
@@ -361,6 +369,7 @@ class Partition:
     def fail_flush(self, error: StorageError) -> None:
         """The disk lost what was written: stop serving. Only a restart, which scans the files, may begin again."""
         self.failed = error
+        self._context.not_removed.pop(self, None)
         self._abandon_truncation()
         self._drop_leader_state()
         self._fail_follower()
@@ -595,8 +604,7 @@ class Partition:
 
         It is repeated until both agree on an epoch (KIP-279). Return False if it must not be done: see `truncate`.
         """
-        target = self.log.epochs.truncation_offset(leader_end, log_end_offset=self.log.end_offset)
-        return self.truncate(target)
+        return self.truncate(self.log.epochs.truncation_offset(leader_end, log_end_offset=self.log.end_offset))
 
     def truncate(self, offset: int) -> bool:
         """Truncate a follower's log. Return False, and fetch no longer, if records below the high watermark would go.
@@ -654,14 +662,17 @@ class Partition:
             self.fail_flush(StorageError(events.log_failed_truncation(self, error)))
             if held is not None:
                 self._context.leads(self)  # and refuses what a coordinator asks
-        elif held is not None:
-            self._become_leader(held, continues=False)
-            self._role_applied()
-            self._context.leads(self)
         elif follower is not None:
             self._sync_follower()
             if follower.fetcher is not None:
                 follower.fetcher.truncation_ended(error)
+        else:
+            if log.is_dirty or self.durable_end < log.end_offset:
+                self._commit.schedule(self)
+            if held is not None:
+                self._become_leader(held, continues=False)
+                self._role_applied()
+                self._context.leads(self)
 
     def _abandon_truncation(self) -> None:
         if self.is_truncating and self._commit.truncations is not None:
@@ -712,21 +723,10 @@ class Partition:
             region = log.read(
                 offset, max_bytes=max_bytes, end_offset=end, at_least_one=at_least_one, may_check=may_check
             )
-            aborted = self._aborted_in(offset, region, stable) if committed_only else None
+            aborted = aborted_in(log, offset, region, stable) if committed_only else None
         except OSError as error:
             raise self.not_readable(error) from error
         return FetchDataInfo(region, high_watermark, stable, log.log_start_offset, aborted)
-
-    def _aborted_in(self, offset: int, region: FileRegion | None, stable: int) -> Sequence[AbortedTransaction]:
-        """Return the aborted transactions that the region, which was read just now, may have records of.
-
-        By their first offset: some clients stop at the first one that begins after the batch at hand.
-        """
-        log = self.log
-        if region is None or not log.may_have_aborted_transactions():
-            return ()
-        found = log.aborted_transactions(offset, min(stable, log.segment_list.region_end_offset))
-        return sorted(found, key=attrgetter("first_offset")) if len(found) > 1 else found
 
     def not_readable(self, error: OSError) -> StorageError:
         """The disk refused a read: without a file handle this request fails, otherwise the directory (as in Kafka)."""

@@ -80,26 +80,15 @@ class Replicas:
     """The partitions that lie on this broker's disks."""
 
     def __init__(
-        self,
-        directories: LogManager,
-        *,
-        node_id: int,
-        defaults: LogConfig,
-        clock: Clock,
-        missing: str = "",
-        deleted_topics: Collection[uuid.UUID] = (),
-        slices: LoopSlices | None = None,
-        on_availability: Availability = lambda _, __: None,
-        on_all_lost: Callable[[], None] = lambda: None,
-        make_executor: MakeExecutor = runtime.make_executor,
-        config: ReplicationConfig | None = None,
-    ) -> None:
+        self, directories: LogManager, *, node_id: int, defaults: LogConfig, clock: Clock, missing: str = "",
+        deleted_topics: Collection[uuid.UUID] = (), slices: LoopSlices | None = None,
+        on_availability: Availability = lambda _, __: None, on_all_lost: Callable[[], None] = lambda: None,
+        make_executor: MakeExecutor = runtime.make_executor, config: ReplicationConfig | None = None,
+    ) -> None:  # fmt: skip
         self.directories = directories
         self.defaults = defaults
         self.partitions: dict[TopicPartition, Partition] = {}
-        self._by_name: Mapping[tuple[str, int], Partition] = cast(
-            "Mapping[tuple[str, int], Partition]", self.partitions
-        )
+        self._by_name = cast("Mapping[tuple[str, int], Partition]", self.partitions)
         self._node_id = node_id
         self._clock = clock
         self._missing = missing  # which directories had logs and are not here, in words; nothing if all are
@@ -351,14 +340,9 @@ class Replicas:
         collector.exclude_present_objects()
 
     def _follow(
-        self,
-        old: ClusterView,
-        new: ClusterView,
-        delta: Mapping[str, Sequence[int]],
-        lagging: Sequence[Partition],
-        *,
-        is_new: bool,
-    ) -> Generator[None, None, None]:
+        self, old: ClusterView, new: ClusterView, delta: Mapping[str, Sequence[int]], lagging: Sequence[Partition],
+        *, is_new: bool,
+    ) -> Generator[None, None, None]:  # fmt: skip
         """Apply partition by partition; yields when a slice of work is spent."""
         for partition in lagging:
             partition.check_followers()
@@ -465,6 +449,8 @@ class Replicas:
             self._go_offline(topic_partition, "the settings of the topic are invalid", is_tried_again=True)
         else:
             self._open(topic_partition, topic, view, config, is_new=is_new)
+        if self.context.not_removed:
+            self._try_later()
 
     def _open(
         self, topic_partition: TopicPartition, topic: TopicView, view: PartitionView, config: LogConfig, *, is_new: bool
@@ -665,9 +651,15 @@ class Replicas:
             self._retry = self._loop.call_later(RETRY_SECONDS, self._try_again)
 
     def _try_again(self) -> None:
-        """What the disk refused: logs to be made, logs to be deleted."""
+        """What the disk refused: logs to be made, logs to be deleted, corrupt logs to be fetched again."""
         self._retry = None
         self._delete_doomed()
+        for partition in tuple(self.context.not_removed):
+            partition.follow_again()
+            if self._fetchers is not None:
+                self._fetchers.assign(partition)
+        if self.context.not_removed:
+            self._try_later()
         for topic_partition in [each for each, offline in self._offline.items() if offline.is_tried_again]:
             topic, view = self._view.topics.get(topic_partition.topic), self._view.partition(*topic_partition)
             if topic is None or view is None:

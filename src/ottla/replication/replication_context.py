@@ -26,7 +26,7 @@ class ReplicationContext:
 
     __slots__ = (
         "alter_log_dirs_quota", "brokers", "clock", "contradictory", "follower_quota", "isr_changes", "lag_max_s",
-        "lagging", "leader_quota", "leads",
+        "lagging", "leader_quota", "leads", "not_removed",
     )  # fmt: skip
 
     def __init__(self, clock: Clock, config: ReplicationConfig) -> None:
@@ -41,6 +41,12 @@ class ReplicationContext:
         self.lagging: dict[Partition, None] = {}
         self.leads: Callable[[Partition], None] = _ignore  # called with one that leads after its truncation has ended
         self.contradictory: dict[Partition, None] = {}  # out of service, because their offsets contradict each other
+        self.not_removed: dict[Partition, None] = {}  # whose corrupt log the disk refused to remove
+
+    def forget(self, partition: Partition) -> None:
+        """The replica is removed or offline."""
+        self.contradictory.pop(partition, None)
+        self.not_removed.pop(partition, None)
 
     def configure(self, config: ReplicationConfig) -> None:
         """Follow the settings that may change while the broker runs."""

@@ -52,12 +52,12 @@ class _Checkpointing:
         self._checkpoint = begin()
         self._done = done
         self.is_written = False
-        self.error: OSError | None = None
+        self.error: Exception | None = None
 
     def run(self) -> None:
         try:
             self.is_written = self._checkpoint.run()
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - raised on the loop; here it would end the thread
             self.error = error
 
     def finished(self) -> None:
@@ -155,7 +155,8 @@ class Truncations:
         return syncs
 
     def _end(self, partition: Truncated, error: Exception | None) -> None:
-        del self._running[partition]
+        if self._running.pop(partition, None) is None:
+            return  # abandoned meanwhile
         try:
             partition.truncation_ended(error)
         except Exception:
@@ -178,7 +179,7 @@ class Truncations:
         return errors
 
     async def _checkpoint(self) -> StorageError | None:
-        """Write the checkpoint files; return the error where the disk refuses."""
+        """Write the checkpoint files; return the error where the disk refuses. Raises what is unexpected."""
         while True:
             if self._health.failure is not None:
                 return StorageError(self._health.failure)
@@ -186,7 +187,9 @@ class Truncations:
             checkpointing = _Checkpointing(self._begin_checkpoint, done)
             self._executor.submit(checkpointing)
             await done
-            if checkpointing.error is not None:
+            if isinstance(checkpointing.error, OSError):
                 return self._health.refused("checkpoint", checkpointing.error)
+            if checkpointing.error is not None:
+                raise checkpointing.error
             if checkpointing.is_written:  # otherwise a newer one was begun, which may not be written yet
                 return None

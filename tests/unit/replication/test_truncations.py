@@ -6,6 +6,7 @@ import asyncio
 import errno
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import cast
 
@@ -18,7 +19,9 @@ from ottla.core.ids import TopicPartition
 from ottla.replication.follower_state import FetchState
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
+from ottla.replication.truncations import Truncations
 from ottla.storage.config import LogConfig
+from ottla.storage.log.flush import DirectoryHealth
 from ottla.storage.state.leader_epochs import EpochEnd
 from ottla.testing.sim_disk import SimDisk, Survival
 from ottla.testing.sim_executor import SimExecutor
@@ -71,11 +74,11 @@ class Broker:
         self.apply(1, 0)
         self.values: dict[int, list[bytes]] = {}
 
-    def apply(self, leader: int, epoch: int, isr: tuple[int, ...] = (1, 2)) -> None:
-        """Let a broker lead all partitions in an epoch."""
+    def apply(self, leader: int, epoch: int, isr: tuple[int, ...] = (1, 2), partitions: int | None = None) -> None:
+        """Let a broker lead all partitions in an epoch, or the first ones."""
         views = tuple(
             PartitionView(index, leader, epoch, replicas=(1, 2), isr=isr, partition_epoch=epoch)
-            for index in range(self.count)
+            for index in range(self.count if partitions is None else partitions)
         )
         brokers = {node: BrokerInfo(node, {}, None, 0, {}) for node in (1, 2)}
         new = ClusterView(brokers=brokers).with_topics({"t": TopicView("t", TOPIC_ID, views, {}, 0, -1)})
@@ -368,6 +371,102 @@ def test_an_unexpected_error_of_a_checkpoint_leaves_no_partition_waiting() -> No
         broker[1].truncate_to_leader(EpochEnd(0, 7))
         await until_truncated(broker[1])
         assert len(values(broker[1])) == 7
+
+    with_broker(scenario, partitions=2)
+
+
+class BrokenCheckpoint:
+    def run(self) -> bool:
+        raise RuntimeError("broken")
+
+
+class Ending:
+    """A partition that notes how its truncation has ended."""
+
+    def __init__(self) -> None:
+        self.errors: list[Exception | None] = []
+
+    def truncation_ended(self, error: Exception | None) -> None:
+        self.errors.append(error)
+
+
+def test_an_unexpected_error_in_the_thread_leaves_no_partition_waiting() -> None:
+    async def main(rng: random.Random) -> None:
+        partition, executor = Ending(), SimExecutor(lambda job: SYNC_S)
+        truncations = Truncations(BrokenCheckpoint, DirectoryHealth("d", now=lambda: 0.0), executor)
+        truncations.add(partition, (None for _ in range(1)))
+        await asyncio.sleep(1)
+        assert [type(error) for error in partition.errors] == [RuntimeError]
+        await truncations.close()
+
+    simulate(main, seed=1)
+
+
+def test_a_leader_of_a_term_that_began_during_a_truncation_flushes_what_became_to_be_synced() -> None:
+    async def scenario(broker: Broker) -> None:
+        partition = broker[0]
+        partition.reconfigure(replace(SMALL, durability="page-cache"))
+        for value in (b"12", b"13"):
+            broker.fetched(0, value)
+        assert partition.log.flushed_offset == RECORDS
+        partition.truncate_to_leader(EpochEnd(0, 13))
+        await asyncio.sleep(SYNC_S)
+        assert partition.is_truncating
+        partition.reconfigure(SMALL)
+        broker.apply(2, 1, isr=(2,))
+        assert partition.is_truncating
+        await until_truncated(partition)
+        await asyncio.sleep(1)
+        assert partition.high_watermark == partition.log.flushed_offset == 13
+
+    with_broker(scenario)
+
+
+def test_a_corrupt_log_that_a_full_disk_keeps_is_removed_once_there_is_space() -> None:
+    async def scenario(broker: Broker) -> None:
+        partition = broker[0]
+        corrupt_at_the_end(broker)
+        partition.truncate_to_leader(EpochEnd(0, 7))
+        await until_truncated(partition)
+        broker.disk.refuse(errno.ENOSPC, "create")
+        broker.apply(1, 1, isr=(1,))
+        await asyncio.sleep(3)
+        assert partition.next_fetch() is None
+        assert partition.log.end_offset == RECORDS
+        with pytest.raises(StorageError):
+            partition.check_serving()
+        assert broker.replicas.contradictory_partitions, "no controller may let it lead"
+        broker.disk.relent()
+        await asyncio.sleep(2)
+        assert partition.next_fetch() is not None, "without a new term"
+        with pytest.raises(NotLeaderOrFollower):
+            partition.check_serving()
+        assert not broker.replicas.contradictory_partitions
+        assert values(partition) == []
+        broker.fetched(0, b"again")
+        await until(lambda: partition.durable_end == 1)
+
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize("after_s", [0, 3])
+def test_a_corrupt_log_that_a_full_disk_keeps_is_not_removed_from_a_leader_or_a_deleted_topic(after_s: float) -> None:
+    async def scenario(broker: Broker) -> None:
+        for index in range(2):
+            corrupt_at_the_end(broker, index)
+            broker[index].truncate_to_leader(EpochEnd(0, 7))
+        await until_truncated(broker[0], broker[1])
+        broker.disk.refuse(errno.ENOSPC, "create")
+        broker.apply(1, 1, isr=(1,))
+        await asyncio.sleep(after_s)
+        deleted = broker[1]
+        broker.replicas._drop(TopicPartition("t", 1))
+        broker.apply(2, 2, isr=(2,), partitions=1)
+        broker.disk.relent()
+        await asyncio.sleep(5)
+        assert broker[0].log.end_offset == deleted.log.end_offset == RECORDS
+        assert not broker.replicas.context.not_removed
+        assert not broker[0].is_serving
 
     with_broker(scenario, partitions=2)
 
