@@ -178,7 +178,11 @@ BUGS: tuple[PlantedBug, ...] = (
     _bug(
         10,
         "a truncation ignores where the own epoch ends",
-        (_PARTITION, "        return self.truncate(target)", "        return self.truncate(leader_end.end_offset)"),
+        (
+            _PARTITION,
+            "return self.truncate(self.log.epochs.truncation_offset(leader_end, log_end_offset=self.log.end_offset))",
+            "return self.truncate(leader_end.end_offset)",
+        ),
         script="two-leaders-4-3",
         kinds=_MOVES,
     ),
