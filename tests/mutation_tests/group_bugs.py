@@ -164,5 +164,5 @@ GROUP_BUGS = (
     _bug("marker-lost-on-reload", "markers are skipped when the partition is loaded",
          "transactional offsets in simulated time", Patch(shard._Loader, "apply", _markers_are_skipped)),
     _bug("marker-before-its-offsets", "a marker does not wait for the results of the writes before it",
-         "transactional offsets in simulated time", Patch(Shard, "flush", lambda original: _at_once)),
+         "transactional offsets in simulated time", Patch(Shard, "flush", lambda original: _at_once), within=200),
 )  # fmt: skip
