@@ -52,3 +52,4 @@ class TopicPublisher:
         ((outcome, _),) = await create_topics(cluster, [NewTopic(self.topic, self.partitions, configs=_CONFIG)])
         if outcome.error is not None and not isinstance(outcome.error, TopicAlreadyExists):
             raise outcome.error
+        await cluster.retrying(lambda: cluster.topic(self.topic))  # a new topic may take a moment to be known
