@@ -21,7 +21,9 @@ from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
 from ottla.replication.truncations import Truncations
 from ottla.storage.config import LogConfig
+from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.log.flush import DirectoryHealth
+from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.state.leader_epochs import EpochEnd
 from ottla.testing.sim_disk import SimDisk, Survival
 from ottla.testing.sim_executor import SimExecutor
@@ -506,19 +508,25 @@ def test_a_failed_sync_of_a_truncation_takes_the_directory_offline() -> None:
     with_broker(scenario)
 
 
+def synced_log() -> tuple[SimDisk, LogDirectory, PartitionLog]:
+    """Return a log whose records and checkpoints are on the disk."""
+    disk = SimDisk()
+    directory = open_directory(disk, SMALL)
+    log = directory.create_log(TopicPartition("t", 0), TOPIC_ID, SMALL)
+    for value in range(RECORDS):
+        log.append(batch(b"%d" % value), leader_epoch=0, now_ms=NOW_MS)
+    log.flush()
+    directory.checkpoint()
+    return disk, directory, log
+
+
 @pytest.mark.parametrize("survival", [Survival.LOST, Survival.TORN, Survival.KEPT])
 @pytest.mark.parametrize("has_checkpoint", [False, True], ids=["alone", "with a checkpoint between"])
 def test_a_power_cut_after_any_step_leaves_a_prefix(survival: Survival, has_checkpoint: bool) -> None:
     """What is below the new end is never lost; after the last step nothing above it comes back."""
     for number in range(9):
         for seed in range(5 if survival is Survival.TORN else 1):
-            disk = SimDisk()
-            directory = open_directory(disk, SMALL)
-            log = directory.create_log(TopicPartition("t", 0), TOPIC_ID, SMALL)
-            for value in range(RECORDS):
-                log.append(batch(b"%d" % value), leader_epoch=0, now_ms=NOW_MS)
-            log.flush()
-            directory.checkpoint()
+            disk, directory, log = synced_log()
             steps = log.truncation(7)
             is_over = False
             for half in range(number):  # a step and its syncs, one after the other
@@ -543,13 +551,7 @@ def test_a_power_cut_after_any_step_leaves_a_prefix(survival: Survival, has_chec
 @pytest.mark.parametrize("survival", [Survival.LOST, Survival.TORN, Survival.KEPT])
 def test_a_power_cut_after_any_step_of_a_full_truncation_leaves_all_or_nothing(survival: Survival) -> None:
     for number in range(7):
-        disk = SimDisk()
-        directory = open_directory(disk, SMALL)
-        log = directory.create_log(TopicPartition("t", 0), TOPIC_ID, SMALL)
-        for value in range(RECORDS):
-            log.append(batch(b"%d" % value), leader_epoch=0, now_ms=NOW_MS)
-        log.flush()
-        directory.checkpoint()
+        disk, directory, log = synced_log()
         steps = log.full_truncation(50)
         is_over = False
         for half in range(number):
