@@ -138,8 +138,8 @@ async def _at_once(*args: object) -> None:
     """Instead of waiting for what is being written."""
 
 
-def _bug(name: str, what: str, suite: str, *patches: Patch, within: int = 60) -> Bug:
-    return Bug(name, what, suite, patches, 1, within)
+def _bug(name: str, what: str, suite: str, *patches: Patch, seed: int = 1, within: int = 60) -> Bug:
+    return Bug(name, what, suite, patches, seed, within)
 
 
 GROUP_BUGS = (
@@ -164,5 +164,5 @@ GROUP_BUGS = (
     _bug("marker-lost-on-reload", "markers are skipped when the partition is loaded",
          "transactional offsets in simulated time", Patch(shard._Loader, "apply", _markers_are_skipped)),
     _bug("marker-before-its-offsets", "a marker does not wait for the results of the writes before it",
-         "transactional offsets in simulated time", Patch(Shard, "flush", lambda original: _at_once), within=200),
+         "transactional offsets in simulated time", Patch(Shard, "flush", lambda original: _at_once), seed=40),
 )  # fmt: skip
