@@ -14,7 +14,6 @@ from ottla.core.clock import Clock
 from ottla.core.errors import NotEnoughReplicasAfterAppend
 from ottla.core.ids import TopicPartition
 from ottla.internal_topics.log import Appended, KeyValue, LoadedRecords, Producer
-from ottla.internal_topics.log_reader import read_all
 from ottla.records.builder import NewRecord, build_batch
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
@@ -79,6 +78,8 @@ class InternalTopic:
 
     def read_all(self, partition: int, end_offset: int) -> AsyncIterator[LoadedRecords]:
         """Yield everything from the start of the log to an offset, replicated or not. Raises KafkaError."""
+        from ottla.internal_topics.log_reader import read_all
+
         return read_all(self._partition(partition).log, end_offset)
 
     async def wait_until_replicated(self, partition: int, end_offset: int, *, leader_epoch: int) -> None:

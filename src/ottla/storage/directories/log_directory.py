@@ -39,7 +39,6 @@ from ottla.storage.integrity.metadata_backup import BackedUpFile, MetadataBackup
 from ottla.storage.loading.failed_sync import FailedSyncMark
 from ottla.storage.loading.loading_progress import LoadingProgress
 from ottla.storage.loading.log_loader import LogCheckpoint, LogLocation, create_empty_log, load_log
-from ottla.storage.loading.recovered_flush import RecoveredFlush
 from ottla.storage.log.deleted_files import DeletedFiles
 from ottla.storage.log.flush import DirectoryHealth, FlushJob
 from ottla.storage.log.future_log import truncate_copy
@@ -243,6 +242,8 @@ class LogDirectory:
 
     def _flush_recovered(self, logs: Sequence[PartitionLog]) -> None:
         """Sync what recovery kept of some logs. Raises OSError, and StorageError if the directory is lost."""
+        from ottla.storage.loading.recovered_flush import RecoveredFlush
+
         begun = [RecoveredFlush(log) for log in logs]
         self._run([(flush.log, flush.job) for flush in begun if flush.job is not None])
         for flush in begun:

@@ -20,7 +20,6 @@ from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.core.runtime import new_uuid
 from ottla.storage.config import LogConfig
 from ottla.storage.directories.log_directory import LogDirectory
-from ottla.storage.directories.log_replacement import complete_replacements, remove_stale_copies
 from ottla.storage.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -88,6 +87,8 @@ class LogManager:
                 else:
                     self.opened += (directory,)
             if any(directory.replaced or directory.future_logs for directory in self.opened):
+                from ottla.storage.directories.log_replacement import complete_replacements, remove_stale_copies
+
                 complete_replacements(self.opened)
                 remove_stale_copies(self.opened)
             self._check_duplicates()
