@@ -180,6 +180,38 @@ def _warm_up() -> None:
                  duration_s=6.0))  # fmt: skip
 
 
+class _Progress:
+    """Shows on stderr how many runs have ended: in one line on a terminal, else in a line a minute.
+
+    Without a thread that draws, because every run is a fork of this process.
+    """
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._is_terminal = sys.stderr.isatty()
+        self._began = self._shown = time.perf_counter()
+
+    def show(self, done: int, failed: int) -> None:
+        """Show the state, unless it was shown a moment ago."""
+        now = time.perf_counter()
+        if now - self._shown < (0.2 if self._is_terminal else 60):
+            return
+        self._shown = now
+        left = (now - self._began) / done * (self._total - done)
+        line = f"{done:,} of {self._total:,} runs, {failed} failed, about {left / 60:.0f} minutes left"
+        print(
+            f"\r{line}\x1b[K" if self._is_terminal else line,
+            end="" if self._is_terminal else "\n",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def end(self) -> None:
+        """Remove the line from the terminal."""
+        if self._is_terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
 def _campaign(options: argparse.Namespace) -> int:
     began = time.perf_counter()
     _warm_up()
@@ -191,8 +223,10 @@ def _campaign(options: argparse.Namespace) -> int:
     seeds = range(options.first, options.first + options.seeds)
     if options.scripts and (found := _run_scripts()):
         return found
+    progress = _Progress(len(seeds) + min(options.twice, len(seeds)))
     for result in _run_all(seeds, options):
         done += 1
+        progress.show(done, len(failed))
         effects.update(result["effects"])
         seed = result["seed"]
         if hashes.setdefault(seed, result["trace_hash"]) != result["trace_hash"]:
@@ -203,6 +237,7 @@ def _campaign(options: argparse.Namespace) -> int:
             sys.stdout.flush()
             if not options.keep_going:
                 break
+    progress.end()
     took = time.perf_counter() - began
     print(f"{done} runs in {took:.1f} s, {done / took:.2f} a second; {len(failed)} failed: {sorted(failed)[:50]}")
     print("faults with an effect:", ", ".join(f"{kind} {count}" for kind, count in sorted(effects.items())))
