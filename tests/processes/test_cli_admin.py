@@ -116,6 +116,9 @@ def test_durations_and_sizes_are_taken_where_a_setting_is(cli: Cli) -> None:
     cli.out("topic", "list", "--timeout", "20s")
     assert "write seconds, or 500ms" in cli.fails("topic", "list", "--timeout", "soon", code=2)
     assert "a whole number of hours" in cli.fails("config", "set", "broker", "log.roll.hours=90m", code=2)
+    assert "such as 90m or 7d" in cli.fails("config", "set", "topic/units", "retention.ms=7x", code=2)
+    assert "such as 64KiB or 1GiB" in cli.fails("topic", "create", "u", "-c", "segment.bytes=1G", code=2)
+    assert "such as 90m or 7d" in cli.fails("-X", "request.timeout.ms=7x", "topic", "list", code=2)
 
 
 def test_a_dry_run_of_alter_changes_nothing(cli: Cli) -> None:

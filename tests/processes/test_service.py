@@ -185,6 +185,13 @@ def test_durations_and_sizes_are_taken_from_every_source(tmp_path: Path) -> None
     file.write_text("log.retention.hours=7d\nlog.roll.hours=90m\n")
     errors = check("--config", str(file), "-o", "log.segment.bytes=1GiB", code=2)["errors"]
     assert errors == [f"log.roll.hours=90m ({file} line 2): must be a whole number of hours"]
+    file.write_text("log.retention.hours=7x\nsome.plugin.hours=90m\n")
+    found = check("--config", str(file), "-o", "log.segment.bytes=1G", "-o", "no.such.hours=90m", code=2)
+    assert found["errors"] == [
+        f"log.retention.hours=7x ({file} line 1): must be a whole number of hours, or a duration such as 90m or 7d",
+        "log.segment.bytes=1G (command line): must be a whole number of bytes, or a size such as 64KiB or 1GiB",
+        "no.such.hours=90m (command line): there is no such setting",
+    ]
     file.write_text("log.retention.hours=7d\n")
     check("--config", str(file), "--data", str(tmp_path), "-o", "log.segment.bytes=512MiB", code=0)
 

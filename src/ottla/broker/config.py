@@ -8,7 +8,7 @@ given by `--config`, the default.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,7 @@ def read(
     given |= from_environment(environment, known)
     given |= {key: SettingText(text, "command line") for key, text in options.items()}
     unknown = sorted(set(given) - set(known))
-    given, problems = _in_units(given)
+    given, problems = _in_units(given, known)
     problems += [  # a name in a file may mean something to Kafka; one just typed is a mistake
         Problem(key, given[key].text, f"there is no such setting{_meant(key, known)}", given[key].origin)
         for key in unknown
@@ -130,14 +130,18 @@ def settings_of_dev(config: BrokerConfig) -> dict[str, str]:
     return {key: given.text for key, given in config.given.items() if given.origin == DEV}
 
 
-def _in_units(given: Mapping[str, SettingText]) -> tuple[dict[str, SettingText], list[Problem]]:
+def _in_units(
+    given: Mapping[str, SettingText], known: Collection[str]
+) -> tuple[dict[str, SettingText], list[Problem]]:
     """Convert durations and sizes such as 7d and 1GiB to the numbers that Kafka's settings hold."""
-    found: dict[str, SettingText] = {}
+    found = dict(given)
     problems: list[Problem] = []
     for key, value in given.items():
         try:
-            found[key] = SettingText(in_unit_of(key, value.text), value.origin)
+            if key in known:
+                found[key] = SettingText(in_unit_of(key, value.text), value.origin)
         except ValueError as error:
+            del found[key]
             problems.append(Problem(key, value.text, str(error), value.origin))
     return found, problems
 

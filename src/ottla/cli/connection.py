@@ -123,7 +123,10 @@ def client_settings(environment: Mapping[str, str]) -> dict[str, str]:
         if line.strip() and not (equals and name):
             raise usage_error(f"{line!r} is not a client setting; write name=value, such as security.protocol=SASL_SSL")
         if name:
-            found[name.strip()] = in_unit_of(name.strip(), value)
+            try:
+                found[name.strip()] = in_unit_of(name.strip(), value)
+            except ValueError as error:
+                raise usage_error(f"-X {line.strip()}: {error}") from None
     return found
 
 

@@ -37,6 +37,8 @@ _HTTP_ANSWER = b"HTTP"
 _HTTP_REQUEST = b"OPTIONS * HTTP/1.0\r\n\r\n"
 HTTP_SERVER = "is an HTTP server and does not speak Kafka's protocol; check the port"
 _TLS_ALERT = b"\x15\x03"  # the type of the record, and the major version of all versions since SSL 3.0
+_TLS_HANDSHAKE = b"\x16\x03"
+_TLS_TIMEOUT_S = 2.0
 _CORRELATION_ID = struct.Struct(">i")
 _ERROR_CODE = struct.Struct(">h")
 _READ_AHEAD_BYTES = 1 << 20
@@ -93,6 +95,7 @@ class Connection:
         "client_id",
         "features",
         "versions",
+        "closed_unanswered",
     )
 
     def __init__(self, address: Address, streams: Streams, *, client_id: str) -> None:
@@ -100,6 +103,8 @@ class Connection:
         self.client_id = client_id
         self.versions: dict[int, tuple[int, int]] = {}  # that the broker serves: API key -> (min, max)
         self.features: dict[str, int] = {}  # the finalized level of each feature of the cluster
+        self.closed_unanswered = False
+        """Whether the peer closed the connection before its first answer, as a TLS port may."""
         self._streams = streams
         self._pending: dict[int, asyncio.Future[bytes]] = {}
         self._next_correlation_id = 0
@@ -243,9 +248,10 @@ class Connection:
                 waiter = self._pending.get(_CORRELATION_ID.unpack_from(frame)[0])
                 if waiter is not None and not waiter.done():
                     waiter.set_result(frame)
-        except asyncio.IncompleteReadError as error:
-            is_first = not self.versions and not error.partial  # a TLS port may close instead of sending an alert
-            advice = "; check the port and security.protocol" if is_first else ""
+        except (asyncio.IncompleteReadError, ConnectionResetError) as error:
+            partial = error.partial if isinstance(error, asyncio.IncompleteReadError) else b""
+            self.closed_unanswered = not self.versions and not partial
+            advice = "; check the port and security.protocol" if self.closed_unanswered else ""
             self._fail(NetworkException(f"{self.address} closed the connection{advice}"))
         except OSError as error:
             self._fail(NetworkException(f"the connection to {self.address} broke: {error}"))
@@ -284,7 +290,8 @@ async def open_connection(
             await connection.authenticate(sasl, timeout_s=timeout_s)
     except (NetworkException, RequestTimedOut, MalformedRequest, struct.error) as error:
         await connection.close()
-        raise CannotConnect(where, f"connected, but {error}") from error
+        is_tls = connection.closed_unanswered and dial is dial_tcp and await _is_tls_server(address)
+        raise CannotConnect(where, f"connected, but {_requires_tls(address) if is_tls else error}") from error
     except BaseException:
         await connection.close()
         raise
@@ -293,16 +300,32 @@ async def open_connection(
 
 async def is_http_server(address: Address, *, timeout_s: float) -> bool:
     """Ask in HTTP whether a peer speaks it: one that waits for a line does not answer a frame of Kafka's protocol."""
+    return await _first_bytes(address, _HTTP_REQUEST, len(_HTTP_ANSWER), timeout_s=timeout_s) == _HTTP_ANSWER
+
+
+async def _is_tls_server(address: Address) -> bool:
+    """Begin a TLS handshake with a peer that closed without an answer, as OpenSSL's and Go's servers do."""
+    hello = ssl.MemoryBIO()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    handshake = context.wrap_bio(ssl.MemoryBIO(), hello, server_hostname=address.host)
+    with contextlib.suppress(ssl.SSLWantReadError):
+        handshake.do_handshake()
+    answer = await _first_bytes(address, hello.read(), len(_TLS_HANDSHAKE), timeout_s=_TLS_TIMEOUT_S)
+    return answer in {_TLS_HANDSHAKE, _TLS_ALERT}
+
+
+async def _first_bytes(address: Address, question: bytes, size: int, *, timeout_s: float) -> bytes:
+    """Open a connection, send bytes, and return the first bytes of the answer; empty if there are too few."""
     try:
         async with asyncio.timeout(timeout_s):
             reader, writer = await dial_tcp(address.host, address.port)
             try:
-                writer.write(_HTTP_REQUEST)
-                return await reader.readexactly(len(_HTTP_ANSWER)) == _HTTP_ANSWER
+                writer.write(question)
+                return await reader.readexactly(size)
             finally:
                 writer.close()
     except (TimeoutError, OSError, asyncio.IncompleteReadError):
-        return False
+        return b""
 
 
 ConnectTo = Callable[[int], Awaitable[Connection]]
@@ -314,8 +337,12 @@ def _foreign(address: Address, first_bytes: bytes) -> str:
     if first_bytes.startswith(_HTTP_ANSWER):
         return f"{address} {HTTP_SERVER}"
     if first_bytes.startswith(_TLS_ALERT):
-        return f"{address} requires TLS; set security.protocol to SSL or SASL_SSL"
+        return _requires_tls(address)
     return f"{address} does not speak Kafka's protocol; check the port"
+
+
+def _requires_tls(address: Address) -> str:
+    return f"{address} requires TLS; set security.protocol to SSL or SASL_SSL"
 
 
 @functools.cache

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 
 import pytest
+import trustme
 
 from ottla.client.addresses import Address, parse_addresses
 from ottla.client.cluster import ClientOptions, Cluster
@@ -99,6 +101,17 @@ async def test_a_peer_of_another_protocol_is_recognised_by_its_first_bytes(answe
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
     with pytest.raises(CannotConnect, match=message):
+        await open_connection(address, client_id="test", timeout_s=5)
+    server.close()
+
+
+async def test_a_tls_port_that_closes_without_an_alert_is_recognised() -> None:
+    """OpenSSL sends no alert for a first record that is not of TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("localhost").configure_cert(context)
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context)
+    address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+    with pytest.raises(CannotConnect, match="requires TLS; set security.protocol to SSL or SASL_SSL"):
         await open_connection(address, client_id="test", timeout_s=5)
     server.close()
 
