@@ -128,7 +128,7 @@ def test_rows_and_position_come_in_one_commit(table: LakeTable) -> None:
     assert sorted(got) == sorted(wanted + [(3, o, o % 5 == 4, DAYS[o % 2], o * 10) for o in range(4)])
 
 
-def test_rows_are_filed_by_their_partition_columns(table: LakeTable) -> None:
+def test_rows_are_partitioned_by_their_partition_columns(table: LakeTable) -> None:
     load(table, 0, 10)
     assert {tuple(f.partition_values.items()) for f in table.files()} == {
         (("late", late), ("event_date", day)) for late in ("true", "false") for day in ("2015-05-17", "2015-05-18")

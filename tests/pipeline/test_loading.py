@@ -138,7 +138,7 @@ def test_counts_for_the_audit_come_from_the_files(bench: Bench) -> None:
 
 
 def test_a_table_with_another_partitioning_is_refused(bench: Bench, tmp_path: Path, topic: MemoryTopic) -> None:
-    with pytest.raises(TableMismatch, match="filed by"):
+    with pytest.raises(TableMismatch, match="partitioned by"):
         Bench(
             tmp_path / "a lake",
             topic,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -66,6 +67,29 @@ def test_topics_are_listed_described_and_deleted_by_patterns(cli: Cli) -> None:
     assert "--yes" in said
     assert cli.out("topic", "delete", "pat-*", "--yes") == b"deleted pat-a\ndeleted pat-b\ndeleted pat-c\n"
     assert cli.json("topic", "list", "other-*")
+
+
+def test_changes_are_reported_in_json(cli: Cli) -> None:
+    def results(*command: str) -> list[tuple[str, str]]:
+        return [(each["name"], each["result"]) for each in cli.json(*command)]
+
+    assert results("topic", "create", "json-1", "json-2") == [("json-1", "created"), ("json-2", "created")]
+    assert results("topic", "create", "json-1", "--if-not-exists") == [("json-1", "exists")]
+    assert results("topic", "alter", "json-1", "-p", "3") == [("json-1", "altered")]
+    assert results("config", "set", "topic/json-1", "retention.ms=1h") == [("topic/json-1", "changed")]
+    assert results("config", "unset", "topic/json-1", "retention.ms", "--dry-run") == [("topic/json-1", "would change")]
+    cli.out("group", "seek", "json-group", "--topic", "json-2", "--to", "start")
+    assert results("group", "delete-offsets", "json-group", "-t", "json-2", "--dry-run") == [
+        ("json-2-0", "would delete")
+    ]
+    assert results("group", "delete", "json-group") == [("json-group", "deleted")]
+    assert results("profile", "set", "json", cli.bootstrap) == [("json", "saved")]
+    assert results("profile", "delete", "json") == [("json", "deleted")]
+    assert results("cluster", "reassign", "cancel") == []
+    half = cli.run("topic", "delete", "json-1", "json-absent", "-f", "json", code=4)
+    assert json.loads(half.stdout) == [{"name": "json-1", "result": "deleted"}]
+    (failure,) = json.loads(half.stderr)["error"]["failures"]
+    assert failure["item"] == "topic json-absent"
 
 
 def test_a_dry_run_of_trim_says_would(cli: Cli) -> None:

@@ -130,9 +130,7 @@ def settings_of_dev(config: BrokerConfig) -> dict[str, str]:
     return {key: given.text for key, given in config.given.items() if given.origin == DEV}
 
 
-def _in_units(
-    given: Mapping[str, SettingText], known: Collection[str]
-) -> tuple[dict[str, SettingText], list[Problem]]:
+def _in_units(given: Mapping[str, SettingText], known: Collection[str]) -> tuple[dict[str, SettingText], list[Problem]]:
     """Convert durations and sizes such as 7d and 1GiB to the numbers that Kafka's settings hold."""
     found = dict(given)
     problems: list[Problem] = []

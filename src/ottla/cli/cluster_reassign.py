@@ -17,7 +17,7 @@ from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_fa
 from ottla.cli.errors import CommandFailed, usage_error
 from ottla.cli.name_patterns import select
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout
-from ottla.cli.output import ProgressBar, show_json, show_rows
+from ottla.cli.output import ProgressBar, Result, show_json, show_results, show_rows
 from ottla.client import admin, log_dirs, replica_admin
 from ottla.client.cluster import Cluster
 from ottla.client.reassignment_plan import ImpossiblePlan, Move, leaders_by_broker, plan_drain, plan_reassignment
@@ -83,6 +83,7 @@ def apply(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A plan in JSON, or - for standard input.")],
     wait: Wait = False,
     dry_run: DryRun = False,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -98,7 +99,7 @@ def apply(
             await _alter_log_dirs(cluster, directories)
         known, _ = await _replicas(cluster, sorted({tp.topic for tp in wanted}))
         moves = [Move(tp, known.get(tp, ()), tuple(replicas)) for tp, replicas in wanted.items()]
-        await _begin(cluster, moves, wait=wait, dry_run=dry_run)
+        await _begin(cluster, moves, shape, wait=wait, dry_run=dry_run)
 
     run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
 
@@ -122,6 +123,7 @@ def status(
 @reassign.command()
 def cancel(
     topics: Topics = None,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -137,13 +139,17 @@ def cancel(
 
     outcomes = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
     report_failures([(each.name, each.error) for each in outcomes], what="partition")
-    print(f"canceled {len(outcomes)} moves" if outcomes else "no replicas are being moved")
+    if shape is OutputFormat.JSON:
+        show_results([Result(each.name, "canceled") for each in outcomes], shape)
+    else:
+        print(f"canceled {len(outcomes)} moves" if outcomes else "no replicas are being moved")
 
 
 def drain(
     broker: Annotated[int, typer.Argument(metavar="BROKER", help="The id of the broker.")],
     wait: Wait = False,
     dry_run: DryRun = False,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -159,24 +165,30 @@ def drain(
             moves = plan_drain(current, racks, broker=broker)
         except ImpossiblePlan as error:
             raise CommandFailed(str(error), advice="add a broker, or lower the replication factor") from None
-        if not moves:
+        if not moves and shape is OutputFormat.TABLE:
             print(f"broker {broker} has no replicas")
             return
-        await _begin(cluster, moves, wait=wait, dry_run=dry_run)
+        await _begin(cluster, moves, shape, wait=wait, dry_run=dry_run)
 
     run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
 
 
-async def _begin(cluster: Cluster, moves: Sequence[Move], *, wait: bool, dry_run: bool) -> None:
+async def _begin(cluster: Cluster, moves: Sequence[Move], shape: OutputFormat, *, wait: bool, dry_run: bool) -> None:
+    is_text = shape is OutputFormat.TABLE
     if dry_run:
-        _show_plan(moves, OutputFormat.TABLE)
-        print(f"would move {len(moves)} partitions; nothing was changed")
+        _show_plan(moves, shape)
+        if is_text:
+            print(f"would move {len(moves)} partitions; nothing was changed")
         return
     outcomes = await replica_admin.alter_reassignments(cluster, {move.tp: move.wanted for move in moves})
     report_failures([(each.name, each.error) for each in outcomes], what="partition")
-    print(f"moving {len(moves)} partitions", flush=True)
+    if is_text:
+        print(f"moving {len(moves)} partitions", flush=True)
     if wait:
         await _wait(cluster, {move.tp for move in moves})
+    if not is_text:
+        show_results([Result(str(move.tp), "moved" if wait else "moving") for move in moves], shape)
+    elif wait:
         print(f"moved {len(moves)} partitions")
 
 

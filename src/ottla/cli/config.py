@@ -10,7 +10,7 @@ from ottla.cli import completion
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cluster
 from ottla.cli.errors import not_found, usage_error
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout, parse_setting
-from ottla.cli.output import show_rows
+from ottla.cli.output import Result, show_results, show_rows
 from ottla.client import admin
 from ottla.client.cluster import Cluster
 
@@ -129,6 +129,7 @@ def set_(
         ),
     ],
     dry_run: DryRun = False,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -140,7 +141,7 @@ def set_(
         ConnectionOptions(brokers, profile, timeout),
         lambda cluster: admin.alter_configs(cluster, kind, name, wanted, validate_only=dry_run),
     )
-    print(f"{'would change' if dry_run else 'changed'} {resource}")
+    show_results([Result(resource, "would change" if dry_run else "changed")], shape)
 
 
 @app.command()
@@ -148,6 +149,7 @@ def unset(
     resource: Resource,
     names: Names,
     dry_run: DryRun = False,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -159,7 +161,7 @@ def unset(
         ConnectionOptions(brokers, profile, timeout),
         lambda cluster: admin.alter_configs(cluster, kind, name, wanted, validate_only=dry_run),
     )
-    print(f"{'would change' if dry_run else 'changed'} {resource}")
+    show_results([Result(resource, "would change" if dry_run else "changed")], shape)
 
 
 def parse_change(text: str) -> admin.ConfigChange:

@@ -14,7 +14,7 @@ from ottla.cli.group_lag import GroupLag, describe_lags, lag_seconds, offsets_of
 from ottla.cli.name_patterns import existing_topic, is_pattern, select, selected_for_deletion, unknown_name
 from ottla.cli.offset_options import read_offset, read_partitions
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout, Yes
-from ottla.cli.output import duration_text, show_fields, show_json, show_rows
+from ottla.cli.output import Result, duration_text, show_fields, show_json, show_results, show_rows
 from ottla.client import groups, share_groups
 from ottla.client.admin import Outcome
 from ottla.client.cluster import Cluster
@@ -229,6 +229,7 @@ def remove_members(
         list[str] | None, typer.Option("--instance", metavar="ID", help="A static member's instance id; repeatable.")
     ] = None,
     member: Annotated[list[str] | None, typer.Option("--member", metavar="ID", help="A member id; repeatable.")] = None,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -248,9 +249,7 @@ def remove_members(
         return removed + (await groups.remove_members(cluster, name, member, static=False) if member else [])
 
     outcomes = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
-    for outcome in outcomes:
-        if outcome.error is None:
-            print(f"removed {outcome.name}")
+    show_results([Result(outcome.name, "removed") for outcome in outcomes if outcome.error is None], shape)
     report_failures([(outcome.name, outcome.error) for outcome in outcomes], what="member")
 
 
@@ -338,6 +337,7 @@ def delete(
     ],
     dry_run: DryRun = False,
     yes: Yes = False,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -355,9 +355,8 @@ def delete(
         return [Outcome(name, None if name in known else unknown) for name in wanted]
 
     outcomes = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
-    for outcome in outcomes:
-        if outcome.error is None:
-            print(f"{'would delete' if dry_run else 'deleted'} {outcome.name}")
+    result = "would delete" if dry_run else "deleted"
+    show_results([Result(outcome.name, result) for outcome in outcomes if outcome.error is None], shape)
     report_failures([(outcome.name, outcome.error) for outcome in outcomes], what="group")
 
 
@@ -369,6 +368,7 @@ def delete_offsets(
         str | None, typer.Option("--partition", "-p", metavar="0,2,5-7", help="Only these partitions.")
     ] = None,
     dry_run: DryRun = False,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -391,7 +391,7 @@ def delete_offsets(
         return await groups.delete_offsets(cluster, name, sorted(wanted))
 
     outcomes = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
-    for outcome in outcomes:
-        if outcome.error is None:
-            print(f"{'would delete' if dry_run else 'deleted'} the offset of {outcome.name}")
+    result = "would delete" if dry_run else "deleted"
+    done = [outcome.name for outcome in outcomes if outcome.error is None]
+    show_results([Result(each, result, f"{result} the offset of {each}") for each in done], shape)
     report_failures([(outcome.name, outcome.error) for outcome in outcomes], what="offset of")

@@ -12,7 +12,7 @@ from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_fa
 from ottla.cli.errors import not_found, usage_error
 from ottla.cli.offset_options import read_partitions
 from ottla.cli.options import Brokers, Format, OutputFormat, Profile, Timeout
-from ottla.cli.output import ProgressBar, bytes_text, show_rows
+from ottla.cli.output import ProgressBar, Result, bytes_text, show_results, show_rows
 from ottla.client import admin, log_dirs
 from ottla.client.cluster import Cluster
 from ottla.client.log_dirs import Replica
@@ -34,6 +34,7 @@ def move(
         int | None, typer.Option("--broker", metavar="ID", help="The broker with the directory, if there are several.")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until all are moved.")] = False,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -54,9 +55,14 @@ def move(
         moving = {tp for tp in held if wanted is None or tp.partition in wanted}
         outcomes = await log_dirs.alter_log_dirs(cluster, {(node, tp): directory for tp in moving})
         report_failures([(each.name, each.error) for each in outcomes], what="replica")
-        print(f"moving {len(moving)} replicas to {directory}", flush=True)
+        is_text = shape is OutputFormat.TABLE
+        if is_text:
+            print(f"moving {len(moving)} replicas to {directory}", flush=True)
         if wait:
             await _wait(cluster, node, moving)
+        if not is_text:
+            show_results([Result(str(tp), "moved" if wait else "moving") for tp in sorted(moving)], shape)
+        elif wait:
             print(f"moved {len(moving)} replicas")
 
     run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from ottla.cli.options import OutputFormat
 from ottla.core.clock import Clock, SystemClock
@@ -39,6 +39,23 @@ def show_fields(fields: Mapping[str, Any], shape: OutputFormat) -> None:
     width = max(len(name) for name in fields)
     for name, value in fields.items():
         print(f"{name.replace('_', ' '):<{width}}  {cell(value)}")
+
+
+class Result(NamedTuple):
+    """What a command did to one item: `deleted`, `would delete`; `text` is the line for people if it is another."""
+
+    name: str
+    result: str
+    text: str = ""
+
+
+def show_results(results: Iterable[Result], shape: OutputFormat) -> None:
+    """Print what was done: a line for each item, or a list of objects with `name` and `result`."""
+    if shape is OutputFormat.JSON:
+        show_json([{"name": each.name, "result": each.result} for each in results])
+        return
+    for each in results:
+        print(each.text or f"{each.result} {each.name}")
 
 
 def show_json(value: Any) -> None:

@@ -21,7 +21,7 @@ from ottla.cli.connection import ConnectionOptions
 from ottla.cli.errors import CommandFailed, ExitCode, not_found, usage_error
 from ottla.cli.offset_options import read_offset
 from ottla.cli.options import Brokers, Format, OutputFormat, Profile, parse_location
-from ottla.cli.output import show_json, show_rows
+from ottla.cli.output import Result, show_json, show_results, show_rows
 from ottla.client.offset_spec import OffsetSpec
 from ottla.core.clock import SystemClock
 from ottla.core.quantities import parse_duration_ms, parse_size
@@ -144,6 +144,7 @@ def init(
         JOB_FILE
     ),
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    shape: Format = OutputFormat.TABLE,
 ) -> None:
     """Write a job file with every key and its meaning."""
     from importlib.resources import files
@@ -155,7 +156,10 @@ def init(
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise CommandFailed(f"{file} cannot be written: {error.strerror}") from None
-    print(f"{file} is written; `ottla pipeline check --job {file}` validates it", file=sys.stderr)
+    if shape is OutputFormat.JSON:
+        show_results([Result(str(file), "written")], shape)
+    else:
+        print(f"{file} is written; `ottla pipeline check --job {file}` validates it", file=sys.stderr)
 
 
 def check(

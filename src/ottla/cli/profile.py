@@ -10,7 +10,7 @@ import typer
 from ottla.cli import completion
 from ottla.cli.errors import not_found, usage_error
 from ottla.cli.options import Format, OutputFormat, parse_setting
-from ottla.cli.output import show_fields, show_json, show_rows
+from ottla.cli.output import Result, show_fields, show_json, show_results, show_rows
 from ottla.cli.profile_file import NamedCluster, Profiles, is_profile_name
 from ottla.client.addresses import parse_addresses
 
@@ -74,6 +74,7 @@ def set_profile(
         ),
     ] = None,
     use: Annotated[bool, typer.Option("--use", help="Make it the profile in use.")] = False,
+    shape: Format = OutputFormat.TABLE,
 ) -> None:
     """Create or replace a profile."""
     from ottla.client.properties import InvalidProperty, client_options
@@ -91,10 +92,15 @@ def set_profile(
     profiles.clusters[name] = NamedCluster(brokers, settings)
     profiles.current = name if use else profiles.current
     profiles.save()
+    _show_result(name, "saved", shape)
 
 
 @app.command()
-def rename(name: Name, new_name: Annotated[str, typer.Argument(metavar="NEW", help="The new name.")]) -> None:
+def rename(
+    name: Name,
+    new_name: Annotated[str, typer.Argument(metavar="NEW", help="The new name.")],
+    shape: Format = OutputFormat.TABLE,
+) -> None:
     """Rename a profile."""
     _check_name(new_name)
     profiles = Profiles.load(os.environ)
@@ -105,25 +111,32 @@ def rename(name: Name, new_name: Annotated[str, typer.Argument(metavar="NEW", he
     profiles.clusters[new_name] = cluster
     profiles.current = new_name if profiles.current == name else profiles.current
     profiles.save()
+    _show_result(new_name, "renamed", shape)
 
 
 @app.command()
-def use(name: Name) -> None:
+def use(name: Name, shape: Format = OutputFormat.TABLE) -> None:
     """Use a profile wherever neither --brokers, --profile nor OTTLA_BROKERS is given."""
     profiles = Profiles.load(os.environ)
     _existing(profiles, name)
     profiles.current = name
     profiles.save()
+    _show_result(name, "in use", shape)
 
 
 @app.command()
-def delete(name: Name) -> None:
+def delete(name: Name, shape: Format = OutputFormat.TABLE) -> None:
     """Delete a profile."""
     profiles = Profiles.load(os.environ)
     _existing(profiles, name)
     del profiles.clusters[name]
     profiles.current = None if profiles.current == name else profiles.current
     profiles.save()
+    _show_result(name, "deleted", shape)
+
+
+def _show_result(name: str, result: str, shape: OutputFormat) -> None:
+    show_results([Result(name, result, f"profile {name}: {result}")], shape)
 
 
 def _check_name(name: str) -> None:

@@ -11,7 +11,7 @@ from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_fa
 from ottla.cli.errors import not_found, usage_error
 from ottla.cli.name_patterns import existing_topic, is_pattern, select, selected_for_deletion
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout, Yes, parse_setting
-from ottla.cli.output import bytes_text, show_fields, show_json, show_rows
+from ottla.cli.output import Result, bytes_text, show_fields, show_json, show_results, show_rows
 from ottla.client import admin
 from ottla.client.cluster import Cluster
 from ottla.client.metadata import TopicInfo
@@ -85,6 +85,7 @@ def create(
     config: Settings = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Succeed if the topic exists.")] = False,
     dry_run: DryRun = False,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -96,14 +97,15 @@ def create(
     results = run_on_cluster(target, lambda cluster: admin.create_topics(cluster, wanted, validate_only=dry_run))
     from ottla.core.errors import TopicAlreadyExists
 
-    outcomes = []
+    outcomes, done = [], []
     for outcome, _ in results:
         existed = if_not_exists and isinstance(outcome.error, TopicAlreadyExists)
         outcomes.append((outcome.name, None if existed else outcome.error))
         if outcome.error is None:
-            print(f"{'would create' if dry_run else 'created'} {outcome.name}")
+            done.append(Result(outcome.name, "would create" if dry_run else "created"))
         elif existed:
-            print(f"{outcome.name} exists")
+            done.append(Result(outcome.name, "exists", f"{outcome.name} exists"))
+    show_results(done, shape)
     report_failures(outcomes, what="topic")
 
 
@@ -200,6 +202,7 @@ def alter(
         list[str] | None, typer.Option("--unset", metavar="NAME", help="A topic setting to reset to its default.")
     ] = None,
     dry_run: DryRun = False,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -223,7 +226,7 @@ def alter(
         return topic
 
     run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
-    print(f"{'would alter' if dry_run else 'altered'} {name}")
+    show_results([Result(name, "would alter" if dry_run else "altered")], shape)
 
 
 @app.command()
@@ -232,6 +235,7 @@ def delete(
     if_exists: Annotated[bool, typer.Option("--if-exists", help="Succeed if the topic does not exist.")] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -249,12 +253,13 @@ def delete(
         unknown = UnknownTopicOrPartition("there is no such topic")
         return [admin.Outcome(name, None if name in known else unknown) for name in wanted]
 
-    outcomes = []
+    outcomes, done = [], []
     for outcome in run_on_cluster(ConnectionOptions(brokers, profile, timeout), work):
         missing = if_exists and isinstance(outcome.error, UnknownTopicOrPartition)
         outcomes.append((outcome.name, None if missing else outcome.error))
         if outcome.error is None:
-            print(f"{'would delete' if dry_run else 'deleted'} {outcome.name}")
+            done.append(Result(outcome.name, "would delete" if dry_run else "deleted"))
+    show_results(done, shape)
     report_failures(outcomes, what="topic")
 
 

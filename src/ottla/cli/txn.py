@@ -12,7 +12,7 @@ from ottla.cli.errors import not_found, usage_error
 from ottla.cli.name_patterns import existing_topic, select
 from ottla.cli.offset_options import read_partitions
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout, parse_seconds
-from ottla.cli.output import duration_text, show_fields, show_json, show_rows
+from ottla.cli.output import Result, duration_text, show_fields, show_json, show_results, show_rows
 from ottla.client import transaction_admin
 from ottla.client.cluster import Cluster
 from ottla.client.transaction_admin import OpenTransaction
@@ -178,6 +178,7 @@ def abort(
         typer.Option("--start-offset", min=0, metavar="OFFSET", help="Where the hanging transaction begins."),
     ] = None,
     dry_run: DryRun = False,
+    shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -191,13 +192,17 @@ def abort(
     if (partition is None) != (start_offset is None):
         raise usage_error("--partition and --start-offset belong together", "see `ottla txn hanging`")
     if partition is None or start_offset is None:
-        run_on_cluster(target, lambda cluster: _abort_by_id(cluster, name, dry_run=dry_run))
-        return
-    tp, offset = TopicPartition(name, partition), start_offset
-    run_on_cluster(target, lambda cluster: _abort_on_partition(cluster, tp, offset, dry_run=dry_run))
+        text = run_on_cluster(target, lambda cluster: _abort_by_id(cluster, name, dry_run=dry_run))
+        named = name
+    else:
+        tp, offset = TopicPartition(name, partition), start_offset
+        text = run_on_cluster(target, lambda cluster: _abort_on_partition(cluster, tp, offset, dry_run=dry_run))
+        named = str(tp)
+    show_results([Result(named, "would abort" if dry_run else "aborted", text)], shape)
 
 
-async def _abort_by_id(cluster: Cluster, name: str, *, dry_run: bool) -> None:
+async def _abort_by_id(cluster: Cluster, name: str, *, dry_run: bool) -> str:
+    """Abort; returns the line for people."""
     try:
         found = await transaction_admin.describe_transaction(cluster, name)
         if not dry_run:
@@ -209,12 +214,12 @@ async def _abort_by_id(cluster: Cluster, name: str, *, dry_run: bool) -> None:
     )
     end = "" if found.partitions else " had no open transaction; its producer is fenced"
     if dry_run:
-        print(f"would abort {what}{'' if found.partitions else ' has no open transaction'}; nothing was changed")
-    else:
-        print(f"aborted {what}{end}")
+        return f"would abort {what}{'' if found.partitions else ' has no open transaction'}; nothing was changed"
+    return f"aborted {what}{end}"
 
 
-async def _abort_on_partition(cluster: Cluster, tp: TopicPartition, start_offset: int, *, dry_run: bool) -> None:
+async def _abort_on_partition(cluster: Cluster, tp: TopicPartition, start_offset: int, *, dry_run: bool) -> str:
+    """Abort; returns the line for people."""
     await existing_topic(cluster, tp.topic)
     found = await transaction_admin.open_transactions(cluster, [tp])
     matching = [each for each in found if each.start_offset == start_offset]
@@ -225,10 +230,9 @@ async def _abort_on_partition(cluster: Cluster, tp: TopicPartition, start_offset
     (transaction,) = matching
     shown = f"the transaction of producer {transaction.producer_id} on {tp} from offset {start_offset}"
     if dry_run:
-        print(f"would abort {shown}; nothing was changed")
-        return
+        return f"would abort {shown}; nothing was changed"
     await transaction_admin.abort_on_partition(cluster, transaction)
-    print(f"aborted {shown}")
+    return f"aborted {shown}"
 
 
 def _unknown_id(name: str, error: KafkaError) -> Exception:

@@ -93,9 +93,9 @@ class Connection:
         "_why_closed",
         "address",
         "client_id",
+        "closed_unanswered",
         "features",
         "versions",
-        "closed_unanswered",
     )
 
     def __init__(self, address: Address, streams: Streams, *, client_id: str) -> None:

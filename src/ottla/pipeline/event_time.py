@@ -1,4 +1,4 @@
-"""When a record's event happened, and where its row is filed for it: a pure function of the record.
+"""When a record's event happened, and which partition its row belongs to: a pure function of the record.
 
 The time comes from a field, from a pattern in the value, from the format itself (access logs) or from the record's own
 timestamp. A row is late if its event happened more than the allowed lateness before the record's timestamp: both are in
@@ -36,7 +36,7 @@ class TimeFrom(StrEnum):
 
 
 class Granularity(StrEnum):
-    """How finely rows are filed by event time."""
+    """How finely rows are partitioned by event time."""
 
     NONE = "none"
     DAY = "day"
@@ -60,7 +60,7 @@ class TimeRule:
 
     @property
     def partition_by(self) -> tuple[str, ...]:
-        """The columns a table is filed under."""
+        """The columns a table is partitioned by."""
         match self.granularity:
             case Granularity.NONE:
                 return (LATE,)
@@ -89,7 +89,7 @@ class TimeRule:
         return found, reasons_where(pc.is_null(found), self._why_none)
 
     def file(self, records: pa.RecordBatch, times: Any) -> dict[str, Any]:
-        """The columns a row is filed under."""
+        """The columns a row is partitioned by."""
         late: Any = pa.repeat(pa.scalar(value=False), len(times))
         if self.lateness_ms is not None:
             by = pc.subtract(records.column("record_time").cast(pa.int64()), times.cast(pa.int64()))

@@ -6,8 +6,10 @@ import importlib
 import importlib.util
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import typer
@@ -64,6 +66,27 @@ def test_the_list_of_commands_has_the_first_line_of_each_ones_help(noun: str) ->
     module, summary = COMMANDS[noun]
     command = typer.main.get_command(importlib.import_module(module).app)
     assert " ".join((command.help or "").split("\n\n")[0].split()).startswith(summary)
+
+
+def leaves(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Walk the commands under one."""
+    if not hasattr(command, "commands"):
+        yield path, command
+        return
+    for name, below in command.commands.items():
+        yield from leaves(below, (*path, name))
+
+
+@pytest.mark.parametrize("noun", COMMANDS)
+def test_every_command_has_a_format_for_programs(noun: str) -> None:
+    """Its errors are JSON with it too, so a command without it could not be used from a program."""
+    found = typer.main.get_command(importlib.import_module(COMMANDS[noun].module).app)
+    without = [path for path, command in leaves(found, (noun,)) if "--format" not in _options(command)]
+    assert not without
+
+
+def _options(command: Any) -> set[str]:
+    return {name for parameter in command.params for name in parameter.opts}
 
 
 def test_the_list_of_commands_imports_none_of_them() -> None:

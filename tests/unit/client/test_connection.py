@@ -111,7 +111,7 @@ async def test_a_tls_port_that_closes_without_an_alert_is_recognised() -> None:
     trustme.CA().issue_cert("localhost").configure_cert(context)
     server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context)
     address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
-    with pytest.raises(CannotConnect, match="requires TLS; set security.protocol to SSL or SASL_SSL"):
+    with pytest.raises(CannotConnect, match=r"requires TLS; set security\.protocol to SSL or SASL_SSL"):
         await open_connection(address, client_id="test", timeout_s=5)
     server.close()
 

@@ -4,7 +4,7 @@ A line is one bucket of record time in one partition:
 
     produced     what producers that report say was acknowledged (`client/audit.py`)
     in_log       records the log holds
-    loaded       rows of the table            (late: those of them filed late)
+    loaded       rows of the table            (late: those of them that are late)
     quarantined  rows of the quarantine
     skipped      offsets that a load skipped, for they were deleted from the log before (`on_loss = "skip"`)
     deleted      offsets without a row whose rows were deleted on purpose, as declared

@@ -29,7 +29,7 @@ _PARTS = ("key", "headers")
 
 TIME = Section(
     "time",
-    "When an event happened, and how rows are filed by it. Left out: the record's own timestamp, filed by day.",
+    "When an event happened, and how rows are partitioned by it. Left out: the record's own timestamp, by day.",
     (
         Key(
             "from",

@@ -92,7 +92,7 @@ STREAM = Section(
         Key(
             "late",
             ValueType.TEXT,
-            "What rows do that the load filed as late: update their window, or be left out (drop).",
+            "What rows do that the load marked late: update their window, or be left out (drop).",
             "update",
             choices=("update", "drop"),
             example='"update"',

@@ -204,7 +204,7 @@ class DeltaLake:
         return {*self.paths(), *(str(self.path / path) for path in removed)}
 
     def dataframe(self, spark: SparkSession, files: Sequence[str] | None = None) -> DataFrame:
-        """Spark reads the files; the columns the table is filed under come from the directories' names."""
+        """Spark reads the files; the columns the table is partitioned by come from the directories' names."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         arrow = self.spec().schema

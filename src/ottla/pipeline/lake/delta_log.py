@@ -36,7 +36,7 @@ def sync_log(table: Path) -> None:
 
 
 def repair_log(table: Path) -> None:
-    """Put aside what a power cut took the bytes of."""
+    """Set aside what a power cut took the bytes of."""
     log = table / LOG
     if (hint := log / _LAST_CHECKPOINT).exists() and not _is_whole_checkpoint(log, hint):
         for path in [*sorted(log.glob(_CHECKPOINT))[-1:], hint]:

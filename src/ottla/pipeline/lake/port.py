@@ -104,7 +104,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """What a table holds: all its columns, and which of them its files are filed under."""
+    """What a table holds: all its columns, and which of them its files are partitioned by."""
 
     schema: pa.Schema
     partition_by: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ class Layout:
     data: str
     """The directory of the data files, relative to the table: "" or "data/"."""
     partition_columns_in_files: bool
-    """Whether a file repeats the columns it is filed under."""
+    """Whether a file repeats the columns it is partitioned by."""
 
 
 class TableReader(Protocol):

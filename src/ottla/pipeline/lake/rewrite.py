@@ -119,7 +119,7 @@ def _may_hold(path: Path, topic: str, wanted: OffsetRange) -> bool:
 
 
 def read(table: TableReader, file: TableFile, spec: TableSpec) -> Iterator[pa.Table]:
-    """A file's rows, row group by row group, with the columns it is filed under; columns it lacks stay out."""
+    """A file's rows, row group by row group, with the columns it is partitioned by; columns it lacks stay out."""
     types = {f.name: f.type for f in spec.schema}
     for rows in read_row_groups(table.path / file.path):
         columns = {name: rows[name] for name in rows.column_names}

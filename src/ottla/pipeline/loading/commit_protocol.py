@@ -238,15 +238,15 @@ def result_of(ranges: Sequence[OffsetRange], lost: Sequence[OffsetRange], staged
 
 
 def create(tables: Tables, shape: RowMapping) -> None:
-    """Make both tables if they are not there. Raises TableMismatch if the one that is there is filed in another way."""
+    """Make both tables if they are not there. Raises TableMismatch if one is there and partitioned in another way."""
     spec = shape.spec()
     tables.table.create(spec)
     tables.quarantine.create(TableSpec(QUARANTINE))
     have = tables.table.spec()
     if have.partition_by != spec.partition_by:
         raise TableMismatch(
-            f"{tables.table.path} is filed by {', '.join(have.partition_by)}, not by {', '.join(spec.partition_by)}: "
-            "a table stays as it was made; load into another one"
+            f"{tables.table.path} is partitioned by {', '.join(have.partition_by)}, "
+            f"not by {', '.join(spec.partition_by)}: a table stays as it was made; load into another one"
         )
     for own in shape.own_columns:
         at = have.schema.get_field_index(own.name)

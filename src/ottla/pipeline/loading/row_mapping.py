@@ -2,7 +2,7 @@
 
 `RowMapper` keeps what it has learnt about the table's columns, batch after batch: new fields make it grow, wider values
 widen it (`lake/schema.py`). A table's columns are, in this order: the record's coordinates, the event time and what
-rows are filed by, the key and the headers where they are wanted, and the fields.
+rows are partitioned by, the key and the headers where they are wanted, and the fields.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 6. the rows are published, and then marked as published.
 
 After any crash, the table equals a batch over the same input. The topic is repeated where it may lack
-something, and repeating changes nothing for who keeps the last value of a key.
+something, and repeating changes nothing for a reader that keeps the last value of each key.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Publish = Callable[[Iterable[Message]], None]
 
 
 class Late(StrEnum):
-    """What rows do that the load filed as late."""
+    """What rows do that the load marked late."""
 
     UPDATE = "update"
     DROP = "drop"
