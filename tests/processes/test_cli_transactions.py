@@ -133,6 +133,7 @@ def test_transactions_are_listed_described_and_aborted(broker: Broker, topic: st
         listed = {each["transactional_id"]: each for each in cli.json("txn", "list", "--state", "Ongoing")}
         assert listed[name]["state"] == "Ongoing"
         assert cli.json("txn", "list", "--longer-than", "1h") == []
+        assert [each["transactional_id"] for each in cli.json("txn", "list", name, "--longer-than", "100ms")] == [name]
         described = cli.json("txn", "describe", name)
         assert (described["state"], described["partitions"]) == ("Ongoing", [f"{topic}-1"])
         assert described["producer_id"] == producer.identity.producer_id
@@ -146,7 +147,9 @@ def test_transactions_are_listed_described_and_aborted(broker: Broker, topic: st
 
     on_cluster(broker, work)
     assert cli.out("consume", topic) == b""
-    assert cli.json("txn", "describe", name)["partitions"] == []
+    ended = cli.json("txn", "describe", name)
+    assert (ended["partitions"], ended["open_seconds"]) == ([], None)
+    assert name not in {each["transactional_id"] for each in cli.json("txn", "list", "--longer-than", "100ms")}
     assert b"STATE" in cli.out("txn", "list")
 
 

@@ -169,6 +169,8 @@ def asks_for_json(arguments: Sequence[str]) -> bool:
 
 def _usage_error(error: Any) -> int:
     """Print a usage error; without any arguments it prints the help."""
+    if getattr(error, "option_name", "") == "-X":
+        error.message += ". Write it before the command: ottla -X NAME=VALUE topic list"
     message = error.format_message()
     if MESSAGES_AS_JSON.get() and message:
         show_error(CommandFailed(message, code=ExitCode.USAGE))

@@ -23,6 +23,8 @@ from ottla.core.ids import TopicPartition
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Transactions.")
 HANGING_AFTER_S = 900.0
 """Kafka's default of `transaction.max.timeout.ms`: a coordinator ends what it knows by then."""
+OPEN_STATES = ["Ongoing", "PrepareCommit", "PrepareAbort"]
+"""The states in which a transaction is open: the duration that brokers filter by goes on after its end."""
 
 
 @app.command("list")
@@ -47,9 +49,10 @@ def list_transactions(
 ) -> None:
     """List the transactional ids of all brokers, all or those that match a pattern."""
     longer_than_ms = -1 if longer_than is None else int(longer_than * 1000)
+    states = state or ([] if longer_than is None else OPEN_STATES)
 
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
-        found = await transaction_admin.list_transactions(cluster, states=state or [], longer_than_ms=longer_than_ms)
+        found = await transaction_admin.list_transactions(cluster, states=states, longer_than_ms=longer_than_ms)
         by_id = {each.transactional_id: each for each in found}
         return [
             {
@@ -95,6 +98,7 @@ async def _describe(cluster: Cluster, name: str, now_ms: int) -> dict[str, Any]:
         found = await transaction_admin.describe_transaction(cluster, name)
     except KafkaError as error:
         raise _unknown_id(name, error) from None
+    is_open = found.state in OPEN_STATES and found.start_ms is not None
     return {
         "transactional_id": found.transactional_id,
         "state": found.state,
@@ -102,7 +106,7 @@ async def _describe(cluster: Cluster, name: str, now_ms: int) -> dict[str, Any]:
         "producer_epoch": found.producer_epoch,
         "timeout_ms": found.timeout_ms,
         "start_ms": found.start_ms,
-        "open_seconds": None if found.start_ms is None else max(now_ms - found.start_ms, 0) / 1000,
+        "open_seconds": max(now_ms - (found.start_ms or 0), 0) / 1000 if is_open else None,
         "coordinator": found.coordinator_id,
         "partitions": [str(tp) for tp in found.partitions],
     }

@@ -168,6 +168,14 @@ def test_an_option_of_the_server_without_a_value_is_refused_with_an_example(caps
     assert "-o log.segment.bytes: write name=value" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("shape", [(), ("--format", "json")])
+def test_a_client_setting_after_the_command_is_refused_with_its_place(
+    shape: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["topic", "list", "-X", "security.protocol=SSL", *shape]) == ExitCode.USAGE
+    assert "No such option: -X. Write it before the command: ottla -X NAME=VALUE topic list" in capsys.readouterr().err
+
+
 def test_host_and_listeners_together_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["server", "--host", "0.0.0.0", "-o", "listeners=PLAINTEXT://:9092"]) == 2
     assert "contradict each other" in capsys.readouterr().err
