@@ -699,13 +699,15 @@ class Replicas:
                 return
 
     def check_logs(self, directory: LogDirectory, missing: Collection[TopicPartition]) -> None:
-        """Take the partitions offline whose directories are missing, after a check by `LogDirectory.missing_logs`."""
-        for topic_partition in missing:
-            partition = self.partitions.get(topic_partition)
-            if partition is not None and directory.is_missing(topic_partition):
-                error = directory.health.missing(f"log of {topic_partition}", str(partition.log.directory))
-                partition.fail_flush(error)
-                self._lose(partition, error)
+        """Take the partitions offline whose directory or active segment is missing; reads of other segments fail."""
+        for partition in [found for each in missing if (found := self.partitions.get(each)) is not None]:
+            topic_partition, log = partition.topic_partition, partition.log
+            is_lost = directory.is_missing(topic_partition)
+            for path in (log.directory,) if is_lost else log.segment_list.release_removed():
+                error = directory.health.missing(f"log of {topic_partition}", str(path))
+                if is_lost or path == log.active.log_path:
+                    partition.fail_flush(error)
+                    self._lose(partition, error)
 
     def _lose(self, partition: Partition, error: StorageError) -> None:
         topic_partition = partition.topic_partition

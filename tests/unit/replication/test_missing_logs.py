@@ -185,6 +185,64 @@ def test_a_first_segment_that_is_removed_while_the_broker_runs_costs_its_own_rec
     assert len([line for line in errors(caplog) if str(FIRST) in line]) == 1
 
 
+def test_a_first_segment_that_is_open_when_it_is_removed_is_noticed_without_traffic(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = two_topics()
+
+    async def scenario(scene: Scene) -> None:
+        assert scene.read("web")[0] == (0, b"0" * 100)
+        world.disk.remove(FIRST)
+        (directory,) = scene.directories.opened
+        for _ in range(2):
+            scene.replicas.check_logs(directory, directory.missing_logs())
+        assert len([line for line in errors(caplog) if str(FIRST) in line]) == 1
+        with pytest.raises(StorageError):
+            scene.read("web")
+        assert await scene.send("web", b"x") is OK
+        assert not scene.offline()
+
+    world.live(scenario)
+
+
+def test_an_active_segment_that_is_removed_is_noticed_without_traffic(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(DATA)
+
+    async def scenario(scene: Scene) -> None:
+        scene.add(topic("web", 1))
+        scene.add(topic("new", 1))
+        assert await scene.send("web", b"x") is OK
+        world.disk.remove(FIRST)
+        (directory,) = scene.directories.opened
+        scene.replicas.check_logs(directory, directory.missing_logs())
+        assert scene.offline() == {"web-0"}
+        with pytest.raises(StorageError):
+            scene.read("web")
+        assert await scene.send("new", b"x") is OK
+
+    world.live(scenario)
+    assert len([line for line in errors(caplog) if str(FIRST) in line]) == 1
+
+
+def test_segments_that_the_broker_removes_itself_are_not_missing(caplog: pytest.LogCaptureFixture) -> None:
+    world = two_topics()
+
+    async def scenario(scene: Scene) -> None:
+        (directory,) = scene.directories.opened
+        partition = scene.replicas.partition(TopicPartition("web", 0))
+        scene.read("web")
+        partition.delete_records(8)
+        assert directory.run_retention(world.clock.wall_ms())
+        directory.purge_deleted(world.clock.wall_ms())
+        assert not world.disk.exists(FIRST)
+        partition.log.truncate_to(9)
+        partition.log.truncate_fully_and_start_at(20)
+        assert not directory.missing_logs()
+
+    world.live(scenario, stop=False)
+    assert not errors(caplog)
+
+
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_a_first_segment_that_is_missing_at_the_start_is_reported(
     caplog: pytest.LogCaptureFixture, is_clean: bool

@@ -495,10 +495,10 @@ class LogDirectory:
         self._deleted_files.add(log.directory, due_ms=due_ms, is_directory=True)
 
     def missing_logs(self) -> list[TopicPartition]:
-        """List the logs whose directories are not there. May be called in a worker thread. Raises OSError."""
-        logs = list(self.logs.values())
-        there = set(self.files.names_in(self.path))
-        return [log.topic_partition for log in logs if log.directory.name not in there]
+        """List the logs with a removed directory or open file. May be called in a worker thread. Raises OSError."""
+        logs, there = list(self.logs.values()), set(self.files.names_in(self.path))
+        is_there = [log.directory.name in there and not log.segment_list.has_removed for log in logs]
+        return [log.topic_partition for log, found in zip(logs, is_there, strict=True) if not found]
 
     def is_missing(self, topic_partition: TopicPartition) -> bool:
         """Whether the directory of a log is not there."""

@@ -539,6 +539,15 @@ class Segment:
             end = found.header.last_offset + 1
         return end
 
+    @property
+    def is_removed(self) -> bool:
+        """Whether another program has removed the open file. May be called in a worker thread."""
+        file = self.open_file
+        try:
+            return file is not None and not file.is_linked()
+        except OSError:
+            return False  # it was closed meanwhile
+
     def detach_file(self) -> File | None:
         """Return the open descriptor, if there is one, to the caller, which closes it later."""
         file, self.open_file = self.open_file, None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Protocol
 
 from ottla.core.files import FileRegion
@@ -157,6 +158,24 @@ class SegmentList:
     def from_offset(self, offset: int) -> list[Segment]:
         """The segment that may hold an offset, and all after it."""
         return self.items[max(bisect_right(self._bases, offset) - 1, 0) :]
+
+    # ---- Files that another program removed
+
+    @property
+    def has_removed(self) -> bool:
+        """Whether the open file of a segment was removed. May be called in a worker thread."""
+        return any(segment.is_removed for segment in tuple(self.items))
+
+    def release_removed(self) -> list[PurePath]:
+        """Close the removed files of sealed segments, so that reads fail; return the paths of all removed ones.
+
+        A file with unsynced writes stays open until the next call.
+        """
+        removed = [segment for segment in self.items if segment.is_removed]
+        for segment in removed:
+            if segment is not self.active and not (segment.is_dirty and segment.sync_is_awaited):
+                segment.detach_file()
+        return [segment.log_path for segment in removed]
 
     # ---- Reading
 
