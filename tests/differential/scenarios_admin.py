@@ -6,11 +6,13 @@ from typing import Any
 
 from tests.differential.peer import Peer
 from tests.support.batches import batch, numbered
+from tests.support.processes import until
 from tests.support.wire_client import NO_ID
 
 PATIENCE: dict[str, Any] = {"timeout": 20_000}
 UNKNOWN_ID = type(NO_ID)("11111111-2222-3333-4444-555555555555")
 TOPIC, BROKER = 2, 4
+DYNAMIC_BROKER = 2  # a source of a value
 GIVEN = {"listeners", "advertised.listeners", "controller.quorum.voters", "log.dirs"}  # differ with port and place
 
 
@@ -177,6 +179,34 @@ def broker_configs(peer: Peer) -> None:
         for name in GIVEN & rows.keys():
             rows[name]["value"] = "given on starting"
         peer.note("all of the broker", "describe_configs", version, rows)
+
+
+def synonyms(peer: Peer) -> None:
+    """A period that is set in milliseconds shows below it what other units and the default say, for broker and topic."""
+    name = peer.topic("synonyms")
+    given = {"log.roll.ms": "604800000", "log.retention.ms": "604800000", "log.flush.interval.ms": "9000000"}
+    topic_keys = ["segment.ms", "retention.ms", "flush.ms"]
+
+    def change(operation: int) -> None:
+        configs = [{"name": key, "config_operation": operation, "value": value} for key, value in given.items()]
+        for broker in ("", "1"):
+            resource = {"resource_type": BROKER, "resource_name": broker, "configs": configs}
+            said = peer.quietly("incremental_alter_configs", 1, resources=[resource])
+            assert not said["responses"][0]["error_code"], said
+
+    def is_set() -> bool:
+        asked = {"resource_type": TOPIC, "resource_name": name, "configuration_keys": topic_keys}
+        found = peer.quietly("describe_configs", 1, resources=[asked])["results"][0]["configs"]
+        return all(each["config_source"] == DYNAMIC_BROKER for each in found)
+
+    change(0)
+    until(is_set, what="the settings")
+    for version in peer.each("describe_configs"):
+        for kind, resource, keys in ((BROKER, "1", list(given)), (TOPIC, name, topic_keys)):
+            asked = {"resource_type": kind, "resource_name": resource, "configuration_keys": keys}
+            peer.ask(f"synonyms, {kind}", "describe_configs", version, resources=[asked], include_synonyms=True)
+    change(1)
+    until(lambda: not is_set(), what="the defaults")
 
 
 def alter_configs(peer: Peer) -> None:

@@ -48,7 +48,7 @@ SCENARIOS: tuple[Callable[[Peer], None], ...] = (
     data.fetch, data.fetch_sessions, data.list_offsets, data.leader_epochs, data.delete_records, data.init_producer_id,
     data.describe_producers, data.unknown_tags, data.broken_bodies,
     admin.create_topics, admin.delete_topics, admin.create_partitions, admin.describe_configs, admin.broker_configs,
-    admin.alter_configs, admin.incremental_alter_configs, admin.list_config_resources, admin.describe_cluster,
+    admin.synonyms, admin.alter_configs, admin.incremental_alter_configs, admin.list_config_resources, admin.describe_cluster,
     admin.describe_topic_partitions, admin.describe_log_dirs, admin.alter_replica_log_dirs, admin.auto_creation,
     admin.signing_in_where_there_is_no_need, admin.access_control, admin.list_transactions, admin.reassignments,
     admin.alter_reassignments,

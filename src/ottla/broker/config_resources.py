@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import dropwhile
 from typing import Any, NamedTuple
 
 from ottla.broker.config import SECTIONS
@@ -91,8 +92,8 @@ def topic_entries(services: Services, overrides: Mapping[str, str]) -> list[Entr
 def broker_entries(services: Services) -> list[Entry]:
     """Return every setting of this broker under each of its names (`log.retention.hours`), sorted by name.
 
-    As in Kafka a name shows what was set by this name. The default belongs to the name with the coarsest unit, and a
-    text that is not set is null.
+    As in Kafka a name shows what was set by this name, and below it the names with coarser units. The default belongs
+    to the coarsest one, and a text that is not set is null.
     """
     entries, layers = [], _layers(services)
     for section, (_, cls) in SECTIONS.items():
@@ -105,19 +106,17 @@ def broker_entries(services: Services) -> list[Entry]:
 
 def _broker_entry(layers: Layers, spec: Setting, name: str, value: str, default: str) -> Entry:
     """Return one name of a setting, whose value in use and default are given."""
-    chain = [Synonym(name, values[name], source) for source, values in layers if name in values]
-    source = chain[0].source if chain else Source.DEFAULT
     kind, doc, shown = spec.kind, spec.doc, value or None
     if spec.topic_key and spec.synonyms:  # one period in several units
+        chain = list(dropwhile(lambda each: each.name != name, _periods(layers, spec, default)))
         shown = chain[0].value if chain else None
-        if name == spec.synonyms[-1]:
-            text = str(int(default) // spec.scale.get(name, 1))
-            chain.append(Synonym(name, text, Source.DEFAULT))
-            shown = chain[0].value
         if name in spec.scale:
             kind = Type.INT
-    elif name == spec.key and default:
-        chain.append(Synonym(name, default, Source.DEFAULT))
+    else:
+        chain = [Synonym(name, values[name], source) for source, values in layers if name in values]
+        if name == spec.key and default:
+            chain.append(Synonym(name, default, Source.DEFAULT))
+    source = chain[0].source if chain else Source.DEFAULT
     if name != spec.key:
         unit = f", in {name.rpartition('.')[2]}" if name in spec.scale else ""
         doc = f"Another name of {spec.key}{unit}. {doc}"
@@ -162,11 +161,17 @@ def _layers(services: Services) -> Layers:
 
 
 def _broker_chain(services: Services, spec: Setting, default: str) -> list[Synonym]:
-    keys = (spec.key, *spec.synonyms)
-    chain = [Synonym(key, values[key], source) for source, values in _layers(services) for key in keys if key in values]
-    if not spec.synonyms:  # else the default belongs to a synonym with another unit: Kafka shows none
-        chain.append(Synonym(spec.key, default, Source.DEFAULT))
-    return chain
+    chain = _periods(_layers(services), spec, default)
+    # The default of a synonym comes after a value of the setting's own name only, as in Kafka.
+    return chain if chain[0].name == spec.key else chain[:-1]
+
+
+def _periods(layers: Layers, spec: Setting, default: str) -> list[Synonym]:
+    """Return the values of all names of a setting, the strongest first; the last name has the default."""
+    names = (spec.key, *spec.synonyms)
+    chain = [Synonym(name, values[name], source) for source, values in layers for name in names if name in values]
+    text = str(int(default) // spec.scale[names[-1]]) if names[-1] in spec.scale else default
+    return [*chain, Synonym(names[-1], text, Source.DEFAULT)]
 
 
 def _default(section: type[Any], field_name: str) -> str:

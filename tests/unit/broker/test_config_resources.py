@@ -148,7 +148,12 @@ def test_a_broker_shows_each_name_of_a_setting_and_null_for_what_is_not_set(tmp_
         assert (await change(server, BROKER, "1", ("log.roll.ms", SET, "7000")))[0] == 0
         broker = await describe(server, BROKER, "1")
         changed = ("log.roll.ms", "7000", Source.BROKER)
-        assert row(broker, "log.roll.ms") == ("7000", Source.BROKER, False, Type.LONG, [changed])
+        hours = [("log.roll.hours", "5", Source.STATIC), ("log.roll.hours", "168", Source.DEFAULT)]
+        assert row(broker, "log.roll.ms") == ("7000", Source.BROKER, False, Type.LONG, [changed, *hours])
+        assert row(broker, "log.roll.hours") == ("5", Source.STATIC, True, Type.INT, hours)
+        await create(server, "t")
+        entry = (await describe(server, TOPIC, "t"))["segment.ms"]
+        assert (entry.value, entry.config_source, chain(entry)) == ("7000", Source.BROKER, [changed, *hours])
 
     with_broker(tmp_path / "defaults", defaults)
     with_broker(tmp_path / "hours", set_in_hours, options={"log.roll.hours": "5", "broker.rack": "r1"})
