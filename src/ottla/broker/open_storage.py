@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
@@ -155,6 +156,7 @@ async def _open_with_shared_store(
             files, paths, clock, config.log, node_id=node_id, cluster_id=cluster_id, sync_threads=_SYNC_THREADS
         )
         _check_usable(directories)
+        await _check_other_nodes(store, directories, node_id)
         missing = await _missing(store, directories, node_id, may_be_replaced=True)
         deleted = layout.decode_deleted_topic_ids(await store.children(layout.DELETED_TOPICS))
         reserves = [SpaceReserve(files, each.path, each.health) for each in directories.opened]
@@ -216,6 +218,22 @@ def _check_node(file: Path, nodes: Collection[str], owners: Mapping[Path, Direct
         f"the metadata store {file} belongs to node {own}, but this broker has node.id={node_id}. "
         f"Start it with node.id={own}{write}"
     )
+
+
+async def _check_other_nodes(store: MetadataStore, directories: LogManager, node_id: int) -> None:
+    """Raise ForeignDirectory if another node of the cluster has used a directory: no partition of it would be led."""
+    here = {id_text(each.meta.directory_id): each.path for each in directories.opened}
+    for name in await store.children(layout.LOG_DIRS):
+        node = await store.get(f"{layout.LOG_DIRS}/{name}")
+        if name == str(node_id) or node is None:
+            continue
+        with suppress(ValueError, layout.MalformedNode):  # no reason for another broker not to start
+            for directory_id in here.keys() & layout.decode_log_dirs(int(name), node.value):
+                path = here[directory_id]
+                raise ForeignDirectory(
+                    f"{path} belongs to node {name} of the cluster, but this broker has node.id={node_id}. "
+                    f"Start it with node.id={name} and write node.id={name} into {path / META_PROPERTIES}"
+                )
 
 
 def _named(paths: Iterable[Path]) -> str:

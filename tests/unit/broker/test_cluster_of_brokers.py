@@ -9,6 +9,7 @@ import pytest
 
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import NO_TOPIC_ID
+from ottla.storage.directories.log_directory import ForeignDirectory
 from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.wire.messages.metadata import MetadataRequest
 from tests.support.cluster import InProcessCluster, with_cluster
@@ -31,6 +32,21 @@ def test_every_broker_lists_all_brokers_and_the_same_controller(tmp_path: Path) 
             assert answer.cluster_id == cluster.brokers[1].cluster_id
 
     with_cluster(tmp_path, scenario)
+
+
+def test_a_broker_does_not_start_as_another_node_of_the_cluster(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await cluster.stop(2)
+        file = tmp_path / "broker-3" / "meta.properties"
+        (tmp_path / "broker-2").rename(file.parent)
+        file.write_text(file.read_text().replace("node.id=2", "node.id=3"))
+        with pytest.raises(ForeignDirectory, match=f"Start it with node.id=2 and write node.id=2 into {file}"):
+            await cluster.restart(3)
+        file.write_text(file.read_text().replace("node.id=3", "node.id=2"))
+        file.parent.rename(tmp_path / "broker-2")
+        await cluster.restart(2)
+
+    with_cluster(tmp_path, scenario, brokers=2)
 
 
 def test_each_partition_is_served_by_its_leader_alone(tmp_path: Path) -> None:

@@ -124,6 +124,19 @@ def test_a_meta_properties_of_another_node_never_starts_as_that_node(used: Path,
     open_and_close(used)
 
 
+@pytest.mark.parametrize("damaged", ["", "abc", "-1", "1.5"])
+def test_a_node_id_that_is_no_number_is_refused_with_the_line_to_write(used: Path, damaged: str) -> None:
+    before = damage(used, "node.id=1", f"node.id={damaged}")
+
+    with pytest.raises(
+        ForeignDirectory, match=r"is damaged, it has no valid node\.id\. .* write node\.id=1 into the file"
+    ):
+        open_and_close(used)
+
+    (used / "meta.properties").write_text(before)
+    open_and_close(used)
+
+
 def test_another_node_id_on_the_command_line_is_refused_with_the_one_of_the_store(used: Path) -> None:
     with pytest.raises(ForeignDirectory, match=r"Start it with node\.id=1$"):
         open_and_close(used, options={"node.id": "2"})

@@ -48,11 +48,12 @@ def _identity_in(
 ) -> MetaProperties:
     fields = parse_meta(text)
     ours = {"cluster.id": cluster_id, "node.id": str(node_id)}
-    theirs = {"cluster.id": fields.get("cluster.id"), "node.id": fields.get("node.id") or fields.get("broker.id")}
+    node = fields.get("node.id") or fields.get("broker.id") or ""
+    theirs = {"cluster.id": fields.get("cluster.id"), "node.id": node if node.isdecimal() else None}
     if lacking := [key for key in ours if not theirs[key]]:
         raise ForeignDirectory(
-            f"{file} is damaged, it has no {' and no '.join(lacking)}. If this directory belongs to this broker, write "
-            f"{' and '.join(f'{key}={ours[key]}' for key in lacking)} into the file"
+            f"{file} is damaged, it has no valid {' and no valid '.join(lacking)}. If this directory belongs to this "
+            f"broker, write {' and '.join(f'{key}={ours[key]}' for key in lacking)} into the file"
         )
     for key, value in ours.items():
         if theirs[key] != value:
