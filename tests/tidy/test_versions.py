@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.kafka_jars import NEWEST, OLDEST
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
@@ -82,6 +84,19 @@ def test_the_pythons_of_the_classifiers_are_tried(matrix: ModuleType) -> None:
     assert named == [str(n) for n in range(matrix.OLDEST, matrix.OLDEST + len(named))]
     assert int(named[-1]) <= matrix.NEWEST
     assert PROJECT["requires-python"] == f">=3.{matrix.OLDEST}"
+
+
+def test_pages_name_the_kafka_that_is_compared_with() -> None:
+    def text(name: str) -> str:
+        return (ROOT / name).read_text(encoding="utf-8")
+
+    for page in ("README.md", "CHANGELOG.md", "docs/protocol-support.md", "docs/benchmarks.md"):
+        assert f"Apache Kafka {NEWEST}" in text(page), page
+    assert f"OTTLA_KAFKA={OLDEST} " in text("Makefile")
+    for page in ("CHANGELOG.md", "docs/protocol-support.md"):
+        assert OLDEST in text(page), page
+    line = NEWEST.rpartition(".")[0]
+    assert f"all the topic settings that Apache Kafka {line} lists" in text("docs/topic-settings.md")
 
 
 def test_a_report_counts_tests_and_the_reasons_of_skips(matrix: ModuleType, tmp_path: Path) -> None:

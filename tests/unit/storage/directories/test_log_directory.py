@@ -186,7 +186,7 @@ class TestRolling:
 
 
 class TestConfig:
-    def test_every_topic_setting_of_kafka_4_1_is_known(self) -> None:
+    def test_every_topic_setting_of_kafka_is_known(self) -> None:
         assert set(KAFKA_TOPIC_SETTINGS) <= set(topic_settings())
         assert set(topic_settings()) - set(KAFKA_TOPIC_SETTINGS) == {"durability", "ottla.record.validation"}
 
