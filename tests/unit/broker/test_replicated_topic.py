@@ -20,6 +20,7 @@ from ottla.wire.apis import ApiKey
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.support.cluster import InProcessCluster, with_cluster
 from tests.support.storage import batch
+from tests.unit.broker.test_produce import ACKS_LEADER, answered, sent
 
 TP = TopicPartition("web", 0)
 
@@ -102,6 +103,25 @@ def test_records_reach_all_replicas_before_they_are_acknowledged(tmp_path: Path)
         await equal_replicas(cluster, 100)
 
     with_cluster(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("min_isr", [1, 2])
+def test_with_one_in_sync_replica_acks_1_is_answered_when_the_record_is_visible(tmp_path: Path, min_isr: int) -> None:
+    """As in Kafka; where more replicas have to be in sync, nothing becomes visible, and the answer does not wait."""
+
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster, factor=2)
+        for node_id in [each for each in cluster.brokers if each != leader_of(cluster)]:
+            await cluster.kill(node_id)
+        await in_sync(cluster, 1)
+        server = cluster.handlers(leader_of(cluster))
+        partition = replica(cluster, leader_of(cluster))
+        for number in range(20):
+            part = await answered(sent(server, "web", acks=ACKS_LEADER, timeout_ms=20_000))
+            assert (part.error_code, part.base_offset) == (ErrorCode.NONE, number)
+            assert partition.high_watermark == (number + 1 if min_isr == 1 else 0)
+
+    with_cluster(tmp_path, scenario, options={"min.insync.replicas": str(min_isr)})
 
 
 def test_acknowledged_records_survive_the_loss_of_the_leader(tmp_path: Path) -> None:

@@ -395,7 +395,7 @@ class DelayedProduce(DelayedOperation):
         if (
             acks != ACKS_NONE
             and partition.log.high_watermark < end_offset
-            and (acks == ACKS_ALL or len(partition.replicas) == 1)
+            and (acks == ACKS_ALL or _leads_alone(partition))
         ):
             part.is_awaited = True
             self._unreplicated += 1
@@ -514,6 +514,12 @@ def _refusal_of(request: ProduceRequest) -> KafkaError | None:
     if request.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
         return InvalidRequiredAcks()
     return None
+
+
+def _leads_alone(partition: Partition) -> bool:
+    """Whether the leader's own writes move the high watermark: no other replica is in sync, and none has to be."""
+    state = partition.leader_state
+    return state is not None and len(state.maximal_isr) == 1 and partition.min_isr <= 1
 
 
 def _refuse(part: ProducePartition, error: BaseException) -> None:
