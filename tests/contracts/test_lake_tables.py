@@ -19,6 +19,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyiceberg.expressions import visitors
+from pyiceberg.manifest import ManifestFile
 
 from ottla.core.clock import SystemClock
 from ottla.core.files import SystemFile, SystemFiles
@@ -325,6 +327,29 @@ def test_compaction_merges_files_and_changes_no_row(table: LakeTable) -> None:
     assert sorted(by_duckdb(table, "*"), key=str) == before
     assert table.positions("t", [0]) == {0: OffsetRange(0, 0, 40)}
     assert compact(table, "c").files_before == 0
+
+
+def test_compaction_is_tried_again_where_pyiceberg_leaves_out_a_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its threads share an evaluator: one thread replaces the limits of the manifest that another one judges."""
+    table = IcebergLake(tmp_path / "lake" / "events")
+    table.create(TableSpec(SCHEMA, BY))
+    for first in range(0, 40, 4):
+        load(table, first, first + 4)
+    before = sorted(by_duckdb(table, "*"), key=str)
+    visitor_type = visitors._ManifestEvalVisitor
+    real = visitor_type.eval
+    left_out = []
+
+    def leave_one_out(visitor: visitors._ManifestEvalVisitor, manifest: ManifestFile) -> bool:
+        left_out.append(manifest)
+        return len(left_out) > 1 and real(visitor, manifest)
+
+    monkeypatch.setattr(visitor_type, "eval", leave_one_out)
+    assert compact(table, "c").rows == 40
+    assert left_out
+    assert sorted(by_duckdb(table, "*"), key=str) == before
 
 
 def tree(table: LakeTable) -> dict[str, bytes]:

@@ -248,15 +248,20 @@ class IcebergLake:
                 raise TableMismatch(f"there is no Iceberg table at {self.path}") from error
 
     def _until_first(self, attempt: Callable[[Table], None]) -> None:
-        """Try on the table as it is now, and again after each conflicting commit."""
-        from pyiceberg.exceptions import CommitFailedException
+        """Try on the table as it is now, and again after each conflicting commit.
+
+        A ValidationException is tried again, too: threads of PyIceberg share an evaluator of manifests, which may leave
+        out a manifest, so that a file that is in the table is reported as missing. What is really missing is refused
+        by the checks of the next attempt.
+        """
+        from pyiceberg.exceptions import CommitFailedException, ValidationException
         from sqlalchemy.exc import OperationalError
 
         for _ in commit_attempts():
             with self._table() as table:
                 try:
                     attempt(table)
-                except CommitFailedException:
+                except (CommitFailedException, ValidationException):
                     continue
                 except OperationalError as error:
                     if "locked" in str(error):  # the catalogue, by another's commit
