@@ -248,6 +248,28 @@ def test_ctrl_c_ends_a_mirror_after_its_transaction(
         assert b'"records": 10' in out
 
 
+def test_a_topic_is_not_copied_into_itself(cli: Cli, broker: Broker, topic: str) -> None:
+    create_topic(broker.bootstrap, topic)
+    write(broker.bootstrap, topic, numbered(0, 10))
+    ends = options(broker.bootstrap, broker.bootstrap, topic)
+    done = cli.run("mirror", "run", topic, *ends, "--once", code=ExitCode.USAGE)
+    assert f"topic {topic} would be copied into itself" in done.stderr.decode()
+    assert end_of(broker.bootstrap, topic) == 10
+    cli.run("mirror", "run", topic, *ends, "--once", "--rename", "copy.{topic}")
+    assert values(broker.bootstrap, f"copy.{topic}", 10) == list(range(10))
+
+
+def test_a_mirror_that_finds_no_topic_says_so(cli: Cli, broker: Broker, ottla_server: OttlaProcess, topic: str) -> None:
+    ends = options(broker.bootstrap, ottla_server.bootstrap, topic)
+    assert b"no topics to mirror" in cli.run("mirror", "run", topic, *ends, "--once").stderr
+
+
+def test_an_absent_cluster_is_named_by_the_option(cli: Cli) -> None:
+    ends = ("--from", "127.0.0.1:1", "--to", cli.bootstrap, "--timeout", "3")
+    for command in ("run", "lag"):
+        assert "check --from or --to" in cli.fails("mirror", command, *ends, code=ExitCode.CANNOT_CONNECT)
+
+
 def test_a_mirror_without_both_clusters_says_what_is_missing(cli: Cli) -> None:
     done = cli.run("mirror", "run", "--from", cli.bootstrap, code=ExitCode.USAGE)
     assert b"name both clusters" in done.stderr

@@ -163,6 +163,7 @@ def run_on_clusters(
 ) -> T:
     """Do the same with two clusters."""
     ends = [(one.addresses(), _options(one)) for one in (source, target)]
+    _BROKERS_NAMED_BY.set("--from or --to")
 
     async def session() -> T:
         async with contextlib.AsyncExitStack() as open_clusters:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_clusters
-from ottla.cli.errors import CommandFailed, usage_error
+from ottla.cli.errors import CommandFailed, show_notice, usage_error
 from ottla.cli.options import Format, OutputFormat, Timeout, parse_seconds
 from ottla.cli.output import show_fields, show_rows
 from ottla.client.cluster import Cluster
@@ -30,6 +30,7 @@ app = typer.Typer(
     help="Copies of topics and group offsets in another cluster.",
 )
 _LAG_COLUMNS = ["topic", "partition", "copy", "position", "end_offset", "lag"]
+_NO_TOPICS = "no topics to mirror"
 _SHOW_EVERY_S = 5.0
 _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 
@@ -116,6 +117,8 @@ def run(
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     ends = _clusters(source, source_profile, target, target_profile, timeout)
     progress = run_on_clusters(*ends, lambda one, other: _mirror(one, other, options))
+    if once and not progress.topics:
+        show_notice(_NO_TOPICS)
     show_fields(progress._asdict(), shape)
 
 
@@ -176,7 +179,7 @@ def lag(
         return await mirror_lag(one, other, options)
 
     rows = run_on_clusters(*_clusters(source, source_profile, target, target_profile, timeout), work)
-    show_rows([row._asdict() for row in rows], _LAG_COLUMNS, shape, empty="no topics to mirror")
+    show_rows([row._asdict() for row in rows], _LAG_COLUMNS, shape, empty=_NO_TOPICS)
 
 
 def _clusters(

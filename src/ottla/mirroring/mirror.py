@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ottla.client.admin import describe_cluster
 from ottla.client.cluster import Cluster
 from ottla.client.consumer import Consumer, ConsumerOptions
 from ottla.client.errors import CannotConnect
@@ -50,7 +51,7 @@ _RETRY_FIRST_S, _RETRY_MOST_S = 1.0, 10.0
 
 
 class SameCopy(Exception):
-    """Reports two topics of the source whose copies would have the same name."""
+    """Reports a copy that would be another topic's copy too, or the topic itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +131,7 @@ class Mirror:
         self._ends: dict[TopicPartition, int] | None = None  # with `stops_at_end`, by partition of the source
         self._records = self._transactions = self._group_offsets = 0
         self._groups_at = 0.0
+        self._is_one_cluster = False
 
     async def run(self, stop: asyncio.Event) -> Progress:
         """Mirror until `stop` is set. Lost connections and retriable errors are retried for ever.
@@ -155,6 +157,7 @@ class Mirror:
 
     async def _run_until_error(self, stop: asyncio.Event) -> None:
         options = self._options
+        self._is_one_cluster = await _are_same(self._source, self._target)
         await create_runs_topic(self._target, options.name, replication_factor=options.replication_factor)
         producer_options = ProducerOptions(codec=options.codec, auto_create=False, linger_s=0.05)
         async with TransactionalProducer(
@@ -174,7 +177,7 @@ class Mirror:
         options = self._options
         copies = frozenset[str]() if options.includes_copies else await copies_in(self._source)
         topics = await selected_topics(self._source, options.topics, copies)
-        _check_names(topics)
+        _check_names(topics, is_one_cluster=self._is_one_cluster)
         await prepare_copies(self._source, self._target, topics, replication_factor=options.replication_factor)
         self._copies = {
             copy.source: copy
@@ -345,9 +348,15 @@ async def _send(producer: TransactionalProducer, copy: _Copy, records: list[Reco
     return await producer.send_many(copy.target.topic, new, partitions=[copy.target.partition] * len(new))
 
 
-def _check_names(topics: list[MirroredTopic]) -> None:
+async def _are_same(source: Cluster, target: Cluster) -> bool:
+    return (await describe_cluster(source)).cluster_id == (await describe_cluster(target)).cluster_id != ""
+
+
+def _check_names(topics: list[MirroredTopic], *, is_one_cluster: bool) -> None:
     names: dict[str, str] = {}
     for topic in topics:
+        if is_one_cluster and topic.target == topic.name:
+            raise SameCopy(f"source and target are the same cluster: topic {topic.name} would be copied into itself")
         other = names.setdefault(topic.target, topic.name)
         if other != topic.name:
             raise SameCopy(f"the copies of topics {other} and {topic.name} would both be named {topic.target}")
