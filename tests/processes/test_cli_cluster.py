@@ -94,12 +94,23 @@ def test_a_move_that_cannot_complete_is_shown_and_canceled(tmp_path: Path) -> No
         (before,) = replicas_of(cluster, "t")
         others = [node for node in (1, 2, 3) if node not in before and node != cluster.controller]
         target = others[0]
-        await cluster.kill(target)
+        await cluster.kill(target, session_expires=False)
         plan = {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [target]}]}
-        await call("cluster", "reassign", "apply", "-", stdin=json.dumps(plan).encode())
+        waiting = asyncio.create_task(asyncio.to_thread(_apply_and_wait, cluster.bootstrap, tmp_path, plan))
+        await cluster.until(lambda: _partitions(cluster)[0].adding == (target,), seconds=30)
+        status = await call("cluster", "reassign", "status", "--format", "json")  # the dead broker is still registered
+        assert json.loads(status)[0]["adding"] == [target]
+        await cluster.expire(target)
+        await cluster.until(lambda: all(target not in _brokers(cluster, node) for node in cluster.brokers))
         (row,) = json.loads(await call("cluster", "reassign", "status", "--format", "json"))
         assert (row["adding"], row["removing"], row["progress"]) == ([target], list(before), "0 %")
+        health = json.loads(await call("cluster", "health", "--format", "json"))  # what is being added is not missing
+        assert (health["healthy"], health["under_replicated"], health["moving"]) == (True, 0, 1)
+        (listed,) = json.loads(await call("topic", "list", "t", "--format", "json"))
+        assert (listed["offline"], listed["under_replicated"], listed["under_min_isr"]) == (0, 0, 0)
+        assert not waiting.done()
         assert "canceled 1 moves" in await call("cluster", "reassign", "cancel")
+        assert "the move was canceled" in await waiting
         assert replicas_of(cluster, "t") == [before]
         await cluster.restart(target)
         await call("cluster", "reassign", "apply", "-", "--wait", stdin=json.dumps(plan).encode())
@@ -107,6 +118,35 @@ def test_a_move_that_cannot_complete_is_shown_and_canceled(tmp_path: Path) -> No
         assert "no replicas are being moved" in await call("cluster", "reassign", "cancel")
 
     with_cli(tmp_path, scenario)
+
+
+def _apply_and_wait(bootstrap: str, path: Path, plan: dict[str, Any]) -> str:
+    """Apply a plan and wait; returns why that failed."""
+    arguments = ("cluster", "reassign", "apply", "-", "--wait")
+    return Cli(bootstrap, path).fails(*arguments, stdin=json.dumps(plan).encode(), code=ExitCode.FAILED)
+
+
+def _brokers(cluster: InProcessCluster, node: int) -> Any:
+    return cluster.services(node).cluster.current.brokers
+
+
+def test_a_plan_that_would_be_refused_is_refused_in_a_dry_run(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster, call: Any) -> None:
+        await call("topic", "create", "t", "-r", "1")
+
+        async def apply(partition: int, replicas: list[int], *, code: int) -> str:
+            plan = {"version": 1, "partitions": [{"topic": "t", "partition": partition, "replicas": replicas}]}
+            stdin = json.dumps(plan).encode()
+            shown: str = await call("cluster", "reassign", "apply", "-", "--dry-run", stdin=stdin, code=code)
+            await call("cluster", "reassign", "apply", "-", stdin=stdin, code=code)
+            return shown
+
+        assert "no such partition" in await apply(7, [1], code=ExitCode.NOT_FOUND)
+        assert "no replicas" in await apply(0, [], code=ExitCode.FAILED)
+        assert "a broker twice" in await apply(0, [1, 1], code=ExitCode.FAILED)
+        assert "broker 9 has no replicas, and is not alive" in await call("cluster", "drain", "9")
+
+    with_cli(tmp_path, scenario, brokers=1)
 
 
 def test_the_health_names_partitions_that_lag_and_the_preferred_leader_is_elected(tmp_path: Path) -> None:
@@ -119,6 +159,10 @@ def test_the_health_names_partitions_that_lag_and_the_preferred_leader_is_electe
         shown = json.loads(await call("cluster", "health", "-f", "json", code=ExitCode.FAILED))
         assert (shown["under_replicated"], shown["under_min_isr"], shown["offline"]) == (3, 3, 0)
         assert any("too few for acks=all" in problem for problem in shown["problems"])
+        (listed,) = json.loads(await call("topic", "list", "t", "--format", "json"))
+        assert (listed["offline"], listed["under_replicated"], listed["under_min_isr"]) == (0, 3, 3)
+        for command in ("list", "describe"):
+            assert "3 under replicated, 3 under min isr" in await call("topic", command, "t")
         await cluster.restart(victim)
         await cluster.until(lambda: all(len(p.isr) == 3 for p in _partitions(cluster)), seconds=30)
         await call("cluster", "leaders", "--elect", "preferred")
@@ -138,6 +182,9 @@ def _partitions(cluster: InProcessCluster) -> tuple[Any, ...]:
 def test_a_file_that_is_no_plan_is_refused(tmp_path: Path) -> None:
     cli = Cli("127.0.0.1:1", tmp_path)
     assert b"is not a plan" in cli.run("cluster", "reassign", "apply", "-", stdin=b"{}", code=ExitCode.USAGE).stderr
+    (tmp_path / "binary").write_bytes(b"\xff" * 1000)
+    done = cli.run("cluster", "reassign", "apply", str(tmp_path / "binary"), code=ExitCode.USAGE)
+    assert b"binary is not a plan: invalid start byte" in done.stderr
     assert b"No such file" in cli.run("cluster", "reassign", "apply", "absent.json", code=ExitCode.USAGE).stderr
 
 

@@ -14,6 +14,7 @@ from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Ti
 from ottla.cli.output import bytes_text, show_fields, show_json, show_rows
 from ottla.client import admin, replica_admin
 from ottla.client.cluster import ANY_BROKER, Cluster
+from ottla.client.partition_health import count_health, unhealthy_partitions
 from ottla.core.errors import ErrorCode
 
 app = typer.Typer(
@@ -76,7 +77,6 @@ def health(
 async def _health(cluster: Cluster) -> dict[str, Any]:
     described = await admin.describe_cluster(cluster)
     topics = await admin.list_topics(cluster)
-    partitions = [(topic.name, p) for topic in topics for p in topic.partitions]
     unreachable = {
         node.node_id: why for node in described.nodes if (why := await admin.unreachable_reason(cluster, node))
     }
@@ -84,16 +84,17 @@ async def _health(cluster: Cluster) -> dict[str, Any]:
     problems = [
         f"broker {node_id} cannot be reached at its advertised listener: {why}" for node_id, why in unreachable.items()
     ]
-    problems += [f"{name}-{p.partition} has no leader" for name, p in partitions if p.leader_id < 0]
-    lagging = [(name, p) for name, p in partitions if p.leader_id >= 0 and len(p.isr) < len(p.replicas)]
-    required = await replica_admin.min_insync_replicas(cluster, sorted({name for name, _ in lagging}))
+    no_controller = described.controller_id < 0 or described.controller_id in unreachable
+    moving = None if no_controller else await replica_admin.list_reassignments(cluster)
+    unhealthy = await unhealthy_partitions(cluster, topics, moving=moving or ())
+    problems += [f"{each.tp} has no leader" for each in unhealthy if each.is_offline]
     problems += [
-        f"{name}-{p.partition} has {len(p.isr)} of {len(p.replicas)} replicas in sync"
-        + (", too few for acks=all" if len(p.isr) < min(required.get(name, 1), len(p.replicas)) else "")
-        for name, p in lagging
+        f"{each.tp} has {each.in_sync} of {each.replicas} replicas in sync"
+        + (", too few for acks=all" if each.is_under_min_isr else "")
+        for each in unhealthy
+        if not each.is_offline
     ]
     problems += [f"broker {d.node_id}: {d.path} is offline" for d in dirs if d.error_code != ErrorCode.NONE]
-    no_controller = described.controller_id < 0 or described.controller_id in unreachable
     if no_controller:
         problems.append("the cluster has no controller")
     return {
@@ -101,11 +102,9 @@ async def _health(cluster: Cluster) -> dict[str, Any]:
         "brokers": len(described.nodes),
         "controller": described.controller_id,
         "topics": len(topics),
-        "partitions": len(partitions),
-        "offline": sum(p.leader_id < 0 for _, p in partitions),
-        "under_replicated": len(lagging),
-        "under_min_isr": sum(len(p.isr) < min(required.get(name, 1), len(p.replicas)) for name, p in lagging),
-        "moving": None if no_controller else len(await replica_admin.list_reassignments(cluster)),
+        "partitions": sum(len(topic.partitions) for topic in topics),
+        **count_health(unhealthy)._asdict(),
+        "moving": None if moving is None else len(moving),
         "log_directories": len(dirs),
         "problems": problems,
     }

@@ -14,7 +14,7 @@ import typer
 
 from ottla.cli import completion
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_failures, run_on_cluster
-from ottla.cli.errors import CommandFailed, usage_error
+from ottla.cli.errors import CommandFailed, show_notice, usage_error
 from ottla.cli.name_patterns import select
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout
 from ottla.cli.output import ProgressBar, Result, show_json, show_results, show_rows
@@ -22,11 +22,18 @@ from ottla.client import admin, log_dirs, replica_admin
 from ottla.client.cluster import Cluster
 from ottla.client.reassignment_plan import ImpossiblePlan, Move, leaders_by_broker, plan_drain, plan_reassignment
 from ottla.client.replica_admin import ElectionType, Reassignment
-from ottla.core.errors import ReplicaNotAvailable
+from ottla.core.errors import (
+    InvalidReplicaAssignment,
+    KafkaError,
+    NoReassignmentInProgress,
+    ReplicaNotAvailable,
+    UnknownTopicOrPartition,
+)
 from ottla.core.ids import TopicPartition
 
 reassign = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Move replicas to other brokers.")
 _POLL_S = 0.5
+_SETTLING_POLLS = 10
 _ANY_DIRECTORY = "any"
 _PLAN_COLUMNS = ["topic", "partition", "replicas", "wanted"]
 _STATUS_COLUMNS = ["topic", "partition", "replicas", "adding", "removing", "progress"]
@@ -99,6 +106,12 @@ def apply(
             await _alter_log_dirs(cluster, directories)
         known, _ = await _replicas(cluster, sorted({tp.topic for tp in wanted}))
         moves = [Move(tp, known.get(tp, ()), tuple(replicas)) for tp, replicas in wanted.items()]
+        if dry_run:
+            report_failures([(str(move.tp), _refusal(move, known)) for move in moves], what="partition")
+            for broker in sorted({broker for move in moves for broker in move.wanted} - cluster.info.nodes.keys()):
+                show_notice(
+                    f"broker {broker} is not alive: a move to it waits, or is refused if there is no such broker"
+                )
         await _begin(cluster, moves, shape, wait=wait, dry_run=dry_run)
 
     run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
@@ -166,7 +179,7 @@ def drain(
         except ImpossiblePlan as error:
             raise CommandFailed(str(error), advice="add a broker, or lower the replication factor") from None
         if not moves and shape is OutputFormat.TABLE:
-            print(f"broker {broker} has no replicas")
+            print(f"broker {broker} has no replicas" + ("" if broker in racks else ", and is not alive"))
             return
         await _begin(cluster, moves, shape, wait=wait, dry_run=dry_run)
 
@@ -186,6 +199,9 @@ async def _begin(cluster: Cluster, moves: Sequence[Move], shape: OutputFormat, *
         print(f"moving {len(moves)} partitions", flush=True)
     if wait:
         await _wait(cluster, {move.tp for move in moves})
+        undone = await _undone(cluster, moves)
+        changed = NoReassignmentInProgress("the move was canceled, or replaced by another one")
+        report_failures([(str(move.tp), changed if move.tp in undone else None) for move in moves], what="partition")
     if not is_text:
         show_results([Result(str(move.tp), "moved" if wait else "moving") for move in moves], shape)
     elif wait:
@@ -200,6 +216,18 @@ async def _wait(cluster: Cluster, moving: Collection[TopicPartition]) -> None:
             await asyncio.sleep(_POLL_S)
 
 
+async def _undone(cluster: Cluster, moves: Sequence[Move]) -> set[TopicPartition]:
+    """Return the partitions that have other replicas than planned, after brokers had time to learn of the last ones."""
+    undone: set[TopicPartition] = set()
+    for _ in range(_SETTLING_POLLS):
+        found, _racks = await _replicas(cluster, sorted({move.tp.topic for move in moves}))
+        undone = {move.tp for move in moves if found.get(move.tp) != move.wanted}
+        if not undone:
+            break
+        await asyncio.sleep(_POLL_S)
+    return undone
+
+
 async def _status(cluster: Cluster, running: Sequence[Reassignment]) -> list[dict[str, Any]]:
     if not running:
         return []
@@ -208,8 +236,8 @@ async def _status(cluster: Cluster, running: Sequence[Reassignment]) -> list[dic
     rows = []
     for each in running:
         leader = next(p.leader_id for p in info.topics[each.tp.topic].partitions if p.partition == each.tp.partition)
-        whole = sizes.get((leader, each.tp), 0) * len(each.adding)
-        copied = sum(sizes.get((replica, each.tp), 0) for replica in each.adding)
+        whole = sizes.get(leader, {}).get(each.tp, 0) * len(each.adding)
+        copied = sum(sizes.get(replica, {}).get(each.tp, 0) for replica in each.adding)
         rows.append(
             {
                 "topic": each.tp.topic,
@@ -217,7 +245,7 @@ async def _status(cluster: Cluster, running: Sequence[Reassignment]) -> list[dic
                 "replicas": list(each.replicas),
                 "adding": list(each.adding),
                 "removing": list(each.removing),
-                "progress": f"{min(100 * copied // whole, 100) if whole > 0 else 100} %",
+                "progress": f"{min(100 * copied // whole, 100) if whole > 0 else 100} %" if leader in sizes else None,
             }
         )
     return rows
@@ -259,6 +287,17 @@ async def _alter_log_dirs(cluster: Cluster, directories: Mapping[tuple[int, Topi
     report_failures(failed, what="replica")
 
 
+def _refusal(move: Move, known: Collection[TopicPartition]) -> KafkaError | None:
+    """Return the error with which the controller would refuse a move, as far as it is known here."""
+    if move.tp not in known:
+        return UnknownTopicOrPartition("there is no such partition")
+    if not move.wanted:
+        return InvalidReplicaAssignment("the plan has no replicas for it")
+    if len(set(move.wanted)) < len(move.wanted):
+        return InvalidReplicaAssignment(f"the plan names a broker twice: {', '.join(map(str, move.wanted))}")
+    return None
+
+
 def _read_plan(file: str) -> tuple[dict[TopicPartition, list[int]], dict[tuple[int, TopicPartition], str]]:
     """Return the replicas of each partition, and the log directories of those for which one is chosen."""
     try:
@@ -274,8 +313,9 @@ def _read_plan(file: str) -> tuple[dict[TopicPartition, list[int]], dict[tuple[i
                     directories[replica, tp] = str(path)
     except OSError as error:
         raise usage_error(f"{file}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise usage_error(f"{file} is not a plan: {error!r}", "make one: ottla cluster reassign plan -f json") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        why = error.reason if isinstance(error, UnicodeDecodeError) else error
+        raise usage_error(f"{file} is not a plan: {why}", "make one: ottla cluster reassign plan -f json") from None
     return wanted, directories
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +17,7 @@ from ottla.client import admin
 from ottla.client.cluster import Cluster
 from ottla.client.metadata import TopicInfo
 from ottla.client.offsets import delete_records, offset_bounds
+from ottla.client.partition_health import HealthCounts, UnhealthyPartition, count_health, unhealthy_partitions
 from ottla.core.ids import TopicPartition, id_text
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Topics.")
@@ -52,23 +54,38 @@ def list_topics(
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """List the topics, all or those that match a pattern."""
-    found = run_on_cluster(ConnectionOptions(brokers, profile, timeout), admin.list_topics)
-    wanted = set(select(patterns or [], [topic.name for topic in found], what="topic"))
-    rows = [
-        {
-            "name": topic.name,
-            "partitions": len(topic.partitions),
-            "replicas": max((len(p.replicas) for p in topic.partitions), default=0),
-            "internal": topic.internal,
-            "id": id_text(topic.topic_id),
-        }
-        for topic in found
-        if topic.name in wanted and (internal or patterns or not topic.internal)
-    ]
-    show_rows(
-        rows, ["name", "partitions", "replicas"], shape, empty="no topics; create one with `ottla topic create NAME`"
-    )
+    """List the topics, all or those that match a pattern, and whether their partitions are led and in sync."""
+
+    async def work(cluster: Cluster) -> list[dict[str, Any]]:
+        found = await admin.list_topics(cluster)
+        wanted = set(select(patterns or [], [topic.name for topic in found], what="topic"))
+        listed = [t for t in found if t.name in wanted and (internal or patterns or not t.internal)]
+        unhealthy = defaultdict[str, list[UnhealthyPartition]](list)
+        for each in await unhealthy_partitions(cluster, listed):
+            unhealthy[each.tp.topic].append(each)
+        return [
+            {
+                "name": topic.name,
+                "partitions": len(topic.partitions),
+                "replicas": max((len(p.replicas) for p in topic.partitions), default=0),
+                "internal": topic.internal,
+                "id": id_text(topic.topic_id),
+                **count_health(unhealthy[topic.name])._asdict(),
+            }
+            for topic in listed
+        ]
+
+    rows = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
+    if shape is OutputFormat.TABLE:
+        for row in rows:
+            row["state"] = _state(row)
+    columns = ["name", "partitions", "replicas", "state"]
+    show_rows(rows, columns, shape, empty="no topics; create one with `ottla topic create NAME`")
+
+
+def _state(row: dict[str, Any]) -> str:
+    """Take the counts of partitions with a problem out of a row, and return them in words."""
+    return str(HealthCounts(*(row.pop(name) for name in HealthCounts._fields)))
 
 
 @app.command()
@@ -144,7 +161,8 @@ def _show(described: dict[str, Any], shape: OutputFormat) -> None:
     parts = described.pop("partitions")
     settings = described.pop("configs")
     size = bytes_text(described.pop("size_bytes"))
-    show_fields({**described, "size": size, "settings": "" if settings else "all defaults"}, shape)
+    state = _state(described)
+    show_fields({**described, "size": size, "state": state, "settings": "" if settings else "all defaults"}, shape)
     for key, value in settings.items():
         print(f"  {key}={value}")
     print()
@@ -182,6 +200,7 @@ async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
         "internal": topic.internal,
         "records": sum(p["records"] or 0 for p in parts),
         "size_bytes": sum(sizes.values()) if sizes else None,
+        **count_health(await unhealthy_partitions(cluster, [topic]))._asdict(),
         "configs": {entry.name: entry.value for entry in entries if entry.source == _DYNAMIC_TOPIC_CONFIG},
         "partitions": parts,
     }

@@ -9,9 +9,9 @@ from enum import IntEnum
 
 from ottla.client.admin import Outcome, ResourceType
 from ottla.client.cluster import ANY_BROKER, Cluster
-from ottla.client.errors import raise_for
+from ottla.client.errors import CannotConnect, raise_for
 from ottla.client.offsets import by_topic
-from ottla.core.errors import ErrorCode, error_for
+from ottla.core.errors import ErrorCode, NetworkException, RequestTimedOut, error_for
 from ottla.core.ids import TopicPartition
 from ottla.wire.apis import ApiKey
 
@@ -35,12 +35,14 @@ class Reassignment:
     removing: tuple[int, ...]
 
 
-async def list_reassignments(cluster: Cluster) -> list[Reassignment]:
+async def list_reassignments(cluster: Cluster, *, retry_s: float | None = None) -> list[Reassignment]:
     """List the moves that are under way, sorted. Raises KafkaError."""
     from ottla.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 
     ask = ListPartitionReassignmentsRequest(timeout_ms=_timeout_ms(cluster), topics=None)
-    answer = await cluster.retrying(lambda: cluster.request_controller(ApiKey.LIST_PARTITION_REASSIGNMENTS, ask))
+    answer = await cluster.retrying(
+        lambda: cluster.request_controller(ApiKey.LIST_PARTITION_REASSIGNMENTS, ask), retry_s=retry_s
+    )
     raise_for(answer.error_code, answer.error_message)
     found = [
         Reassignment(
@@ -129,21 +131,28 @@ async def min_insync_replicas(cluster: Cluster, topics: Sequence[str]) -> dict[s
     }
 
 
-async def replica_sizes(cluster: Cluster, node_ids: Collection[int]) -> dict[tuple[int, TopicPartition], int]:
-    """Return the size in bytes of each replica on these brokers, by broker and partition."""
+async def replica_sizes(cluster: Cluster, node_ids: Collection[int]) -> dict[int, dict[TopicPartition, int]]:
+    """Return the size in bytes of each replica, by broker and partition, without brokers that cannot be reached."""
     from ottla.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 
     ask = DescribeLogDirsRequest(topics=None)
     nodes = list(node_ids)
-    answers = await asyncio.gather(*(cluster.request(node, ApiKey.DESCRIBE_LOG_DIRS, ask) for node in nodes))
-    return {
-        (node, TopicPartition(topic.name, p.partition_index)): p.partition_size
-        for node, answer in zip(nodes, answers, strict=True)
-        for directory in answer.results
-        for topic in directory.topics
-        for p in topic.partitions
-        if not p.is_future_key
-    }
+
+    async def sizes(node: int) -> dict[TopicPartition, int] | None:
+        try:
+            answer = await cluster.request(node, ApiKey.DESCRIBE_LOG_DIRS, ask)
+        except (CannotConnect, NetworkException, RequestTimedOut):
+            return None
+        return {
+            TopicPartition(topic.name, p.partition_index): p.partition_size
+            for directory in answer.results
+            for topic in directory.topics
+            for p in topic.partitions
+            if not p.is_future_key
+        }
+
+    found = zip(nodes, await asyncio.gather(*map(sizes, nodes)), strict=True)
+    return {node: by_partition for node, by_partition in found if by_partition is not None}
 
 
 def _outcome(tp: TopicPartition, error_code: int, message: str | None) -> Outcome:
