@@ -37,6 +37,7 @@ _START_TIMEOUT_S, _STOP_TIMEOUT_S = 60.0, 30.0
 _POLL_S = 0.05
 _RESTART_PAUSE_S = 1.0
 _REPLICAS_MAX = 3
+_PORT_MAX = 65535
 _MIN_ISR = 2
 
 Notify = Callable[[str], None]
@@ -74,6 +75,10 @@ def make_plan(directory: Path, *, brokers: int | None, port: int | None) -> Plan
     plan = Plan(
         brokers or (saved.brokers if saved else DEFAULT_BROKERS), port or (saved.port if saved else DEFAULT_PORT)
     )
+    if plan.port + plan.brokers - 1 > _PORT_MAX:
+        raise CannotRun(
+            f"{plan.brokers} brokers from port {plan.port} on need ports above {_PORT_MAX}: give a lower --port"
+        )
     if saved is not None and plan.brokers < saved.brokers:
         raise CannotRun(
             f"{directory} has {saved.brokers} brokers, whose partitions {plan.brokers} would not have. "

@@ -18,6 +18,8 @@ def test_a_directory_keeps_its_plan_and_may_grow(tmp_path: Path) -> None:
     assert make_plan(tmp_path, brokers=5, port=8000) == Plan(5, 8000)
     with pytest.raises(CannotRun, match="has 3 brokers"):
         make_plan(tmp_path, brokers=2, port=None)
+    with pytest.raises(CannotRun, match="above 65535: give a lower --port"):
+        make_plan(tmp_path, brokers=None, port=65534)
     (tmp_path / "cluster.json").write_text("{")
     with pytest.raises(CannotRun, match="cannot be read"):
         make_plan(tmp_path, brokers=None, port=None)
