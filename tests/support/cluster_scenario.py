@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Protocol
 
+from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -70,6 +71,11 @@ class ClusterScenario:
             with contextlib.suppress(OSError, ConnectionEnded):
                 found.add(self.known_to(node)[0])
         return found.pop() if len(found) == 1 else -1
+
+    def elect_preferred_leaders(self) -> None:
+        """Have every broker lead again what it is preferred for."""
+        self.admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(self.topic, n) for n in range(PARTITIONS)])
+        self.until(lambda: len(set(self.leaders().values())) == len(self.cluster.nodes), IN_SYNC_S, "all brokers lead")
 
     def until_in_sync(self) -> None:
         """Wait until all brokers know the same leaders, with three replicas in sync for each partition."""

@@ -28,8 +28,12 @@ class UpProcess:
         directory.mkdir(parents=True, exist_ok=True)
 
     @property
+    def ports(self) -> range:
+        return range(self.port, self.port + self.brokers)
+
+    @property
     def bootstrap(self) -> str:
-        return ",".join(f"127.0.0.1:{self.port + index}" for index in range(self.brokers))
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports)
 
     def command(self, *arguments: str) -> list[str]:
         program = str(Path(sys.executable).with_name("ottla"))
