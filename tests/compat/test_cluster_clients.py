@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -14,14 +15,16 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from confluent_kafka import Consumer, Message, Producer
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 
+from ottla.broker.handlers.fetch import RACK_AWARE_SELECTOR
 from ottla.core.ids import OFFSETS_TOPIC
 from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
 from tests.support.cluster import InProcessCluster, with_cluster
-from tests.unit.broker.test_replicated_topic import create, in_sync, leader_of
+from tests.unit.broker.test_leader_changes import RACKS
+from tests.unit.broker.test_replicated_topic import create, in_sync, leader_of, send
 
 pytestmark = [pytest.mark.external, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 RECORDS = 400
@@ -160,3 +163,49 @@ def test_the_admin_client_uses_any_broker_and_sees_the_cluster(tmp_path: Path) -
         assert len(described.nodes) == 3
 
     with_cluster(tmp_path, scenario)
+
+
+def test_a_client_with_a_rack_reads_from_the_follower_in_it(tmp_path: Path) -> None:
+    """KIP-392, by librdkafka's own account of where it fetches from; without the follower it reads from the leader."""
+
+    def consume(bootstrap: str, rack: str, count: int) -> tuple[list[int], int]:
+        """Return the values, and the broker that they came from."""
+        places: list[int] = []
+
+        def note(statistics: str) -> None:
+            partitions = json.loads(statistics)["topics"].get("web", {}).get("partitions", {})
+            places.extend(each["broker"] for index, each in partitions.items() if index == "0")
+
+        consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap, "group.id": rack, "client.rack": rack, "fetch.wait.max.ms": 100,
+                "statistics.interval.ms": 50, "stats_cb": note,
+            }
+        )  # fmt: skip
+        consumer.assign([TopicPartition("web", 0, 0)])
+        deadline = time.monotonic() + PATIENCE_S
+        found: list[int] = []
+        while len(found) < count and time.monotonic() < deadline:
+            message = consumer.poll(0.2)
+            if message is not None and message.error() is None:
+                found.append(int(message.value() or b""))
+        seen = len(places)
+        while len(places) < seen + 2 and time.monotonic() < deadline:
+            consumer.poll(0.05)
+        consumer.close()
+        return found, places[-1]
+
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster)
+        await send(cluster, range(100))
+        leader = leader_of(cluster)
+        other = next(node for node in cluster.brokers if node != leader)
+        values = list(range(100))
+        assert await asyncio.to_thread(consume, cluster.bootstrap, f"rack-{other}", 100) == (values, other)
+        assert await asyncio.to_thread(consume, cluster.bootstrap, "elsewhere", 100) == (values, leader)
+        await cluster.kill(other)
+        await cluster.until(lambda: other not in cluster.services(leader).cluster.current.brokers)
+        assert await asyncio.to_thread(consume, cluster.bootstrap, f"rack-{other}", 100) == (values, leader)
+
+    options = {"replica.selector.class": RACK_AWARE_SELECTOR}
+    with_cluster(tmp_path, scenario, options=options, own_options=RACKS)

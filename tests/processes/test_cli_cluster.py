@@ -120,6 +120,27 @@ def test_a_move_that_cannot_complete_is_shown_and_canceled(tmp_path: Path) -> No
     with_cli(tmp_path, scenario)
 
 
+def test_partitions_without_a_leader_are_shown_where_one_looks(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster, call: Any) -> None:
+        await call("topic", "create", "t", "-p", "3", "-r", "1")
+        for partition in ("0", "1", "2"):
+            await call("produce", "t", "-p", partition, stdin=RECORDS)
+        await call("consume", "t", "--group", "team")
+        victim = next(node for node in cluster.brokers if node != cluster.controller)
+        (lost,) = (index for index, p in enumerate(_partitions(cluster)) if p.leader == victim)
+        await cluster.kill(victim)
+        await cluster.until(lambda: _partitions(cluster)[lost].leader == -1, seconds=15)
+        shown = json.loads(await call("cluster", "health", "-f", "json", code=ExitCode.FAILED))
+        assert shown["offline"] == 1
+        assert f"t-{lost} has no leader" in shown["problems"]
+        for command in ("list", "describe"):
+            assert "1 offline" in await call("topic", command, "t")
+        rows = json.loads(await call("group", "lag", "team", "--format", "json"))
+        assert {row["partition"]: row["lag"] for row in rows} == {**dict.fromkeys(range(3), 0), lost: None}
+
+    with_cli(tmp_path, scenario)
+
+
 def _apply_and_wait(bootstrap: str, path: Path, plan: dict[str, Any]) -> str:
     """Apply a plan and wait; returns why that failed."""
     arguments = ("cluster", "reassign", "apply", "-", "--wait")
