@@ -10,6 +10,7 @@ Step 7 of 9 of a batch's journey, on the way back. Before: broker/handlers/produ
 from __future__ import annotations
 
 import asyncio
+import math
 from heapq import heapify, heappop, heappush
 
 from ottla.broker.failed_requests import close_without_response
@@ -97,14 +98,18 @@ class DelayedOperations:
         self._timer = self._loop.call_at(deadline, self._expire)
 
     def _expire(self) -> None:
-        self._timer = None
-        now, heap = self._loop.time(), self._heap
-        while heap and (heap[0][2].is_completed or heap[0][0] <= now):
-            operation = heappop(heap)[2]
-            if not operation.is_completed:
-                operation.expire()
-        if heap and self._timer is None:
-            self._set_timer(heap[0][0])
+        self._timer_due = -math.inf  # the response may lead to another operation, whose deadline is not the next one
+        now = self._loop.time()
+        try:
+            while self._heap and (self._heap[0][2].is_completed or self._heap[0][0] <= now):
+                operation = heappop(self._heap)[2]
+                if not operation.is_completed:
+                    operation.expire()
+        finally:
+            if self._heap:
+                self._set_timer(self._heap[0][0])
+            else:
+                self._timer = None
 
     def _purge(self) -> None:
         self._heap = [each for each in self._heap if not each[2].is_completed]

@@ -518,7 +518,8 @@ class ReplicaFetcher(FetchListener):
         partition, records = each.partition, data.records
         size = 0 if records is None else records.nbytes
         each.is_catching_up = size >= self._config.fetch_max_bytes
-        each.is_repeated = size > 0
+        if size:  # without records a refusal before it still counts: the leader does not know the position
+            each.is_repeated = True
         now_ms = self._context.clock.wall_ms()
         if partition.is_throttled:
             self._context.follower_quota.record(size, self._context.clock.monotonic())

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from ottla.broker import delayed_operations
 from ottla.broker.delayed_operations import DelayedOperation, DelayedOperations
 from ottla.net.connection import PendingResponse
-from ottla.testing.sim_loop import simulate
+from ottla.testing.sim_loop import SimLoop, simulate
 from ottla.wire.errors import MalformedRequest
 from tests.support.hot_messages import CollectedResponse
 
@@ -21,6 +21,7 @@ class Operation(DelayedOperation):
         super().__init__(collected.pending)
         self.error = error
         self.responded_at: float | None = None
+        self.on_response: Callable[[], None] = lambda: None
         self.expired = False
 
     def respond(self, response: PendingResponse) -> None:
@@ -28,6 +29,7 @@ class Operation(DelayedOperation):
             raise self.error
         self.responded_at = asyncio.get_running_loop().time()
         response.send((b"done",))
+        self.on_response()
 
     def expire(self) -> None:
         self.expired = True
@@ -65,6 +67,41 @@ def test_a_completed_operation_does_not_expire_and_the_next_one_still_does() -> 
         await asyncio.sleep(5)
         assert (early.expired, late.expired) == (False, True)
         assert (early.responded_at, late.responded_at) == (0, 2)
+
+    run(scenario)
+
+
+def test_an_operation_that_is_added_by_the_end_of_another_one_holds_up_none_that_waits() -> None:
+    """The response to a request makes room for the next one of its connection, which may wait much longer."""
+
+    async def scenario() -> None:
+        delayed = DelayedOperations()
+        first, second, added = (Operation(CollectedResponse()) for _ in range(3))
+        first.on_response = lambda: delayed.add(added, 60)
+        delayed.add(first, 1)
+        delayed.add(second, 2)
+        await asyncio.sleep(100)
+        assert (first.responded_at, second.responded_at, added.responded_at) == (1, 2, 61)
+
+    run(scenario)
+
+
+def test_an_operation_that_cannot_expire_holds_up_none_that_waits() -> None:
+    class Broken(Operation):
+        def expire(self) -> None:
+            raise ValueError("a bug")
+
+    async def scenario() -> None:
+        delayed, second = DelayedOperations(), Operation(CollectedResponse())
+        delayed.add(Broken(CollectedResponse()), 1)
+        delayed.add(second, 2)
+        await asyncio.sleep(100)
+        assert second.responded_at == 2
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        (failed,) = loop.unseen
+        assert isinstance(failed["exception"], ValueError)
+        loop.unseen.clear()
 
     run(scenario)
 

@@ -10,15 +10,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, TopicView
+from ottla.core.error_codes import ErrorCode
 from ottla.core.slices import SLICE_WORK
-from ottla.replication.fetcher import NAMES_MAX
+from ottla.replication.fetcher import NAMES_MAX, PARTITION_BACKOFF_MIN_S
 from ottla.replication.isr_changes import IsrChange, Outcome
 from ottla.replication.replicas import Replicas
 from ottla.storage.config import LogConfig
 from ottla.testing.sim_disk import SimDisk
 from ottla.testing.sim_executor import SimExecutor
 from ottla.testing.sim_loop import simulate
-from ottla.wire.messages.fetch import FetchRequest, FetchResponse
+from ottla.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from tests.support.replicas import TOPIC_ID
 from tests.support.storage import StillClock, open_directories
 from tests.unit.replication.test_fetcher import Leader, LeaderConnection
@@ -99,6 +100,29 @@ def test_a_session_is_fetched_if_the_first_partitions_cannot_be_named() -> None:
         await asyncio.sleep(0.1)
         named = [each.partition for request in peer.requests for topic in request.topics for each in topic.partitions]
         assert sorted(named) == list(range(2 * NAMES_MAX + 1, PARTITIONS))
+
+    with_replicas(scenario, leader=1)
+
+
+def test_a_refused_partition_is_named_again_although_its_leader_has_sent_a_high_watermark_meanwhile() -> None:
+    """The leader may have begun to lead it, but knows the position only from a request that it does not refuse."""
+
+    class SlowLeader(Peer):
+        async def answer(self, request: FetchRequest, named: asyncio.Event) -> FetchResponse:
+            await asyncio.sleep(PARTITION_BACKOFF_MIN_S * 2)  # the others are named later than the back-off ends
+            response = await super().answer(request, named)
+            if len(self.requests) <= 2:
+                code = ErrorCode.UNKNOWN_LEADER_EPOCH if len(self.requests) == 1 else ErrorCode.NONE
+                data = [PartitionData(partition_index=index, error_code=code) for index in range(NAMES_MAX)]
+                response.responses = [FetchableTopicResponse(topic_id=TOPIC_ID, partitions=data)]
+            return response
+
+    async def scenario(replicas: Replicas, clock: StillClock) -> None:
+        peer = SlowLeader()
+        replicas.start_replication(peer.connect, peer)
+        await asyncio.sleep(60)
+        named = [each.partition for request in peer.requests for topic in request.topics for each in topic.partitions]
+        assert sorted(named) == sorted([*range(PARTITIONS), *range(NAMES_MAX)])
 
     with_replicas(scenario, leader=1)
 
