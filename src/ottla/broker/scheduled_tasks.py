@@ -88,7 +88,8 @@ class ScheduledTasks:
                 self._replicas.check_logs(directory, await asyncio.to_thread(directory.missing_logs))
             except OSError as error:
                 directory.health.fail("the directory was removed", error)
-        await self._in_each("purge", lambda directory: directory.purge_deleted(self._clock.wall_ms()))
+        now_ms = self._clock.wall_ms()
+        await self._in_each("purge", lambda directory: asyncio.to_thread(directory.purge_deleted, now_ms))
         await self._fill_reserves()
 
     async def _fill_reserves(self) -> None:

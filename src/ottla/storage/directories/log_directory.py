@@ -604,7 +604,7 @@ class LogDirectory:
         return sum(log.expire_producers(now_ms) for log in self.logs.values())
 
     def purge_deleted(self, now_ms: int) -> int:
-        """Remove files and directories whose delay is over; how many. Raises StorageError."""
+        """Remove, in any thread, files and directories whose delay is over; how many. Raises StorageError."""
         try:
             return self._deleted_files.purge(now_ms)
         except OSError as error:
