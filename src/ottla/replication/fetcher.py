@@ -32,6 +32,7 @@ from ottla.core.errors import (
     UnsupportedVersion,
     error_for,
 )
+from ottla.core.ids import TopicPartition
 from ottla.core.settings import MIB
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.fetch_channel import FetchChannel, FetchListener
@@ -81,6 +82,8 @@ _SESSION_ERRORS = frozenset(
     }
 )  # fmt: skip
 _NETWORK_ERRORS = (CannotConnect, KafkaError, OSError, MalformedRequest, struct.error)
+
+_NAMED_MAX = 3
 
 _UNEXPECTED = "unexpected error while %s followed broker %d; it is not fetched until its state changes"
 
@@ -138,6 +141,7 @@ class ReplicaFetcher(FetchListener):
         self._forgotten: dict[PartitionKey, None] = {}  # in the session, and not to be fetched any more
         self._diverged: dict[FetchedPartition, tuple[FetchPosition | None, EpochEnd]] = {}  # to be truncated
         self._syncing: dict[FetchedPartition, None] = {}  # what was fetched of them is being flushed
+        self._refusals: dict[int, list[TopicPartition]] = {}  # of the answer that is processed, by error
         self._is_flush_slow = False
         self._flush_timer: asyncio.TimerHandle | None = None
         self._changed: asyncio.Event = asyncio.Event()  # there is something to fetch
@@ -450,6 +454,8 @@ class ReplicaFetcher(FetchListener):
             if each is not None and each.sent is not None and each.named_in <= number:
                 self._dirty[each] = None
                 self._take(each, data, out_of_range)
+        if self._refusals:
+            self._log_refusals()
         if out_of_range:
             task = self._loop.create_task(self._find_range(out_of_range), name=f"find range on broker {self.leader}")
             self._range_tasks[task] = None
@@ -536,11 +542,19 @@ class ReplicaFetcher(FetchListener):
         if error.code == ErrorCode.FENCED_LEADER_EPOCH:
             each.is_stopped = True
         else:
-            level = logging.INFO if error.retriable else logging.WARNING
-            log.log(
-                level, "broker %d does not serve %s: %s", self.leader, each.partition.topic_partition, error.message
-            )
+            self._refusals.setdefault(error.code, []).append(each.partition.topic_partition)
             self._delay(each)
+
+    def _log_refusals(self) -> None:
+        """Log the refusals of one answer in a line for each error: thousands of partitions may have the same."""
+        refusals, self._refusals = self._refusals, {}
+        for code, partitions in refusals.items():
+            error, named = error_for(code), ", ".join(map(str, partitions[:_NAMED_MAX]))
+            log.log(
+                logging.INFO if error.retriable else logging.WARNING,
+                "broker %d does not serve %d partitions (%s%s): %s", self.leader, len(partitions), named,
+                ", ..." if len(partitions) > _NAMED_MAX else "", error.message,
+            )  # fmt: skip
 
     def _delay(self, each: FetchedPartition) -> None:
         each.backoff_s = min(max(each.backoff_s * 2, PARTITION_BACKOFF_MIN_S), self._config.fetch_backoff_ms / 1000)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
+
+import pytest
 
 from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.core.error_codes import ErrorCode
@@ -104,7 +107,9 @@ def test_a_session_is_fetched_if_the_first_partitions_cannot_be_named() -> None:
     with_replicas(scenario, leader=1)
 
 
-def test_a_refused_partition_is_named_again_although_its_leader_has_sent_a_high_watermark_meanwhile() -> None:
+def test_a_refused_partition_is_named_again_although_its_leader_has_sent_a_high_watermark_meanwhile(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """The leader may have begun to lead it, but knows the position only from a request that it does not refuse."""
 
     class SlowLeader(Peer):
@@ -123,7 +128,10 @@ def test_a_refused_partition_is_named_again_although_its_leader_has_sent_a_high_
         await asyncio.sleep(60)
         named = [each.partition for request in peer.requests for topic in request.topics for each in topic.partitions]
         assert sorted(named) == sorted([*range(PARTITIONS), *range(NAMES_MAX)])
+        (refused,) = (each for each in caplog.messages if "does not serve" in each)
+        assert refused.startswith(f"broker 1 does not serve {NAMES_MAX} partitions (t-0, t-1, t-2, ...): ")
 
+    caplog.set_level(logging.INFO)
     with_replicas(scenario, leader=1)
 
 
