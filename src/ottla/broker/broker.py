@@ -223,14 +223,12 @@ class Broker:
             services.replicas, self._clock, lambda: services.config.transactions.max_timeout_ms
         )
         self._scheduled_tasks = ScheduledTasks(
-            services.replicas,
-            config=config.log,
-            clock=self._clock,
+            services.replicas, config=config.log, clock=self._clock, slices=services.slices,
             complete_deletions=deletions.remove_completed,
             check_transactions=self._late_transactions.check,
             reserves=self._storage.reserves,
             report_replicas=None if reports is None else reports.update,
-        )
+        )  # fmt: skip
         if config.cleaner.enable:
             asyncio.get_running_loop().call_soon(self._start_cleaner, services)
         asyncio.get_running_loop().call_soon(self._start_scrubber, services)

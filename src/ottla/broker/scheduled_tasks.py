@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from ottla.core import collector
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
+from ottla.quotas.slices import LoopSlices
 from ottla.replication.replicas import Replicas
 from ottla.storage.config import LogConfig
 from ottla.storage.directories.log_directory import LogDirectory
@@ -37,13 +38,14 @@ class ScheduledTasks:
         *,
         config: LogConfig,
         clock: Clock,
+        slices: LoopSlices,
         complete_deletions: Callable[[], Awaitable[None]],
         check_transactions: Callable[[], Awaitable[None]],
         reserves: Sequence[SpaceReserve] = (),
         report_replicas: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._reserves = reserves
-        self._replicas, self._clock = replicas, clock
+        self._replicas, self._clock, self._slices = replicas, clock, slices
         self._tasks = [
             asyncio.get_running_loop().create_task(self._fill_reserves(), name="space reserves"),
             self._every("retention", config.retention_check_interval_ms / 1000, self._retention),
@@ -78,7 +80,11 @@ class ScheduledTasks:
         await self._in_each("retention", lambda directory: directory.run_retention(self._clock.wall_ms()))
 
     async def _checkpoint(self) -> None:
-        await self._in_each("checkpoint", lambda directory: asyncio.to_thread(directory.begin_checkpoint().run))
+        async def write(directory: LogDirectory) -> None:
+            job = await self._slices.run(directory.begin_checkpoint_slices(self._slices))
+            await asyncio.to_thread(job.run)
+
+        await self._in_each("checkpoint", write)
 
     async def _purge(self) -> None:
         """Remove deleted files, and detect log directories that another program removed."""

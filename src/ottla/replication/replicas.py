@@ -40,6 +40,7 @@ from ottla.replication.replication_context import ReplicationContext
 from ottla.replication.truncations import Truncations
 from ottla.replication.view_changes import changed_partitions, gone_topic, is_small
 from ottla.storage.config import LogConfig, topic_config
+from ottla.storage.directories.checkpoint_job import CheckpointJob
 from ottla.storage.directories.log_directory import NAME_CHARS_MAX, LogDirectory, future_directory_name
 from ottla.storage.directories.log_manager import LogManager
 from ottla.storage.log.partition_log import PartitionLog
@@ -125,8 +126,11 @@ class Replicas:
         return GroupCommit(
             health, executor=make_executor(f"group-commit {health.name}", post), clock=self._clock,
             check_present=directory.lock.check_linked, on_missing=self._log_is_missing,
-            truncations=Truncations(directory.begin_checkpoint, health, executor),
+            truncations=Truncations(partial(self._begin_checkpoint, directory), health, executor),
         )  # fmt: skip
+
+    async def _begin_checkpoint(self, directory: LogDirectory) -> CheckpointJob:
+        return await self._slices.run(directory.begin_checkpoint_slices(self._slices))
 
     def continue_after(self, last_run: LastRun) -> None:
         """Lead no partition in a term of the last run. Call before the first snapshot."""
@@ -421,7 +425,7 @@ class Replicas:
             if not held:
                 continue
             try:
-                while not await asyncio.to_thread(directory.begin_checkpoint().run):
+                while not await asyncio.to_thread((await self._begin_checkpoint(directory)).run):
                     pass
             except OSError as error:
                 refused |= dict.fromkeys(held, directory.health.refused("noting where logs start", error))

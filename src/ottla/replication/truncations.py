@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from ottla.core.errors import KafkaError, StorageError
@@ -48,8 +48,8 @@ class Truncated(Protocol):
 class _Checkpointing:
     """Writes the checkpoint files; the executor's job."""
 
-    def __init__(self, begin: Callable[[], Checkpoint], done: asyncio.Future[None]) -> None:
-        self._checkpoint = begin()
+    def __init__(self, checkpoint: Checkpoint, done: asyncio.Future[None]) -> None:
+        self._checkpoint = checkpoint
         self._done = done
         self.is_written = False
         self.error: Exception | None = None
@@ -88,7 +88,9 @@ class _Syncing:
 class Truncations:
     """The truncations of one log directory."""
 
-    def __init__(self, begin_checkpoint: Callable[[], Checkpoint], health: DirectoryHealth, executor: Executor) -> None:
+    def __init__(
+        self, begin_checkpoint: Callable[[], Awaitable[Checkpoint]], health: DirectoryHealth, executor: Executor
+    ) -> None:
         self._begin_checkpoint = begin_checkpoint
         self._health, self._executor = health, executor
         self._loop = asyncio.get_running_loop()
@@ -183,8 +185,9 @@ class Truncations:
         while True:
             if self._health.failure is not None:
                 return StorageError(self._health.failure)
+            checkpoint = await self._begin_checkpoint()
             done: asyncio.Future[None] = self._loop.create_future()
-            checkpointing = _Checkpointing(self._begin_checkpoint, done)
+            checkpointing = _Checkpointing(checkpoint, done)
             self._executor.submit(checkpointing)
             await done
             if isinstance(checkpointing.error, OSError):

@@ -150,3 +150,18 @@ def test_the_in_sync_replicas_of_many_partitions_are_checked_in_slices() -> None
         assert max(after - before for before, after in itertools.pairwise(proposed)) <= SLICE_WORK
 
     with_replicas(scenario, leader=2)
+
+
+def test_a_checkpoint_of_many_partitions_is_begun_in_slices() -> None:
+    async def scenario(replicas: Replicas, clock: StillClock) -> None:
+        (directory,) = replicas.directories.online
+        turns = 0
+        job = asyncio.ensure_future(replicas._begin_checkpoint(directory))
+        while not job.done():
+            await asyncio.sleep(0)
+            turns += 1
+            assert turns < 100
+        assert turns > PARTITIONS // SLICE_WORK
+        assert len((await job)._contents["recovery-point-offset-checkpoint"]) == PARTITIONS
+
+    with_replicas(scenario, leader=2)

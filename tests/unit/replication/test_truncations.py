@@ -394,8 +394,11 @@ class Ending:
 
 def test_an_unexpected_error_in_the_thread_leaves_no_partition_waiting() -> None:
     async def main(rng: random.Random) -> None:
+        async def begin_checkpoint() -> BrokenCheckpoint:
+            return BrokenCheckpoint()
+
         partition, executor = Ending(), SimExecutor(lambda job: SYNC_S)
-        truncations = Truncations(BrokenCheckpoint, DirectoryHealth("d", now=lambda: 0.0), executor)
+        truncations = Truncations(begin_checkpoint, DirectoryHealth("d", now=lambda: 0.0), executor)
         truncations.add(partition, (None for _ in range(1)))
         await asyncio.sleep(1)
         assert [type(error) for error in partition.errors] == [RuntimeError]

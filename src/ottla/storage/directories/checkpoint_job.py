@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import PurePath
 
 from ottla.core.files import FileSystem
 from ottla.core.ids import TopicPartition
-from ottla.storage.checkpoint_files import PARTITION_METADATA, offsets_text
+from ottla.storage import checkpoint_files as names
+from ottla.storage.directories.lost_logs import LostLog
 from ottla.storage.integrity.metadata_backup import BackedUpFile, replace_files
 from ottla.storage.log.flush import DirectoryHealth, has_no_space
+from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
 
 
@@ -26,9 +28,8 @@ class CheckpointJob:
         self,
         files: FileSystem,
         root: PurePath,
-        contents: Mapping[str, Mapping[TopicPartition, int]],
+        cleaner_offsets: Mapping[TopicPartition, int],
         backup: Mapping[str, BackedUpFile],
-        logs: Sequence[tuple[PurePath, BackedUpFile | None, BackedUpFile | None]],
         *,
         lock: threading.Lock,
         newest: list[int],
@@ -37,20 +38,50 @@ class CheckpointJob:
         self._health = health
         self._files = files
         self._root = root
-        self._contents = contents  # encoded by `run`: with thousands of logs it takes as long as the rest
-        self._backups = backup  # of other small files, to be noted beside these
-        self._logs = logs  # directory of a log, its leader-epoch file and partition.metadata
+        # encoded by `run`: with thousands of logs it takes as long as the rest
+        self._contents: dict[str, dict[TopicPartition, int]] = {
+            names.RECOVERY_POINTS: {},
+            names.LOG_STARTS: {},
+            names.HIGH_WATERMARKS: {},
+            names.CLEANER_OFFSETS: dict(cleaner_offsets),
+        }
+        self._backups = dict(backup)  # of other small files, to be noted beside these
+        # directory of a log, its leader-epoch file and partition.metadata
+        self._logs: list[tuple[PurePath, BackedUpFile | None, BackedUpFile | None]] = []
         self._lock = lock
         self._newest = newest
         newest[0] += 1
         self._number = newest[0]
+
+    def note(self, topic_partition: TopicPartition, log: PartitionLog) -> None:
+        """Note the offsets of a log and its small files as they are now."""
+        contents, flush = self._contents, log.pending_flush
+        contents[names.RECOVERY_POINTS][topic_partition] = log.recovery_point
+        contents[names.HIGH_WATERMARKS][topic_partition] = log.high_watermark
+        # Kafka leaves out those that begin with a file. But a power cut may bring back files that retention removed.
+        if log.log_start_offset:
+            contents[names.LOG_STARTS][topic_partition] = log.log_start_offset
+        if flush.epochs_backup is not None or flush.partition_metadata_backup is not None:
+            self._logs.append((log.directory, flush.epochs_backup, flush.partition_metadata_backup))
+
+    def note_lost(self, topic_partition: TopicPartition, lost: LostLog) -> None:
+        """Keep what is known of a log whose files are missing, for the next start."""
+        contents = self._contents
+        contents[names.RECOVERY_POINTS][topic_partition] = lost.recovery_point
+        contents[names.HIGH_WATERMARKS][topic_partition] = lost.high_watermark
+        if lost.log_start_offset:
+            contents[names.LOG_STARTS][topic_partition] = lost.log_start_offset
+        if lost.cleaned_offset is not None:
+            contents[names.CLEANER_OFFSETS][topic_partition] = lost.cleaned_offset
+        if lost.metadata is not None:
+            self._backups[f"{topic_partition}/{names.PARTITION_METADATA}"] = lost.metadata
 
     def run(self) -> bool:
         """Replace each file atomically; False if a newer job does, now or later. Raises OSError."""
         with self._lock:
             if self._number != self._newest[0]:
                 return False
-            texts = {name: offsets_text(offsets).encode() for name, offsets in self._contents.items()}
+            texts = {name: names.offsets_text(offsets).encode() for name, offsets in self._contents.items()}
             backups = self._all_backups()
             try:
                 replace_files(self._files, self._root, texts, backups)
@@ -66,5 +97,5 @@ class CheckpointJob:
             if epochs is not None:
                 found[f"{directory.name}/{EPOCHS_FILE}"] = epochs
             if metadata is not None:
-                found[f"{directory.name}/{PARTITION_METADATA}"] = metadata
+                found[f"{directory.name}/{names.PARTITION_METADATA}"] = metadata
         return {**found, **self._backups}

@@ -17,7 +17,7 @@ import logging
 import re
 import threading
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Self
@@ -27,6 +27,7 @@ from ottla.core.errors import StorageError, SyncFailed
 from ottla.core.files import FileSystem, Lock, replace_file
 from ottla.core.ids import METADATA_TOPIC, NO_TOPIC_ID, TopicPartition
 from ottla.core.runtime import new_uuid, run_in_threads
+from ottla.core.slices import WorkSlice
 from ottla.storage import checkpoint_files as names
 from ottla.storage.checkpoint_files import MetaProperties, parse_offsets, text_or_none
 from ottla.storage.config import LogConfig, topic_config
@@ -623,44 +624,35 @@ class LogDirectory:
 
     def begin_checkpoint(self, closing: Mapping[str, BackedUpFile] | None = None) -> CheckpointJob:
         """The checkpoint files for now, to be written by a worker thread; `closing`: what else is to be vouched for."""
-        logs = {**self.future_logs, **self.logs}.items()
-        self._checkpointed.update(each for each, _ in logs)
-        # Kafka leaves out those that begin with a file. But a power cut may bring back files that retention removed.
-        starts = {tp: log.log_start_offset for tp, log in logs if log.log_start_offset}
+        job = self._new_checkpoint(closing or {})
+        for tp, log in {**self.future_logs, **self.logs}.items():
+            job.note(tp, log)
+        return job
+
+    def begin_checkpoint_slices(self, slices: WorkSlice) -> Generator[None, None, CheckpointJob]:
+        """The same in slices. A cut or a truncation meanwhile begins a newer checkpoint, which is written instead."""
+        job = self._new_checkpoint({})
+        for tp, log in {**self.future_logs, **self.logs}.items():
+            job.note(tp, log)
+            if slices.spend():
+                yield
+        return job
+
+    def _new_checkpoint(self, closing: Mapping[str, BackedUpFile]) -> CheckpointJob:
+        """A checkpoint without the logs. From now on it is the newest."""
+        self._checkpointed.update(self.logs, self.future_logs)
         for tp, offset in self.cleaner_offsets.items():  # what was cut off is not clean when it is written again
             if tp not in self.future_logs:
                 self.cleaner_offsets[tp] = min(offset, self.logs[tp].end_offset)
-        contents = {
-            names.RECOVERY_POINTS: {tp: log.recovery_point for tp, log in logs},
-            names.LOG_STARTS: starts,
-            names.HIGH_WATERMARKS: {tp: log.high_watermark for tp, log in logs},
-            names.CLEANER_OFFSETS: dict(self.cleaner_offsets),
-        }
-        for tp, lost in self.lost_logs.items():
-            contents[names.RECOVERY_POINTS][tp] = lost.recovery_point
-            contents[names.HIGH_WATERMARKS][tp] = lost.high_watermark
-            if lost.log_start_offset:
-                contents[names.LOG_STARTS][tp] = lost.log_start_offset
-            if lost.cleaned_offset is not None:
-                contents[names.CLEANER_OFFSETS][tp] = lost.cleaned_offset
         meta = self.backup.entries.get(names.META_PROPERTIES)
         backup = {names.META_PROPERTIES: meta} if meta is not None else {}
+        job = CheckpointJob(
+            self.files, self.path, self.cleaner_offsets, {**backup, **closing}, lock=self.checkpoint_lock,
+            newest=self._newest_checkpoint, health=self.health,
+        )  # fmt: skip
         for tp, lost in self.lost_logs.items():
-            if lost.metadata is not None:
-                backup[f"{tp}/{names.PARTITION_METADATA}"] = lost.metadata
-        return CheckpointJob(
-            self.files,
-            self.path,
-            contents,
-            {**backup, **(closing or {})},
-            [
-                (log.directory, log.pending_flush.epochs_backup, log.pending_flush.partition_metadata_backup)
-                for _, log in logs
-            ],
-            lock=self.checkpoint_lock,
-            newest=self._newest_checkpoint,
-            health=self.health,
-        )
+            job.note_lost(tp, lost)
+        return job
 
     def checkpoint(self, closing: Mapping[str, BackedUpFile] | None = None) -> None:
         """Write the checkpoint files here and now. Raises StorageError."""

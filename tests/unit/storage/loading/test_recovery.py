@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import random
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
 from ottla.core.errors import KafkaError, StorageError
 from ottla.core.files import read_file
+from ottla.core.ids import TopicPartition
+from ottla.core.slices import WorkSlice
 from ottla.storage.config import LogConfig
+from ottla.storage.directories.checkpoint_job import CheckpointJob
 from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.state.producer_state_manager import ProducerInfo
@@ -27,6 +30,16 @@ def fill(log: PartitionLog, count: int, *, start: int = 0, leader_epoch: int = 0
         log.append(
             batch(b"value-%d" % at, producer_id=3, epoch=0, sequence=at), leader_epoch=leader_epoch, now_ms=NOW_MS
         )
+
+
+def finished(beginning: Generator[None, None, CheckpointJob]) -> CheckpointJob:
+    """Run all slices."""
+    while True:
+        try:
+            next(beginning)
+        except StopIteration as end:
+            job: CheckpointJob = end.value
+            return job
 
 
 def reopened(disk: SimDisk, config: LogConfig = CONFIG) -> PartitionLog:
@@ -343,6 +356,46 @@ def test_an_older_checkpoint_job_does_not_overtake_a_newer_one() -> None:
     slow.run()
     tear_what_follows(disk, log, 3)
     assert reopened(disk).end_offset == 3
+
+
+def test_a_checkpoint_that_is_begun_in_slices_does_not_overtake_one_of_a_truncation_between_two_of_them() -> None:
+    disk = SimDisk()
+    directory = open_directory(disk, CONFIG)
+    log = directory.create_log(TP, uuid.UUID(int=7))
+    directory.create_log(TopicPartition("web", 1), uuid.UUID(int=7))
+    fill(log, 12)
+    log.flush()
+    slices = WorkSlice()
+    slices.left = 1
+    beginning = directory.begin_checkpoint_slices(slices)
+    next(beginning)
+    log.truncate_to(3)
+    assert not finished(beginning).run()
+    tear_what_follows(disk, log, 3)
+    assert reopened(disk).end_offset == 3
+
+
+def test_a_checkpoint_that_is_begun_in_slices_is_the_same() -> None:
+    disk = SimDisk()
+    directory = open_directory(disk, CONFIG)
+    logs = [directory.create_log(TopicPartition("web", index), uuid.UUID(int=7)) for index in range(3)]
+    for log in logs[:2]:
+        fill(log, 12)
+        log.flush()
+        log.update_high_watermark(5)
+    logs[0].delete_records(3)
+    directory.checkpoint()
+    names = sorted(name for name in disk.names_in(ROOT) if name.endswith("-checkpoint"))
+    assert len(names) == 4
+
+    def written() -> list[bytes]:
+        return [read_file(disk, ROOT / name) for name in names]
+
+    at_once = written()
+    for name in names:
+        disk.remove(ROOT / name)
+    assert finished(directory.begin_checkpoint_slices(WorkSlice())).run()
+    assert written() == at_once
 
 
 def test_what_was_truncated_never_comes_back() -> None:
