@@ -6,7 +6,7 @@ sees a broker that stopped and started while there was no controller.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from ottla.controller.elections import (
@@ -62,14 +62,21 @@ def broker_events(
     events: list[ElectionEvent] = []
     if lost:
         nodes = frozenset(lost)
-        events += [BrokersGone(nodes, names) for names in _slices(index.of(nodes))]
+        events += [BrokersGone(nodes, names) for names in _slices(_led_first(view, nodes, index))]
     for node in started:
         events += [BrokerStarted(node, names) for names in _slices(index.of([node]))]
     for node in sorted(view.replica_reports):
         events += [ReplicasReported(node, names) for names in _slices(_reported(view, handled, node))]
     for node in stopping:
-        events += [BrokerShutsDown(node, names) for names in _slices(index.of([node]))]
+        events += [BrokerShutsDown(node, names) for names in _slices(_led_first(view, {node}, index))]
     return events
+
+
+def _led_first(view: ClusterView, nodes: Collection[int], index: PartitionIndex) -> list[TopicPartition]:
+    """List the partitions with a replica on one of the brokers, first those that wait for another leader."""
+    names = index.of(nodes)
+    led = {name for name in names if (found := view.partition(*name)) is not None and found.leader in nodes}
+    return sorted(names, key=lambda name: name not in led)
 
 
 def _reported(view: ClusterView, handled: Handled, node: int) -> list[TopicPartition]:

@@ -29,7 +29,6 @@ from ottla.core.errors import (
 )
 from ottla.core.executors import MakeExecutor
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition, is_damaged_copy
-from ottla.core.slices import SLICE_WORK
 from ottla.quotas.slices import LoopSlices
 from ottla.replication.commit import Flushable, GroupCommit
 from ottla.replication.config import ReplicationConfig
@@ -38,7 +37,7 @@ from ottla.replication.last_run import LastRun
 from ottla.replication.partition import ANY_EPOCH, Partition
 from ottla.replication.replication_context import ReplicationContext
 from ottla.replication.truncations import Truncations
-from ottla.replication.view_changes import changed_partitions, gone_topic, is_small
+from ottla.replication.view_changes import APPLY_WORK, PARTITION_WORK, changed_partitions, gone_topic, is_small
 from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.directories.checkpoint_job import CheckpointJob
 from ottla.storage.directories.log_directory import NAME_CHARS_MAX, LogDirectory, future_directory_name
@@ -55,9 +54,6 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 1.0
 ISR_CHECK_SECONDS = 1.0
 _NAMED_MAX = 10
-
-PARTITION_WORK = SLICE_WORK
-"""A replica that is created or deleted is a slice of work: it makes, syncs or renames files."""
 
 LAGGING_AT_ONCE_MAX = 100
 """More partitions with a lagging follower are checked in slices when brokers have changed."""
@@ -365,10 +361,12 @@ class Replicas:
             views = changed_partitions(old.topics.get(name), topic, indexes)
             config = self._config_of(topic) if is_new else topic_config(self.defaults, topic.config)
             for view in views:
+                count = len(self.partitions)
                 self._apply(topic, view, config, is_new=is_new)
-                if len(self.partitions) % _EXCLUDED_AT_ONCE == 0:
+                is_same = len(self.partitions) == count
+                if not is_same and len(self.partitions) % _EXCLUDED_AT_ONCE == 0:
                     collector.exclude_present_objects()
-                if self._slices.spend(PARTITION_WORK):
+                if self._slices.spend(APPLY_WORK if is_same else PARTITION_WORK):
                     yield
         if self._lost:
             why = (

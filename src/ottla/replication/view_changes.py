@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ottla.coordination.view import ClusterView, PartitionView, TopicView
+from ottla.core.slices import SLICE_WORK
+
+PARTITION_WORK = SLICE_WORK
+"""A replica that is created or deleted is a slice of work: it makes, syncs or renames files."""
+
+APPLY_WORK = PARTITION_WORK // 10
+"""Work of the next state of a replica that is there: a broker has thousands of them to apply when leaders move."""
 
 AT_ONCE_MAX = 10
 """A change of more partitions is applied in slices."""

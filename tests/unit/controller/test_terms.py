@@ -11,7 +11,7 @@ import pytest
 
 from ottla.controller.broker_changes import broker_events, handled_after
 from ottla.controller.config import ControllerConfig
-from ottla.controller.elections import BrokersGone, BrokerStarted
+from ottla.controller.elections import BrokersGone, BrokerShutsDown, BrokerStarted
 from ottla.controller.isr import ProposedIsr
 from ottla.controller.overlay import OPS_PER_COMMIT, PartitionIndex
 from ottla.controller.partition_changes import Election
@@ -380,6 +380,19 @@ def test_gone_started_and_bounced_brokers_are_found_by_their_epochs() -> None:
     left = ClusterView(brokers=brokers((1, 3)), topics=view.topics)
     assert broker_events(left, handled, index) == [BrokersGone(frozenset({2}), here)]
     assert broker_events(left, handled_after(left), index, gone=[1, 2]) == [BrokersGone(frozenset({2}), here)]
+
+
+def test_partitions_that_wait_for_a_leader_come_before_those_that_lose_an_in_sync_replica() -> None:
+    view = view_of(*(a_partition(index=index, leader=1 + index % 3) for index in range(6)), alive=(1, 2, 3))
+    index = PartitionIndex(view.topics.values())
+    handled = handled_after(view)
+    names = [TopicPartition("t", each) for each in (1, 4, 0, 2, 3, 5)]
+    left = ClusterView(brokers=brokers((1, 3)), topics=view.topics)
+    assert broker_events(left, handled, index) == [BrokersGone(frozenset({2}), names)]
+    stopping = ClusterView(
+        brokers={**view.brokers, 2: view.brokers[2]._replace(is_shutting_down=True)}, topics=view.topics
+    )
+    assert broker_events(stopping, handled, index) == [BrokerShutsDown(2, names)]
 
 
 # ---- Large changes

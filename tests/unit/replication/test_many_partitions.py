@@ -8,6 +8,7 @@ import itertools
 import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -18,6 +19,7 @@ from ottla.core.slices import SLICE_WORK
 from ottla.replication.fetcher import NAMES_MAX, PARTITION_BACKOFF_MIN_S
 from ottla.replication.isr_changes import IsrChange, Outcome
 from ottla.replication.replicas import Replicas
+from ottla.replication.view_changes import APPLY_WORK
 from ottla.storage.config import LogConfig
 from ottla.testing.sim_disk import SimDisk
 from ottla.testing.sim_executor import SimExecutor
@@ -53,6 +55,11 @@ class Peer:
         raise AssertionError
 
 
+def view_of(partitions: Sequence[PartitionView]) -> ClusterView:
+    view = ClusterView(brokers={node: BrokerInfo(node, {}, None, 0, {}) for node in (1, 2)}, number=1)
+    return view.with_topics({"t": TopicView("t", TOPIC_ID, tuple(partitions), {}, 0, -1)})
+
+
 def with_replicas(scenario: Callable[[Replicas, StillClock], Awaitable[None]], *, leader: int) -> None:
     """Run a scenario on broker 2, which has all partitions of a topic; broker 1 has them, too."""
 
@@ -66,10 +73,7 @@ def with_replicas(scenario: Callable[[Replicas, StillClock], Awaitable[None]], *
             PartitionView(index, leader, leader_epoch=0, replicas=(1, 2), isr=(1, 2), partition_epoch=0)
             for index in range(PARTITIONS)
         )
-        view = ClusterView(brokers={node: BrokerInfo(node, {}, None, 0, {}) for node in (1, 2)}, number=1)
-        waiting = replicas.follow(
-            ClusterView(), view.with_topics({"t": TopicView("t", TOPIC_ID, partitions, {}, 0, -1)})
-        )
+        waiting = replicas.follow(ClusterView(), view_of(partitions))
         assert waiting is not None
         await waiting
         await scenario(replicas, clock)
@@ -165,3 +169,22 @@ def test_a_checkpoint_of_many_partitions_is_begun_in_slices() -> None:
         assert len((await job)._contents["recovery-point-offset-checkpoint"]) == PARTITIONS
 
     with_replicas(scenario, leader=2)
+
+
+def test_the_next_states_of_many_replicas_are_applied_several_in_a_slice() -> None:
+    async def scenario(replicas: Replicas, clock: StillClock) -> None:
+        before = replicas._view.topics["t"].partitions
+        after = [replace(each, leader=2, leader_epoch=1, partition_epoch=1) for each in before]
+        waiting = replicas.follow(view_of(before), view_of(after))
+        assert waiting is not None
+        applying = asyncio.ensure_future(waiting)
+        leading = [0]
+        while leading[-1] < PARTITIONS:
+            await asyncio.sleep(0)
+            leading.append(sum(each.leader_epoch == 1 for each in replicas.partitions.values()))
+        await applying
+        steps = [after - before for before, after in itertools.pairwise(leading) if after > before]
+        assert max(steps) <= SLICE_WORK // APPLY_WORK
+        assert len(steps) <= 2 * PARTITIONS * APPLY_WORK // SLICE_WORK
+
+    with_replicas(scenario, leader=1)
