@@ -107,8 +107,9 @@ bench-groups: .venv/ready compile  ## rebalances, commits and heartbeats beside 
 bench-cluster: .venv/ready compile  ## three brokers beside three of Kafka; into docs/benchmarks.md
 	$(BIN)/python -m benchmarks.cluster
 
-bench-recovery: .venv/ready compile  ## catch-up of an empty replica and fail-over of 1,000 partitions beside Kafka; 1, 2 and 4 workers
+bench-recovery: .venv/ready compile  ## catch-up of an empty replica and fail-over beside Kafka; workers; three brokers with 10,000 partitions
 	$(BIN)/python -m benchmarks.cluster_recovery
+	$(BIN)/python -m benchmarks.many_partitions
 
 bench-limits: .venv/ready compile  ## another client's latency and the memory beside the largest requests of every API
 	$(BIN)/python -m benchmarks.large_requests

@@ -241,6 +241,7 @@ TRANSACTIONS_TITLE = "## Transactions (`python -m benchmarks transactions`)"
 GROUPS_TITLE = "## Groups (`make bench-groups`)"
 CLUSTER_TITLE = "## Three brokers (`make bench-cluster`)"
 RECOVERY_TITLE = "## After a loss, and workers (`make bench-recovery`)"
+PARTITIONS_TITLE = "## 10,000 partitions (`make bench-recovery`)"
 METHOD_TITLE = "## Method"
 TARGETS_TITLE = "## Appendix: the project's own targets"
 _OTHERS = (
@@ -253,6 +254,7 @@ _OTHERS = (
     GROUPS_TITLE,
     CLUSTER_TITLE,
     RECOVERY_TITLE,
+    PARTITIONS_TITLE,
 )
 
 
