@@ -134,7 +134,7 @@ class Run:
         phase = Phase(name, time.perf_counter())
         yield phase
         phase.ended = time.perf_counter()
-        phase.notes["s"] = phase.ended - phase.began
+        phase.notes["in all"] = phase.ended - phase.began
         after = self._pids()
         for node, pid in after.items():
             used = usage(pid)
@@ -209,7 +209,7 @@ class Run:
 
 
 class Leaderless(threading.Thread):
-    """Asks all brokers, again and again, for the offsets of some partitions: how long each had nobody who answers."""
+    """Asks all brokers for the offsets of some partitions, again and again: how long each had no serving leader."""
 
     def __init__(self, ports: Sequence[int], partitions: Sequence[tuple[str, int]]) -> None:
         super().__init__(daemon=True)
@@ -297,11 +297,11 @@ def _kill(run: Run) -> None:
         run.all_partitions(asked, lambda each: each.leader_id not in {lost, -1})
         phase.notes["all have leaders"] = time.perf_counter() - killed
         time.sleep(AFTERWARDS_S)
-    _return(run, lost)
+    _return(run, lost, "killed leader")
 
 
-def _return(run: Run, lost: int) -> None:
-    with run.phase("its return") as phase:
+def _return(run: Run, lost: int, what: str) -> None:
+    with run.phase(f"return of the {what}") as phase:
         run.up.start_broker(lost)
         started = time.perf_counter()
         phase.notes["serves"] = started - phase.began
@@ -340,7 +340,7 @@ def _stop(run: Run) -> None:
             "leaderless p99": gaps[int(len(gaps) * 0.99)],
             "leaderless max": gaps[-1],
         }
-    _return(run, stopped)
+    _return(run, stopped, "stopped broker")
 
 
 def _kill_controller(run: Run) -> None:
@@ -355,7 +355,7 @@ def _kill_controller(run: Run) -> None:
         run.all_partitions(asked, lambda each: each.leader_id not in {controller, -1})
         phase.notes["all have leaders"] = time.perf_counter() - killed
         time.sleep(AFTERWARDS_S)
-    _return(run, controller)
+    _return(run, controller, "killed controller")
 
 
 def _delete(run: Run) -> None:
