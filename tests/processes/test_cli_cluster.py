@@ -209,6 +209,18 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path) -> None:
     assert b"No such file" in cli.run("cluster", "reassign", "apply", "absent.json", code=ExitCode.USAGE).stderr
 
 
+def test_the_health_is_shown_while_the_controller_has_no_store(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster, call: Any) -> None:
+        await call("topic", "create", "t", "-r", "2")
+        services = cluster.services(cluster.controller)
+        services.controller._term = None  # it has resigned, and no other one can be elected
+        shown = await call("cluster", "health", "--format", "json", code=ExitCode.FAILED)
+        assert json.loads(shown)["problems"] == ["the controller does not answer"]
+        assert json.loads(shown)["moving"] is None
+
+    with_cli(tmp_path, scenario, brokers=2)
+
+
 def test_the_health_of_a_cluster_whose_controller_is_dead_is_shown(tmp_path: Path) -> None:
     async def scenario(cluster: InProcessCluster, call: Any) -> None:
         controller = cluster.controller

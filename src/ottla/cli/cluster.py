@@ -12,9 +12,9 @@ from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cl
 from ottla.cli.errors import CommandFailed, ExitCode
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout
 from ottla.cli.output import bytes_text, show_fields, show_json, show_rows
-from ottla.client import admin, replica_admin
+from ottla.client import admin
 from ottla.client.cluster import ANY_BROKER, Cluster
-from ottla.client.partition_health import count_health, unhealthy_partitions
+from ottla.client.partition_health import count_health, judge_partitions, required_replicas, running_moves
 from ottla.core.errors import ErrorCode
 
 app = typer.Typer(
@@ -84,9 +84,10 @@ async def _health(cluster: Cluster) -> dict[str, Any]:
     problems = [
         f"broker {node_id} cannot be reached at its advertised listener: {why}" for node_id, why in unreachable.items()
     ]
-    no_controller = described.controller_id < 0 or described.controller_id in unreachable
-    moving = None if no_controller else await replica_admin.list_reassignments(cluster)
-    unhealthy = await unhealthy_partitions(cluster, topics, moving=moving or ())
+    required = await required_replicas(cluster, topics)
+    has_controller = described.controller_id >= 0 and described.controller_id not in unreachable
+    moving = await running_moves(cluster) if has_controller else None
+    unhealthy = judge_partitions(topics, required, moving or ())
     problems += [f"{each.tp} has no leader" for each in unhealthy if each.is_offline]
     problems += [
         f"{each.tp} has {each.in_sync} of {each.replicas} replicas in sync"
@@ -95,8 +96,8 @@ async def _health(cluster: Cluster) -> dict[str, Any]:
         if not each.is_offline
     ]
     problems += [f"broker {d.node_id}: {d.path} is offline" for d in dirs if d.error_code != ErrorCode.NONE]
-    if no_controller:
-        problems.append("the cluster has no controller")
+    if moving is None:
+        problems.append("the controller does not answer" if has_controller else "the cluster has no controller")
     return {
         "healthy": not problems,
         "brokers": len(described.nodes),

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ottla.client import replica_admin
 from ottla.client.cluster import Cluster
 from ottla.client.errors import CannotConnect
-from ottla.client.metadata import TopicInfo
+from ottla.client.metadata import PartitionInfo, TopicInfo
 from ottla.client.replica_admin import Reassignment
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
+
+_CONTROLLER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,33 +57,46 @@ class HealthCounts(NamedTuple):
         return ", ".join(named) or "ok"
 
 
-async def unhealthy_partitions(
-    cluster: Cluster, topics: Sequence[TopicInfo], *, moving: Iterable[Reassignment] | None = None
-) -> list[UnhealthyPartition]:
-    """Return the partitions with a problem, in the order of the topics.
+async def running_moves(cluster: Cluster) -> list[Reassignment] | None:
+    """Return the moves that are under way, or None if the controller does not answer soon."""
+    with contextlib.suppress(KafkaError, CannotConnect, TimeoutError):
+        async with asyncio.timeout(_CONTROLLER_S):
+            return await replica_admin.list_reassignments(cluster, retry_s=0)
+    return None
 
-    `moving` are the moves that are under way; without it the controller is asked for them, if it can be.
-    """
-    found = [
-        (TopicPartition(topic.name, p.partition), p)
-        for topic in topics
-        for p in topic.partitions
-        if p.leader_id < 0 or len(p.isr) < len(p.replicas)
-    ]
-    if not found:
-        return []
-    if moving is None:
-        moving = ()
-        with contextlib.suppress(KafkaError, CannotConnect):
-            moving = await replica_admin.list_reassignments(cluster, retry_s=0)
+
+async def required_replicas(cluster: Cluster, topics: Sequence[TopicInfo]) -> dict[str, int]:
+    """Return min.insync.replicas of the topics that have a partition without a leader or with replicas out of sync."""
+    return await replica_admin.min_insync_replicas(
+        cluster, [topic.name for topic in topics if any(map(_may_have_problem, topic.partitions))]
+    )
+
+
+async def unhealthy_partitions(cluster: Cluster, topics: Sequence[TopicInfo]) -> list[UnhealthyPartition]:
+    """Return the partitions with a problem, in the order of the topics."""
+    required = await required_replicas(cluster, topics)
+    # asked last: a broker answers in order, and this only when its controller does
+    moving = await running_moves(cluster) if required else None
+    return judge_partitions(topics, required, moving or ())
+
+
+def judge_partitions(
+    topics: Sequence[TopicInfo], required: Mapping[str, int], moving: Iterable[Reassignment]
+) -> list[UnhealthyPartition]:
+    """Return the partitions with a problem, by the settings and the moves of now."""
     adding = {each.tp: len(each.adding) for each in moving}
-    required = await replica_admin.min_insync_replicas(cluster, sorted({tp.topic for tp, _ in found}))
     checked = []
-    for tp, p in found:
-        replicas = len(p.replicas) - adding.get(tp, 0)
-        needed = min(required.get(tp.topic, 1), replicas)
-        checked.append(UnhealthyPartition(tp, p.leader_id < 0, len(p.isr), replicas, needed))
+    for topic in topics:
+        for p in filter(_may_have_problem, topic.partitions):
+            tp = TopicPartition(topic.name, p.partition)
+            replicas = len(p.replicas) - adding.get(tp, 0)
+            needed = min(required.get(topic.name, 1), replicas)
+            checked.append(UnhealthyPartition(tp, p.leader_id < 0, len(p.isr), replicas, needed))
     return [each for each in checked if each.is_offline or each.is_under_replicated or each.is_under_min_isr]
+
+
+def _may_have_problem(partition: PartitionInfo) -> bool:
+    return partition.leader_id < 0 or len(partition.isr) < len(partition.replicas)
 
 
 def count_health(found: Iterable[UnhealthyPartition]) -> HealthCounts:
