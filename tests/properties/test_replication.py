@@ -20,7 +20,7 @@ from ottla.replication.follower_state import FetchPosition
 from ottla.replication.isr_changes import AlteredPartition, IsrChange, Outcome
 from ottla.storage.config import LogConfig
 from ottla.storage.state.leader_epochs import EpochEntry
-from ottla.testing.sim_disk import Survival
+from ottla.testing.sim_disk import POWER_CUTS, Survival
 from tests.support.replicas import Answer, Node, view
 from tests.support.storage import StillClock
 
@@ -125,7 +125,7 @@ class Replication(RuleBasedStateMachine):
             for node in sorted(followers - {self.state.leader}):
                 self.fetch(node)
 
-    @rule(learned=st.sets(nodes, min_size=1), survival=st.sampled_from([None, *Survival]))
+    @rule(learned=st.sets(nodes, min_size=1), survival=st.sampled_from([None, *POWER_CUTS]))
     def fail_over(self, learned: set[int], survival: Survival | None) -> None:
         """The leader dies, another one is elected, and some learn of it."""
         leader = self.state.leader
@@ -183,7 +183,7 @@ class Replication(RuleBasedStateMachine):
         if self.nodes[node].is_up and not lost:
             self.in_loop(self.nodes[node].partition.isr_change_decided, change, outcome)
 
-    @rule(node=nodes, survival=st.sampled_from([None, *Survival]))
+    @rule(node=nodes, survival=st.sampled_from([None, *POWER_CUTS]))
     def crash(self, node: int, survival: Survival | None) -> None:
         """A broker dies; the controller notices it later."""
         if self.nodes[node].is_up:
