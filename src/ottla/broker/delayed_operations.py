@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import math
 from heapq import heapify, heappop, heappush
+from typing import Final
 
 from ottla.broker.failed_requests import close_without_response
 from ottla.net.connection import PendingResponse
 
-_PURGE_AT = 1000
+_PURGE_AT: Final = 1000
 """From so many operations on the heap is purged of completed ones; afterwards again at twice what is left."""
 
 

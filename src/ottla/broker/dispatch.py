@@ -19,7 +19,7 @@ import logging
 import struct
 from collections.abc import Callable, Coroutine
 from inspect import iscoroutinefunction
-from typing import Any
+from typing import Any, Final
 
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.failed_requests import close_without_response
@@ -36,8 +36,8 @@ from ottla.wire.plan import Slices
 
 log = logging.getLogger(__name__)
 
-_LENGTH = struct.Struct(">i")
-_JOIN_BYTES_MAX = 64 << 10  # a longer response is not copied to follow its header in one piece
+_LENGTH: Final = struct.Struct(">i")
+_JOIN_BYTES_MAX: Final = 64 << 10  # a longer response is not copied to follow its header in one piece
 
 Decode = Callable[[memoryview, int, int], Any]
 """Reads the request of a frame, in a version, that begins at an offset."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ottla.core.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
 
@@ -19,11 +19,12 @@ if TYPE_CHECKING:  # the message classes are imported with the first Fetch
     from ottla.wire.hot.fetch import FetchRequest
     from ottla.wire.messages.fetch import FetchPartition
 
-NO_SESSION = 0
-INITIAL_EPOCH, FINAL_EPOCH = 0, -1
-EVICT_AFTER_SECONDS = 120.0
-_AT_ONCE = 50  # partitions of a long request that are applied between two looks at the slice of work
-_EPOCH_MAX = (1 << 31) - 1
+NO_SESSION: Final = 0
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+EVICT_AFTER_SECONDS: Final = 120.0
+_AT_ONCE: Final = 50  # partitions of a long request that are applied between two looks at the slice of work
+_EPOCH_MAX: Final = (1 << 31) - 1
 
 PartitionKey = tuple[str, bytes, int]
 """Topic name (empty from version 13 on), topic id (zero before), partition."""

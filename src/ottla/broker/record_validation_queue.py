@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import Protocol
+from typing import Final, Protocol
 
 from ottla.core.allocator import return_large_buffers
 from ottla.core.clock import Clock
@@ -39,8 +39,8 @@ from ottla.storage.validation.record_validator import (
 
 logger = logging.getLogger(__name__)
 
-THREADS = 2
-_LIKELY_RATIO = 4  # of compression, so that few batches are decompressed on the loop in vain
+THREADS: Final = 2
+_LIKELY_RATIO: Final = 4  # of compression, so that few batches are decompressed on the loop in vain
 HELD_BYTES_MAX = 32 << 20
 """Copies held at once; with more, a connection's next request waits until this one is answered."""
 
@@ -60,7 +60,7 @@ class ValidatedBatch:
         self.refusal = None if refusal is None else detached(refusal)
 
 
-_NO_RECORDS = memoryview(b"")
+_NO_RECORDS: Final = memoryview(b"")
 
 
 class BatchOwner(Protocol):

@@ -12,14 +12,14 @@ import fcntl
 import os
 import shutil
 from pathlib import PurePath
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ottla.core.errors import SyncFailed
 from ottla.core.open_files import KeptOpen
 
 Buffer = bytes | bytearray | memoryview
 
-_TEMPORARY = ".tmp"
+_TEMPORARY: Final = ".tmp"
 
 
 class File(Protocol):

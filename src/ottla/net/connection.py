@@ -16,7 +16,7 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from ottla.net.busy_poll import BusyPoller
 from ottla.net.malformed_requests import MalformedRequestLog, foreign_protocol
@@ -25,9 +25,9 @@ from ottla.wire.frame import LENGTH_BYTES, FrameRefused, frame_length
 
 log = logging.getLogger(__name__)
 
-BUFFER_BYTES = 32 * 1024  # a connection's own, enough for every request but large batches
-_FILE_ERRORS = frozenset({errno.EIO, errno.ESTALE, errno.EBADMSG})
-UNANSWERED_MAX = 64  # pipelined requests begun and not answered; clients use 5 (librdkafka up to 1,000,000)
+BUFFER_BYTES: Final = 32 * 1024  # a connection's own, enough for every request but large batches
+_FILE_ERRORS: Final = frozenset({errno.EIO, errno.ESTALE, errno.EBADMSG})
+UNANSWERED_MAX: Final = 64  # pipelined requests begun and not answered; clients use 5 (librdkafka up to 1,000,000)
 
 
 class Budget(Protocol):

@@ -14,10 +14,11 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from ottla.core.files import FileRegion
 
-SENDFILE_BYTES_MAX = 1 << 20  # one connection may hold the loop for one such piece, then the others have their turn
+SENDFILE_BYTES_MAX: Final = 1 << 20  # one connection may hold the loop for that, then the others have their turn
 
 Part = bytes | bytearray | memoryview | FileRegion
 

@@ -23,40 +23,41 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import Final
 
 from ottla.core.checksums import crc32c
 from ottla.core.errors import CorruptMessage
 
-HEADER_BYTES = 61
-PREFIX_BYTES = 12
+HEADER_BYTES: Final = 61
+PREFIX_BYTES: Final = 12
 """Base offset and length: the bytes before those that `batch_length` counts."""
-_LENGTH_AT = 8
+_LENGTH_AT: Final = 8
 
-MAGIC = 2
-NO_END_OFFSET = 1 << 63
+MAGIC: Final = 2
+NO_END_OFFSET: Final = 1 << 63
 """Above every offset: the end of a range that has none."""
-CRC_AT = 17
-CRC_FROM = 21
+CRC_AT: Final = 17
+CRC_FROM: Final = 21
 
-CODEC_BITS = 0x07
-LOG_APPEND_TIME = 0x08
-TRANSACTIONAL = 0x10
-CONTROL = 0x20
-DELETE_HORIZON = 0x40
-KNOWN_ATTRIBUTES = 0x7F
+CODEC_BITS: Final = 0x07
+LOG_APPEND_TIME: Final = 0x08
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+DELETE_HORIZON: Final = 0x40
+KNOWN_ATTRIBUTES: Final = 0x7F
 """The bits with a meaning; as in Kafka the others are cleared wherever a header is written again."""
 
-_HEADER = struct.Struct(">qiibIhiqqqhii")
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 assert _HEADER.size == HEADER_BYTES  # the table above and the format must agree
-_UNPACK = _HEADER.unpack_from
-_BASE_OFFSET = struct.Struct(">q").pack_into
-_EPOCH = struct.Struct(">i").pack_into
-_EPOCH_AT = 12
-_CRC = struct.Struct(">I").pack_into
-_ATTRIBUTES = struct.Struct(">h")
-_MAX_TIMESTAMP = struct.Struct(">q").pack_into
-_READ_MAX_TIMESTAMP = struct.Struct(">q").unpack_from
-_MAX_TIMESTAMP_AT = 35
+_UNPACK: Final = _HEADER.unpack_from
+_BASE_OFFSET: Final = struct.Struct(">q").pack_into
+_EPOCH: Final = struct.Struct(">i").pack_into
+_EPOCH_AT: Final = 12
+_CRC: Final = struct.Struct(">I").pack_into
+_ATTRIBUTES: Final = struct.Struct(">h")
+_MAX_TIMESTAMP: Final = struct.Struct(">q").pack_into
+_READ_MAX_TIMESTAMP: Final = struct.Struct(">q").unpack_from
+_MAX_TIMESTAMP_AT: Final = 35
 
 
 class BatchHeader:

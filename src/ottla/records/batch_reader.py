@@ -7,13 +7,13 @@ torn or zeroed tail is the end of the log, never an error.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ottla.core.files import File
 from ottla.records.batch import HEADER_BYTES, BatchHeader
 from ottla.records.batch_verifier import framing_fault
 
-HEADER_CHUNK_BYTES = 4096  # the stretch between two index entries, more or less
+HEADER_CHUNK_BYTES: Final = 4096  # the stretch between two index entries, more or less
 
 
 class BatchLocation(NamedTuple):

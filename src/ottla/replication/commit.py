@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
@@ -29,23 +29,23 @@ from ottla.storage.log.flush import DirectoryHealth, FlushJob
 RETRY_SECONDS = 0.25
 PATIENCE_SECONDS = 5.0  # waiters fail after so long while a flush cannot begin
 
-FAST_SYNC_SECONDS = 500e-6
+FAST_SYNC_SECONDS: Final = 500e-6
 """From this average fsync on down rounds move to the loop: a thread costs 50 to 150 us per round for its wake-ups.
 
 The average of rounds in the thread includes the wait for the interpreter lock, and so is above the disk's own."""
 
-SLOW_SYNC_SECONDS = 1e-3
+SLOW_SYNC_SECONDS: Final = 1e-3
 """From this average up rounds move back to the executor. Twice the other limit, so that they do not move to and fro."""
 
-OUTLIER_SECONDS = 5e-3
+OUTLIER_SECONDS: Final = 5e-3
 """After one round of this length on the loop the executor takes over at once."""
 
-LOOP_ROUND_SECONDS_MAX = 1e-3
+LOOP_ROUND_SECONDS_MAX: Final = 1e-3
 """A round that is expected to take longer, because it has many logs to sync, runs in the executor."""
 
-_AVERAGE_WEIGHT = 1 / 8
-_TRIAL_ROUNDS = 16  # so many rounds in the executor at least before the loop takes over
-_TRIAL_ROUNDS_MAX = 4096  # doubled with each outlier on the loop, so that a disk with many outliers rarely meets it
+_AVERAGE_WEIGHT: Final = 1 / 8
+_TRIAL_ROUNDS: Final = 16  # so many rounds in the executor at least before the loop takes over
+_TRIAL_ROUNDS_MAX: Final = 4096  # doubled with each outlier on the loop: a disk with many of them rarely meets it
 
 
 def _nothing() -> None:

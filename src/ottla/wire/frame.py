@@ -9,9 +9,10 @@ argument of each call because it rises when a connection has authenticated.
 from __future__ import annotations
 
 import struct
+from typing import Final
 
-_LENGTH = struct.Struct(">i")
-LENGTH_BYTES = 4
+_LENGTH: Final = struct.Struct(">i")
+LENGTH_BYTES: Final = 4
 
 
 class FrameRefused(Exception):

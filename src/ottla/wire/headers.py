@@ -9,19 +9,19 @@ asker does not know yet what we speak (KIP-511).
 from __future__ import annotations
 
 import struct
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from ottla.wire.apis import API_INFO, NEVER, ApiKey
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.plan import skip_tags
 
-_FIXED = struct.Struct(">hhih")  # key, version, correlation id, length of the client id
-_FIXED_BYTES = _FIXED.size
-_CORRELATION_ID = struct.Struct(">i")
-_FLEXIBLE_SINCE = tuple(
+_FIXED: Final = struct.Struct(">hhih")  # key, version, correlation id, length of the client id
+_FIXED_BYTES: Final = _FIXED.size
+_CORRELATION_ID: Final = struct.Struct(">i")
+_FLEXIBLE_SINCE: Final = tuple(
     API_INFO[ApiKey(key)].flexible_since if key in API_INFO else NEVER for key in range(max(API_INFO) + 1)
 )
-_KEYS = len(_FLEXIBLE_SINCE)
+_KEYS: Final = len(_FLEXIBLE_SINCE)
 
 
 RequestHeader: TypeAlias = tuple[int, int, int, str | None, int]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from ottla.core.ids import NO_TOPIC_ID
@@ -18,9 +18,9 @@ from ottla.wire.errors import MalformedRequest
 Read: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
 Write: TypeAlias = Callable[[bytearray, Any], None]
 
-STRING_BYTES_MAX = 32767  # both encodings: Kafka's own readers refuse more even where the length is a varint
+STRING_BYTES_MAX: Final = 32767  # both encodings: Kafka's own readers refuse more even where the length is a varint
 
-FIXED = {
+FIXED: Final = {
     "bool": "?",
     "int8": "b",
     "int16": "h",
@@ -31,8 +31,8 @@ FIXED = {
 }
 """The struct format of each type whose size is fixed; runs of them are read and written in one call."""
 
-_INT16 = struct.Struct(">h")
-_INT32 = struct.Struct(">i")
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
 
 
 def read_uvarint(data: bytes | memoryview, at: int) -> tuple[int, int]:
@@ -165,7 +165,7 @@ def read_uuid(data: bytes, at: int) -> tuple[UUID, int]:
     return (NO_TOPIC_ID if raw == _ZERO else UUID(bytes=raw)), end
 
 
-_ZERO = bytes(16)
+_ZERO: Final = bytes(16)
 
 
 def write_uuid(out: bytearray, value: UUID) -> None:

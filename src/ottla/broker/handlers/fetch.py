@@ -31,7 +31,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Coroutine, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.delayed_operations import DelayedOperation
@@ -70,14 +70,14 @@ from ottla.wire.plan import Slicing
 
 log = logging.getLogger(__name__)
 
-READ_COMMITTED = 1
-FIRST_WITH_RACK = 11
-FIRST_WITH_TOPIC_IDS = 13
-FIRST_WITH_LEADERS = 16
-RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-_AT_ONCE = 50  # partitions of a long response between two looks at the slice of work
-_PARTITION_WORK = 4  # to read one takes ten to twenty microseconds
-_CHECKS_MAX = 4
+READ_COMMITTED: Final = 1
+FIRST_WITH_RACK: Final = 11
+FIRST_WITH_TOPIC_IDS: Final = 13
+FIRST_WITH_LEADERS: Final = 16
+RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+_AT_ONCE: Final = 50  # partitions of a long response between two looks at the slice of work
+_PARTITION_WORK: Final = 4  # to read one takes ten to twenty microseconds
+_CHECKS_MAX: Final = 4
 """How many portions of old data, a megabyte each, one response may verify (storage/integrity/verified_ranges.py)."""
 
 decode = decode_fetch_request

@@ -31,7 +31,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Final
 
 from ottla.broker.add_partitions_to_txn import TransactionSupportedOperation, TransactionVerification
 from ottla.broker.context import RequestContext, Services
@@ -76,19 +76,23 @@ from ottla.wire.messages.produce import (
 )
 from ottla.wire.plan import Slices, Slicing
 
-ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
-FIRST_WITH_ZSTD, ZSTD = 7, 4
-FIRST_WITH_TRANSACTION_ABORTABLE, FIRST_THAT_ADDS_PARTITIONS = 11, 12
-FIRST_WITH_TOPIC_IDS = 13
-FLUSH_SECONDS_MIN = PATIENCE_SECONDS
+ACKS_ALL: Final = -1
+ACKS_NONE: Final = 0
+ACKS_LEADER: Final = 1
+FIRST_WITH_ZSTD: Final = 7
+ZSTD: Final = 4
+FIRST_WITH_TRANSACTION_ABORTABLE: Final = 11
+FIRST_THAT_ADDS_PARTITIONS: Final = 12
+FIRST_WITH_TOPIC_IDS: Final = 13
+FLUSH_SECONDS_MIN: Final = PATIENCE_SECONDS
 
-THIS_BROKER = LeaderIdAndEpoch()  # sent only when another broker leads; shared, because nothing changes it
-_CHECKED_ATTRIBUTES = CODEC_BITS | TRANSACTIONAL
-_COMPARED_AT_ONCE = 100
-_AT_ONCE = 20  # partitions of a long request between two looks at the slice of work
-_PARTITION_WORK = 12  # an append or a refusal takes 30 to 60 microseconds
-_BYTES_PER_WORK = 4096
-_NO_REQUEST = ProduceRequest(None, ACKS_NONE, 0, [])
+THIS_BROKER: Final = LeaderIdAndEpoch()  # sent only when another broker leads; shared, because nothing changes it
+_CHECKED_ATTRIBUTES: Final = CODEC_BITS | TRANSACTIONAL
+_COMPARED_AT_ONCE: Final = 100
+_AT_ONCE: Final = 20  # partitions of a long request between two looks at the slice of work
+_PARTITION_WORK: Final = 12  # an append or a refusal takes 30 to 60 microseconds
+_BYTES_PER_WORK: Final = 4096
+_NO_REQUEST: Final = ProduceRequest(None, ACKS_NONE, 0, [])
 
 decode = decode_produce_request
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Iterator
 from pathlib import PurePath
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ottla.core.files import File
 from ottla.records.batch import NO_END_OFFSET
@@ -27,10 +27,10 @@ from ottla.storage.integrity.corruption import RECORDS_ADVICE, Corruption, repor
 from ottla.storage.state.index import OffsetEntry, OffsetIndex
 from ottla.storage.state.leader_epochs import UNDEFINED, LeaderEpochs
 
-PORTION_BYTES = 1 << 20  # verified at once: well under a millisecond, reading it included
-PORTION_BATCHES = 500  # the cost of tiny batches depends on their number, not on their bytes
-_RANGES_MAX = 256  # of one segment: what is forgotten beyond that is checked again
-_LOOKUP_BYTES = 16 << 10  # a look-up wants one batch near an index entry
+PORTION_BYTES: Final = 1 << 20  # verified at once: well under a millisecond, reading it included
+PORTION_BATCHES: Final = 500  # the cost of tiny batches depends on their number, not on their bytes
+_RANGES_MAX: Final = 256  # of one segment: what is forgotten beyond that is checked again
+_LOOKUP_BYTES: Final = 16 << 10  # a look-up wants one batch near an index entry
 
 
 class LogContext(Protocol):

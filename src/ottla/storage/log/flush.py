@@ -19,16 +19,17 @@ import logging
 import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import PurePath
+from typing import Final
 
 from ottla.core.errors import StorageError, SyncFailed
 from ottla.core.files import File, FileSystem
 from ottla.storage.log.segment import Segment
 
-NO_HANDLES = frozenset({errno.EMFILE, errno.ENFILE})
-NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
-_PASSING = NO_HANDLES | NO_SPACE
-_LOG_INTERVAL_SECONDS = 60.0
-_MISSING_LOGGED_MAX = 10_000
+NO_HANDLES: Final = frozenset({errno.EMFILE, errno.ENFILE})
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_PASSING: Final = NO_HANDLES | NO_SPACE
+_LOG_INTERVAL_SECONDS: Final = 60.0
+_MISSING_LOGGED_MAX: Final = 10_000
 logger = logging.getLogger(__name__)
 
 

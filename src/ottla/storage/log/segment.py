@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import PurePath
-from typing import Literal
+from typing import Final, Literal
 
 from ottla.core.errors import CorruptMessage
 from ottla.core.files import File, FileSystem
@@ -42,9 +42,9 @@ from ottla.storage.state.index import (
 
 logger = logging.getLogger(__name__)
 
-RELATIVE_OFFSET_MAX = (1 << 31) - 1  # what an index entry's four bytes hold
-NO_TIMESTAMP = -1
-_REBUILD_CHUNK_BYTES = 1 << 20
+RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1  # what an index entry's four bytes hold
+NO_TIMESTAMP: Final = -1
+_REBUILD_CHUNK_BYTES: Final = 1 << 20
 
 
 class Segment:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from pathlib import PurePath
-from typing import Protocol
+from typing import Final, Protocol
 
 from ottla.core.files import FileRegion
 from ottla.records.batch_reader import read_headers
@@ -19,7 +19,7 @@ from ottla.storage.integrity.verified_ranges import CorruptRange
 from ottla.storage.log.segment import Segment
 from ottla.storage.state.leader_epochs import LeaderEpochs
 
-_POSITIONS_MAX = 64  # more than the consumers one partition usually has
+_POSITIONS_MAX: Final = 64  # more than the consumers one partition usually has
 
 
 def shows_compaction(segment: Segment) -> bool:

@@ -24,17 +24,17 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from pathlib import PurePath
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ottla.core.files import File, FileAccess
 
-_OFFSET_ENTRY = struct.Struct(">ii")
-_TIME_ENTRY = struct.Struct(">qi")
-OFFSET_ENTRY_BYTES = _OFFSET_ENTRY.size
-TIME_ENTRY_BYTES = _TIME_ENTRY.size
+_OFFSET_ENTRY: Final = struct.Struct(">ii")
+_TIME_ENTRY: Final = struct.Struct(">qi")
+OFFSET_ENTRY_BYTES: Final = _OFFSET_ENTRY.size
+TIME_ENTRY_BYTES: Final = _TIME_ENTRY.size
 assert (OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES) == (8, 12)
 
-_WRITE_BYTES = 6144  # unwritten entries are handed to the system in pieces this large: a multiple of 8 and of 12
+_WRITE_BYTES: Final = 6144  # unwritten entries are handed to the system in pieces this large: a multiple of 8 and of 12
 
 
 class EntryFile:

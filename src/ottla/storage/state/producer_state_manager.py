@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ottla.core.errors import (
     InvalidProducerEpoch,
@@ -38,14 +38,14 @@ from ottla.records.batch import BatchHeader
 from ottla.records.batch_scan import BATCHES_KEPT
 from ottla.storage.state.transactions import AbortedTransaction, Marker, MarkerType, read_marker
 
-SEQUENCE_MAX = (1 << 31) - 1
-EPOCH_MAX = (1 << 15) - 1
-READ_BACK_RECORDS = 1_000_000
+SEQUENCE_MAX: Final = (1 << 31) - 1
+EPOCH_MAX: Final = (1 << 15) - 1
+READ_BACK_RECORDS: Final = 1_000_000
 """A batch that is further before the last known one is none of the last five."""
 
-NO_EPOCH = -1
-NO_SEQUENCE = -1
-NO_OFFSET = -1
+NO_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+NO_OFFSET: Final = -1
 
 
 def increment_sequence(sequence: int, increment: int) -> int:
@@ -131,7 +131,7 @@ class VerificationGuard:
             self.epoch, self.lowest_sequence = epoch, sequence
 
 
-NOT_REQUIRED = VerificationGuard(0, 0, 0, supports_epoch_bump=False)
+NOT_REQUIRED: Final = VerificationGuard(0, 0, 0, supports_epoch_bump=False)
 """Given instead of a guard where transactions need no verification."""
 
 

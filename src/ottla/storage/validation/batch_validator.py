@@ -6,6 +6,7 @@ Its records are validated by `record_validator.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from ottla.core.errors import CorruptMessage, InvalidRecord, KafkaError, MessageTooLarge, RecordListTooLarge
 from ottla.records.batch import (
@@ -31,12 +32,12 @@ from ottla.storage.validation.record_validator import (
     validate_records,
 )
 
-_CODEC_MAX = 4
-_CHECKED_ATTRIBUTES = CONTROL | CODEC_BITS
-_MAGIC_AT = 16
-NO_EPOCH_LIMIT = (1 << 31) - 1
-_OLD_RECORD_BYTES = 14  # Kafka's LegacyRecord.RECORD_OVERHEAD_V0: no batch of any format has a smaller length
-_ONE_BATCH = "Produce requests must contain exactly one record batch per partition"
+_CODEC_MAX: Final = 4
+_CHECKED_ATTRIBUTES: Final = CONTROL | CODEC_BITS
+_MAGIC_AT: Final = 16
+NO_EPOCH_LIMIT: Final = (1 << 31) - 1
+_OLD_RECORD_BYTES: Final = 14  # Kafka's LegacyRecord.RECORD_OVERHEAD_V0: no batch of any format has a smaller length
+_ONE_BATCH: Final = "Produce requests must contain exactly one record batch per partition"
 
 
 def read_header(records: memoryview) -> BatchHeader:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 from types import ModuleType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ottla.core.errors import (
     CorruptMessage,
@@ -42,21 +42,24 @@ def _fastest_loop() -> ModuleType:
         return _validate
 
 
-LOOP = _fastest_loop()
+LOOP: Final = _fastest_loop()
 """The module with the loop over records: `_validate`, or its compiled twin."""
-COMPILED = LOOP is not _validate
+COMPILED: Final = LOOP is not _validate
 """Whether the loop over records runs as machine code here."""
 
-FAULTS_MAX = 1000
+FAULTS_MAX: Final = 1000
 """How many invalid records of a batch are named; a batch may hold millions."""
-LOOP_RECORDS_MAX = 16_384 if COMPILED else 256
+LOOP_RECORDS_MAX: Final = 16_384 if COMPILED else 256
 """How many records are validated on the event loop: about a millisecond. Batches of more are for a thread."""
 
-_WALKED_ON_LOOP_MAX, _RECODED_ON_LOOP_MAX = 256 << 10, 32 << 10  # within 5 ms, measured (docs/decisions/0055)
+_WALKED_ON_LOOP_MAX: Final = 256 << 10  # within 5 ms, measured (docs/decisions/0055)
+_RECODED_ON_LOOP_MAX: Final = 32 << 10
 _CHUNK_RECORDS = 4096  # the compiled loop holds the interpreter that long: a quarter of a millisecond
-_LZ4_SLOW, _ZSTD_SLOW = 10, 10  # from these levels on a megabyte takes 100 ms and more
-_ANY_OLDEST_MS, _ANY_NEWEST_MS = -LONG_MAX - 1, LONG_MAX
-NOT_PLAIN = CODEC_BITS | LOG_APPEND_TIME
+_LZ4_SLOW: Final = 10  # from these levels on a megabyte takes 100 ms and more
+_ZSTD_SLOW: Final = 10
+_ANY_OLDEST_MS: Final = -LONG_MAX - 1
+_ANY_NEWEST_MS: Final = LONG_MAX
+NOT_PLAIN: Final = CODEC_BITS | LOG_APPEND_TIME
 """A batch with none of these attributes, for a topic without a codec of its own, is one for `validate_in_place`."""
 
 
@@ -238,7 +241,7 @@ def _named_alike(count: int, message: str, keyless: list[tuple[int, int, int]]) 
     )
 
 
-_KEYLESS = "a compacted topic takes no record without a key"
+_KEYLESS: Final = "a compacted topic takes no record without a key"
 
 
 def _outside(time_ms: int, oldest_ms: int, newest_ms: int) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Final
 
 from ottla.core.errors import UnsupportedVersion
 from ottla.core.files import FileRegion
@@ -41,50 +42,51 @@ from ottla.wire.plan import Slices, Slicing, skip_tags, tag_count
 from ottla.wire.primitives import read_uvarint, write_length
 from ottla.wire.schema import RecordBytes
 
-FIRST, LAST = 4, 18
-_LOG_START_SINCE = 5
-_SESSION_SINCE = 7
-_LEADER_EPOCH_SINCE = 9
-_RACK_SINCE = 11
-_FLEXIBLE_SINCE = 12
-_TOPIC_ID_SINCE = 13
-_REPLICA_STATE_SINCE = 15
-_ENDPOINTS_SINCE = 16
-_DIRECTORY_SINCE = 17
-_HIGH_WATERMARK_SINCE = 18
+FIRST: Final = 4
+LAST: Final = 18
+_LOG_START_SINCE: Final = 5
+_SESSION_SINCE: Final = 7
+_LEADER_EPOCH_SINCE: Final = 9
+_RACK_SINCE: Final = 11
+_FLEXIBLE_SINCE: Final = 12
+_TOPIC_ID_SINCE: Final = 13
+_REPLICA_STATE_SINCE: Final = 15
+_ENDPOINTS_SINCE: Final = 16
+_DIRECTORY_SINCE: Final = 17
+_HIGH_WATERMARK_SINCE: Final = 18
 
-JOIN_BYTES_MAX = 16 << 10
+JOIN_BYTES_MAX: Final = 16 << 10
 """Up to this size a copy of the records costs less than another system call to send them."""
 
-NO_TOPIC_ID = bytes(16)
-NO_REPLICA = ReplicaState()  # these four are shared, because nothing changes them
-NO_EPOCH_END = EpochEndOffset()
-NO_LEADER = LeaderIdAndEpoch()
-NO_SNAPSHOT = SnapshotId()
+NO_TOPIC_ID: Final = bytes(16)
+NO_REPLICA: Final = ReplicaState()  # these four are shared, because nothing changes them
+NO_EPOCH_END: Final = EpochEndOffset()
+NO_LEADER: Final = LeaderIdAndEpoch()
+NO_SNAPSHOT: Final = SnapshotId()
 
-_INT32 = struct.Struct(">i").unpack_from
-_INT64 = struct.Struct(">q").unpack_from
-_LIMITS = struct.Struct(">iiib").unpack_from  # max wait, min bytes, max bytes, isolation level
-_SESSION = struct.Struct(">ii").unpack_from
-_REPLICA_STATE = struct.Struct(">iqB").unpack_from
-_PARTITION_4 = struct.Struct(">iqi").unpack_from  # partition, offset, max bytes
-_PARTITION_5 = struct.Struct(">iqqi").unpack_from  # and log start before the last
-_PARTITION_9 = struct.Struct(">iiqqi").unpack_from  # and leader epoch after the first
-_PARTITION_12 = struct.Struct(">iiqiqi").unpack_from  # and last fetched epoch after the offset
+_INT32: Final = struct.Struct(">i").unpack_from
+_INT64: Final = struct.Struct(">q").unpack_from
+_LIMITS: Final = struct.Struct(">iiib").unpack_from  # max wait, min bytes, max bytes, isolation level
+_SESSION: Final = struct.Struct(">ii").unpack_from
+_REPLICA_STATE: Final = struct.Struct(">iqB").unpack_from
+_PARTITION_4: Final = struct.Struct(">iqi").unpack_from  # partition, offset, max bytes
+_PARTITION_5: Final = struct.Struct(">iqqi").unpack_from  # and log start before the last
+_PARTITION_9: Final = struct.Struct(">iiqqi").unpack_from  # and leader epoch after the first
+_PARTITION_12: Final = struct.Struct(">iiqiqi").unpack_from  # and last fetched epoch after the offset
 
-_INT32_BYTES = struct.Struct(">i").pack
-_RESPONSE_HEADER = struct.Struct(">ii").pack  # length of the frame, correlation id
-_RESPONSE_HEADER_WITH_TAGS = struct.Struct(">iiB").pack
-_INT32_INTO = struct.Struct(">i").pack_into
-_HEAD_7 = struct.Struct(">ihi").pack  # throttle time, error, session
-_DATA_4 = struct.Struct(">ihqq").pack  # partition, error, high watermark, last stable offset
-_DATA_5 = struct.Struct(">ihqqq").pack  # and log start
-_ABORTED = struct.Struct(">qq").pack
-_EPOCH_TAG = struct.Struct(">BBiqB").pack  # tag 0: size, epoch, end offset, no tags inside
-_SNAPSHOT_TAG = struct.Struct(">BBqiB").pack  # tag 2: size, end offset, epoch, no tags inside
-_EPOCH_TAG_BYTES = 13
-_ONLY_HIGH_WATERMARK = bytes((1, 1, 8))  # one tag: its number, its size
-_ONLY_REPLICA_STATE = bytes((1, 1, 13))
+_INT32_BYTES: Final = struct.Struct(">i").pack
+_RESPONSE_HEADER: Final = struct.Struct(">ii").pack  # length of the frame, correlation id
+_RESPONSE_HEADER_WITH_TAGS: Final = struct.Struct(">iiB").pack
+_INT32_INTO: Final = struct.Struct(">i").pack_into
+_HEAD_7: Final = struct.Struct(">ihi").pack  # throttle time, error, session
+_DATA_4: Final = struct.Struct(">ihqq").pack  # partition, error, high watermark, last stable offset
+_DATA_5: Final = struct.Struct(">ihqqq").pack  # and log start
+_ABORTED: Final = struct.Struct(">qq").pack
+_EPOCH_TAG: Final = struct.Struct(">BBiqB").pack  # tag 0: size, epoch, end offset, no tags inside
+_SNAPSHOT_TAG: Final = struct.Struct(">BBqiB").pack  # tag 2: size, end offset, epoch, no tags inside
+_EPOCH_TAG_BYTES: Final = 13
+_ONLY_HIGH_WATERMARK: Final = bytes((1, 1, 8))  # one tag: its number, its size
+_ONLY_REPLICA_STATE: Final = bytes((1, 1, 13))
 
 
 class FetchTopic:

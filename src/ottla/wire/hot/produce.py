@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Final
 
 from ottla.core.errors import UnsupportedVersion
 from ottla.wire.errors import MalformedRequest
@@ -30,28 +31,29 @@ from ottla.wire.messages.produce import NodeEndpoint, PartitionProduceResponse
 from ottla.wire.plan import Slices, Slicing
 from ottla.wire.primitives import read_uvarint, write_length
 
-FIRST, LAST = 3, 13
-_LOG_START_SINCE = 5
-_ERRORS_SINCE = 8
-_FLEXIBLE_SINCE = 9
-_LEADER_SINCE = 10
-_TOPIC_ID_SINCE = 13
+FIRST: Final = 3
+LAST: Final = 13
+_LOG_START_SINCE: Final = 5
+_ERRORS_SINCE: Final = 8
+_FLEXIBLE_SINCE: Final = 9
+_LEADER_SINCE: Final = 10
+_TOPIC_ID_SINCE: Final = 13
 
-_AT_ONCE = 100
+_AT_ONCE: Final = 100
 """Partitions of a long request that are read or written between two looks at the slice of work."""
 
-_HEAD = struct.Struct(">hi").unpack_from  # acks, timeout
-_INT32 = struct.Struct(">i").unpack_from
-_INDEX_AND_LENGTH = struct.Struct(">ii").unpack_from
-_RESPONSE_HEADER = struct.Struct(">ii").pack  # length of the frame, correlation id
-_RESPONSE_HEADER_WITH_TAGS = struct.Struct(">iiB").pack
-_INT32_INTO = struct.Struct(">i").pack_into
-_INT32_BYTES = struct.Struct(">i").pack
+_HEAD: Final = struct.Struct(">hi").unpack_from  # acks, timeout
+_INT32: Final = struct.Struct(">i").unpack_from
+_INDEX_AND_LENGTH: Final = struct.Struct(">ii").unpack_from
+_RESPONSE_HEADER: Final = struct.Struct(">ii").pack  # length of the frame, correlation id
+_RESPONSE_HEADER_WITH_TAGS: Final = struct.Struct(">iiB").pack
+_INT32_INTO: Final = struct.Struct(">i").pack_into
+_INT32_BYTES: Final = struct.Struct(">i").pack
 # A partition: index, error, base offset, log append time, log start; then no record errors, no message, no tags.
-_PARTITION_3 = struct.Struct(">ihqq").pack
-_PARTITION_5 = struct.Struct(">ihqqq").pack
-_PARTITION_8 = struct.Struct(">ihqqqih").pack
-_PARTITION_9 = struct.Struct(">ihqqqBBB").pack
+_PARTITION_3: Final = struct.Struct(">ihqq").pack
+_PARTITION_5: Final = struct.Struct(">ihqqq").pack
+_PARTITION_8: Final = struct.Struct(">ihqqqih").pack
+_PARTITION_9: Final = struct.Struct(">ihqqqBBB").pack
 
 
 class ProducePartition:

@@ -7,6 +7,7 @@ runs into the end of the view.
 from __future__ import annotations
 
 import struct
+from typing import Final
 from uuid import UUID
 
 from ottla.core.ids import NO_TOPIC_ID
@@ -14,16 +15,16 @@ from ottla.wire.errors import LongRequest, MalformedRequest
 from ottla.wire.plan import skip_tags
 from ottla.wire.primitives import STRING_BYTES_MAX, read_uvarint
 
-BAD_BYTES = (struct.error, IndexError, UnicodeDecodeError)
+BAD_BYTES: Final = (struct.error, IndexError, UnicodeDecodeError)
 
-SHORT_ELEMENTS_MAX = 200
+SHORT_ELEMENTS_MAX: Final = 200
 """Topics and partitions of a request that is decoded, handled and answered in one turn of the event loop."""
 
-TAGS_MAX = 32
+TAGS_MAX: Final = 32
 """Tagged fields that one struct may have; the protocol defines two."""
 
-_INT16 = struct.Struct(">h").unpack_from
-_INT32 = struct.Struct(">i").unpack_from
+_INT16: Final = struct.Struct(">h").unpack_from
+_INT32: Final = struct.Struct(">i").unpack_from
 
 
 def string_at(view: memoryview, at: int, flexible: bool) -> tuple[str | None, int]:

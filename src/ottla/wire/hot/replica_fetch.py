@@ -8,6 +8,7 @@ both functions equal to the plans in `wire/plan.py`.
 from __future__ import annotations
 
 import struct
+from typing import Final
 
 from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
@@ -16,22 +17,22 @@ from ottla.wire.hot.reading import BAD_BYTES, TAGS_MAX, after_tags, count_at
 from ottla.wire.plan import tag_count
 from ottla.wire.primitives import read_uvarint, write_length
 
-VERSION = 18
+VERSION: Final = 18
 """All brokers serve it; the response has topic ids and where epochs diverge."""
 
-_CORRELATION_AT = 8  # in the frame: after its length, API key and version
-_INT32 = struct.Struct(">i").unpack_from
-_INT32_INTO = struct.Struct(">i").pack_into
-_INT32_BYTES = struct.Struct(">i").pack
-_LIMITS = struct.Struct(">iiib").pack  # max wait, min bytes, max bytes, isolation level
-_SESSION = struct.Struct(">ii").pack
-_PARTITION = struct.Struct(">iiqiqiBBBq").pack  # the fields, and one tag: number 1, 8 bytes, the high watermark
-_TAIL = struct.Struct(">BBBBiqB").pack  # an empty rack; one tag: number 1, 13 bytes; replica, its epoch, no tags
-_RESPONSE_HEAD = struct.Struct(">iBihi").unpack_from  # correlation id, no tags, throttle time, error, session
-_DATA = struct.Struct(">ihqqq").unpack_from  # partition, error, high watermark, last stable offset, log start
-_EPOCH_END = struct.Struct(">iq").unpack_from
-_ABORTED_BYTES = 16
-_DATA_BYTES = 30
+_CORRELATION_AT: Final = 8  # in the frame: after its length, API key and version
+_INT32: Final = struct.Struct(">i").unpack_from
+_INT32_INTO: Final = struct.Struct(">i").pack_into
+_INT32_BYTES: Final = struct.Struct(">i").pack
+_LIMITS: Final = struct.Struct(">iiib").pack  # max wait, min bytes, max bytes, isolation level
+_SESSION: Final = struct.Struct(">ii").pack
+_PARTITION: Final = struct.Struct(">iiqiqiBBBq").pack  # the fields, and one tag: number 1, 8 bytes, the high watermark
+_TAIL: Final = struct.Struct(">BBBBiqB").pack  # an empty rack; one tag: number 1, 13 bytes; replica, its epoch, no tags
+_RESPONSE_HEAD: Final = struct.Struct(">iBihi").unpack_from  # correlation id, no tags, throttle time, error, session
+_DATA: Final = struct.Struct(">ihqqq").unpack_from  # partition, error, high watermark, last stable offset, log start
+_EPOCH_END: Final = struct.Struct(">iq").unpack_from
+_ABORTED_BYTES: Final = 16
+_DATA_BYTES: Final = 30
 
 
 class FetchRequestWriter:
@@ -112,7 +113,7 @@ class FetchRequestWriter:
         return out
 
 
-_PARTITION_BYTES = len(_PARTITION(0, 0, 0, 0, 0, 0, 0, 0, 0, 0))
+_PARTITION_BYTES: Final = len(_PARTITION(0, 0, 0, 0, 0, 0, 0, 0, 0, 0))
 
 
 class FetchedData:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from ottla.wire.primitives import STRING_BYTES_MAX, write_uvarint
 
-_INT16 = struct.Struct(">h").pack
-_INT32 = struct.Struct(">i").pack
-_LEADER = struct.Struct(">BBiiB").pack  # tag, size, leader id, leader epoch, no tags inside
-_LEADER_BYTES = 9
+_INT16: Final = struct.Struct(">h").pack
+_INT32: Final = struct.Struct(">i").pack
+_LEADER: Final = struct.Struct(">BBiiB").pack  # tag, size, leader id, leader epoch, no tags inside
+_LEADER_BYTES: Final = 9
 
 
 class Leader(Protocol):
