@@ -94,7 +94,8 @@ def connect(port: int) -> socket.socket:
     return made
 
 
-def _answer(connection: socket.socket) -> bytes:
+def receive(connection: socket.socket) -> bytes:
+    """Receive one whole response."""
     said = connection.recv(65536)
     while len(said) < 4 or len(said) < 4 + struct.unpack_from(">i", said)[0]:
         more = connection.recv(65536)
@@ -145,7 +146,7 @@ def synchronous(port: int, name: str, *, producers: int, seconds: float, size: i
         while (now := clock()) < end:
             for key, _ in selector.select(5):
                 connection = cast("socket.socket", key.fileobj)
-                check(_answer(connection), at)
+                check(receive(connection), at)
                 now = clock()
                 times.append(now - sent[connection])
                 sent[connection] = now
@@ -163,7 +164,7 @@ def _one_synchronous(connection: socket.socket, frame: bytes, at: int, seconds: 
     while now < end:
         before = now
         connection.sendall(frame)
-        check(_answer(connection), at)
+        check(receive(connection), at)
         now = clock()
         times.append(now - before)
     connection.close()
@@ -186,10 +187,10 @@ def produce_to_consume(port: int, name: str, *, seconds: float, size: int = 200)
             time.sleep(0.001)
             before = clock()
             producer.sendall(frame)
-            answer = _answer(consumer)
+            answer = receive(consumer)
             now = clock()
             times.append(now - before)
-            check(_answer(producer), at)
+            check(receive(producer), at)
             next_offset, count = _count(memoryview(answer)[4:], name, next_offset)
             if count != 1:
                 raise WrongCount(f"a fetch returned {count} records")
@@ -206,7 +207,7 @@ def synchronous_until(port: int, name: str, over: threading.Event, *, size: int 
         while not over.is_set():
             before = now
             connection.sendall(frame)
-            check(_answer(connection), at)
+            check(receive(connection), at)
             now = clock()
             times.append(now - before)
     return summary(times, now - began), now - began
