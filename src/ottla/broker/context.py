@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ottla.core.clock import Clock
 from ottla.quotas.slices import LoopSlices
@@ -25,27 +24,51 @@ if TYPE_CHECKING:  # names only: importing them here would make every handler im
     from ottla.replication.replicas import Replicas
 
 
-@dataclass(slots=True, kw_only=True)
 class Services:
     """Holds the services of this broker, created by broker/broker.py."""
 
-    node_id: int
-    config: BrokerConfig
-    clock: Clock
-    cluster: Cluster
-    controller: Controller
-    controller_channel: ControllerChannel
-    nodes: NodeConnections
-    replicas: Replicas
-    coordinators: Coordinators
-    producer_ids: ProducerIdManager
-    fetch_sessions: FetchSessions
-    record_validation: RecordValidationQueue
-    delayed_operations: DelayedOperations
-    has_own_store: bool = True  # no other broker can join: an internal topic may have fewer replicas than configured
-    replica_sessions: ReplicaSessions | None = None  # since the first fetch of a follower
-    slices: LoopSlices = field(default_factory=LoopSlices)
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    __slots__ = (
+        "clock", "cluster", "config", "controller", "controller_channel", "coordinators", "delayed_operations",
+        "fetch_sessions", "has_own_store", "node_id", "nodes", "producer_ids", "record_validation", "replica_sessions",
+        "replicas", "slices", "stopping",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        config: BrokerConfig,
+        clock: Clock,
+        cluster: Cluster,
+        controller: Controller,
+        controller_channel: ControllerChannel,
+        nodes: NodeConnections,
+        replicas: Replicas,
+        coordinators: Coordinators,
+        producer_ids: ProducerIdManager,
+        fetch_sessions: FetchSessions,
+        record_validation: RecordValidationQueue,
+        delayed_operations: DelayedOperations,
+        has_own_store: bool = True,
+        slices: LoopSlices | None = None,
+    ) -> None:
+        self.node_id = node_id
+        self.config = config
+        self.clock = clock
+        self.cluster = cluster
+        self.controller = controller
+        self.controller_channel = controller_channel
+        self.nodes = nodes
+        self.replicas = replicas
+        self.coordinators = coordinators
+        self.producer_ids = producer_ids
+        self.fetch_sessions = fetch_sessions
+        self.record_validation = record_validation
+        self.delayed_operations = delayed_operations
+        self.has_own_store = has_own_store  # no other broker can join: an internal topic may have fewer replicas
+        self.replica_sessions: ReplicaSessions | None = None  # since the first fetch of a follower
+        self.slices = LoopSlices() if slices is None else slices
+        self.stopping = asyncio.Event()
 
 
 class RequestContext:
@@ -63,7 +86,7 @@ class RequestContext:
         "state",
     )
 
-    principal = "User:ANONYMOUS"  # there is no authentication yet
+    principal: Final = "User:ANONYMOUS"  # there is no authentication yet
 
     def __init__(
         self,

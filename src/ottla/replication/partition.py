@@ -310,7 +310,7 @@ class Partition:
             log.active.sync_is_awaited = False
             if appended.first_offset == log.active.base_offset:  # as Kafka: a segment that was sealed goes to the disk
                 self._commit.schedule(self)
-            else:
+            elif log.config.flushes_by_rule:
                 self._flush_by_rule(log.config)
         return appended
 

@@ -225,6 +225,8 @@ class LogConfig:
     """Whether the last value of each key must stay."""
     leader_throttled_replicas: tuple[str, ...] = ()  # these two are settings of topics alone: `TopicOnlyConfig`
     follower_throttled_replicas: tuple[str, ...] = ()
+    flushes_by_rule: bool = field(init=False, repr=False, compare=False)
+    """Whether `flush_messages` or `flush_ms` has a limit."""
     requires_record_validation: bool = field(init=False, repr=False, compare=False)
     """Whether the records of clients' batches are validated (storage/validation/record_validator.py)."""
 
@@ -240,6 +242,7 @@ class LogConfig:
             "roll_ms": min(self.segment_ms, self.max_compaction_lag_ms) if is_compacted else self.segment_ms,
             "uses_log_append_time": log_append_time,
             "is_compacted": is_compacted,
+            "flushes_by_rule": self.flush_messages != LONG_MAX or self.flush_ms != LONG_MAX,
             "requires_record_validation": self.record_validation == "full" or by_other_settings,
         }
         for name, value in derived.items():
