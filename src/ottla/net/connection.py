@@ -162,7 +162,8 @@ class Connection(asyncio.BufferedProtocol):
         """Where the next bytes go."""
         if self._start == self._end:
             self._start = self._end = 0
-        elif self._end == len(self._buffer):
+            return self._view
+        if self._end == len(self._buffer):
             self._compact()
         return self._view[self._end :]
 

@@ -45,10 +45,10 @@ def order_fault(header: BatchHeader, next_offset: int, end_offset: int, leader_e
 def is_checksum_right(buffer: bytes | bytearray | memoryview, header: BatchHeader, at: int = 0) -> bool:
     """Whether the checksum in `header` fits the bytes of its batch, which begins at `at` in `buffer`."""
     end = at + header.size_bytes
-    if isinstance(buffer, memoryview):
-        return bool(crc32c(buffer[at + CRC_FROM : end]) == header.crc)
-    with memoryview(buffer) as view:
-        return bool(crc32c(view[at + CRC_FROM : end]) == header.crc)
+    if isinstance(buffer, (bytes, bytearray)):
+        with memoryview(buffer) as view:
+            return crc32c(view[at + CRC_FROM : end]) == header.crc
+    return crc32c(buffer[at + CRC_FROM : end]) == header.crc
 
 
 def describe_fault(

@@ -12,6 +12,7 @@ import struct
 from typing import Final
 
 _LENGTH: Final = struct.Struct(">i")
+_READ_LENGTH: Final = _LENGTH.unpack_from
 LENGTH_BYTES: Final = 4
 
 
@@ -34,7 +35,7 @@ def frame_length(buffer: bytes | bytearray | memoryview, at: int, end: int, fram
     """
     if end - at < LENGTH_BYTES:
         return -1
-    length: int = _LENGTH.unpack_from(buffer, at)[0]
+    length: int = _READ_LENGTH(buffer, at)[0]
     if not 0 <= length <= frame_bytes_max:
         raise FrameRefused(length, frame_bytes_max)
     return length

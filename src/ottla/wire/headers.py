@@ -16,7 +16,9 @@ from ottla.wire.errors import MalformedRequest
 from ottla.wire.plan import skip_tags
 
 _FIXED: Final = struct.Struct(">hhih")  # key, version, correlation id, length of the client id
-_FIXED_BYTES: Final = _FIXED.size
+_READ_FIXED: Final = _FIXED.unpack_from
+_FIXED_BYTES: Final = 10
+assert _FIXED.size == _FIXED_BYTES
 _CORRELATION_ID: Final = struct.Struct(">i")
 _FLEXIBLE_SINCE: Final = tuple(
     API_INFO[ApiKey(key)].flexible_since if key in API_INFO else NEVER for key in range(max(API_INFO) + 1)
@@ -34,8 +36,12 @@ def parse_request_header(frame: memoryview | bytes) -> RequestHeader:
     An unknown key or version is not malformed: its header is read as v1, so that it can be answered. ApiVersions is
     read as v2 in versions above the known ones, since a newer client sends it so.
     """
+    key: int
+    version: int
+    correlation_id: int
+    length: int
     try:
-        key, version, correlation_id, length = _FIXED.unpack_from(frame)
+        key, version, correlation_id, length = _READ_FIXED(frame)
         end = _FIXED_BYTES
         client_id = None
         if length >= 0:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
 
 
 class AppendOrigin(Enum):
@@ -13,11 +12,22 @@ class AppendOrigin(Enum):
     COORDINATOR = "coordinator"  # this broker: group offsets, transaction state and markers
 
 
-class AppendInfo(NamedTuple):
+class AppendInfo:
     """The offsets an append was given."""
 
-    first_offset: int
-    last_offset: int
-    append_time_ms: int  # -1 unless the topic uses log append time
-    log_start_offset: int
-    duplicate: bool = False
+    __slots__ = ("append_time_ms", "duplicate", "first_offset", "last_offset", "log_start_offset")
+
+    def __init__(
+        self,
+        first_offset: int,
+        last_offset: int,
+        append_time_ms: int,
+        log_start_offset: int,
+        *,
+        duplicate: bool = False,
+    ) -> None:
+        self.first_offset = first_offset
+        self.last_offset = last_offset
+        self.append_time_ms = append_time_ms  # -1 unless the topic uses log append time
+        self.log_start_offset = log_start_offset
+        self.duplicate = duplicate

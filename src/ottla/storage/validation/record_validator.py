@@ -44,6 +44,7 @@ def _fastest_loop() -> ModuleType:
 
 LOOP: Final = _fastest_loop()
 """The module with the loop over records: `_validate`, or its compiled twin."""
+_validate_into: Final = LOOP.validate_into
 COMPILED: Final = LOOP is not _validate
 """Whether the loop over records runs as machine code here."""
 
@@ -134,12 +135,13 @@ def validate_in_place(records: memoryview, header: BatchHeader, config: LogConfi
         oldest_ms = now_ms - config.timestamp_before_max_ms
         newest_ms = min(now_ms + config.timestamp_after_max_ms, LONG_MAX)
     try:
-        end, greatest_ms = LOOP.validate_into(
+        found: tuple[int, int] = _validate_into(
             records, HEADER_BYTES, 0, header.record_count, header.base_timestamp, oldest_ms, newest_ms,
             config.is_compacted, -1, faults, FAULTS_MAX,
         )  # fmt: skip
     except ValueError as error:
         raise InvalidRecord(f"The batch holds {error}") from None
+    end, greatest_ms = found
     if end != len(records):
         raise InvalidRecord("The batch holds bytes after its last record")
     if faults:
@@ -203,7 +205,7 @@ def _walk(data: memoryview, header: BatchHeader, task: RecordValidation) -> int:
         oldest_ms, newest_ms = _ANY_OLDEST_MS, _ANY_NEWEST_MS
     try:
         for first in range(0, count, _CHUNK_RECORDS):
-            at, greatest_ms = LOOP.validate_into(
+            at, greatest_ms = _validate_into(
                 data, at, first, min(_CHUNK_RECORDS, count - first), header.base_timestamp, oldest_ms, newest_ms,
                 task.keyed, greatest_ms, faults, FAULTS_MAX,
             )  # fmt: skip

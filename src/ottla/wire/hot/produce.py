@@ -22,6 +22,7 @@ from ottla.wire.hot.reading import (
     after_tags,
     count_at,
     name_at,
+    name_bounds,
     refuse_elements,
     string_at,
     topic_id_at,
@@ -29,7 +30,7 @@ from ottla.wire.hot.reading import (
 from ottla.wire.hot.writing import string_bytes, write_endpoints, write_leader_tag
 from ottla.wire.messages.produce import NodeEndpoint, PartitionProduceResponse
 from ottla.wire.plan import Slices, Slicing
-from ottla.wire.primitives import read_uvarint, write_length
+from ottla.wire.primitives import length_bytes, read_uvarint, write_length
 
 FIRST: Final = 3
 LAST: Final = 13
@@ -54,6 +55,7 @@ _PARTITION_3: Final = struct.Struct(">ihqq").pack
 _PARTITION_5: Final = struct.Struct(">ihqqq").pack
 _PARTITION_8: Final = struct.Struct(">ihqqqih").pack
 _PARTITION_9: Final = struct.Struct(">ihqqqBBB").pack
+_NO_TAGS: Final = b"\x00"
 
 
 class ProducePartition:
@@ -122,14 +124,15 @@ def decode_produce_request(frame: memoryview, version: int, at: int = 0) -> Prod
         topics: list[ProduceTopic] = []
         for _ in range(topic_count):
             begins = at
-            name = ""
             if version >= _TOPIC_ID_SINCE:
                 at += 16
                 if at > len(frame):
                     raise MalformedRequest("an id that ends after the message")
+                wire_name, name = bytes(frame[begins:at]), ""
             else:
-                name, at = name_at(frame, at, flexible)
-            wire_name = bytes(frame[begins:at])
+                name_begins, at = name_bounds(frame, at, flexible)
+                wire_name = bytes(frame[begins:at])
+                name = wire_name[name_begins - begins :].decode()
             count = frame[at] - 1
             if flexible and 0 <= count < 0x7F:
                 at += 1
@@ -216,47 +219,43 @@ def encode_produce_response(
     *,
     throttle_time_ms: int = 0,
     endpoints: Sequence[NodeEndpoint] = (),
-) -> bytearray:
+) -> bytes:
     """The whole frame of the response, with its length and header; fields that the version lacks are left out."""
     if not FIRST <= version <= LAST:
         raise UnsupportedVersion(f"no Produce version {version}")
     flexible = version >= _FLEXIBLE_SINCE
-    header = _RESPONSE_HEADER_WITH_TAGS(0, correlation_id, 0) if flexible else _RESPONSE_HEADER(0, correlation_id)
-    out = bytearray(header)
-    if flexible and len(topics) < 0x7F:
-        out.append(len(topics) + 1)
-    else:
-        write_length(out, len(topics), flexible)
+    body = [length_bytes(len(topics), flexible)]
     for topic in topics:
-        out += topic.wire_name
-        if flexible and len(topic.partitions) < 0x7F:
-            out.append(len(topic.partitions) + 1)
-        else:
-            write_length(out, len(topic.partitions), flexible)
+        body.append(topic.wire_name)
+        body.append(length_bytes(len(topic.partitions), flexible))
         for part in topic.partitions:
             if part.failure is not None:
-                _write_failure(out, part.failure, version, flexible)
+                body.append(_failure_bytes(part.failure, version, flexible))
                 continue
             index, offset, time_ms, start = (
                 part.index, part.base_offset, part.log_append_time_ms, part.log_start_offset,
             )  # fmt: skip
             if flexible:
-                out += _PARTITION_9(index, 0, offset, time_ms, start, 1, 0, 0)
+                body.append(_PARTITION_9(index, 0, offset, time_ms, start, 1, 0, 0))
             elif version >= _ERRORS_SINCE:
-                out += _PARTITION_8(index, 0, offset, time_ms, start, 0, -1)
+                body.append(_PARTITION_8(index, 0, offset, time_ms, start, 0, -1))
             elif version >= _LOG_START_SINCE:
-                out += _PARTITION_5(index, 0, offset, time_ms, start)
+                body.append(_PARTITION_5(index, 0, offset, time_ms, start))
             else:
-                out += _PARTITION_3(index, 0, offset, time_ms)
+                body.append(_PARTITION_3(index, 0, offset, time_ms))
         if flexible:
-            out.append(0)
-    out += _INT32_BYTES(throttle_time_ms)
+            body.append(_NO_TAGS)
+    body.append(_INT32_BYTES(throttle_time_ms))
     if version >= _LEADER_SINCE and endpoints:
-        write_endpoints(out, endpoints)
+        tags = bytearray()
+        write_endpoints(tags, endpoints)
+        body.append(bytes(tags))
     elif flexible:
-        out.append(0)
-    _INT32_INTO(out, 0, len(out) - 4)
-    return out
+        body.append(_NO_TAGS)
+    joined = b"".join(body)
+    if flexible:
+        return _RESPONSE_HEADER_WITH_TAGS(len(joined) + 5, correlation_id, 0) + joined
+    return _RESPONSE_HEADER(len(joined) + 4, correlation_id) + joined
 
 
 def encode_produce_slices(
@@ -289,15 +288,15 @@ def encode_produce_slices(
     return out
 
 
-def _write_failure(out: bytearray, failure: PartitionProduceResponse, version: int, flexible: bool) -> None:
+def _failure_bytes(failure: PartitionProduceResponse, version: int, flexible: bool) -> bytes:
     """A partition with an error, or with any field that the template of a successful one lacks."""
+    index, error_code = failure.index, failure.error_code
     base_offset, append_time_ms = failure.base_offset, failure.log_append_time_ms
     if version < _LOG_START_SINCE:
-        out += _PARTITION_3(failure.index, failure.error_code, base_offset, append_time_ms)
-        return
-    out += _PARTITION_5(failure.index, failure.error_code, base_offset, append_time_ms, failure.log_start_offset)
+        return _PARTITION_3(index, error_code, base_offset, append_time_ms)
+    out = bytearray(_PARTITION_5(index, error_code, base_offset, append_time_ms, failure.log_start_offset))
     if version < _ERRORS_SINCE:
-        return
+        return bytes(out)
     write_length(out, len(failure.record_errors), flexible)
     for record_error in failure.record_errors:
         out += _INT32_BYTES(record_error.batch_index)
@@ -305,13 +304,12 @@ def _write_failure(out: bytearray, failure: PartitionProduceResponse, version: i
         if flexible:
             out.append(0)
     out += string_bytes(failure.error_message, flexible)
-    if version < _LEADER_SINCE:
-        if flexible:
-            out.append(0)
-        return
+    if not flexible:
+        return bytes(out)
     leader = failure.current_leader
-    if leader.leader_id == -1 and leader.leader_epoch == -1:
+    if version < _LEADER_SINCE or (leader.leader_id == -1 and leader.leader_epoch == -1):
         out.append(0)
     else:
         out.append(1)
         write_leader_tag(out, 0, leader)
+    return bytes(out)

@@ -27,8 +27,9 @@ _INT16: Final = struct.Struct(">h").unpack_from
 _INT32: Final = struct.Struct(">i").unpack_from
 
 
-def string_at(view: memoryview, at: int, flexible: bool) -> tuple[str | None, int]:
-    """A string, or None for a null."""
+def _string_length(view: memoryview, at: int, flexible: bool) -> tuple[int, int]:
+    """How many bytes a string has, or -1 for a null, and where they begin."""
+    length: int
     if flexible:
         length = view[at] - 1
         if length < 0x7F:
@@ -39,22 +40,33 @@ def string_at(view: memoryview, at: int, flexible: bool) -> tuple[str | None, in
     else:
         (length,) = _INT16(view, at)
         at += 2
-    if length < 0:
-        if length != -1:
-            raise MalformedRequest(f"a string of {length} bytes")
-        return None, at
-    end = at + length
-    if end > len(view) or length > STRING_BYTES_MAX:
+    if length < -1:
+        raise MalformedRequest(f"a string of {length} bytes")
+    if at + length > len(view) or length > STRING_BYTES_MAX:
         raise MalformedRequest(f"a string of {length} bytes with {len(view) - at} left")
-    return str(view[at:end], "utf-8"), end
+    return length, at
+
+
+def string_at(view: memoryview, at: int, flexible: bool) -> tuple[str | None, int]:
+    """A string, or None for a null."""
+    length, at = _string_length(view, at, flexible)
+    if length < 0:
+        return None, at
+    return str(view[at : at + length], "utf-8"), at + length
+
+
+def name_bounds(view: memoryview, at: int, flexible: bool) -> tuple[int, int]:
+    """Where the bytes of a string that cannot be null begin and end."""
+    length, at = _string_length(view, at, flexible)
+    if length < 0:
+        raise MalformedRequest("null in a string that cannot be null")
+    return at, at + length
 
 
 def name_at(view: memoryview, at: int, flexible: bool) -> tuple[str, int]:
     """A string that cannot be null."""
-    value, at = string_at(view, at, flexible)
-    if value is None:
-        raise MalformedRequest("null in a string that cannot be null")
-    return value, at
+    begins, end = name_bounds(view, at, flexible)
+    return str(view[begins:end], "utf-8"), end
 
 
 def count_at(view: memoryview, at: int, flexible: bool) -> tuple[int, int]:
