@@ -31,6 +31,7 @@ DELETION_WORK = 10
 
 async def handle(ctx: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Delete each group separately, once; concurrently, because each waits for the disk."""
+    await ctx.services.coordinators.import_share_groups()
     slices = ctx.services.slices
     response = DeleteGroupsResponse()
     together: list[str] = []
