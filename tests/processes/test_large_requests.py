@@ -49,14 +49,15 @@ APPENDS_AWAITED = 20
 class MeasuredBroker:
     """A broker in a process of its own that reports its longest turn."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, is_prepared: bool = True) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.measured_server", str(directory), "auto.create.topics.enable=false",
              f"queued.max.request.bytes={RECEIVED_BYTES_MAX}"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.port = int(self._line())
-        self.names: Names = prepare(self.port)
+        if is_prepared:
+            self.names: Names = prepare(self.port)
 
     def _line(self) -> str:
         assert self.process.stdout is not None
@@ -110,6 +111,21 @@ def test_a_request_with_more_elements_than_the_limit_ends_its_connection(broker:
     )
 
     assert exchange(broker.port, request.frame) == -1
+
+
+@pytest.mark.parametrize("key_type", [0, 1], ids=["group", "transaction"])
+def test_the_first_look_for_a_coordinator_does_not_hold_the_loop(tmp_path: Path, key_type: int) -> None:
+    """Its modules are imported in a thread."""
+    broker = MeasuredBroker(tmp_path, is_prepared=False)
+    try:
+        with Wire(broker.port, timeout_s=60) as wire:
+            wire.call("api_versions", 3, client_software_name="test", client_software_version="1")
+            broker.longest_turn_ms()
+            wire.call("find_coordinator", 4, key_type=key_type, coordinator_keys=["readers"])
+
+        assert broker.longest_turn_ms() <= TURN_MS_MAX
+    finally:
+        broker.stop()
 
 
 def test_the_creation_of_many_partitions_does_not_hold_the_loop(broker: MeasuredBroker) -> None:

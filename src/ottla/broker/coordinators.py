@@ -9,7 +9,7 @@ import asyncio
 import importlib
 from collections.abc import Awaitable, Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.coordination.cluster import Cluster
 from ottla.coordination.view import ClusterView
@@ -35,6 +35,20 @@ if TYPE_CHECKING:  # imported when they are first needed
     from ottla.transactions.coordinator import TransactionCoordinator
 
 Follower = Callable[[ClusterView, ClusterView], None]
+
+GROUPS: Final = "ottla.groups.coordinator"
+SHARE_GROUPS: Final = "ottla.broker.share_groups"
+TRANSACTIONS: Final = "ottla.transactions.coordinator"
+
+_imported: Final[set[str]] = set()
+
+
+async def import_in_thread(*modules: str) -> None:
+    """Import what a coordinator needs, before its first use: on the loop it would hold everybody for 10 to 60 ms."""
+    for module in modules:
+        if module not in _imported:
+            await asyncio.to_thread(importlib.import_module, module)
+            _imported.add(module)
 
 
 class Coordinators:
@@ -162,11 +176,6 @@ class Coordinators:
         created = SharePartitionManager(config, persister=persister, clock=self._clock, settings=settings)
         self._closers.append(created.close)
         return created
-
-    async def import_share_groups(self) -> None:
-        """Import what `share_groups` needs in a thread: it takes tens of milliseconds of processor time."""
-        if "share_groups" not in self.__dict__:
-            await asyncio.to_thread(importlib.import_module, "ottla.broker.share_groups")
 
     @cached_property
     def share_groups(self) -> ShareGroupCoordinator:

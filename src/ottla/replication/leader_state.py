@@ -101,6 +101,10 @@ class LeaderState:
 
     # ---- High watermark
 
+    def is_alone(self, min_isr: int) -> bool:
+        """Whether only the leader's own writes move the high watermark: no other replica is in sync or has to be."""
+        return len(self.maximal_isr) == 1 and min_isr <= 1
+
     def replicated_end(self, durable_end: int, log_end: int, high_watermark: int, min_isr: int) -> int:
         """Return the offset below which everything is on all replicas that count; never less than the watermark."""
         if len(self.isr) < min_isr:

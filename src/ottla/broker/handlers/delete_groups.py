@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 
 from ottla.broker.context import RequestContext
+from ottla.broker.coordinators import GROUPS, SHARE_GROUPS, import_in_thread
 from ottla.broker.handler_helpers import naming_work
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -31,7 +32,7 @@ DELETION_WORK = 10
 
 async def handle(ctx: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Delete each group separately, once; concurrently, because each waits for the disk."""
-    await ctx.services.coordinators.import_share_groups()
+    await import_in_thread(GROUPS, SHARE_GROUPS)
     slices = ctx.services.slices
     response = DeleteGroupsResponse()
     together: list[str] = []

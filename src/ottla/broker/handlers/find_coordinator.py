@@ -21,6 +21,7 @@ from __future__ import annotations
 from typing import Any
 
 from ottla.broker.context import RequestContext
+from ottla.broker.coordinators import GROUPS, SHARE_GROUPS, TRANSACTIONS, import_in_thread
 from ottla.broker.handler_helpers import naming_work
 from ottla.broker.internal_topic_creation import create_if_absent
 from ottla.coordination.view import NO_LEADER
@@ -77,11 +78,14 @@ async def _node_for(ctx: RequestContext, key: str, key_type: int) -> int:
     services = ctx.services
     led: LedPartitions[Any]
     if key_type == GROUP:
+        await import_in_thread(GROUPS)
         led = services.coordinators.groups.led
     elif key_type == TRANSACTION:
+        await import_in_thread(GROUPS, TRANSACTIONS)  # its markers end what is pending in groups
         led = services.coordinators.transactions.led
     elif key_type == SHARE and ctx.api_version >= SHARE_SINCE:
         _check_share_key(key)
+        await import_in_thread(GROUPS, SHARE_GROUPS)
         led = services.coordinators.share_states.led
     else:
         raise InvalidRequest(f"key type {key_type} has no coordinator here")

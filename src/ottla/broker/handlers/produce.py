@@ -395,11 +395,11 @@ class DelayedProduce(DelayedOperation):
         part.base_offset = appended.first_offset
         part.log_append_time_ms = appended.append_time_ms
         part.log_start_offset = appended.log_start_offset
-        end_offset = appended.last_offset + 1
+        end_offset, leader = appended.last_offset + 1, partition.leader_state
         if (
             acks != ACKS_NONE
             and partition.log.high_watermark < end_offset
-            and (acks == ACKS_ALL or _leads_alone(partition))
+            and (acks == ACKS_ALL or (leader is not None and leader.is_alone(partition.min_isr)))
         ):
             part.is_awaited = True
             self._unreplicated += 1
@@ -518,12 +518,6 @@ def _refusal_of(request: ProduceRequest) -> KafkaError | None:
     if request.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
         return InvalidRequiredAcks()
     return None
-
-
-def _leads_alone(partition: Partition) -> bool:
-    """Whether the leader's own writes move the high watermark: no other replica is in sync, and none has to be."""
-    state = partition.leader_state
-    return state is not None and len(state.maximal_isr) == 1 and partition.min_isr <= 1
 
 
 def _refuse(part: ProducePartition, error: BaseException) -> None:
