@@ -332,10 +332,10 @@ class SimCluster:
             return
         for partition, replica in services.replicas.partitions.items():
             log = replica.log
-            if not log.log_start_offset <= log.high_watermark <= log.end_offset:
+            if not log.log_start_offset <= log.high_watermark <= replica.durable_end <= log.end_offset:
                 self.problem(
                     f"I1: {partition} of node {machine.node_id} has start {log.log_start_offset}, high watermark "
-                    f"{log.high_watermark}, end {log.end_offset}"
+                    f"{log.high_watermark}, durable end {replica.durable_end}, end {log.end_offset}"
                 )
             if replica.is_serving:
                 term = partition, replica.leader_epoch, machine.node_id

@@ -134,6 +134,7 @@ class CollectedResponse:
     def __init__(self) -> None:
         self.host = "127.0.0.1"
         self.is_closed = False
+        self.is_busy_polled = True
         self.done = asyncio.Event()
         self.pending = PendingResponse(cast("Connection", self))
 

@@ -299,6 +299,7 @@ class ReplicaFetch(DelayedOperation):
             return
         assert self.response is not None
         self.response.is_pipelined = True
+        self.response.connection.is_busy_polled = False  # a follower asks again when it has written
         self._put_back()
         self._session.waiting = self
         services.delayed_operations.add(self, request.max_wait_ms / 1000)

@@ -99,6 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         self.listener = listener
         self.host = ""
         self.state: dict[str, object] = {}  # what handlers keep about this client (software name, ...)
+        self.is_busy_polled = True  # after a response the client soon sends the next request
         self.last_active = self.frame_began = now()
         self._dispatch, self._on_open, self._on_close = dispatch, on_open, on_close
         self._malformed = malformed
@@ -252,7 +253,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._blocking = None
             if parts and self._outbound is not None:
                 self._outbound.send(parts)
-                self._busy_poller.extend()
+                if self.is_busy_polled:
+                    self._busy_poller.extend()
         if self._start != self._end or self._paused:
             self._process(self._now())
 

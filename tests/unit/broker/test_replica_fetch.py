@@ -158,6 +158,7 @@ def test_an_append_ends_the_wait_and_the_next_position_confirms_it(tmp_path: Pat
         waiting = follower.fetch()
         await turns()
         assert not is_answered(waiting)
+        assert not waiting.is_busy_polled  # its next request comes when it has written the records
         produced = follower.produce()
         found = partitions_of(await response_of(waiting))
         assert found.keys() == {0}

@@ -37,6 +37,8 @@ class Echo:
     def __call__(self, connection: Connection, frame: memoryview, response: PendingResponse) -> None:
         payload = bytes(frame)
         self.begun.append(payload[:20])
+        if payload.endswith(b"of a follower"):
+            connection.is_busy_polled = False
         if payload.startswith(b"later"):
             response.is_pipelined = payload.startswith(b"later pipelined")
             self.held.append((payload, response))
@@ -288,6 +290,25 @@ def test_a_response_that_comes_later_begins_busy_polling_as_well() -> None:
         clock.seconds = 2.0
         await asyncio.sleep(0)
         assert not await clock.is_polled()
+        writer.close()
+        await listeners.close(within_seconds=1)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_after_a_response_to_a_follower_the_loop_sleeps() -> None:
+    async def main() -> None:
+        echo, clock = Echo(), ManualClock()
+        config = NetConfig(busy_poll_us=1_000_000)
+        listeners = Listeners(config, dispatch=echo, budget=ByteBudget(1 << 30), now=clock)
+        endpoint = await listeners.open(Endpoint("PLAINTEXT", "127.0.0.1", 0))
+        reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
+        writer.write(framed(b"later, of a follower"))
+        await until(lambda: bool(echo.held))
+
+        echo.release()
+        assert not await clock.is_polled()
+        assert await read_frame(reader) == b"later, of a follower"
         writer.close()
         await listeners.close(within_seconds=1)
 
