@@ -267,11 +267,12 @@ def other_parts(path: Path) -> str:
 def write_part(path: Path, title: str, lines: Sequence[str]) -> None:
     """Put one such part into the page, leaving the rest."""
     text = path.read_text() if path.exists() else "# Benchmarks\n\n"
-    fresh = "\n".join([title, "", *lines, ""])
+    fresh = "\n".join([title, "", *lines, "", ""])
     stale = _part(text, title)
     if not stale and METHOD_TITLE in text:  # what is measured comes before the method
-        stale, fresh = METHOD_TITLE, f"{fresh}\n{METHOD_TITLE}"
-    path.write_text(text.replace(stale, fresh) if stale else f"{text.rstrip()}\n\n{fresh}")
+        stale, fresh = METHOD_TITLE, f"{fresh}{METHOD_TITLE}"
+    whole = text.replace(stale, fresh) if stale else f"{text.rstrip()}\n\n{fresh}"
+    path.write_text(f"{whole.rstrip()}\n")
 
 
 def _part(text: str, title: str) -> str:
