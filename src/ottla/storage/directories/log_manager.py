@@ -91,11 +91,24 @@ class LogManager:
 
                 complete_replacements(self.opened)
                 remove_stale_copies(self.opened)
+            self._forget_moved_logs()
             self._check_duplicates()
         except BaseException:
             self.close()
             raise
         return self
+
+    def _forget_moved_logs(self) -> None:
+        """Count a log as lost no more if another directory has it: the checkpoint files are older than its move.
+
+        One that lacks records below the high watermark of those files was created again, and is not a copy.
+        """
+        for directory in self.opened:
+            for topic_partition, lost in tuple(directory.lost_logs.items()):
+                for other in self.holding(topic_partition):
+                    log = other.logs[topic_partition]
+                    if log.topic_id == lost.topic_id and log.end_offset >= lost.high_watermark:
+                        directory.lost_logs.pop(topic_partition, None)
 
     def _check_duplicates(self) -> None:
         """Raises DuplicateLog. Two topic ids are two topics: the cluster knows which is there."""

@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
+from ottla.broker.replica_reports import report_at_start
 from ottla.core.errors import StorageError
 from ottla.core.ids import TopicPartition
 from ottla.storage.config import LogConfig
@@ -84,7 +85,7 @@ def the_log(directories: LogManager) -> tuple[PurePosixPath, PartitionLog]:
     (directory,) = directories.holding(WEB)
     assert not directory.future_logs
     for each in directories.opened:
-        assert not each.lost_logs.keys() - {WEB}
+        assert not each.lost_logs
         names = [name for name in each.files.names_in(each.path) if name.startswith("web-0.")]
         assert not [name for name in names if name.endswith("-replaced")]
         assert [name for name in names if name.endswith("-future")] == [
@@ -164,6 +165,33 @@ def test_a_crash_at_any_step_leaves_one_good_log() -> None:
         assert where == B
         assert_whole(log)
     assert set(places) == {A, B}
+
+
+def test_a_log_that_was_moved_before_a_crash_is_not_reported_as_lost() -> None:
+    """Else the last in-sync replica could not lead, for as long as the checkpoint files are kept as they are."""
+    scene = Replacement()
+    scene.run()
+    scene.a.purge_deleted(NOW_MS)
+    disk = scene.disk.killed()[0]  # the checkpoint files of A still name the log
+    directories = opened(disk)
+    assert the_log(directories)[0] == B
+    assert not report_at_start(directories).suspects
+
+
+def test_a_log_that_was_created_again_elsewhere_is_lost_until_it_has_what_was_committed() -> None:
+    scene = Replacement()
+    scene.disk.remove_tree(A / "web-0")
+    scene.b.delete_future_log(WEB)
+    disk = scene.disk.killed()[0]
+    directories = opened(disk)
+    assert report_at_start(directories).suspects == {WEB}
+    log = directories.opened[1].create_log(WEB, TOPIC_ID, CONFIG)
+    for number, value in enumerate(RECORDS):
+        assert report_at_start(opened(disk.killed()[0])).suspects == {WEB}
+        log.append(batch(value, producer_id=9, epoch=0, sequence=number), leader_epoch=1, now_ms=NOW_MS)
+        log.flush()
+
+    assert not report_at_start(opened(disk.killed()[0])).suspects
 
 
 def test_a_copy_that_lacks_records_does_not_replace_the_log() -> None:
