@@ -118,6 +118,7 @@ assert not loaded, loaded
 
 LATER = {  # what a broker alone imports after its start, or never
     "argparse",
+    "cramjam",
     "email",
     "encodings.idna",
     "importlib.metadata",
