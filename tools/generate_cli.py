@@ -7,13 +7,14 @@ written by hand.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = "docs/cli.md"
-# described once, at the top of the page
-COMMON = {"brokers", "profile", "timeout", "help"}
+# described once, at the top of the page; an option of the same name with another meaning is listed with its command
+COMMON = {"brokers", "profile", "timeout"}
 _BLOCK = re.compile(r"(<!-- generated: ([a-z -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -46,17 +47,22 @@ def _part(name: str) -> str:
         case "format":
             return _fenced(record_formatter.HELP)
         case "common options":
-            return _fenced(_options(_command("topic", "describe"), only=COMMON - {"help"}))
+            return _fenced("\n".join(_common_options()))
         case noun:
             return "".join(_fenced(text) for text in _commands(noun))
 
 
 def _commands(noun: str) -> list[str]:
-    command = _command(noun)
-    names = list(getattr(command, "commands", {}))
-    if not names:
-        return [_shown(command, f"ottla {noun}")]
-    return [_shown(command.commands[name], f"ottla {noun} {name}") for name in names]
+    return list(_described(_command(noun), f"ottla {noun}"))
+
+
+def _described(command: Any, path: str) -> Iterator[str]:
+    """Describe a command, or those of a group, which may be groups again."""
+    below = getattr(command, "commands", {})
+    if not below:
+        yield _shown(command, path)
+    for name, each in below.items():
+        yield from _described(each, f"{path} {name}")
 
 
 def _shown(command: Any, path: str) -> str:
@@ -64,20 +70,26 @@ def _shown(command: Any, path: str) -> str:
     context = _context(command, path)
     usage = " ".join(piece for piece in command.collect_usage_pieces(context) if piece != "[OPTIONS]")
     summary = (command.help or "").split("\n\n")[0].replace("\n", " ").strip()
-    options = _options(command, leave_out=COMMON)
-    return f"{path} {usage}".rstrip() + f"\n    {summary}" + (f"\n{options}" if options else "")
+    common = _common_options()
+    options = "".join(f"\n{line}" for line in _options(command) if line not in common)
+    return f"{path} {usage}".rstrip() + f"\n    {summary}{options}"
 
 
-def _options(command: Any, *, only: set[str] | None = None, leave_out: set[str] | None = None) -> str:
+def _common_options() -> list[str]:
+    return _options(_command("topic", "describe"), only=COMMON)
+
+
+def _options(command: Any, *, only: set[str] | None = None) -> list[str]:
+    """A line for each option of a command but `--help`."""
     context = _context(command, "")
-    records = []
+    lines = []
     for param in command.params:
-        if param.name in (leave_out or set()) or (only is not None and param.name not in only):
+        if param.name == "help" or (only is not None and param.name not in only):
             continue
         record = param.get_help_record(context)
         if record is not None and record[0].startswith("-"):
-            records.append((record[0], " ".join(record[1].split())))
-    return "\n".join(f"    {names:<32}  {text}" for names, text in records)
+            lines.append(f"    {record[0]:<32}  {' '.join(record[1].split())}")
+    return lines
 
 
 def _context(command: Any, path: str) -> Any:

@@ -37,6 +37,14 @@ def test_the_generated_parts_of_the_cli_page_match_the_commands() -> None:
     assert set(COMMANDS) <= generator.nouns(page)
 
 
+def test_the_cli_page_lists_an_option_whose_name_has_another_meaning_elsewhere_and_the_commands_of_a_group() -> None:
+    generator = _generator()
+    assert "-n, --brokers N " in generator.render("<!-- generated: up -->\n<!-- end -->")
+    cluster = generator.render("<!-- generated: cluster -->\n<!-- end -->")
+    assert "ottla cluster reassign plan" in cluster
+    assert "--brokers HOST:PORT" not in cluster
+
+
 def test_every_exit_code_has_a_meaning_and_its_number_never_changes() -> None:
     assert set(EXIT_CODE_MEANINGS) == set(ExitCode)
     assert {code.name: int(code) for code in ExitCode} == {
