@@ -27,10 +27,10 @@ All invalid settings are reported together, each with its source. Unknown names 
 unknown name on the command line is an error. A duration or a size may have a
 unit: `log.retention.hours=7d`, `log.segment.bytes=512MiB`. `ottla server --check`
 validates everything and starts nothing. *Live* settings change without a restart, by
-`ottla config set` or any Kafka client's AlterConfigs. A topic overrides what the column *Meaning* says it can.
+`ottla config set` or any Kafka client's AlterConfigs. A topic overrides what the column *Meaning* says it can
+([topic settings](topic-settings.md)).
 
-The environment variable `OTTLA_LOG_LEVEL` sets the log level of the server on standard error (`INFO`, `WARNING`,
-`DEBUG`).
+The log level is no setting: it is the environment variable `OTTLA_LOG_LEVEL` ([operating](operating.md#logs)).
 
 """
 
@@ -118,14 +118,15 @@ def versions(api: Api) -> str:
 
 
 def body(api: Api) -> str:
-    """The head's paragraphs as Markdown: its headings bold, the table of versions kept in shape."""
-    lines = []
+    """The head's paragraphs as Markdown: its headings bold, the versions a list."""
+    lines, heading = [], ""
     for line in head(api).splitlines()[1:]:
         if line.startswith("Step "):
             break
         if line and not line.startswith(" "):
+            heading = line
             lines += [f"**{line}**", ""]
-        elif line.startswith("  v"):
+        elif heading == "Versions" and line.startswith("  v"):
             lines.append("- " + line.strip())
         else:
             lines.append(line.strip())

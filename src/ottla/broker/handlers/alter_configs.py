@@ -2,7 +2,7 @@
 
 What it does
   Replaces all settings of each entity by those given: what is not named goes back to its default. Topics, this broker,
-  all brokers, groups and client-metrics subscriptions; one entity's failure fails no neighbour.
+  all brokers, groups and client-metrics subscriptions; an error of one entity does not affect the others.
 
 What it does not do
   Change settings that need a restart: they are refused, as in Kafka. Change loggers: IncrementalAlterConfigs does.

@@ -5,7 +5,7 @@ What it does
   part of the target assignment.
 
 What it does not do
-  authorized_operations says all operations of a group: there are no ACLs yet.
+  authorized_operations lists all operations of a group: there are no ACLs yet.
 
 Versions
   v1   whether a member uses the classic or the new protocol (KIP-1099)

@@ -2,7 +2,7 @@
 
 What it does
   Raises a topic's number of partitions to the total asked for, with the brokers of each new one where they are given.
-  One topic's failure fails no neighbour; the answer comes when the new partitions can be written to.
+  An error of one topic does not affect the others. The answer comes when the new partitions can be written to.
 
 What it does not do
   Lower the number: Kafka cannot either.

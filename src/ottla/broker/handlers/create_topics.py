@@ -1,9 +1,10 @@
 """CreateTopics (key 19), versions 2 to 7.
 
 What it does
-  Creates each topic with the partitions, replicas, assignment and settings asked for, or says why not; one topic's
-  failure fails no neighbour. Those that can be are created in one commit, and the answer comes when they can be written
-  to. -1 partitions or replicas mean the broker's defaults. `validate_only` checks everything and creates nothing.
+  Creates each topic with the partitions, replicas, assignment and settings asked for, or returns the
+  error; an error of one topic does not affect the others. All valid ones are created in one commit, and the answer
+  comes when they can be written to. -1 partitions or replicas mean the broker's defaults. `validate_only` checks
+  everything and creates nothing.
 
 What it does not do
   Ask a create-topic policy: there is no plug-in for one.

@@ -2,7 +2,7 @@
 
 What it does
   Deletes topics by name or by id, records and settings included, unless `delete.topic.enable` is false. The answer
-  comes when the topic is out of the cluster's picture and its directories are renamed; the files go a little later.
+  comes when the snapshot has no such topic and its directories are renamed; the files are removed a little later.
 
 What it does not do
   Protect internal topics: as in Kafka only the client tools do.

@@ -4,7 +4,7 @@ What it does
   Describes groups: state, protocol, members and, while the group is stable, their metadata and assignments.
 
 What it does not do
-  authorized_operations says all operations of a group: there are no ACLs yet.
+  authorized_operations lists all operations of a group: there are no ACLs yet.
 
 Versions
   v3   authorized operations (KIP-430)

@@ -2,7 +2,7 @@
 
 What it does
   For each log directory: its path, the bytes of its disk and of what is free, and the size of each replica asked for
-  (all of them, if none are named). A replica on its way to the directory (AlterReplicaLogDirs) is marked as future,
+  (all of them, if none are named). A replica that moves to the directory (AlterReplicaLogDirs) is marked as future,
   with the offsets that are still to be copied. A directory that is offline has KAFKA_STORAGE_ERROR and nothing else.
 
 What it does not do

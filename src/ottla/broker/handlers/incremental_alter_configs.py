@@ -3,7 +3,7 @@
 What it does
   Sets, deletes, appends to and takes from single settings of topics, of this broker, of all brokers, of groups and of
   client-metrics subscriptions, and sets the level of loggers (until the broker stops). All changes of one entity happen
-  or none of them; one entity's failure fails no neighbour. Changes of a broker's settings take effect at once.
+  or none of them; an error of one entity does not affect the others. Changes of a broker's settings apply at once.
 
 What it does not do
   Change settings that need a restart: they are refused, as in Kafka.

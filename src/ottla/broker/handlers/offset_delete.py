@@ -1,8 +1,8 @@
 """OffsetDelete (key 47), version 0.
 
 What it does
-  Forgets a group's offsets in given partitions. While the group has members only those of topics that none of them
-  subscribes to (KIP-496).
+  Deletes a group's committed offsets in given partitions. While the group has members only those of topics that none
+  of them subscribes to (KIP-496).
 
 What it does not do
   Nothing is left out.

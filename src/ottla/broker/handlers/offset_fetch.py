@@ -1,8 +1,8 @@
 """OffsetFetch (key 9), versions 1 to 10.
 
 What it does
-  Says how far a group has read, partition by partition: -1 where nothing was committed, and everywhere for a group that
-  is not known. A null list of topics (v2 and newer) asks for all. From v8 many groups at once.
+  Returns the committed offsets of a group, partition by partition: -1 where nothing was committed, and everywhere for
+  an unknown group. A null list of topics (v2 and newer) asks for all. From v8 many groups at once.
 
 What it does not do
   Nothing is left out.

@@ -1,8 +1,9 @@
 """OffsetForLeaderEpoch (key 23), versions 2 to 4.
 
 What it does
-  Says where an epoch ended in this leader's log: the largest epoch not above the one asked for, and its end offset
-  (KIP-279). A reader whose own end of that epoch is higher must cut its log, or has lost records to see.
+  Returns the end of an epoch in this leader's log: the largest epoch not above the requested one, and its end offset
+  (KIP-279). A follower whose own end of that epoch is higher truncates its log to it; a consumer whose position is
+  higher has read records that are lost.
 
 What it does not do
   Nothing is left out.

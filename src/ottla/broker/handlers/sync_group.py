@@ -1,8 +1,8 @@
 """SyncGroup (key 14), versions 0 to 5.
 
 What it does
-  Takes the assignment from the leader and hands each member its own, once it is durable. Members the leader forgot get
-  an empty one.
+  Receives the assignment from the group's leader and returns to each member its own, once it is durable. Members that
+  the leader left out get an empty one.
 
 What it does not do
   Nothing is left out.
