@@ -1,7 +1,7 @@
 """Models the producer state of a log a second time, from Kafka's rules and not from our code.
 
-Plain dictionaries and lists; nothing is fast and nothing is shared with `storage/state/producer_state.py`. Used by the
-property test of producer state and by the crash sweep, which compares it with what recovery has rebuilt.
+Plain dictionaries and lists; nothing is fast and nothing is shared with `storage/state/producer_state_manager.py`. Used by
+the property test of producer state and by the crash tests, which compare it with what recovery has rebuilt.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def inter_broker_listener(config: NetConfig) -> str:
 
 
 def _reachable(host: str) -> str:
-    """Never a name that resolves to an address family we do not listen on (protocol.md, trap 15)."""
+    """Never a name that resolves to an address family we do not listen on (docs/protocol-pitfalls.md, 15)."""
     if not _is_wildcard(host):
         return host
     name = socket.gethostname()

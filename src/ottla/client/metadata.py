@@ -1,4 +1,4 @@
-"""Cluster metadata as immutable values: brokers, topics, partitions, leaders. Built from a Metadata response."""
+"""Holds cluster metadata as immutable values: brokers, topics, partitions, leaders. Built from a Metadata response."""
 
 from __future__ import annotations
 

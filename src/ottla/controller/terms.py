@@ -1,4 +1,4 @@
-"""A term as controller: how a broker becomes controller, and how it writes in its term and in no other.
+"""Runs a term as controller: how a broker becomes controller, and how it writes in its term and in no other.
 
 Every commit checks the node of the controller epoch, and begins only in the store session in which the term began. A
 commit whose outcome is unknown is resolved by reading what it would have written.

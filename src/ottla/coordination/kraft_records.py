@@ -1,4 +1,4 @@
-"""The records of Kafka's own metadata log, `__cluster_metadata`: how a KRaft cluster writes down what it agreed on.
+"""Encodes and decodes the records of `__cluster_metadata`, the metadata log of a KRaft cluster.
 
 A record's value is three unsigned varints (frame version 1, the record's number, its version) and a message in
 Kafka's flexible encoding; the key is null. Decoded are the records that topics, settings and producer ids come from;

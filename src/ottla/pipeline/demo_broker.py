@@ -1,4 +1,4 @@
-"""A broker of the demo's own: a process, on Kafka's usual port if that is free, with its data in the demo's output."""
+"""Runs the demo's own broker: a process, on port 9092 if that is free, with its data in the demo's output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job file of the demo: what `ottla demo` runs is what a person can run again, read and change.
+"""Writes the job file of the demo, which can be run again, read and changed.
 
 The text is written for people first; the demo itself reads it back like any other job file.
 """

@@ -1,4 +1,4 @@
-"""What may go wrong in a job without being a bug, and what to call it at a shell's prompt.
+"""Names the errors of a job that are no bugs, as the command line reports them.
 
 The libraries that only some of these come from are not imported for it: an error is known by its class's name.
 """

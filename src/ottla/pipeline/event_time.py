@@ -1,4 +1,4 @@
-"""When a record's event happened, and which partition its row belongs to: a pure function of the record.
+"""Determines a record's event time and the partition of its row, as a pure function of the record.
 
 The time comes from a field, from a pattern in the value, from the format itself (access logs) or from the record's own
 timestamp. A row is late if its event happened more than the allowed lateness before the record's timestamp: both are in

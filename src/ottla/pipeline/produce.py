@@ -1,4 +1,4 @@
-"""Into a topic: the lines of a file as records, each acknowledgement counted.
+"""Produces the lines of a file to a topic as records, and counts the acknowledgements.
 
 confluent-kafka sends where it is installed, for it is the faster client; Ottla's own otherwise. Both are idempotent and
 wait for all in-sync replicas.

@@ -1,4 +1,4 @@
-"""Progress for people: a bar per stage on a terminal, one line per finished stage anywhere else. All on stderr."""
+"""Shows progress: a bar per stage on a terminal, one line per finished stage anywhere else. All on stderr."""
 
 from __future__ import annotations
 

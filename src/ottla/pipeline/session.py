@@ -1,4 +1,4 @@
-"""A Spark session that starts without questions and keeps its noise in a log file.
+"""Starts a Spark session with all it needs, and keeps its output in a log file.
 
 Spark prints a page before it does anything, and a stack of Java frames when something fails. Here both go to one file,
 whose path is part of the error a person sees.

@@ -1,4 +1,4 @@
-"""How far the job's tables are: by topic and partition, asked of the brokers and counted from the tables' files."""
+"""Shows how far the job's tables are loaded: by topic and partition, from the brokers and from the tables' files."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Quotas: buckets that bound what clients may use. Today the bytes that requests may hold in memory."""
+"""Limits what one client may use: memory for its requests (`budget.py`) and time on the event loop (`slices.py`)."""

@@ -1,1 +1,1 @@
-"""The log on disk: one partition's bytes in Kafka's own files. Synchronous, ignorant of sockets."""
+"""Stores logs on disk: the partitions' bytes in Kafka's own files. Synchronous, without sockets."""

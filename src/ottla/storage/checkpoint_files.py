@@ -1,4 +1,4 @@
-"""The small text files of a log directory, in Kafka's formats.
+"""Reads and writes the small text files of a log directory, in Kafka's formats.
 
     recovery-point-offset-checkpoint   below this all is on the disk: where recovery begins to scan
     log-start-offset-checkpoint        where the log begins, if not at 0 (see `begin_checkpoint`)

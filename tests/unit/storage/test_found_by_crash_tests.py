@@ -1,4 +1,4 @@
-"""Defects that the crash sweep has found, each as the shortest story that shows it."""
+"""Defects that the crash tests have found, each as the shortest sequence that shows it."""
 
 from __future__ import annotations
 

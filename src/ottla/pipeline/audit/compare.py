@@ -1,4 +1,4 @@
-"""Taking the account of one partition: the offsets of its log beside those of its tables' rows.
+"""Compares the offsets of one partition's log with those of its tables' rows.
 
 Exact, and in bounded memory: offsets are compared a stretch at a time, one byte for each. A fault names the offsets it
 concerns. Four explanations are tried before a difference is one: an offset without a record (a control record, an

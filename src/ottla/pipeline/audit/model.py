@@ -1,4 +1,4 @@
-"""The balance sheet: values, and what they add up to. No reading here.
+"""Holds the results of an audit as values, and their sums. Reads nothing.
 
 A line is one bucket of record time in one partition:
 

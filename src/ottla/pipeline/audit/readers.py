@@ -1,4 +1,4 @@
-"""The two sides of the account: a lake table's rows by their offsets, and the log's records.
+"""Reads both sides of an audit: a lake table's rows by their offsets, and the log's records.
 
 A table is asked a stretch of offsets at a time. What each row group of its files holds is read once, from the files'
 ends; a stretch then opens only the row groups that can hold it, and of those only four narrow columns.

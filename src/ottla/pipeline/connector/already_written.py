@@ -1,4 +1,4 @@
-"""What earlier attempts of a task have written already, record by record, found in the log itself.
+"""Finds in the log what earlier attempts of a task have written already, record by record.
 
 Counted by what the records hold, so that it does not matter in which order the task gives its rows this time: Spark
 promises the same rows to a repeated task, but after a shuffle not their order.

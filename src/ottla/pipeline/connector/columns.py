@@ -1,4 +1,4 @@
-"""The columns of a record, as Spark's Kafka source has them: name, Arrow's type and Spark's."""
+"""Declares the columns of a record, as Spark's Kafka source has them: name, Arrow's type and Spark's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`format("ottla")` as Spark knows it: options in, readers and writers out. Works on PySpark 4.0 to 4.3, without a jar.
+"""Implements Spark's data source `format("ottla")` for PySpark 4.0 to 4.3, without a jar.
 
 Spark pickles the class by its name: wherever this package is installed, on driver and executors alike, it is found.
 """

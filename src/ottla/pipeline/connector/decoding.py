@@ -1,4 +1,4 @@
-"""Batches of the log to Arrow: whole answers at a time, no object per record, and only the columns that are wanted.
+"""Decodes batches to Arrow: a whole response at a time, no object per record, and only the requested columns.
 
 The positions of keys and values come from the compiled loop (`records/record_columns.py`) as numbers; over the same
 memory those numbers are an Arrow array of pieces, of which Arrow gathers the wanted ones. Rows come out as Spark's

@@ -1,4 +1,4 @@
-"""What became of the offsets of a range: each is counted once, under one reason.
+"""Counts the offsets of a range by what became of them: each once, under one reason.
 
 Offsets of a partition are given out without gaps, and a reader must be able to say of each that it saw no record for
 why there is none. Nothing is inferred from a count that is too small: control batches and aborted transactions are

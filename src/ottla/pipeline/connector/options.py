@@ -1,4 +1,4 @@
-"""The options of `format("ottla")`, named as those of Spark's own Kafka source and sink.
+"""Parses the options of `format("ottla")`, named as those of Spark's own Kafka source and sink.
 
 Read once, on the driver, into values that travel to the tasks. A name that means nothing, two that contradict each
 other, or a value that is none, is an error that names the option: an option without effect would be found out about in

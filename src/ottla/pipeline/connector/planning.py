@@ -1,4 +1,4 @@
-"""From offsets to tasks, and from what is there to one trigger's worth. Pure.
+"""Plans the tasks for ranges of offsets, and the offsets of one trigger. Pure.
 
 A batch reads `start` to `end` of each partition; `minPartitions` and `maxRecordsPerPartition` cut ranges into pieces
 that are read in parallel. A stream's trigger takes at most `maxOffsetsPerTrigger` offsets, shared out over the

@@ -1,4 +1,4 @@
-"""A DataFrame's rows as records: which columns a sink takes, and each Arrow batch of them as records to send."""
+"""Converts a DataFrame's rows to records: checks the columns of a sink, and converts each Arrow batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sink: rows of a batch or of a stream's micro-batches become records, each once.
+"""Writes rows of a batch, or of a stream's micro-batches, as records, each once.
 
 What is promised (docs/spark.md says it to users): a row of a micro-batch is in its topic exactly once, whatever dies
 and is repeated, as long as a repeated task brings the same rows, in any order. Rows become visible as they are

@@ -1,4 +1,4 @@
-"""The options of a sink, read and checked once on the driver."""
+"""Parses and checks the options of a sink, once on the driver."""
 
 from __future__ import annotations
 

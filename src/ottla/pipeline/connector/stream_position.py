@@ -1,4 +1,4 @@
-"""A stream's position as Spark keeps it in its checkpoint: offsets, and the id of each topic they belong to.
+"""Encodes a stream's position for Spark's checkpoint: offsets, and the id of each topic they belong to.
 
     {"version": 1, "offsets": {"web": {"0": 512, "1": 498}}, "topics": {"web": "Y3J1bWItdG9waWMtaWQ"}}
 

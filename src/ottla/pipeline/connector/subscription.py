@@ -1,4 +1,4 @@
-"""Which topics and partitions a source reads: by names, by a pattern, or by partitions given one by one."""
+"""Selects the topics and partitions that a source reads: by names, by a pattern, or by single partitions."""
 
 from __future__ import annotations
 

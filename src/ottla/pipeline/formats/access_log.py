@@ -1,4 +1,4 @@
-"""Web access logs in common and combined format: from a column of lines to columns of fields.
+"""Parses web access logs in common and combined format: from a column of lines to columns of fields.
 
 Whole columns go through Arrow's compiled functions; Python sees no single line. A line that cannot be read keeps its
 place with a reason, so that the caller can put it aside with its offset: nothing is dropped without a trace.

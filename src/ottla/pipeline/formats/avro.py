@@ -1,4 +1,4 @@
-"""Avro records: with the header of a schema registry (a zero byte and the schema's id), or of one schema in a file.
+"""Decodes Avro records: with a schema registry's header (a zero byte and the schema's id), or of one schema in a file.
 
 Each record is decoded with the schema it was written with, and the rows of a batch are gathered by schema; a reader's
 schema is not needed, for the table takes new and wider fields as it does from any format. What a union of several types

@@ -1,4 +1,4 @@
-"""Lines of separated values, one row per record: each column a text unless the load's `columns` say more.
+"""Parses lines of separated values, one row per record: each column is text unless the load's `columns` declare a type.
 
 A batch goes through Arrow's compiled reader as one text. Records that could run into the next one (a line break inside,
 an odd number of quotes) are read alone, by Python's reader; a quoted line break is then part of its field.

@@ -1,4 +1,4 @@
-"""JSON objects, one per record: fields become columns, nested objects structs, arrays lists.
+"""Parses JSON objects, one per record: fields become columns, nested objects structs, arrays lists.
 
 A batch goes through Arrow's compiled reader as one text. It may not let one record's text run into the next one's, so
 every value must begin with `{` and end with `}`: then between two values the reader stands outside of any object or

@@ -1,8 +1,8 @@
-"""What a record's value may look like, as a port: a column of values in, columns of fields out, batch by batch.
+"""Declares the port of record formats: from a column of values to columns of fields, batch by batch.
 
 A format never raises over a record. What it cannot read keeps its place, with a reason in place of its fields, so that
-the caller can put it aside with its offset: nothing is dropped without a trace. Formats are values that travel to the
-tasks; adding one is a module here and a line in `known.py`.
+the caller can put it aside with its offset: nothing is dropped without a trace. Formats are values that are sent to the
+tasks; a new one is a module here, a name in `record_format.py` and a case in `job_file/load_section.py`.
 """
 
 from __future__ import annotations

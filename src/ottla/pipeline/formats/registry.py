@@ -1,4 +1,4 @@
-"""A schema registry (Confluent's, and those that speak its REST API), asked once per schema and process.
+"""Reads schemas from a schema registry (Confluent's REST API), each once per process.
 
 Only what reading needs: a schema by its id, and the schemas it refers to by subject and version. That a schema is not
 there is an answer; that the registry is not there is an error, for then nothing can be said about any record.

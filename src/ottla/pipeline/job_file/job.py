@@ -1,4 +1,4 @@
-"""All sections of a job file, and the job they make. A stage that comes adds its section here, in a line."""
+"""Lists the sections of a job file, and builds a job from them. A new stage adds its section here."""
 
 from __future__ import annotations
 

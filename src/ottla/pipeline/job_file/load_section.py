@@ -1,4 +1,4 @@
-"""`[[load]]`: topics to tables, as a job file and the command line say it."""
+"""Declares the section `[[load]]` of a job file, and the same options of the command line: topics to tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the brokers can say about a job: whether they answer, and have what it loads."""
+"""Checks a job with the brokers: whether they answer, and have the topics that it loads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a job file: its text to typed values by the declared sections, and every mistake with its line.
+"""Reads a job file: its text to typed values by the declared sections, and every mistake with its line.
 
 Reading does not stop at the first mistake: all of them are reported together.
 """

@@ -1,4 +1,4 @@
-"""`[report]` and `[audit]`, as a job file says them."""
+"""Declares the sections `[report]` and `[audit]` of a job file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job file may say, as data: sections of keys with their types, defaults and meaning.
+"""Declares what a job file may contain: sections of keys with their types, defaults and meaning.
 
 A stage of the pipeline declares its section once; reading, checking (with lines and suggestions), the commented example
 and the page in the guide come from it. `check` of a section sees its typed values and says what contradicts what.

@@ -1,4 +1,4 @@
-"""`[[stream]]`: aggregates by windows of event time, as a job file says them."""
+"""Declares the section `[[stream]]` of a job file: aggregates by windows of event time."""
 
 from __future__ import annotations
 

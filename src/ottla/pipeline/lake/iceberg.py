@@ -1,4 +1,4 @@
-"""Iceberg tables on a file system, through `pyiceberg`: the catalogue is an SQLite file below the lake's root.
+"""Implements Iceberg tables on a file system, through `pyiceberg`: the catalogue is a SQLite file in the lake's root.
 
 A partition's position is in the properties of the snapshot that brought its rows (`ottla.positions`, all positions of
 the table as JSON); a snapshot of another writer, which has none, is skipped. A commit names the

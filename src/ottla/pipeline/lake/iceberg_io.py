@@ -1,4 +1,4 @@
-"""Iceberg's metadata made durable as it is written, so that the catalogue never names what a power cut would take.
+"""Makes Iceberg's metadata durable as it is written, so that the catalogue never names what a power cut would take.
 
 `pyiceberg` finds this class by its name (`py-io-impl`) and demands its base class.
 """

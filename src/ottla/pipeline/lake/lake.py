@@ -1,4 +1,4 @@
-"""Where the tables of a lake are: one directory, each table a directory in it."""
+"""Finds the tables of a lake: one directory, each table a directory in it."""
 
 from __future__ import annotations
 

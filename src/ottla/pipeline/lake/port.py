@@ -1,4 +1,4 @@
-"""What the pipeline asks of a table format: a table that remembers, in the commit of the rows, how far it is loaded.
+"""Declares the port of a table format: a table whose commits contain the rows and the position of the load.
 
 The rule of this file: a commit for offsets `first` to `end` of a partition is possible only where the table's last
 commit of that partition ended at `first`, and that check belongs to the same compare-and-swap as the commit itself: it

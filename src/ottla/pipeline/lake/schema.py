@@ -1,4 +1,4 @@
-"""How a table's columns may change, and how rows are made to fit them.
+"""Decides how a table's columns may change, and converts rows to them.
 
 - A field that is new becomes a new column at the end, in the order of first appearance; missing fields are null. Every
   field is nullable.

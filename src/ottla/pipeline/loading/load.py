@@ -1,4 +1,4 @@
-"""Loads as people ask for them: topics by name or pattern, each to its table, once or again and again.
+"""Runs loads: topics by name or pattern, each to its table, once or repeatedly.
 
 One-shot and continuous are the same code: a round brings every topic to where its log ended when the round began, in as
 many commits as that takes, and a continuous load waits and begins another round.

@@ -1,4 +1,4 @@
-"""Planning: from what the log and the table hold to ranges, and from ranges to the work of each task. Pure."""
+"""Plans a load: from the offsets of log and table to ranges, and from ranges to the work of each task. Pure."""
 
 from __future__ import annotations
 

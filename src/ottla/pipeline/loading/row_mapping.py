@@ -1,4 +1,4 @@
-"""From records to the rows of a table and of its quarantine: a batch at a time, whole columns, no wall clock.
+"""Maps records to the rows of a table and of its quarantine: a batch at a time, whole columns, no wall clock.
 
 `RowMapper` keeps what it has learnt about the table's columns, batch after batch: new fields make it grow, wider values
 widen it (`lake/schema.py`). A table's columns are, in this order: the record's coordinates, the event time and what

@@ -1,4 +1,4 @@
-"""Spark for loads: a session that runs already, or one that is started when the first share needs it."""
+"""Provides Spark for loads: a running session, or one that is started when the first share needs it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Reports: one HTML file from a job's tables."""
+"""Renders reports: one HTML file from a job's tables."""

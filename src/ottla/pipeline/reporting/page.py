@@ -1,4 +1,4 @@
-"""The page: one HTML file that needs nothing else, readable on a phone, on a screen and on paper.
+"""Renders the page: one HTML file without external resources, for a phone, a screen and paper.
 
 It asks for nothing from outside and runs nothing; its own policy forbids both.
 """

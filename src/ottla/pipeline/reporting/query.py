@@ -1,4 +1,4 @@
-"""Asking a job's tables: each section of a report is a query of Spark's SQL over views with the tables' names."""
+"""Queries a job's tables: each section of a report is a query of Spark's SQL over views with the tables' names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows to what a chart draws: places along x, and for each a value of every series.
+"""Converts rows to what a chart draws: places along x, and for each a value of every series.
 
 Time is never skipped: a step without a row is a place without a value. Where there would be more places than a phone
 has room for, neighbours are taken together.

@@ -1,4 +1,4 @@
-"""What a report is made of, as values, and how values look to people. No HTML here."""
+"""Holds the parts of a report as values, and formats values for people. No HTML here."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The stages of a job: load, stream, compact, audit and report."""
+"""Runs the stages of a job: load, stream, compact, audit and report."""

@@ -1,1 +1,1 @@
-"""Aggregates by windows of event time, kept up as a table is loaded."""
+"""Aggregates by windows of event time, updated as a table is loaded."""

@@ -1,4 +1,4 @@
-"""Rows to windows: DataFrame to DataFrame, no reading or writing here. Batch, stream and tests use the same code.
+"""Aggregates rows to windows: DataFrame to DataFrame, without input or output. Batch, stream and tests use it.
 
 A result has one row per window and combination of the dimensions: `window_start`, `window_end`, the dimensions, the
 measures. Rows without an event time belong to no window. What a window's row says depends on the rows in that window

@@ -1,4 +1,4 @@
-"""What a person may have written wrong about a stream. No Spark here: the shell's prompt knows these without it."""
+"""Names the mistakes in the definition of a stream. Imports no Spark, so that the command line can catch them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job file may ask of the rows in a window: `count`, `distinct(client)`, `sum(bytes) if status < 400`.
+"""Parses the measures of a window: `count`, `distinct(client)`, `sum(bytes) if status < 400`.
 
 A measure is a word, in brackets what it is about (an expression of Spark's SQL), for two of them a number, and
 optionally a condition. All are exact: a quantile is one of the values there were, not an estimate, so that the same

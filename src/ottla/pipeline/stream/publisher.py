@@ -1,4 +1,4 @@
-"""Rows of results as records of a compacted topic, for any consumer: the last value of a key is the row as it is."""
+"""Publishes rows of results to a compacted topic: the last value of a key is the row as it is."""
 
 from __future__ import annotations
 

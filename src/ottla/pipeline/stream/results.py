@@ -1,4 +1,4 @@
-"""The table of results: whole windows replaced, together with how far the source was taken into account.
+"""Stores results: replaces whole windows of a table, in one commit with the position in the source.
 
 One commit removes the rows of the windows that were recomputed, adds the new ones, and moves the versions
 `<topic>/<partition>` (the next offset of the source to take into account) from where they were read to where they are

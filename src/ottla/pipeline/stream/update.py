@@ -1,4 +1,4 @@
-"""Keeping a table of windows up to date with the table its rows come from.
+"""Updates a table of windows from the table that its rows come from.
 
 1. *what is new*: the rows between the offsets the results took into account and the source table's positions;
 2. *which windows they touch*, and 3. those windows recomputed from all their rows, by the code a batch would use;

@@ -1,1 +1,1 @@
-"""Log compaction (Kafka's `LogCleaner`)."""
+"""Compacts logs (Kafka's `LogCleaner`)."""

@@ -1,4 +1,4 @@
-"""What becomes of one batch in a cleaning: it stays byte for byte, it is rewritten with fewer records, or it goes.
+"""Decides what compaction does with one batch: keep it byte for byte, rewrite it with fewer records, or remove it.
 
 Kafka's rules (`MemoryRecords.filterTo`, `Cleaner`): offsets never change, and neither do a batch's base and last
 offset, so that its sequence numbers are kept with its last one. Where a tombstone, or a marker that nothing is left

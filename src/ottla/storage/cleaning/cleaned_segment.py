@@ -1,4 +1,4 @@
-"""Writing the segment that takes the place of a group: log, indexes, aborted transactions, all under another name."""
+"""Writes the segment that replaces a group: log, indexes, aborted transactions, under temporary names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What compaction must know of transactions while it walks a log: what was aborted, which markers still have data.
+"""Tracks transactions while compaction reads a log: which were aborted, which markers still have data.
 
 An ABORT marker stays until all batches of its transaction are gone, and so does its line in the index: a reader must go
 on to pass over what is left. A COMMIT marker stays as long as data of its transaction was met before it. What may go is

@@ -1,4 +1,4 @@
-"""One pass over one log: the map of keys, then each group of segments rewritten. The heavy part of compaction.
+"""Compacts one log in one pass: builds the map of keys, then rewrites each group of segments. The heavy part.
 
 Runs in a process of its own (`worker.py`), and in tests on a simulated disk. It reads sealed segments and writes files
 of its own names; the log itself changes only where the broker swaps those in (`cleaning_pass.py`), group by group.

@@ -1,4 +1,4 @@
-"""Settings of the cleaner as a whole; what a topic may override is in `storage/config.py`."""
+"""Declares the settings of the cleaner as a whole; what a topic may override is in `storage/config.py`."""
 
 from __future__ import annotations
 

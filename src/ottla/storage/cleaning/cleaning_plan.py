@@ -1,4 +1,4 @@
-"""What one pass over one log shall do, and what came of it: values that go to the worker process and back.
+"""Declares the plan of one pass over one log, and its result: values that go to the worker process and back.
 
 Both ways as JSON: a plan has no open files and no object of the broker's, only numbers and names.
 """

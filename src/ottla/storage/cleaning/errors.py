@@ -1,4 +1,4 @@
-"""How a cleaning can end without a result."""
+"""Declares how a cleaning can end without a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which log is compacted next, and how far it may be: decisions only.
+"""Chooses the log that is compacted next, and the offset up to which: decisions only.
 
 Never cleaned: the active segment, what is at or after the first unstable offset or the high watermark, and segments
 with a record younger than `min.compaction.lag.ms`. A log's dirty ratio is the share of bytes after the last cleaning;

@@ -1,4 +1,4 @@
-"""The latest offset of each key, in bounded memory: 24 bytes a key, whatever the keys' length.
+"""Maps each key to its latest offset, in bounded memory: 24 bytes a key, whatever the keys' length.
 
 A key is known by a digest of 16 bytes. The digest is keyed with a secret of the process, so that no client can make two
 keys that collide; by chance it does not happen. The table begins small and doubles; while it does, the smaller one is

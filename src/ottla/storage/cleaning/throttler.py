@@ -1,4 +1,4 @@
-"""Holding reads and writes to a rate (`log.cleaner.io.max.bytes.per.second`)."""
+"""Limits the rate of reads and writes (`log.cleaner.io.max.bytes.per.second`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process that compaction works in: away from the broker's loop and its interpreter lock, and with less priority.
+"""Runs compaction in a process of its own: outside the broker's loop and interpreter lock, and with less priority.
 
     python -m ottla.storage.cleaning.worker
 

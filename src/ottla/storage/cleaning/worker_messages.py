@@ -1,4 +1,4 @@
-"""The messages between the broker and its cleaning worker: JSON objects, each after its length in four bytes.
+"""Encodes the messages between the broker and its cleaning worker: JSON objects, each after its length in four bytes.
 
     broker -> worker    {"clean": plan}                begin a pass
                         {"next": {}}                   the group was swapped in: go on

@@ -1,1 +1,1 @@
-"""Log directories: lock, identity, checkpoints, and the logs in them (Kafka's `LogManager`)."""
+"""Manages log directories: lock, identity, checkpoints, and the logs in them (Kafka's `LogManager`)."""

@@ -1,4 +1,4 @@
-"""What a crash in the middle of a swap leaves, finished or dropped at the next start.
+"""Completes or removes at the start what a crash in the middle of a swap has left.
 
     .cleaned    being written: dropped, the old segments are all there
     .swap       whole and synced, and its `.log` renamed last: from then on it counts. What it covers is deleted, if it

@@ -1,1 +1,1 @@
-"""The log of one partition: segments, appends, reads, truncation, retention and flushes."""
+"""Implements the log of one partition: segments, appends, reads, truncation, retention and flushes."""

@@ -1,4 +1,4 @@
-"""Settings of the scrubber (storage/scrubbing/scrubber.py)."""
+"""Declares the settings of the scrubber (storage/scrubbing/scrubber.py)."""
 
 from __future__ import annotations
 

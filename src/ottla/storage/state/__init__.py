@@ -1,1 +1,1 @@
-"""State derived from the batches of a log and its files: indexes, leader epochs, producers, transactions."""
+"""Keeps state derived from a log's batches: indexes, leader epochs, producers, transactions."""

@@ -141,7 +141,7 @@ def test_log_append_time_stamps_every_record_with_the_arrival() -> None:
 
 
 class TestIdempotence:
-    """The table at the head of storage/state/producer_state.py, line by line."""
+    """The table at the head of storage/state/producer_state_manager.py, line by line."""
 
     def send(self, log: PartitionLog, sequence: int, *, epoch: int = 0, count: int = 1, pid: int = 4) -> AppendInfo:
         return put(log, batch(*[b"v"] * count, producer_id=pid, epoch=epoch, sequence=sequence))
