@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from ottla.broker.config import SECTIONS
 from ottla.broker.registry import APIS, INTER_BROKER_APIS, Api
+from ottla.core.settings import settings_of
 from ottla.wire.apis import API_INFO
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,6 +67,18 @@ def test_each_handler_of_the_registry_can_be_imported_and_its_versions_are_known
     assert callable(api.handler())
     info = API_INFO[api.key]
     assert info.min_version <= api.min_version <= api.max_version <= info.max_version
+
+
+def test_every_setting_is_read_or_says_why_it_has_no_effect() -> None:
+    read = {name for path in SOURCES for name in re.findall(r"\.(\w+)", path.read_text(encoding="utf-8"))}
+    unread = {
+        spec.key: bool(spec.no_effect)
+        for _, section in SECTIONS.values()
+        for name, spec in settings_of(section).items()
+        if name not in read
+    }
+    assert "num.recovery.threads.per.data.dir" in unread
+    assert not [key for key, says_so in unread.items() if not says_so]
 
 
 def test_every_page_a_document_links_to_is_there() -> None:

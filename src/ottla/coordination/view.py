@@ -1,7 +1,7 @@
 """Keeps an immutable snapshot of the cluster's metadata, built from the store and replaced atomically.
 
 Request handlers read `cluster.current` and never wait for the store. A snapshot never changes; a newer one shares the
-parts that are equal. `cluster_builder` builds it from the changes that a watch of the store delivers.
+parts that are equal. `view_builder.py` builds it from the changes that a watch of the store delivers.
 """
 
 from __future__ import annotations

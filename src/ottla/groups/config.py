@@ -129,11 +129,11 @@ class GroupConfig:
     )  # fmt: skip
     share_min_session_timeout_ms: int = setting(
         "group.share.min.session.timeout.ms", default=45_000, kind=Type.INT, unit="milliseconds", at_least=1,
-        doc="Shortest session timeout that a share group's own settings may have.",
+        doc="Shortest session timeout that a share group's own settings may have.", no_effect="it is 45000",
     )  # fmt: skip
     share_max_session_timeout_ms: int = setting(
         "group.share.max.session.timeout.ms", default=60_000, kind=Type.INT, unit="milliseconds", at_least=1,
-        doc="Longest session timeout that a share group's own settings may have.",
+        doc="Longest session timeout that a share group's own settings may have.", no_effect="it is 60000",
     )  # fmt: skip
     share_heartbeat_interval_ms: int = setting(
         "group.share.heartbeat.interval.ms", default=5_000, kind=Type.INT, unit="milliseconds", at_least=1,
@@ -141,11 +141,11 @@ class GroupConfig:
     )  # fmt: skip
     share_min_heartbeat_interval_ms: int = setting(
         "group.share.min.heartbeat.interval.ms", default=5_000, kind=Type.INT, unit="milliseconds", at_least=1,
-        doc="Shortest heartbeat interval that a share group's own settings may have.",
+        doc="Shortest heartbeat interval that a share group's own settings may have.", no_effect="it is 5000",
     )  # fmt: skip
     share_max_heartbeat_interval_ms: int = setting(
         "group.share.max.heartbeat.interval.ms", default=15_000, kind=Type.INT, unit="milliseconds", at_least=1,
-        doc="Longest heartbeat interval that a share group's own settings may have.",
+        doc="Longest heartbeat interval that a share group's own settings may have.", no_effect="it is 15000",
     )  # fmt: skip
     share_assignment_interval_ms: int = setting(
         "group.share.assignment.interval.ms", default=1_000, kind=Type.INT, unit="milliseconds", at_least=0,

@@ -44,11 +44,11 @@ class NetConfig:
     )  # fmt: skip
     send_buffer_bytes: int = setting(
         "socket.send.buffer.bytes", default=-1, kind=Type.INT, unit="bytes", at_least=-1,
-        doc="Size of the kernel's send buffer per connection; -1 means the kernel's default.",
+        doc="Size of the kernel's send buffer per connection.", no_effect="the kernel's default is used",
     )  # fmt: skip
     receive_buffer_bytes: int = setting(
         "socket.receive.buffer.bytes", default=-1, kind=Type.INT, unit="bytes", at_least=-1,
-        doc="Size of the kernel's receive buffer per connection; -1 means the kernel's default.",
+        doc="Size of the kernel's receive buffer per connection.", no_effect="the kernel's default is used",
     )  # fmt: skip
     backlog: int = setting(
         "socket.listen.backlog.size", default=511, kind=Type.INT, at_least=1,

@@ -1,4 +1,4 @@
-"""Walking a segment's batches by their headers; `segment_recovery.py` is the walk that checks every byte.
+"""Reads a segment's batches by their headers; a recovery, which checks every byte, uses `batch_scan.py`.
 
 Header walks read small stretches, since bodies are skipped. A walk ends at the first thing that is not a whole batch: a
 torn or zeroed tail is the end of the log, never an error.

@@ -200,6 +200,7 @@ class LogConfig:
     initial_task_delay_ms: int = setting(
         "log.initial.task.delay.ms", default=30 * SECOND_MS, kind=Type.LONG, unit="ms", at_least=0,
         doc="Delay of the first background tasks after the start.",
+        no_effect="each task first runs after its own interval",
     )  # fmt: skip
     recovery_point_checkpoint_interval_ms: int = setting(
         "log.flush.offset.checkpoint.interval.ms", default=MINUTE_MS, kind=Type.INT, unit="ms", at_least=0,
@@ -208,11 +209,12 @@ class LogConfig:
     start_offset_checkpoint_interval_ms: int = setting(
         "log.flush.start.offset.checkpoint.interval.ms", default=MINUTE_MS, kind=Type.INT, unit="ms", at_least=0,
         doc="Interval between checkpoints of the log start offsets (moved by DeleteRecords).",
+        no_effect="they are written with the recovery points, and before DeleteRecords is answered",
     )  # fmt: skip
     recovery_threads: int = setting(
         "num.recovery.threads.per.data.dir", default=2, kind=Type.INT, unit="threads", at_least=1,
-        doc="Taken for compatibility; logs are recovered one after another: two threads of a Python process took as "
-            "long for two logs as one did.",
+        doc="Threads that recover logs at the start.",
+        no_effect="logs are recovered one after another; two threads of a Python process took as long for two logs",
     )  # fmt: skip
 
     # What follows from the above, worked out once because each batch asks for it.
