@@ -1,4 +1,4 @@
-"""The numbers of Kafka's protocol for what can go wrong, and which of them a retry may help.
+"""Lists the error codes of Kafka's protocol, and which of them are retriable.
 
 Numbers and names are those of Kafka's protocol guide (section "Error Codes"). A test holds them equal to kio's.
 """

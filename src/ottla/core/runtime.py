@@ -1,4 +1,4 @@
-"""Ports to randomness and threads: what a process takes from its operating system besides files, time and sockets.
+"""Declares the ports to randomness and threads: what a process takes from its system besides files, time and sockets.
 
 `SystemRuntime` is the one of production. A simulation sets another one in the context of each simulated process, so
 that one seed decides all ids and no thread runs. Code uses the functions of this module and never `uuid.uuid4`,

@@ -1,4 +1,4 @@
-"""A budget of bytes shared by all connections: requests larger than a connection's own small buffer draw from it.
+"""Bounds the bytes of all connections together: requests larger than a connection's own small buffer draw from it.
 
 Kafka has the same bound but leaves it off (`queued.max.request.bytes=-1`); here it is on, so that no number of large
 requests can take the machine's memory. Who finds it spent waits, and the wait goes back to the client's socket.

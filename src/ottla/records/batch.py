@@ -1,4 +1,4 @@
-"""A record batch (v2), seen in place: its header is read and stamped in the buffer, and no record is decoded.
+"""Reads and stamps the header of a record batch (v2) in place, in the buffer; no record is decoded.
 
 Part of a batch's journey: storage reads the header that a client sent and stamps offsets into it, replication and
 clients walk many batches in one buffer. The layout, all integers big-endian:

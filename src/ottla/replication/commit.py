@@ -1,4 +1,4 @@
-"""Group commit: one fsync for everything that is pending, without a timer.
+"""Commits in groups: one fsync for everything that is pending, without a timer.
 
 A round takes everything that was appended until it begins. It begins at the end of the loop's turn, so that requests
 that arrived together share it, and with it one fsync per log. Where the round runs depends on the disk:

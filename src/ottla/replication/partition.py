@@ -1,4 +1,4 @@
-"""One replica of a partition: as the leader of a term, as a follower, or without a leader.
+"""Holds one replica of a partition: as the leader of a term, as a follower, or without a leader.
 
     log start <= high watermark <= durable end <= log end
 

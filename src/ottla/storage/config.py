@@ -1,4 +1,4 @@
-"""Settings of the log: the broker's defaults, and what a topic may override.
+"""Declares the settings of the log: the broker's defaults, and what a topic may override.
 
 Names, defaults and limits are Apache Kafka 4.3's, of `LogConfig` for topics and of the `log.*` settings for the broker;
 `durability` is Ottla's own (docs/decisions: a record counts only once it is on the disk). Each field of `LogConfig`

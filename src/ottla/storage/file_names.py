@@ -1,4 +1,4 @@
-"""Names of the files in a partition's directory, as in Kafka: 20 digits of an offset and a suffix."""
+"""Names the files in a partition's directory, as in Kafka: 20 digits of an offset and a suffix."""
 
 from __future__ import annotations
 

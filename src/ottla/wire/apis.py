@@ -1,4 +1,4 @@
-"""Every API of Kafka's protocol: its key, its name, the versions we know, and from which of them it is flexible.
+"""Lists every API of Kafka's protocol: its key, its name, the known versions, and from which of them it is flexible.
 
 "Flexible" (KIP-482) means compact lengths and tagged fields in the body, request header v2 and response header v1.
 Known is not served: which versions this broker answers is the table in `broker/registry.py`. A test holds this table

@@ -1,4 +1,4 @@
-"""Bytes to shapes and back, for every API and version: the one door to `wire/messages`.
+"""Decodes and encodes the messages (`wire/messages`) of every API and version.
 
 The shape of an API is imported, and the plan for a version made, when the first message of that API and version comes:
 a broker pays only for what its clients speak. Produce requests and Fetch answers have faster twins in `wire/hot/`.

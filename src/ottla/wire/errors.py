@@ -1,4 +1,4 @@
-"""Errors of messages on the wire."""
+"""Defines the errors of messages on the wire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Request and response headers: what stands before every body.
+"""Reads and writes the headers of requests and responses.
 
 Request header v1 (KIP-13) is key, version, correlation id and a nullable client id with an int16 length; v2 (KIP-482)
 adds a section of tagged fields, and *keeps* the client id's int16 length. The response header is the correlation id

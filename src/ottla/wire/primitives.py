@@ -1,4 +1,4 @@
-"""Kafka's primitive types as functions: `read(data, at) -> (value, next_at)` and `write(out, value)`.
+"""Reads and writes Kafka's primitive types: `read(data, at) -> (value, next_at)` and `write(out, value)`.
 
 Lengths are checked against the bytes that are left before anything is sliced or allocated. Readers raise
 MalformedRequest, IndexError or struct.error on bad bytes; the caller (`wire/plan.py`) makes one error of these.

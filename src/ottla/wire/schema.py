@@ -1,4 +1,4 @@
-"""How a shape's fields travel: the declaration that the generated messages carry, and nothing else.
+"""Declares how the fields of a shape are encoded. The generated messages carry these declarations.
 
 A shape is the union of all versions of a message; its `WIRE` says for each field which versions have it and how it is
 put into bytes. `wire/plan.py` turns this into a reader and a writer for one version.

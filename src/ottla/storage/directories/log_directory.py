@@ -1,4 +1,4 @@
-"""One log directory: its lock, its identity, and every partition's log in it.
+"""Manages one log directory: its lock, its identity, and every partition's log in it.
 
     with LogDirectory.open(...)   takes .lock, checks meta.properties, takes away the clean marker, loads all logs
     create_log / delete_log       as the controller decides

@@ -1,4 +1,4 @@
-"""All log directories of a broker: which can be used, where a partition is, where a new one goes.
+"""Manages all log directories of a broker: which can be used, where a partition is, where a new one is created.
 
 A directory that cannot be used at the start, or fails later, is offline until a restart; the others go on. A partition
 of an offline directory is not rebuilt elsewhere: it would be empty. A new partition goes where the fewest are, as in

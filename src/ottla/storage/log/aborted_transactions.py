@@ -1,4 +1,4 @@
-"""Which transactions were aborted in one segment: its `.txnindex`, if that can be right, otherwise what the log says.
+"""Finds the aborted transactions of one segment: in its `.txnindex` if that can be right, otherwise in the log.
 
 With an entry too few a reader of committed records gets records that never were; so before the index of an old segment
 is first believed it is compared with its checksum, where there is one that counts, and each entry with its marker.

@@ -1,4 +1,4 @@
-"""The result of an append and where its records came from, as in Kafka's `LogAppendInfo` and `AppendOrigin`."""
+"""Declares the result of an append and the origin of its records, as Kafka's `LogAppendInfo` and `AppendOrigin`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files on their way out: renamed at once, removed later.
+"""Deletes files in two steps: renames them at once, removes them later.
 
 A reader may hold a stretch of a deleted segment that the kernel is still sending; its descriptor stays open until the
 delay (`file.delete.delay.ms`) is over. What a crash leaves is found by its suffix and removed at the next start.

@@ -1,4 +1,4 @@
-"""The log of one partition: batches in segments, each at its offset. One writer; readers get regions of files.
+"""Stores the log of one partition: batches in segments, each at its offset. One writer; readers get regions of files.
 
 A batch comes from `replication/partition.py` without an offset and leaves as a `FileRegion` to
 `broker/handlers/fetch.py`. In between, `append` validates its header, stamps its offsets in place in the caller's

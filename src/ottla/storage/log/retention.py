@@ -1,4 +1,4 @@
-"""When a segment is closed, and which segments may go: decisions only, no file is changed here."""
+"""Decides when a segment is closed, and which segments are deleted. Changes no file."""
 
 from __future__ import annotations
 

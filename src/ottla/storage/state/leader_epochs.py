@@ -1,4 +1,4 @@
-"""Which leader epoch began at which offset: what truncation is decided by (KIP-101, KIP-279, KIP-320).
+"""Keeps the start offset of each leader epoch, by which truncation is decided (KIP-101, KIP-279, KIP-320).
 
 The file is Kafka's `leader-epoch-checkpoint`: version 0, the number of entries, then `epoch start_offset` a line. It is
 a cache of what the batches themselves say; recovery reads it as far as it goes and adds what the scan found.
