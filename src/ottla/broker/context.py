@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from ottla.broker.refused_batches import RefusedBatches
 from ottla.core.clock import Clock
 from ottla.quotas.slices import LoopSlices
 
@@ -29,8 +30,8 @@ class Services:
 
     __slots__ = (
         "clock", "cluster", "config", "controller", "controller_channel", "coordinators", "delayed_operations",
-        "fetch_sessions", "has_own_store", "node_id", "nodes", "producer_ids", "record_validation", "replica_sessions",
-        "replicas", "slices", "stopping",
+        "fetch_sessions", "has_own_store", "node_id", "nodes", "producer_ids", "record_validation", "refused_batches",
+        "replica_sessions", "replicas", "slices", "stopping",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +67,7 @@ class Services:
         self.record_validation = record_validation
         self.delayed_operations = delayed_operations
         self.has_own_store = has_own_store  # no other broker can join: an internal topic may have fewer replicas
+        self.refused_batches = RefusedBatches(clock)
         self.replica_sessions: ReplicaSessions | None = None  # since the first fetch of a follower
         self.slices = LoopSlices() if slices is None else slices
         self.stopping = asyncio.Event()

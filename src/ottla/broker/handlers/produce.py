@@ -389,9 +389,17 @@ class DelayedProduce(DelayedOperation):
         guard = None
         if self._verification is not None:
             guard = self._verification.guards.get(partition.topic_partition)
-        appended = partition.append_as_leader(
-            records, acks=acks, now_ms=now_ms, validated_for=validated, header=header, guard=guard
-        )
+        refused = self._services.refused_batches
+        if refused.batches and refused.refuses(partition, records):
+            raise NotLeaderOrFollower("A batch before this one was refused: send it again first")
+        try:
+            appended = partition.append_as_leader(
+                records, acks=acks, now_ms=now_ms, validated_for=validated, header=header, guard=guard
+            )
+        except KafkaError as error:
+            if error.retriable:
+                refused.note(partition, records)
+            raise
         part.base_offset = appended.first_offset
         part.log_append_time_ms = appended.append_time_ms
         part.log_start_offset = appended.log_start_offset
