@@ -10,6 +10,7 @@ import pytest
 
 from ottla.local_cluster import zookeeper_jars
 from ottla.local_cluster.zookeeper_jars import LOCK, VERSION, _keep_locked
+from ottla.pipeline import jars
 from ottla.pipeline.jars import JarsNotFound
 
 
@@ -35,3 +36,11 @@ def test_a_jar_with_another_digest_is_refused_and_a_missing_one_named(
     (tmp_path / "netty.jar").write_bytes(b"not needed")
     _keep_locked(tmp_path, "Maven")
     assert [path.name for path in tmp_path.iterdir()] == ["zookeeper.jar"]
+
+
+def test_without_maven_and_pyspark_the_error_names_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jars, "find_spec", lambda _: None)
+    monkeypatch.setenv("PATH", "")
+
+    with pytest.raises(JarsNotFound, match=r"install Maven, or run pip install 'ottla\[pipeline\]'"):
+        zookeeper_jars.zookeeper_jars({"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}, lambda _: None)
