@@ -113,6 +113,11 @@ class FetchedPartition(SyncListener):
         self.is_repeated = False  # it is named again: the leader sends what follows a position once
         self.is_stopped = False  # until the snapshot has a newer state
 
+    @property
+    def may_be_fetched(self) -> bool:
+        """Return whether it is not in its back-off, waits for no truncation, and was not fenced."""
+        return self.backoff is None and not self.is_paused and not self.is_stopped
+
     def end_backoff(self) -> None:
         """It may be fetched now."""
         if self.backoff is not None:
@@ -383,8 +388,7 @@ class ReplicaFetcher(FetchListener):
             partition = each.partition
             if partition.is_throttled and (wait_s := self._context.follower_quota.wait_s(now_s)):
                 self._put_off(each, min(wait_s, THROTTLE_CHECK_S))
-            is_paused = each.is_stopped or each.is_paused or each.backoff is not None
-            position = None if is_paused else partition.next_fetch()
+            position = partition.next_fetch() if each.may_be_fetched else None
             if position == each.sent and not each.is_repeated:
                 continue
             each.is_repeated = False
@@ -469,9 +473,13 @@ class ReplicaFetcher(FetchListener):
     def _take(
         self, each: FetchedPartition, data: FetchedData, out_of_range: dict[FetchedPartition, FetchPosition | None]
     ) -> None:
-        """Process the answer for one partition, unless its position has changed since the request."""
+        """Process the answer for one partition, unless its position has changed since the request, or was refused.
+
+        After a divergence or an error a later request may be answered with the leader's high watermark alone. It does
+        not count before the position was compared with the leader's log: the log here may have to be truncated.
+        """
         partition = each.partition
-        if partition.next_fetch() != each.sent:
+        if not each.may_be_fetched or partition.next_fetch() != each.sent:
             each.is_repeated = True  # it may come back to the position whose answer is dropped
             return
         try:

@@ -15,6 +15,7 @@ import pytest
 
 from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.core.error_codes import ErrorCode
+from ottla.core.ids import TopicPartition
 from ottla.core.slices import SLICE_WORK
 from ottla.replication.fetcher import NAMES_MAX, PARTITION_BACKOFF_MIN_S
 from ottla.replication.isr_changes import IsrChange, Outcome
@@ -24,9 +25,15 @@ from ottla.storage.config import LogConfig
 from ottla.testing.sim_disk import SimDisk
 from ottla.testing.sim_executor import SimExecutor
 from ottla.testing.sim_loop import simulate
-from ottla.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from ottla.wire.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 from tests.support.replicas import TOPIC_ID
-from tests.support.storage import StillClock, open_directories
+from tests.support.storage import StillClock, batch, open_directories
 from tests.unit.replication.test_fetcher import Leader, LeaderConnection
 
 PARTITIONS = 1_100
@@ -137,6 +144,47 @@ def test_a_refused_partition_is_named_again_although_its_leader_has_sent_a_high_
 
     caplog.set_level(logging.INFO)
     with_replicas(scenario, leader=1)
+
+
+def test_a_diverging_replica_ignores_the_high_watermark_of_a_later_answer_until_it_is_truncated() -> None:
+    """The answer does not compare its log with the leader's: records that it has to remove would count as replicated."""
+    diverging = range(NAMES_MAX, 2 * NAMES_MAX)  # each is truncated in a turn of its own, the last one long after
+
+    class LeaderOfTheNextTerm(Peer):
+        async def answer(self, request: FetchRequest, named: asyncio.Event) -> FetchResponse:
+            response = await super().answer(request, named)
+            if request.session_epoch == 1:
+                data = [
+                    PartitionData(partition_index=index, diverging_epoch=EpochEndOffset(epoch=0, end_offset=0))
+                    for index in diverging
+                ]
+            elif request.session_epoch == 2:
+                data = [PartitionData(partition_index=diverging[-1], high_watermark=2, log_start_offset=0)]
+            else:
+                return response
+            response.responses = [FetchableTopicResponse(topic_id=TOPIC_ID, partitions=data)]
+            return response
+
+    async def scenario(replicas: Replicas, clock: StillClock) -> None:
+        partition = replicas.partitions[TopicPartition("t", diverging[-1])]
+        partition.append_as_leader(batch(b"not", b"replicated"), acks=1, now_ms=clock.wall_ms())
+        await asyncio.sleep(0.1)
+        before = replicas._view.topics["t"].partitions
+        after = [replace(each, leader=1, leader_epoch=1, partition_epoch=1) for each in before]
+        waiting = replicas.follow(view_of(before), view_of(after))
+        assert waiting is not None
+        await waiting
+        assert partition.durable_end == 2
+        peer = LeaderOfTheNextTerm()
+        replicas.start_replication(peer.connect, peer)
+        await asyncio.sleep(1)
+        assert partition.high_watermark == 0
+        assert partition.log.end_offset == 0
+        assert partition.next_fetch() is not None, "the replica follows its leader"
+        named = [each.partition for request in peer.requests for topic in request.topics for each in topic.partitions]
+        assert named.count(diverging[-1]) == 2
+
+    with_replicas(scenario, leader=2)
 
 
 def test_the_in_sync_replicas_of_many_partitions_are_checked_in_slices() -> None:
