@@ -159,6 +159,8 @@ class Controller:
     async def close(self) -> None:
         """Stop reacting. The session's end, which is the store's matter, says goodbye."""
         self._takes_part = False
+        if self._term is not None and not self._term.is_followed.is_set():
+            self._resign()  # nothing is decided in it any more
         tasks = [*self._tasks, *(each for each in (self._reacting, self._changing) if each is not None)]
         for task in tasks:
             task.cancel()
@@ -272,6 +274,7 @@ class Controller:
         if self._term is not None:
             log.info("no longer controller", extra={"node_id": self._node_id, "controller_epoch": self._term.epoch})
             self._is_stale = True  # there may be no other
+            self._term.is_followed.set()
         self._term = None
         self._wake()
 
@@ -355,6 +358,7 @@ class Controller:
     async def _take_over(self, term: Term) -> None:
         """Begin a term: find what happened without a controller, and act on it."""
         await self._cluster.sync()
+        term.is_followed.set()
         node = await self._store.get(layout.HANDLED_BROKERS)
         try:
             self._noted = layout.decode_handled_brokers(node.value) if node else None
@@ -595,13 +599,15 @@ class Controller:
     async def _change(self, events: Sequence[Event], *, validate_only: bool = False) -> list[Outcome | KafkaError]:
         """Decide each event on the result of the previous ones and write all decisions; one call at a time.
 
-        A call belongs to the term in which it is made. After a conflicting write the events whose decisions were not
-        all committed are decided again. A call that has begun is completed also if its caller is cancelled, whose
+        A call belongs to the term in which it is made, and waits until the snapshot has all from before the term: a
+        refusal does not fail as a write does. After a conflict the events whose decisions were not all committed are
+        decided again. A call that has begun is completed also if its caller is cancelled, whose
         client may be gone: nothing is written by halves.
         """
         term = self._term
         if term is None:
             raise NotController
+        await term.is_followed.wait()
         await self._one_at_a_time.acquire()
         work = self._decide_and_write(term, events, validate_only=validate_only)
         change = self._changing = asyncio.get_running_loop().create_task(work, name="change of the cluster")

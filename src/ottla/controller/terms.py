@@ -6,6 +6,7 @@ commit whose outcome is unknown is resolved by reading what it would have writte
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
@@ -40,6 +41,7 @@ class Term:
     version: int  # of the epoch's node: the fencing token
     session: int  # the ordinal of the store session
     index: PartitionIndex = field(default_factory=PartitionIndex)
+    is_followed: asyncio.Event = field(default_factory=asyncio.Event)  # the snapshot has all from before, or it is over
     has_taken_over: bool = False  # acted on all that happened before the term
 
 
