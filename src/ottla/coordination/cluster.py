@@ -64,11 +64,12 @@ class Cluster:
     async def follow(self) -> None:
         """Apply the changes of other brokers until the session ends. Run as a task after each `load`.
 
-        After an unexpected error the whole cluster is read again.
+        It follows one watch: what the next `load` begins is another task's. After an unexpected error the whole cluster
+        is read again.
         """
+        watch = self._watch
+        assert watch is not None, "load comes first"
         while True:
-            watch = self._watch
-            assert watch is not None, "load comes first"
             try:
                 if not await watch.wait():
                     return
@@ -79,7 +80,7 @@ class Cluster:
                 if watch is not self._watch or watch.is_over:
                     return  # another session: it is followed by another task
                 watch.end()
-                await self._watch_all()
+                watch = await self._watch_all()
 
     async def sync(self) -> ClusterView:
         """Return a snapshot with everything that was committed before the call. Raises `SessionLost`."""

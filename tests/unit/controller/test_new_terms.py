@@ -12,7 +12,7 @@ from ottla.coordination import layout, membership
 from ottla.coordination.embedded import EmbeddedMetadataStore
 from ottla.core import errors
 from tests.unit.controller.test_controller import Node, run
-from tests.unit.controller.test_terms import cluster_of
+from tests.unit.controller.test_terms import cluster_of, stop
 
 
 async def until_active(node: Node) -> None:
@@ -95,3 +95,23 @@ def test_a_change_that_waits_for_the_snapshot_ends_with_the_term(*, is_stopped: 
         await nodes[2].stop()
 
     run(scenario)
+
+
+def test_after_a_session_that_was_lost_while_a_snapshot_was_applied_one_task_follows_the_cluster(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        nodes = await cluster_of(EmbeddedMetadataStore(), 1, 2)
+        before = nodes[2].cluster.current.brokers[2].epoch
+        async with nodes[2].cluster._updating:
+            await nodes[1].controller.create_topic("t")
+            await asyncio.sleep(0.01)
+            await nodes[2].store.expire()
+            await nodes[1].until(lambda view: 2 in view.brokers and view.brokers[2].epoch != before)
+        for name in ("u", "v"):
+            await nodes[1].controller.create_topic(name)
+            await nodes[2].until(lambda view, name=name: name in view.topics)  # type: ignore[misc]
+        await stop(nodes)
+
+    run(scenario)
+    assert "unexpected" not in caplog.text
