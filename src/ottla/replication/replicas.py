@@ -32,6 +32,7 @@ from ottla.core.ids import NO_TOPIC_ID, TopicPartition, is_damaged_copy
 from ottla.quotas.slices import LoopSlices
 from ottla.replication.commit import Flushable, GroupCommit
 from ottla.replication.config import ReplicationConfig
+from ottla.replication.directory_checkpoints import DirectoryCheckpoints
 from ottla.replication.isr_changes import AlterPartitionSender
 from ottla.replication.last_run import LastRun
 from ottla.replication.partition import ANY_EPOCH, Partition
@@ -112,6 +113,7 @@ class Replicas:
         self._loop = asyncio.get_running_loop()
         self._retry: asyncio.TimerHandle | None = None
         self._commits: dict[LogDirectory, GroupCommit] = {}
+        self._checkpoints: dict[LogDirectory, DirectoryCheckpoints] = {}
         for directory in directories.opened:
             self._commits[directory] = self._group_commit(directory, make_executor)
             directory.health.on_failure = partial(self._pass_failure_to_loop, directory)
@@ -119,10 +121,11 @@ class Replicas:
     def _group_commit(self, directory: LogDirectory, make_executor: MakeExecutor) -> GroupCommit:
         health, post = directory.health, self._loop.call_soon_threadsafe
         executor = make_executor(f"truncation {health.name}", post)
+        checkpoints = self._checkpoints[directory] = DirectoryCheckpoints(partial(self._begin_checkpoint, directory))
         return GroupCommit(
             health, executor=make_executor(f"group-commit {health.name}", post), clock=self._clock,
             check_present=directory.lock.check_linked, on_missing=self._log_is_missing,
-            truncations=Truncations(partial(self._begin_checkpoint, directory), health, executor),
+            truncations=Truncations(checkpoints, health, executor),
         )  # fmt: skip
 
     async def _begin_checkpoint(self, directory: LogDirectory) -> CheckpointJob:
@@ -413,18 +416,14 @@ class Replicas:
             return None
 
     async def note_log_starts(self, topic_partitions: Collection[TopicPartition]) -> dict[TopicPartition, StorageError]:
-        """Return once the log starts of these would survive a power cut; what could not be noted, and why.
-
-        Written in a thread. A checkpoint that a newer one has overtaken is written again.
-        """
+        """Return once the log starts of these would survive a power cut; what could not be noted, and why."""
         refused: dict[TopicPartition, StorageError] = {}
         for directory in self.directories.online:
             held = [each for each in topic_partitions if each in directory.logs]
             if not held:
                 continue
             try:
-                while not await asyncio.to_thread((await self._begin_checkpoint(directory)).run):
-                    pass
+                await self._checkpoints[directory].write()
             except OSError as error:
                 refused |= dict.fromkeys(held, directory.health.refused("noting where logs start", error))
         return refused

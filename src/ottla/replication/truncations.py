@@ -18,23 +18,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from ottla.core.errors import KafkaError, StorageError
 from ottla.core.executors import Executor
+from ottla.replication.directory_checkpoints import Checkpoint, DirectoryCheckpoints
 from ottla.storage.log.flush import DirectoryHealth
 from ottla.storage.log.truncation import Truncation, TruncationSync
 
 log = logging.getLogger(__name__)
-
-
-class Checkpoint(Protocol):
-    """The checkpoint files of a directory as they shall be (`storage/directories/checkpoint_job.py`)."""
-
-    def run(self) -> bool:
-        """Write them, in any thread; return False if a newer checkpoint does, now or later. Raises OSError."""
-        ...
 
 
 class Truncated(Protocol):
@@ -88,10 +81,8 @@ class _Syncing:
 class Truncations:
     """The truncations of one log directory."""
 
-    def __init__(
-        self, begin_checkpoint: Callable[[], Awaitable[Checkpoint]], health: DirectoryHealth, executor: Executor
-    ) -> None:
-        self._begin_checkpoint = begin_checkpoint
+    def __init__(self, checkpoints: DirectoryCheckpoints, health: DirectoryHealth, executor: Executor) -> None:
+        self._checkpoints = checkpoints
         self._health, self._executor = health, executor
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[Truncated, Truncation] = {}
@@ -182,17 +173,20 @@ class Truncations:
 
     async def _checkpoint(self) -> StorageError | None:
         """Write the checkpoint files; return the error where the disk refuses. Raises what is unexpected."""
-        while True:
-            if self._health.failure is not None:
-                return StorageError(self._health.failure)
-            checkpoint = await self._begin_checkpoint()
-            done: asyncio.Future[None] = self._loop.create_future()
-            checkpointing = _Checkpointing(checkpoint, done)
-            self._executor.submit(checkpointing)
-            await done
-            if isinstance(checkpointing.error, OSError):
-                return self._health.refused("checkpoint", checkpointing.error)
-            if checkpointing.error is not None:
-                raise checkpointing.error
-            if checkpointing.is_written:  # otherwise a newer one was begun, which may not be written yet
-                return None
+        try:
+            await self._checkpoints.write(self._write)
+        except StorageError as offline:
+            return offline
+        except OSError as error:
+            return self._health.refused("checkpoint", error)
+        return None
+
+    async def _write(self, checkpoint: Checkpoint) -> bool:
+        self._health.check()
+        done: asyncio.Future[None] = self._loop.create_future()
+        checkpointing = _Checkpointing(checkpoint, done)
+        self._executor.submit(checkpointing)
+        await done
+        if checkpointing.error is not None:
+            raise checkpointing.error
+        return checkpointing.is_written

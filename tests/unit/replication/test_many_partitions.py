@@ -236,3 +236,17 @@ def test_the_next_states_of_many_replicas_are_applied_several_in_a_slice() -> No
         assert len(steps) <= 2 * PARTITIONS * APPLY_WORK // SLICE_WORK
 
     with_replicas(scenario, leader=1)
+
+
+def test_checkpoints_that_are_wanted_at_the_same_time_do_not_overtake_each_other() -> None:
+    async def scenario(replicas: Replicas, clock: StillClock) -> None:
+        wanted, noting = [TopicPartition("t", 0)], []
+        (directory,) = replicas.directories.online
+        before = directory._newest_checkpoint[0]
+        for _ in range(3):
+            noting.append(asyncio.ensure_future(replicas.note_log_starts(wanted)))
+            await asyncio.sleep(0)
+        await asyncio.wait_for(asyncio.gather(*noting), 60)
+        assert directory._newest_checkpoint[0] - before == 2, "those that come during the first one share another"
+
+    with_replicas(scenario, leader=2)

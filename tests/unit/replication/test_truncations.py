@@ -16,6 +16,7 @@ from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, Topi
 from ottla.core.errors import NotLeaderOrFollower, StorageError
 from ottla.core.executors import Executor
 from ottla.core.ids import TopicPartition
+from ottla.replication.directory_checkpoints import DirectoryCheckpoints
 from ottla.replication.follower_state import FetchState
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
@@ -398,7 +399,9 @@ def test_an_unexpected_error_in_the_thread_leaves_no_partition_waiting() -> None
             return BrokenCheckpoint()
 
         partition, executor = Ending(), SimExecutor(lambda job: SYNC_S)
-        truncations = Truncations(begin_checkpoint, DirectoryHealth("d", now=lambda: 0.0), executor)
+        truncations = Truncations(
+            DirectoryCheckpoints(begin_checkpoint), DirectoryHealth("d", now=lambda: 0.0), executor
+        )
         truncations.add(partition, (None for _ in range(1)))
         await asyncio.sleep(1)
         assert [type(error) for error in partition.errors] == [RuntimeError]
