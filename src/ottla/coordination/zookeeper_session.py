@@ -97,6 +97,7 @@ class ZooKeeperSession:
         self._touched: set[str] = set()  # ephemeral nodes that may have changed
         self._refreshed = ""  # the one of them that is being read
         self._is_checked = True  # whether the feed was compared with its directory since the connection was opened
+        self._check_due_s = asyncio.get_running_loop().time() + CHECK_INTERVAL_S  # by then again, however many commits
         self._wake = asyncio.Event()
         self._progress = asyncio.Event()  # replaced at each step of `_follow`, and when the status changes
 
@@ -367,17 +368,17 @@ class ZooKeeperSession:
                 await asyncio.sleep(RETRY_S)
                 continue
             self._moved()
-            try:
-                async with asyncio.timeout(CHECK_INTERVAL_S):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(self._check_due_s):
                     await self._wake.wait()
-            except TimeoutError:
+            if asyncio.get_running_loop().time() >= self._check_due_s:
                 self._is_checked = False
 
     async def _catch_up(self) -> None:
         """Apply new commits and the ends of ephemeral nodes. Raises `_Gap` and Disconnected."""
         if not self._is_checked:
             await self._check_feed()
-            self._is_checked = True
+            self._is_checked, self._check_due_s = True, asyncio.get_running_loop().time() + CHECK_INTERVAL_S
         while self._touched:
             path = self._refreshed = min(self._touched)
             self._touched.discard(path)  # it may be touched again while it is read

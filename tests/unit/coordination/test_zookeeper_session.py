@@ -8,8 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from ottla.coordination import layout
 from ottla.coordination.commit_feed import FEED
-from ottla.coordination.store import Create, Node, NodeExists, Op, SessionStatus
+from ottla.coordination.store import Create, Delete, Node, NodeExists, Op, SessionStatus
 from ottla.coordination.zookeeper_connection import Found, ZooKeeperConnection
 from ottla.coordination.zookeeper_session import ZooKeeperSession
 
@@ -23,6 +24,7 @@ class MemoryConnection:
         self.values = {"/": b""}
         self.failures: list[Exception] = []
         self._created: dict[str, int] = {}
+        self._deleted = 0
         self._watches: dict[str, list[Callable[[], None]]] = {}
 
     async def open(self, timeout_s: float) -> None:
@@ -40,10 +42,15 @@ class MemoryConnection:
     async def commit(self, ops: Sequence[Op]) -> list[str | int | None]:
         answers: list[str | int | None] = []
         for op in ops:
-            assert isinstance(op, Create), "the test creates only"
             path = op.path
+            if isinstance(op, Delete):
+                del self.values[path]
+                self._deleted += 1
+                answers.append(None)
+                continue
+            assert isinstance(op, Create), "the test creates and deletes only"
             if op.sequential:
-                path = f"{path}{len(self._children(FEED)):010d}"
+                path = f"{path}{len(self._children(FEED)) + self._deleted:010d}"
             if path in self.values:
                 raise NodeExists(path)
             self.values[path] = op.value
@@ -76,7 +83,37 @@ class MemoryConnection:
         if path not in self.values:
             return None
         below, created = len(self._children(path)), self._created.get(path, 0)
-        return Found(self.values[path], 0, created, created, 0, below, below, 0)
+        changes = below + 2 * self._deleted if path == FEED else below  # all that is deleted was in the feed
+        owner = self.session_id if path == layout.CONTROLLER else 0
+        return Found(self.values[path], 0, created, created, owner, below, changes, 0)
+
+
+async def opened(connection: MemoryConnection, on_changes: Callable[[int, Mapping[str, Node | None]], None]) -> Any:
+    """Open a session."""
+
+    def connect(_on_status: Callable[[SessionStatus], None]) -> ZooKeeperConnection:
+        return cast("ZooKeeperConnection", cast("Any", connection))
+
+    session = ZooKeeperSession(connect, on_changes=on_changes, on_status=lambda _status: None)
+    await session.open(1)
+    return session
+
+
+def test_the_feed_is_trimmed_although_commits_never_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        connection = MemoryConnection()
+        session = await opened(connection, lambda _number, _changes: None)
+        await session.commit([Create("/controller", b"", ephemeral=True)])
+        for number in range(100):
+            await session.commit([Create(f"/node-{number}")])
+            await asyncio.sleep(0.002)
+        await session.close()
+        assert len(await connection.children(FEED)) < 80
+        assert len(session.nodes) == 101
+
+    for name, value in {"CHECK_INTERVAL_S": 0.02, "TRIM_ABOVE": 10, "_TRIM_OPS": 5}.items():
+        monkeypatch.setattr(f"ottla.coordination.zookeeper_session.{name}", value)
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("failures", [1, 3])
@@ -91,11 +128,7 @@ def test_a_session_is_followed_after_an_unexpected_error(
             seen.update(changes)
             changed.set()
 
-        def connect(_on_status: Callable[[SessionStatus], None]) -> ZooKeeperConnection:
-            return cast("ZooKeeperConnection", cast("Any", connection))
-
-        session = ZooKeeperSession(connect, on_changes=note, on_status=lambda _status: None)
-        await session.open(1)
+        session = await opened(connection, note)
         await asyncio.sleep(0.01)  # it waits for the next commit
         connection.failures += [RuntimeError("a defect")] * failures
         await session.commit([Create("/after", b"x")])
