@@ -105,7 +105,7 @@ class ReplicaSession:
 
     __slots__ = (
         "_by_partition", "_end_watcher", "_watermark_watcher", "broker_epoch", "by_id", "connection_id", "epoch",
-        "moved", "news", "node_id", "partitions", "session_id", "waiting",
+        "held_back", "moved", "news", "node_id", "partitions", "session_id", "waiting",
     )  # fmt: skip
 
     def __init__(self, session_id: int, *, node_id: int, broker_epoch: int, by_id: bool, connection_id: int) -> None:
@@ -116,6 +116,7 @@ class ReplicaSession:
         self.epoch = INITIAL_EPOCH
         self.partitions: dict[PartitionKey, ReplicaPartition] = {}
         self.news: dict[ReplicaPartition, None] = {}  # to be read; the one that has waited longest first
+        self.held_back: dict[ReplicaPartition, None] = {}  # to be read when the rate of throttled replicas allows it
         self.moved: dict[ReplicaPartition, None] = {}  # with another high watermark or log start
         self.waiting: ReplicaFetch | None = None
         self._by_partition: dict[Partition, ReplicaPartition] = {}
@@ -145,6 +146,7 @@ class ReplicaSession:
                 removed = self.partitions.pop((forgotten.topic, forgotten.topic_id, index), None)
                 if removed is not None:
                     self.news.pop(removed, None)
+                    self.held_back.pop(removed, None)
                     self.moved.pop(removed, None)
                     self._release(removed)
 
@@ -171,6 +173,11 @@ class ReplicaSession:
             if self.waiting is not None:
                 self.waiting.wake()
 
+    def release_held_back(self) -> None:
+        """Read the throttled partitions again."""
+        self.news.update(self.held_back)
+        self.held_back = {}
+
     def watermark_moved(self, partition: Partition) -> None:
         """The follower does not know a high watermark or a log start yet."""
         each = self._by_partition.get(partition)
@@ -183,7 +190,7 @@ class ReplicaSession:
         if waiting is not None:
             waiting.complete()
         released = iter(self.partitions.values())
-        self.partitions, self.news, self.moved = {}, {}, {}
+        self.partitions, self.news, self.held_back, self.moved = {}, {}, {}, {}
         self._by_partition = {}  # from now on the watchers find nothing
         self._release_some(released)
 
@@ -315,6 +322,8 @@ class ReplicaFetch(DelayedOperation):
         session, services = self._session, self._services
         left = min(self._request.max_bytes, services.config.server.fetch_bytes_max) - self._bytes
         now_s = services.clock.monotonic()
+        if session.held_back and not services.replicas.context.leader_quota.wait_s(now_s):
+            session.release_held_back()
         if len(session.news) > READS_MAX:
             self._is_due = True
         for each in tuple(itertools.islice(session.news, READS_MAX)):
@@ -353,7 +362,8 @@ class ReplicaFetch(DelayedOperation):
                 return divergence(partition, found)
             if found.region is None:
                 if asked.fetch_offset < partition.log.end_offset:
-                    session.news[each] = None  # there is no space left in this response
+                    # there is no space left in this response; in an empty one it is the throttle
+                    (session.news if self._bytes else session.held_back)[each] = None
                 elif self._is_news(each, partition):
                     session.moved[each] = None
                 return None
@@ -428,7 +438,8 @@ class ReplicaFetch(DelayedOperation):
         self._found, self._bytes = {}, 0
 
     def expire(self) -> None:
-        """Respond with what there is."""
+        """Respond with what there is, also of partitions that may not be throttled any more."""
+        self._session.release_held_back()
         self._read_news()
         self.complete()
 

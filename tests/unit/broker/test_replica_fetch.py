@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -14,6 +15,7 @@ from ottla.broker.context import RequestContext
 from ottla.broker.handlers import fetch as fetch_handler
 from ottla.broker.handlers import produce as produce_handler
 from ottla.broker.replica_fetch import READS_MAX, ReplicaSession
+from ottla.controller.isr import ProposedIsr
 from ottla.coordination import layout, membership
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
@@ -373,6 +375,41 @@ def test_a_response_reads_a_bounded_number_of_partitions(tmp_path: Path, partiti
         follower.fetch()
         await turns()
         assert not follower.session.news
+
+    play(tmp_path, scenario, partitions=partitions)
+
+
+@pytest.mark.parametrize("is_rate_raised", [True, False], ids=["rate raised", "no longer throttled"])
+@pytest.mark.parametrize("partitions", [READS_MAX + 30])
+def test_a_follower_that_is_held_back_in_many_partitions_is_not_answered_again_and_again(
+    tmp_path: Path, partitions: int, *, is_rate_raised: bool
+) -> None:
+    async def scenario(follower: Follower) -> None:
+        services = follower.services
+        topic_id = services.cluster.current.topics["t"].topic_id
+        epoch = services.cluster.current.brokers[LEADER].epoch
+        proposals = [ProposedIsr(topic_id, index, 0, 0, [(LEADER, epoch)]) for index in range(partitions)]
+        await services.controller.alter_partitions(LEADER, epoch, proposals)
+        quota = services.replicas.context.leader_quota
+        quota.configure(10)
+        unthrottled = follower.partition().log.config
+        for index in range(partitions):
+            partition = follower.partition(index)
+            partition.reconfigure(replace(unthrottled, leader_throttled_replicas=("*",)))
+            follower.produce(index, acks=1)
+        await turns()
+        await follower.open_session(dict.fromkeys(range(partitions), 0))
+        await response_of(follower.fetch(max_wait_ms=0))
+        waiting = follower.fetch(max_wait_ms=500)
+        await turns()
+        assert not is_answered(waiting)
+        if is_rate_raised:
+            quota.configure(1 << 40)
+        else:
+            for index in range(partitions):
+                follower.partition(index).reconfigure(unthrottled)
+        response = await response_of(follower.fetch() if is_rate_raised else waiting)
+        assert len([each for each in partitions_of(response).values() if each.records]) == READS_MAX
 
     play(tmp_path, scenario, partitions=partitions)
 
