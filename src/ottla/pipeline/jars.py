@@ -176,8 +176,8 @@ def _by_maven(artifacts: Sequence[Artifact], target: Path) -> str:
 def _by_ivy(artifacts: Sequence[Artifact], target: Path, environment: Mapping[str, str]) -> str:
     if find_spec("pyspark") is None:
         raise JarsNotFound(
-            "Maven (mvn) or the Ivy in PySpark fetches jars, and neither is installed: install Maven, or run "
-            "pip install 'ottla[pipeline]'"
+            "Maven (mvn) or the Ivy in PySpark fetches jars, and neither is installed: install Maven, or the "
+            "pipeline's libraries: pip install '.[pipeline]' in a clone, or 'FILE.whl[pipeline]'"
         )
     ivy = next(installed_spark().jars.glob("ivy-*.jar"), None)
     if ivy is None:

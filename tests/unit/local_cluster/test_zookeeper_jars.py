@@ -42,5 +42,5 @@ def test_without_maven_and_pyspark_the_error_names_both(tmp_path: Path, monkeypa
     monkeypatch.setattr(jars, "find_spec", lambda _: None)
     monkeypatch.setenv("PATH", "")
 
-    with pytest.raises(JarsNotFound, match=r"install Maven, or run pip install 'ottla\[pipeline\]'"):
+    with pytest.raises(JarsNotFound, match=r"install Maven, or the pipeline's libraries: pip install '.\[pipeline\]'"):
         zookeeper_jars.zookeeper_jars({"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}, lambda _: None)
