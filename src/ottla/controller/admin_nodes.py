@@ -52,10 +52,10 @@ class AdminNodes:
         """Begin the moves; return whether all are over."""
         wanted = layout.decode_reassign_partitions(node.value)
         new = {tp: replicas for tp, replicas in wanted.items() if (node.created, tp) not in self._begun}
-        self._begun |= {(node.created, tp) for tp in new}
         todo = [Reassignment(tp, replicas) for tp, replicas in new.items() if not self._has(tp, replicas)]
         if todo:
             _log_refused("reassigned", [each.partition for each in todo], await self._reassign(todo))
+        self._begun |= {(node.created, tp) for tp in new}
         return not any(self._is_moving(tp) for tp in wanted)
 
     def _has(self, tp: TopicPartition, replicas: Sequence[int]) -> bool:

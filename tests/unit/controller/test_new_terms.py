@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Sequence
 
 import pytest
 
@@ -10,6 +12,7 @@ from ottla.controller.isr import AlteredPartition, ProposedIsr
 from ottla.controller.topics import CreatePartitions
 from ottla.coordination import layout, membership
 from ottla.coordination.embedded import EmbeddedMetadataStore
+from ottla.coordination.store import Create, Op
 from ottla.core import errors
 from tests.unit.controller.test_controller import Node, run
 from tests.unit.controller.test_terms import cluster_of, stop
@@ -115,3 +118,28 @@ def test_after_a_session_that_was_lost_while_a_snapshot_was_applied_one_task_fol
 
     run(scenario)
     assert "unexpected" not in caplog.text
+
+
+def test_a_reassignment_of_an_older_tool_that_the_store_refuses_at_first_is_begun_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        nodes = await cluster_of(EmbeddedMetadataStore(), 1, 2)
+        controller, store = nodes[1].controller, nodes[1].store
+        await controller.create_topic("t", assignments=[(0, [1])])
+        original, failures = store.commit, [errors.StorageError("the disk is full")]
+
+        async def refuse_once(ops: Sequence[Op]) -> list[int]:
+            if failures and any(op.path == layout.topic_path("t") for op in ops):
+                raise failures.pop()
+            return await original(ops)
+
+        monkeypatch.setattr(store, "commit", refuse_once)
+        wanted = {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}
+        await nodes[2].store.commit([Create(layout.REASSIGN_PARTITIONS, json.dumps(wanted).encode())])
+        await nodes[1].until(lambda view: view.topics["t"].partitions[0].adding == (2,))
+        assert not failures
+        await stop(nodes)
+
+    monkeypatch.setattr("ottla.controller.controller.RETRY_S", 0.01)
+    run(scenario)
