@@ -201,16 +201,15 @@ class Controller:
         """After a lost session resign, and only then register again in another one."""
         state = self._store.state
         while True:
-            state = await self._store.next_state(state)
-            if state.status is not SessionStatus.LOST:
-                continue
+            while state.status is not SessionStatus.LOST:
+                state = await self._store.next_state(state)
             self._takes_part = False
             self._resign()
             try:
                 await self._renew_session()
             except SessionLost:
                 return  # it was closed
-            state = self._store.state
+            state = self._store.state  # the new one may be lost already
             try:
                 await self._register_again()
                 await self._load_again()

@@ -305,6 +305,29 @@ def test_a_broker_registers_again_whatever_fails_first(monkeypatch: pytest.Monke
     run(scenario)
 
 
+def test_a_broker_registers_again_whose_next_session_is_lost_before_it_looks() -> None:
+    """Else it would wait for the loss that has happened: alive, and not in the cluster, for as long as it runs."""
+
+    class LostAtOnce(Session):
+        """Its second session ends in the turn in which it begins."""
+
+        async def renew(self) -> None:
+            await super().renew()
+            if self.state.ordinal == 2:
+                await self.expire()
+
+    async def scenario() -> None:
+        nodes = await cluster_of(EmbeddedMetadataStore(), 1, 2)
+        before = nodes[2].cluster.current.brokers[1].epoch
+        nodes[1].store.__class__ = LostAtOnce
+        await nodes[1].store.expire()
+        await nodes[2].until(lambda view: 1 in view.brokers and view.brokers[1].epoch != before)
+        assert nodes[1].store.state.ordinal == 3
+        await stop(nodes)
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("error", [OutcomeUnknown(layout.HANDLED_BROKERS), RuntimeError("a defect")])
 def test_a_take_over_that_fails_is_begun_again(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     async def scenario() -> None:
