@@ -30,6 +30,7 @@ from ottla.coordination import layout
 from ottla.core.errors import InvalidConfig, InvalidRequest, KafkaError, UnknownTopicOrPartition
 from ottla.core.settings import InvalidSettings, SettingText, default_of, load, settings_of, text_of
 from ottla.quotas.slices import LoopSlices
+from ottla.share.offset_reset import check_reset
 from ottla.storage.config import topic_config, topic_settings
 from ottla.wire.apis import ApiKey
 
@@ -241,9 +242,19 @@ def _group(services: Services, name: str) -> _Rules:
         for key in values.keys() - names:
             raise InvalidConfig(f"Unknown group config name: {key}")
         _check_section(OneGroupConfig, values)
+        _check_offset_reset(values)
         _check_consumer_group(services, values)
 
     return _Rules(layout.GROUPS_KIND, name, {}, check)
+
+
+def _check_offset_reset(values: Mapping[str, str]) -> None:
+    key = "share.auto.offset.reset"
+    if (strategy := values.get(key)) is not None:
+        try:
+            check_reset(strategy)
+        except ValueError as error:
+            raise InvalidConfig(f"Invalid value {strategy} for configuration {key}: {error}") from None
 
 
 def _check_consumer_group(services: Services, values: Mapping[str, str]) -> None:

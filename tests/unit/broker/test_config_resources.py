@@ -219,6 +219,9 @@ REFUSED: list[tuple[int, str, list[Change], ErrorCode]] = [
     (METRICS, "", [("interval.ms", SET, "5000")], ErrorCode.INVALID_REQUEST),
     (GROUP, "g", [("nope", SET, "1")], ErrorCode.INVALID_CONFIG),
     (GROUP, "g", [("consumer.session.timeout.ms", SET, "5")], ErrorCode.INVALID_CONFIG),
+    (GROUP, "g", [("share.auto.offset.reset", SET, "none")], ErrorCode.INVALID_CONFIG),
+    (GROUP, "g", [("share.auto.offset.reset", SET, "Earliest")], ErrorCode.INVALID_CONFIG),
+    (GROUP, "g", [("share.auto.offset.reset", SET, "by_duration:nonsense")], ErrorCode.INVALID_CONFIG),
     (GROUP, "", [("consumer.session.timeout.ms", SET, "50000")], ErrorCode.INVALID_REQUEST),
     (0, "t", [("flush.ms", SET, "1")], ErrorCode.INVALID_REQUEST),
 ]
