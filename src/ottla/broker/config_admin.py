@@ -19,7 +19,8 @@ from ottla.broker.config_resources import (
     ClientMetricsConfig,
     OneGroupConfig,
     Resource,
-    consumer_group_bounds,
+    bound_key,
+    group_bounds,
     loggers,
 )
 from ottla.broker.context import RequestContext, Services
@@ -243,7 +244,7 @@ def _group(services: Services, name: str) -> _Rules:
             raise InvalidConfig(f"Unknown group config name: {key}")
         _check_section(OneGroupConfig, values)
         _check_offset_reset(values)
-        _check_consumer_group(services, values)
+        _check_group_bounds(services, values)
 
     return _Rules(layout.GROUPS_KIND, name, {}, check)
 
@@ -257,18 +258,19 @@ def _check_offset_reset(values: Mapping[str, str]) -> None:
             raise InvalidConfig(f"Invalid value {strategy} for configuration {key}: {error}") from None
 
 
-def _check_consumer_group(services: Services, values: Mapping[str, str]) -> None:
-    """Refuse settings of a consumer group outside the broker's bounds, in Kafka's words."""
-    bounds = consumer_group_bounds(services)
+def _check_group_bounds(services: Services, values: Mapping[str, str]) -> None:
+    """Refuse settings of a group outside the broker's bounds, in Kafka's words."""
+    bounds = group_bounds(services)
     found = {key: int(values.get(key, bound.default)) for key, bound in bounds.items()}
     for key in bounds.keys() & values.keys():
-        bound = bounds[key]
-        if found[key] < bound.at_least:
-            raise InvalidConfig(f"{key} must be greater than or equal to group.consumer.min.{bound.broker_key}")
-        if found[key] > bound.at_most:
-            raise InvalidConfig(f"{key} must be less than or equal to group.consumer.max.{bound.broker_key}")
-    if found["consumer.session.timeout.ms"] <= found["consumer.heartbeat.interval.ms"]:
-        raise InvalidConfig("consumer.session.timeout.ms must be greater than consumer.heartbeat.interval.ms")
+        if found[key] < bounds[key].at_least:
+            raise InvalidConfig(f"{key} must be greater than or equal to {bound_key(key, 'min')}")
+        if found[key] > bounds[key].at_most:
+            raise InvalidConfig(f"{key} must be less than or equal to {bound_key(key, 'max')}")
+    for kind in ("consumer", "share"):
+        session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
+        if {session, heartbeat} & values.keys() and found[session] <= found[heartbeat]:
+            raise InvalidConfig(f"{session} must be greater than {heartbeat}")
 
 
 def _client_metrics(name: str) -> _Rules:

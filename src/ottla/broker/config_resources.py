@@ -194,7 +194,7 @@ def _ms(key: str, default: int, at_least: int, at_most: int, doc: str) -> Any:
 class OneGroupConfig:
     """Settings of one group of the newer kinds (KIP-848, KIP-932); those of Streams groups (KIP-1071) have no effect.
 
-    Bounds and defaults of the settings of consumer groups are settings of the broker (`consumer_group_bounds`).
+    Bounds and defaults of the numbers of consumer and share groups are settings of the broker (`group_bounds`).
     """
 
     consumer_session: int = _ms(
@@ -213,25 +213,25 @@ class OneGroupConfig:
     share_session: int = _ms(
         "share.session.timeout.ms",
         45_000,
-        45_000,
-        60_000,
+        1,
+        INT_MAX,
         "The same for a member of a share group.",
     )
     share_heartbeat: int = _ms(
-        "share.heartbeat.interval.ms", 5_000, 5_000, 15_000, "Interval of heartbeats in a share group."
+        "share.heartbeat.interval.ms", 5_000, 1, INT_MAX, "Interval of heartbeats in a share group."
     )
     share_record_lock: int = _ms(
-        "share.record.lock.duration.ms", 30_000, 15_000, 60_000, "Duration of a member's lock on a record."
+        "share.record.lock.duration.ms", 30_000, 1_000, INT_MAX, "Duration of a member's lock on a record."
     )
     share_assignment_interval: int = _ms(
-        "share.assignment.interval.ms", 1_000, 0, 15_000, "Minimum interval between two assignments of a share group."
+        "share.assignment.interval.ms", 1_000, 0, INT_MAX, "Minimum interval between two assignments of a share group."
     )
     share_delivery_count_limit: int = setting(
-        "share.delivery.count.limit", default=5, kind=Type.INT, at_least=2, at_most=10, live=True,
+        "share.delivery.count.limit", default=5, kind=Type.INT, at_least=2, live=True,
         doc="How often a record is delivered at most.",
     )  # fmt: skip
     share_max_record_locks: int = setting(
-        "share.partition.max.record.locks", default=2_000, kind=Type.INT, at_least=100, at_most=4_000, live=True,
+        "share.partition.max.record.locks", default=2_000, kind=Type.INT, at_least=100, live=True,
         doc="Maximum number of records of a partition in flight.",
     )  # fmt: skip
     share_renew_acknowledge: bool = setting(
@@ -284,35 +284,71 @@ class ClientMetricsConfig:
 class GroupBounds(NamedTuple):
     """Holds the bounds of a setting of one group and its default, which are settings of the broker."""
 
-    broker_key: str  # group.consumer.{min,max}.<broker_key>
     at_least: int
     at_most: int
     default: int
 
 
-def consumer_group_bounds(services: Services) -> dict[str, GroupBounds]:
-    """Return the bounds of the settings of consumer groups, by name."""
-    groups = services.config.groups
+def group_bounds(services: Services) -> dict[str, GroupBounds]:
+    """Return by name the bounds of those settings of groups that the broker's settings bound."""
+    groups, share = services.config.groups, services.config.share
     return {
         "consumer.session.timeout.ms": GroupBounds(
-            "session.timeout.ms",
             groups.consumer_min_session_timeout_ms,
             groups.consumer_max_session_timeout_ms,
             groups.consumer_session_timeout_ms,
         ),
         "consumer.heartbeat.interval.ms": GroupBounds(
-            "heartbeat.interval.ms",
             groups.consumer_min_heartbeat_interval_ms,
             groups.consumer_max_heartbeat_interval_ms,
             groups.consumer_heartbeat_interval_ms,
         ),
         "consumer.assignment.interval.ms": GroupBounds(
-            "assignment.interval.ms",
             groups.consumer_min_assignment_interval_ms,
             groups.consumer_max_assignment_interval_ms,
             groups.consumer_assignment_interval_ms,
         ),
+        "share.session.timeout.ms": GroupBounds(
+            groups.share_min_session_timeout_ms,
+            groups.share_max_session_timeout_ms,
+            groups.share_session_timeout_ms,
+        ),
+        "share.heartbeat.interval.ms": GroupBounds(
+            groups.share_min_heartbeat_interval_ms,
+            groups.share_max_heartbeat_interval_ms,
+            groups.share_heartbeat_interval_ms,
+        ),
+        "share.assignment.interval.ms": GroupBounds(
+            groups.share_min_assignment_interval_ms,
+            groups.share_max_assignment_interval_ms,
+            groups.share_assignment_interval_ms,
+        ),
+        "share.record.lock.duration.ms": GroupBounds(
+            share.min_record_lock_duration_ms,
+            share.max_record_lock_duration_ms,
+            share.record_lock_duration_ms,
+        ),
+        "share.delivery.count.limit": GroupBounds(
+            share.min_delivery_count_limit,
+            share.max_delivery_count_limit,
+            share.delivery_count_limit,
+        ),
+        "share.partition.max.record.locks": GroupBounds(
+            share.min_partition_max_record_locks,
+            share.max_partition_max_record_locks,
+            share.partition_max_record_locks,
+        ),
     }
+
+
+def bound_key(key: str, end: str) -> str:
+    """Return the name of the broker's setting that bounds a setting of a group.
+
+    >>> bound_key("share.session.timeout.ms", "min")
+    'group.share.min.session.timeout.ms'
+    """
+    kind, _, rest = key.partition(".")
+    return f"group.{kind}.{end}.{rest}"
 
 
 def entity_entries(services: Services, kind: str, name: str) -> list[Entry]:
@@ -323,7 +359,7 @@ def entity_entries(services: Services, kind: str, name: str) -> list[Entry]:
         layout.GROUPS_KIND: (OneGroupConfig, Source.GROUP),
         layout.CLIENT_METRICS_KIND: (ClientMetricsConfig, Source.CLIENT_METRICS),
     }[kind]
-    bounds = consumer_group_bounds(services) if kind == layout.GROUPS_KIND else {}
+    bounds = group_bounds(services) if kind == layout.GROUPS_KIND else {}
     entries = []
     for field_name, spec in sorted(settings_of(section).items(), key=lambda item: item[1].key):
         default = str(bounds[spec.key].default) if spec.key in bounds else _default(section, field_name)

@@ -129,11 +129,11 @@ class GroupConfig:
     )  # fmt: skip
     share_min_session_timeout_ms: int = setting(
         "group.share.min.session.timeout.ms", default=45_000, kind=Type.INT, unit="milliseconds", at_least=1,
-        doc="Shortest session timeout that a share group's own settings may have.", no_effect="it is 45000",
+        doc="Shortest session timeout that a share group's own settings may have.",
     )  # fmt: skip
     share_max_session_timeout_ms: int = setting(
         "group.share.max.session.timeout.ms", default=60_000, kind=Type.INT, unit="milliseconds", at_least=1,
-        doc="Longest session timeout that a share group's own settings may have.", no_effect="it is 60000",
+        doc="Longest session timeout that a share group's own settings may have.",
     )  # fmt: skip
     share_heartbeat_interval_ms: int = setting(
         "group.share.heartbeat.interval.ms", default=5_000, kind=Type.INT, unit="milliseconds", at_least=1,
@@ -141,15 +141,23 @@ class GroupConfig:
     )  # fmt: skip
     share_min_heartbeat_interval_ms: int = setting(
         "group.share.min.heartbeat.interval.ms", default=5_000, kind=Type.INT, unit="milliseconds", at_least=1,
-        doc="Shortest heartbeat interval that a share group's own settings may have.", no_effect="it is 5000",
+        doc="Shortest heartbeat interval that a share group's own settings may have.",
     )  # fmt: skip
     share_max_heartbeat_interval_ms: int = setting(
         "group.share.max.heartbeat.interval.ms", default=15_000, kind=Type.INT, unit="milliseconds", at_least=1,
-        doc="Longest heartbeat interval that a share group's own settings may have.", no_effect="it is 15000",
+        doc="Longest heartbeat interval that a share group's own settings may have.",
     )  # fmt: skip
     share_assignment_interval_ms: int = setting(
         "group.share.assignment.interval.ms", default=1_000, kind=Type.INT, unit="milliseconds", at_least=0,
         doc="Minimum interval between two target assignments of a share group (KIP-1263).",
+    )  # fmt: skip
+    share_min_assignment_interval_ms: int = setting(
+        "group.share.min.assignment.interval.ms", default=0, kind=Type.INT, unit="milliseconds", at_least=0,
+        doc="Shortest assignment interval that a share group's own settings may have.",
+    )  # fmt: skip
+    share_max_assignment_interval_ms: int = setting(
+        "group.share.max.assignment.interval.ms", default=15_000, kind=Type.INT, unit="milliseconds", at_least=0,
+        doc="Longest assignment interval that a share group's own settings may have.",
     )  # fmt: skip
     share_max_size: int = setting(
         "group.share.max.size", default=200, kind=Type.INT, at_least=1, at_most=1_000,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.config_resources import Source
+from ottla.broker.share_groups import ShareGroupSettings
 from ottla.core.errors import ErrorCode
 from ottla.core.settings import LONG_MAX, Type
 from ottla.wire.messages import alter_configs, describe_configs, incremental_alter_configs, list_config_resources
@@ -289,6 +290,66 @@ def test_groups_and_subscriptions_are_listed_once_something_is_set_for_them(tmp_
         assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
 
     with_broker(tmp_path, scenario)
+
+
+GROUP_NUMBERS = {
+    "consumer.session.timeout.ms": (20_000, 40_000, 30_000),
+    "consumer.heartbeat.interval.ms": (2_000, 4_000, 3_000),
+    "consumer.assignment.interval.ms": (200, 400, 300),
+    "share.session.timeout.ms": (21_000, 41_000, 31_000),
+    "share.heartbeat.interval.ms": (2_100, 4_100, 3_100),
+    "share.assignment.interval.ms": (210, 410, 310),
+    "share.record.lock.duration.ms": (10_000, 90_000, 40_000),
+    "share.delivery.count.limit": (3, 20, 4),
+    "share.partition.max.record.locks": (150, 9_000, 1_500),
+}
+"""The lowest and highest value and the default that a broker of the next tests has for settings of groups."""
+
+
+def broker_options() -> dict[str, str]:
+    options: dict[str, str] = {}
+    for key, (lowest, highest, default) in GROUP_NUMBERS.items():
+        kind, _, rest = key.partition(".")
+        options |= {f"group.{kind}.min.{rest}": str(lowest), f"group.{kind}.max.{rest}": str(highest)}
+        options[f"group.{key}"] = str(default)
+    return options
+
+
+def test_the_settings_of_a_group_have_the_brokers_bounds_and_defaults(tmp_path: Path) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        for key, (lowest, highest, default) in GROUP_NUMBERS.items():
+            shown = (await describe(server, GROUP, "g"))[key]
+            assert (shown.value, shown.config_source) == (str(default), Source.DEFAULT)
+            kind, _, rest = key.partition(".")
+            assert await change(server, GROUP, "g", (key, SET, str(lowest - 1))) == (
+                ErrorCode.INVALID_CONFIG,
+                f"{key} must be greater than or equal to group.{kind}.min.{rest}",
+            )
+            assert await change(server, GROUP, "g", (key, SET, str(highest + 1))) == (
+                ErrorCode.INVALID_CONFIG,
+                f"{key} must be less than or equal to group.{kind}.max.{rest}",
+            )
+            for value in (lowest, highest):
+                assert await change(server, GROUP, "g", (key, SET, str(value))) == (0, None)
+            assert (await describe(server, GROUP, "g"))[key].value == str(highest)
+        limits = ShareGroupSettings(server.services.cluster, server.services.config.share)("g").limits
+        assert (limits.lock_duration_ms, limits.delivery_count_max, limits.record_locks_max) == (90_000, 20, 9_000)
+
+    with_broker(tmp_path, scenario, options=broker_options())
+
+
+@pytest.mark.parametrize("kind", ["consumer", "share"])
+def test_the_session_timeout_of_a_group_is_longer_than_its_heartbeat_interval(tmp_path: Path, kind: str) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
+        refused = (ErrorCode.INVALID_CONFIG, f"{session} must be greater than {heartbeat}")
+        assert await change(server, GROUP, "g", (heartbeat, SET, "15000"), (session, SET, "15000")) == refused
+        assert await change(server, GROUP, "g", (heartbeat, SET, "14999"), (session, SET, "15000")) == (0, None)
+        assert await change(server, GROUP, "h", (session, SET, "5000")) == refused
+        assert await change(server, GROUP, "h", ("share.auto.offset.reset", SET, "earliest")) == (0, None)
+
+    bounds = {f"group.{kind}.min.session.timeout.ms": "1"}
+    with_broker(tmp_path, scenario, options=bounds | {f"group.{kind}.session.timeout.ms": "5000"})
 
 
 @pytest.mark.usefixtures("root_level")
