@@ -26,6 +26,7 @@ from ottla.groups.consumer.events import HeartbeatAnswer, MemberHeartbeat, Topic
 from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.loading import LoadedGroup
 from ottla.groups.consumer.machine import ConsumerMachine
+from ottla.groups.consumer.member import ConsumerMember
 from ottla.groups.consumer.records import decode, is_consumer_group
 from ottla.groups.consumer.settings import ConsumerSettings
 from ottla.groups.consumer.validation import validate_commit
@@ -58,6 +59,13 @@ Pair = tuple[UUID, int]
 
 class Violation(AssertionError):
     """Reports a broken promise of the group."""
+
+
+def assigned_epoch(member: ConsumerMember, pair: Pair) -> int | None:
+    """Return the epoch in which it got a partition that it owns or must release; None for another partition."""
+    topic, partition = pair
+    epochs = (each.get(topic, {}).get(partition) for each in (member.assigned, member.pending_revocation))
+    return next((epoch for epoch in epochs if epoch is not None), None)
 
 
 @dataclass
@@ -306,7 +314,7 @@ class Schedule:
             raise Violation(f"a commit of {event.member_id} was accepted, which is not a member")
         if member is None or event.generation == member.epoch:
             return
-        since = member.assigned_epoch(*pair)
+        since = assigned_epoch(member, pair)
         if since is None or not since <= event.generation < member.epoch:
             raise Violation(f"{event.member_id} committed {pair} in epoch {event.generation}; it has it since {since}")
 

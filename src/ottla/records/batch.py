@@ -56,7 +56,6 @@ _EPOCH_AT: Final = 12
 _CRC: Final = struct.Struct(">I").pack_into
 _ATTRIBUTES: Final = struct.Struct(">h")
 _MAX_TIMESTAMP: Final = struct.Struct(">q").pack_into
-_READ_MAX_TIMESTAMP: Final = struct.Struct(">q").unpack_from
 _MAX_TIMESTAMP_AT: Final = 35
 
 
@@ -145,12 +144,6 @@ class BatchHeader:
             f"BatchHeader(offsets {self.base_offset} to {self.last_offset}, {self.size_bytes} bytes, "
             f"leader epoch {self.partition_leader_epoch}, codec {self.codec})"
         )
-
-
-def max_timestamp_of(buffer: bytes | bytearray | memoryview, at: int) -> int:
-    """The greatest time in the header of the batch at `at`, without reading the rest of it."""
-    found: int = _READ_MAX_TIMESTAMP(buffer, at + _MAX_TIMESTAMP_AT)[0]
-    return found
 
 
 def stamp(buffer: bytearray | memoryview, at: int, *, base_offset: int, leader_epoch: int) -> None:

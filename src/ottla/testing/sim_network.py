@@ -19,7 +19,7 @@ import contextvars
 import errno
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,10 +110,6 @@ class SimNetwork:
             for side in connection.sides:
                 if side.host == host and side.is_lost:
                     connection.reset()
-
-    def is_reachable(self, source: str, target: str) -> bool:
-        """Whether packets from one host arrive at another one now."""
-        return (source, target) not in self._blocked and target not in self._without_power
 
     # ---- For the loop
 
@@ -485,8 +481,3 @@ class SimTransport(asyncio.Transport):
 def _expire(opened: asyncio.Future[bool]) -> None:
     if not opened.done():
         opened.set_exception(TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)))
-
-
-def blocks_around(hosts: Sequence[str], others: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the ways between two groups of hosts, both directions."""
-    return [way for host in hosts for other in others if host != other for way in ((host, other), (other, host))]

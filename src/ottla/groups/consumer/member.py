@@ -62,14 +62,6 @@ class ConsumerMember:
         """Return whether it has its part of the target of this epoch."""
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
-    def assigned_epoch(self, topic_id: UUID, partition: int) -> int | None:
-        """Return the epoch in which it got a partition that it owns or must release; None for another partition."""
-        for partitions in (self.assigned, self.pending_revocation):
-            epoch = partitions.get(topic_id, {}).get(partition)
-            if epoch is not None:
-                return epoch
-        return None
-
 
 def without_epochs(assigned: AssignedPartitions) -> Partitions:
     """Return the partitions alone."""
