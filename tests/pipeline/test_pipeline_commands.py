@@ -195,7 +195,7 @@ def test_a_failure_names_the_file_of_sparks_log(tmp_path: Path, broker: Broker, 
     (tmp_path / "lake" / name / "late=false").write_text("in the way")
     ran = ottla("load", topic, "--lake", "lake", "-b", broker.bootstrap, at=tmp_path, code=ExitCode.FAILED)
     assert len(ran.stderr.splitlines()) == 1
-    log = ran.stderr.split("the whole story: ")[1].rstrip(")\n")
+    log = ran.stderr.split("(details: ")[1].rstrip(")\n")
     assert "NotADirectoryError" in Path(log).read_text()
 
 

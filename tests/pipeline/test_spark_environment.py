@@ -100,7 +100,7 @@ def test_a_java_process_that_dies_is_one_line_and_the_path_of_the_log(tmp_path: 
     done = run_script(DIE.format(work=tmp_path / "spark", when=when), tmp_path, JAVA_HOME=str(java))
     reason = "Spark's Java process was killed by signal 9, often for lack of memory"
     log = tmp_path / "spark" / "spark.log"
-    assert done.stdout == f"loading failed: {reason} (the whole story: {log})\n", done.stderr
+    assert done.stdout == f"loading failed: {reason} (details: {log})\n", done.stderr
     assert done.stderr == ""
 
 

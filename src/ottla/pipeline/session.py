@@ -171,7 +171,7 @@ def spark_step(step: str, log: Path) -> Iterator[None]:
         with log.open("a") as file:
             file.write(f"{step}:\n{failure}\n")
         reason = ended or _reason(str(failure))
-        raise SparkFailed(f"{step} failed: {reason} (the whole story: {log})") from failure
+        raise SparkFailed(f"{step} failed: {reason} (details: {log})") from failure
 
 
 def _java_ended() -> str | None:

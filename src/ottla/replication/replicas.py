@@ -109,7 +109,7 @@ class Replicas:
         self._offline: dict[TopicPartition, _Offline] = {}
         self._lost: list[str] = []  # to be named in one line
         self._created: list[str] = []  # of the first snapshot, without a directory; to be named in one line
-        self._doomed: list[tuple[LogDirectory, PartitionLog]] = []  # of deleted topics, where the disk refused
+        self._to_delete: list[tuple[LogDirectory, PartitionLog]] = []  # of deleted topics, also where the disk refused
         self._loop = asyncio.get_running_loop()
         self._retry: asyncio.TimerHandle | None = None
         self._commits: dict[LogDirectory, GroupCommit] = {}
@@ -390,7 +390,7 @@ class Replicas:
         """Remove the replicas of a deleted topic one by one."""
         for view in gone.partitions:
             self._drop(TopicPartition(gone.name, view.index), deleted_topic=gone.topic_id)
-            self._delete_doomed()
+            self._delete_logs()
             if self._slices.spend(PARTITION_WORK):
                 yield
 
@@ -434,7 +434,7 @@ class Replicas:
         if self._node_id not in view.replicas:
             if partition is not None or topic_partition in self._offline:
                 self._drop(topic_partition)  # a reassignment has removed it: the others have all records
-                self._delete_doomed()
+                self._delete_logs()
             return
         if view.leader == self._node_id and view.leader_epoch <= self._led.get((topic.topic_id, topic_partition), -1):
             view = replace(view, leader=NO_LEADER)  # a term of the last run: the controller begins another one
@@ -531,11 +531,11 @@ class Replicas:
         """Delete the logs of topics whose deletion is noted only now."""
         self._deleted_topics |= topic_ids
         for topic_id in [each for each in self._gone if each in topic_ids]:
-            self._doomed += self._gone.pop(topic_id)
-        self._delete_doomed()
+            self._to_delete += self._gone.pop(topic_id)
+        self._delete_logs()
 
     def _drop(self, topic_partition: TopicPartition, deleted_topic: uuid.UUID | None = None) -> None:
-        """Serve the replica no longer; its log is deleted by `_delete_doomed`.
+        """Serve the replica no longer; its log is deleted by `_delete_logs`.
 
         That a topic is missing from a snapshot is no reason to delete records: without the note of its deletion the log
         is kept, and served again if the topic comes back.
@@ -550,13 +550,13 @@ class Replicas:
             self._stop_move(topic_partition)
             for directory in self.directories.opened:
                 if directory.logs.get(topic_partition) is partition.log:
-                    self._doom(directory, partition.log, deleted_topic)
+                    self._queue_deletion(directory, partition.log, deleted_topic)
                 if (future := directory.future_logs.get(topic_partition)) is not None:
-                    self._doomed.append((directory, future))
+                    self._to_delete.append((directory, future))
 
-    def _doom(self, directory: LogDirectory, gone: PartitionLog, deleted_topic: uuid.UUID | None) -> None:
+    def _queue_deletion(self, directory: LogDirectory, gone: PartitionLog, deleted_topic: uuid.UUID | None) -> None:
         if deleted_topic is None or deleted_topic in self._deleted_topics:
-            self._doomed.append((directory, gone))
+            self._to_delete.append((directory, gone))
         elif deleted_topic == NO_TOPIC_ID:
             self._set_aside(directory, gone.topic_partition)  # another topic of this name would take it
         else:
@@ -569,17 +569,17 @@ class Replicas:
             return  # the directory has failed
         log.warning("%s is not known to be deleted; its log is kept as %s", topic_partition, aside)
 
-    def _delete_doomed(self) -> None:
-        """Delete the logs of deleted topics; those that the disk refuses are kept in mind."""
-        doomed, self._doomed = self._doomed, []
-        for directory, gone in doomed:
+    def _delete_logs(self) -> None:
+        """Delete the logs in `_to_delete`; those that the disk refuses are tried again later."""
+        logs, self._to_delete = self._to_delete, []
+        for directory, gone in logs:
             if directory.health.failure is not None:
                 continue  # an offline directory keeps it: the next start knows that its topic is gone
             try:
                 directory.delete(gone)
             except StorageError:
-                self._doomed.append((directory, gone))
-        if self._doomed:
+                self._to_delete.append((directory, gone))
+        if self._to_delete:
             self._try_later()
 
     def handle_strays(self) -> None:
@@ -594,16 +594,16 @@ class Replicas:
             if id(found) in served or directory.health.failure is not None:
                 continue
             if found.topic_id in self._deleted_topics or self._is_assigned_to_others(found):
-                self._doomed.append((directory, found))
+                self._to_delete.append((directory, found))
             elif found.topic_partition.topic not in self._view.unreadable_topics:
                 unknown.append((directory, found.directory))
         for directory, future in self.directories.future_logs():
             if future.topic_partition not in self.partitions and directory.health.failure is None:
                 if future.topic_id in self._deleted_topics or self._is_assigned_to_others(future):
-                    self._doomed.append((directory, future))
+                    self._to_delete.append((directory, future))
                 elif future.topic_partition not in self._offline:
                     unknown.append((directory, future.directory))
-        self._delete_doomed()
+        self._delete_logs()
         for directory in self.directories.opened:
             directory.forget_lost({each for each in directory.lost_logs if each not in self._offline})
         try:
@@ -654,7 +654,7 @@ class Replicas:
     def _try_again(self) -> None:
         """What the disk refused: logs to be made, logs to be deleted, corrupt logs to be fetched again."""
         self._retry = None
-        self._delete_doomed()
+        self._delete_logs()
         for partition in tuple(self.context.not_removed):
             partition.follow_again()
             if self._fetchers is not None:

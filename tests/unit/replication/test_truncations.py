@@ -251,7 +251,7 @@ def test_a_topic_may_be_deleted_during_a_truncation(after_s: float) -> None:
         broker[0].truncate_to_leader(EpochEnd(0, 2))
         await asyncio.sleep(after_s)
         broker.replicas._drop(TopicPartition("t", 0))
-        broker.replicas._delete_doomed()
+        broker.replicas._delete_logs()
         await asyncio.sleep(1)
         (directory,) = broker.replicas.directories.opened
         assert directory.health.failure is None
