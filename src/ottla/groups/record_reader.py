@@ -10,7 +10,7 @@ import struct
 from uuid import UUID
 
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.primitives import bytes_reader, read_length, read_uuid, read_uvarint, string_reader
+from ottla.wire.primitives import bytes_reader, read_length, read_tagged_fields, read_uuid, string_reader
 
 ELEMENTS_MAX = 1_000_000
 """Bound on the elements of an array; a shorter record bounds it further."""
@@ -88,13 +88,5 @@ class RecordReader:
         """Read the tagged fields by number; none before the flexible versions."""
         if not self._flexible:
             return {}
-        count, self._at = read_uvarint(self._data, self._at)
-        found: dict[int, bytes] = {}
-        for _ in range(count):
-            tag, self._at = read_uvarint(self._data, self._at)
-            size, self._at = read_uvarint(self._data, self._at)
-            if self._at + size > len(self._data):
-                raise MalformedRequest("a tagged field extends beyond the end")
-            found[tag] = self._data[self._at : self._at + size]
-            self._at += size
+        found, self._at = read_tagged_fields(self._data, self._at)
         return found

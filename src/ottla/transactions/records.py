@@ -20,7 +20,7 @@ from ottla.transactions.metadata import (
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.primitives import (
     read_length,
-    read_uvarint,
+    read_tagged_fields,
     string_reader,
     string_writer,
     write_length,
@@ -164,15 +164,7 @@ class _Reader:
         """Read the tagged fields by number; none before the flexible versions."""
         if not self._flexible:
             return {}
-        count, self._at = read_uvarint(self._data, self._at)
-        found: dict[int, bytes] = {}
-        for _ in range(count):
-            tag, self._at = read_uvarint(self._data, self._at)
-            size, self._at = read_uvarint(self._data, self._at)
-            if self._at + size > len(self._data):
-                raise MalformedRequest("a tagged field extends beyond the end")
-            found[tag] = self._data[self._at : self._at + size]
-            self._at += size
+        found, self._at = read_tagged_fields(self._data, self._at)
         return found
 
 

@@ -99,6 +99,19 @@ def _end_of(data: bytes, at: int, length: int) -> int:
     return end
 
 
+def read_tagged_fields(data: bytes, at: int) -> tuple[dict[int, bytes], int]:
+    """Read tagged fields: their values by number, and where they end. Raises MalformedRequest."""
+    count, at = read_uvarint(data, at)
+    found: dict[int, bytes] = {}
+    for _ in range(count):
+        tag, at = read_uvarint(data, at)
+        size, at = read_uvarint(data, at)
+        end = _end_of(data, at, size)
+        found[tag] = data[at:end]
+        at = end
+    return found, at
+
+
 def string_reader(flexible: bool, nullable: bool) -> Read:
     """Reads a string; null only where the schema allows it."""
 
