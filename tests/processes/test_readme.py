@@ -88,7 +88,7 @@ def test_its_figures_are_those_of_the_benchmarks() -> None:
     (kafka,) = re.findall(r"Measured beside a warm (Apache Kafka [\d.]+\d)", TEXT)
     assert f"\n{kafka} beside Ottla (compiled" in page
     (partitions, start_s, gib) = re.findall(
-        r"Measured\nwith (\S+) partitions \((\S+) s to start\) and a log of (\S+) GiB", TEXT
+        r"Measured\s+with (\S+) partitions \((\S+) s to start\) and a log of (\S+) GiB", TEXT
     )[0]
     assert agree(start_s, cell(page, f"{partitions} partitions after a clean stop", "Ottla"))
     assert agree(gib, cell(page, "written, no consumer", "value"))
