@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.refused_batches import RefusedBatches
 from ottla.core.clock import Clock
 from ottla.quotas.slices import LoopSlices
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:  # names only: importing them here would make every handler im
     from ottla.broker.fetch_sessions import FetchSessions
     from ottla.broker.node_connections import NodeConnections
     from ottla.broker.record_validation_queue import RecordValidationQueue
+    from ottla.broker.refused_batches import RefusedBatches
     from ottla.broker.replica_fetch import ReplicaSessions
     from ottla.controller.controller import Controller
     from ottla.coordination.cluster import Cluster
@@ -67,7 +67,7 @@ class Services:
         self.record_validation = record_validation
         self.delayed_operations = delayed_operations
         self.has_own_store = has_own_store  # no other broker can join: an internal topic may have fewer replicas
-        self.refused_batches = RefusedBatches(clock)
+        self.refused_batches: RefusedBatches | None = None  # since the first of them
         self.replica_sessions: ReplicaSessions | None = None  # since the first fetch of a follower
         self.slices = LoopSlices() if slices is None else slices
         self.stopping = asyncio.Event()

@@ -390,7 +390,7 @@ class DelayedProduce(DelayedOperation):
         if self._verification is not None:
             guard = self._verification.guards.get(partition.topic_partition)
         refused = self._services.refused_batches
-        if refused.batches and refused.refuses(partition, records):
+        if refused is not None and refused.batches and refused.refuses(partition, records):
             raise NotLeaderOrFollower("A batch before this one was refused: send it again first")
         try:
             appended = partition.append_as_leader(
@@ -398,7 +398,7 @@ class DelayedProduce(DelayedOperation):
             )
         except KafkaError as error:
             if error.retriable:
-                refused.note(partition, records)
+                _note_refused(self._services, partition, records)
             raise
         part.base_offset = appended.first_offset
         part.log_append_time_ms = appended.append_time_ms
@@ -526,6 +526,15 @@ def _refusal_of(request: ProduceRequest) -> KafkaError | None:
     if request.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
         return InvalidRequiredAcks()
     return None
+
+
+def _note_refused(services: Services, partition: Partition, records: memoryview) -> None:
+    """Remember a batch that was refused for a reason that passes: what follows it is refused, too."""
+    if services.refused_batches is None:
+        from ottla.broker.refused_batches import RefusedBatches
+
+        services.refused_batches = RefusedBatches(services.clock)
+    services.refused_batches.note(partition, records)
 
 
 def _refuse(part: ProducePartition, error: BaseException) -> None:
