@@ -223,8 +223,9 @@ def _cancel_timers(life: _Life) -> None:
     loop: Any = asyncio.get_running_loop()
     for handle in [*loop._scheduled, *loop._ready]:
         if handle._context is not None and handle._context.get(_life) is life:
-            task = getattr(handle._callback, "__self__", None)
-            if not isinstance(task, asyncio.Task):  # a task ends by its cancellation
+            owner = getattr(handle._callback, "__self__", None)
+            # a task ends by its cancellation, and a socket that is being closed by its last callback
+            if not isinstance(owner, asyncio.Task | asyncio.Transport):
                 handle.cancel()
 
 

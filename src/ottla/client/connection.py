@@ -41,6 +41,7 @@ _TLS_HANDSHAKE = b"\x16\x03"
 _TLS_TIMEOUT_S = 2.0
 _CORRELATION_ID = struct.Struct(">i")
 _ERROR_CODE = struct.Struct(">h")
+_FLUSH_S = 2.0
 _READ_AHEAD_BYTES = 1 << 20
 _SESSION_SHARE = 0.8
 """The share of a SASL session's lifetime for which a connection is used; then a new one replaces it (KIP-368)."""
@@ -193,13 +194,21 @@ class Connection:
         return transport, before
 
     async def close(self) -> None:
-        """Close the connection; pending requests fail with `NetworkException`."""
+        """Close the connection; pending requests fail with `NetworkException`.
+
+        What was written before is still sent, unless the peer does not read it within some seconds.
+        """
         self._fail(NetworkException(f"the connection to {self.address} was closed"))
         self._reading.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._reading
-        with contextlib.suppress(OSError):
-            await self._streams[1].wait_closed()
+        await asyncio.wait((self._reading,))
+        writer = self._streams[1]
+        try:
+            async with asyncio.timeout(_FLUSH_S):
+                await writer.wait_closed()
+        except TimeoutError:
+            writer.transport.abort()
+        except OSError:
+            pass  # it was lost
 
     async def _exchange(self, key: ApiKey, version: int, body: bytes, *, timeout_s: float) -> bytes:
         correlation_id = self._take_correlation_id()

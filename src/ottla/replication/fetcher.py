@@ -233,7 +233,7 @@ class ReplicaFetcher(FetchListener):
 
     async def close(self) -> None:
         """Stop fetching and close the connection."""
-        self._is_closed = True  # a connection that is being closed swallows the cancellation
+        self._is_closed = True
         for each in self._partitions.values():
             each.end_backoff()
         if self._flush_timer is not None:

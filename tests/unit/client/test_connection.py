@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import ssl
 
 import pytest
@@ -103,6 +104,29 @@ async def test_a_peer_of_another_protocol_is_recognised_by_its_first_bytes(answe
     with pytest.raises(CannotConnect, match=message):
         await open_connection(address, client_id="test", timeout_s=5)
     server.close()
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_connection_ends_although_its_peer_reads_nothing(is_cancelled: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # accepts, and reads nothing
+        address = Address("127.0.0.1", listener.getsockname()[1])
+        connection = Connection(address, await asyncio.open_connection(*listener.getsockname()), client_id="test")
+        connection.versions = {ApiKey.METADATA: (4, 4)}
+        topics = [MetadataRequestTopic(name="x" * 32_000) for _ in range(1000)]
+        asking = asyncio.create_task(connection.request(ApiKey.METADATA, MetadataRequest(topics=topics), timeout_s=60))
+        await asyncio.sleep(0)
+        assert connection._streams[1].transport.get_write_buffer_size(), "more than the kernel takes"
+        closing = asyncio.create_task(connection.close())
+        if is_cancelled:
+            await asyncio.sleep(0)
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            connection._streams[1].transport.abort()
+        else:
+            await closing
+        with pytest.raises(NetworkException):
+            await asking
 
 
 async def test_a_tls_port_that_closes_without_an_alert_is_recognised() -> None:
