@@ -58,8 +58,13 @@ class TransactionMarkerWriter:
                 appended.append((where, self._append(marker, where, now_ms)))
             except Exception as error:  # noqa: BLE001  # each partition has its own result
                 results[where] = error_code_for(error)
-        for where, replicated in appended:
-            results[where] = await self._complete(marker, where, replicated)
+        try:
+            for where, replicated in appended:
+                results[where] = await self._complete(marker, where, replicated)
+        finally:  # cancelled: nobody asks for the outcome of the rest
+            for _, replicated in appended:
+                if not replicated.cancel() and not replicated.cancelled():
+                    replicated.exception()
         return results
 
     def _append(self, marker: TransactionMarker, where: TopicPartition, now_ms: int) -> asyncio.Future[None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import random
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -103,6 +105,25 @@ def test_a_marker_that_is_not_replicated_in_time_is_reported() -> None:
     results, _, _, took_s = sent(lambda replicas, offsets: replicas.waiters.update({WEB: waiters(0)}))
     assert results == {WEB: ErrorCode.REQUEST_TIMED_OUT, OFFSETS: ErrorCode.NONE}
     assert took_s == pytest.approx(TIMEOUT_S, abs=0.1)
+
+
+def test_markers_that_are_given_up_leave_no_error_that_nobody_reads() -> None:
+    replicas = Replicas()
+    replicas.waiters.update({WEB: waiters(0), OFFSETS: waiters(0)})
+
+    async def main(rng: random.Random) -> None:
+        loop = asyncio.get_running_loop()
+        writer = TransactionMarkerWriter(cast("Any", replicas), Offsets(), SimClock())
+        sending = loop.create_task(writer.send(MARKER, [WEB, OFFSETS]))
+        await asyncio.sleep(1)
+        sending.cancel()  # the connection of the coordinator was closed
+        await asyncio.wait([sending])
+        replicas.waiters[OFFSETS].fail(StorageError("the disk"))
+        replicas.waiters.clear()
+        del sending
+        gc.collect()
+
+    simulate(main, seed=1)  # raises what nobody has read
 
 
 def test_a_group_coordinator_that_loads_is_tried_again() -> None:
