@@ -243,6 +243,8 @@ class LogDirectory:
 
     def _flush_recovered(self, logs: Sequence[PartitionLog]) -> None:
         """Sync what recovery kept of some logs. Raises OSError, and StorageError if the directory is lost."""
+        if not logs:
+            return
         from ottla.storage.loading.recovered_flush import RecoveredFlush
 
         begun = [RecoveredFlush(log) for log in logs]
