@@ -207,8 +207,8 @@ class Broker:
             sender = AlterPartitions(services.controller, services.controller_channel, cluster, node_id=self._node_id)
             services.replicas.start_replication(services.nodes.connect_to, sender)
         services.replicas.handle_strays()
-        if self._storage is not None and self._storage.missing and not services.replicas.is_any_lost:
-            await forget_missing(self._storage, self._node_id)
+        if self._storage is not None and not self._storage.is_complete and not services.replicas.is_any_lost:
+            await forget_missing(self._storage, self._node_id)  # what they had is in the report of this broker
         cluster.subscribe(self._reconfigure)
         services.replicas.continue_moves()
         self._following = asyncio.get_running_loop().create_task(cluster.follow(), name="follow the cluster")
@@ -242,11 +242,12 @@ class Broker:
         from ottla.replication.last_run import inspect_last_run
 
         last_run = inspect_last_run(
-            await read_cluster(self._storage.store), self._storage.directories, node_id=self._node_id
-        )
+            await read_cluster(self._storage.store), self._storage.directories, node_id=self._node_id,
+            is_complete=self._storage.is_complete,
+        )  # fmt: skip
         services.replicas.continue_after(last_run)
         report = report_at_start(self._storage.directories)
-        return report._replace(suspects=report.suspects | last_run.missing)
+        return report._replace(suspects=report.suspects | last_run.missing | last_run.suspects)
 
     def _start_scrubber(self, services: Services) -> None:
         if services.stopping.is_set():

@@ -60,6 +60,7 @@ class OpenedStorage(NamedTuple):
     directories: LogManager
     store: MetadataStore
     missing: str  # description of the missing directories that had logs; empty if none
+    is_complete: bool  # every directory that was ever used is here, and none was replaced by an empty one
     deleted_topics: frozenset[UUID]  # with deletions that were begun
     reserves: list[SpaceReserve]
 
@@ -130,10 +131,10 @@ async def open_storage(
         _check_node(place / METADATA_FILE, await store.children(layout.LOG_DIRS), owners, config.server.node_id)
         if not is_new:
             await _import_from_kafka(config, paths, place, store, directories, found, has_run_here=has_run_here)
-        missing = await _missing(store, directories, config.server.node_id)
+        missing, is_complete = await _missing(store, directories, config.server.node_id)
         await warn_of_absent_nodes(store, config.server.node_id)
         deleted = layout.decode_deleted_topic_ids(await store.children(layout.DELETED_TOPICS))
-        return OpenedStorage(directories, store, missing, deleted, list(reserves.values()))
+        return OpenedStorage(directories, store, missing, is_complete, deleted, list(reserves.values()))
     except BaseException:
         directories.close()
         if store is not None:
@@ -157,10 +158,10 @@ async def _open_with_shared_store(
         )
         _check_usable(directories)
         await _check_other_nodes(store, directories, node_id)
-        missing = await _missing(store, directories, node_id, may_be_replaced=True)
+        missing, is_complete = await _missing(store, directories, node_id, may_be_replaced=True)
         deleted = layout.decode_deleted_topic_ids(await store.children(layout.DELETED_TOPICS))
         reserves = [SpaceReserve(files, each.path, each.health) for each in directories.opened]
-        return OpenedStorage(directories, store, missing, deleted, reserves)
+        return OpenedStorage(directories, store, missing, is_complete, deleted, reserves)
     except BaseException:
         if directories is not None:
             directories.close()
@@ -354,8 +355,8 @@ def _all_places(paths: Sequence[Path], place: Path) -> list[Path]:
 
 async def _missing(
     store: MetadataStore, directories: LogManager, node_id: int, *, may_be_replaced: bool = False
-) -> str:
-    """Store which directories are used, and describe those that were used and are missing.
+) -> tuple[str, bool]:
+    """Store which directories are used; describe those that were used and are missing, and return if all are here.
 
     With `may_be_replaced` an empty directory at the same path takes the place of one that is lost: the replicas in it
     are fetched again from other brokers.
@@ -367,8 +368,9 @@ async def _missing(
         await _note(store, node_id, {**known, **here})
     why = {str(path): reason for path, reason in directories.offline.items()}
     replaced = set(here.values()) if may_be_replaced else set[str]()
-    gone = {path for directory_id, path in known.items() if directory_id not in here and path not in replaced}
-    return "; ".join(f"{path} is missing ({why.get(path, 'it does not exist')})" for path in sorted(gone))
+    absent = [path for directory_id, path in known.items() if directory_id not in here]
+    gone = sorted({path for path in absent if path not in replaced})
+    return "; ".join(f"{path} is missing ({why.get(path, 'it does not exist')})" for path in gone), not absent
 
 
 async def warn_of_absent_nodes(store: MetadataStore, first: int, count: int = 1) -> None:
@@ -382,7 +384,7 @@ async def warn_of_absent_nodes(store: MetadataStore, first: int, count: int = 1)
 
 
 async def forget_missing(storage: OpenedStorage, node_id: int) -> None:
-    """Remove the missing directories from the store: no partition was in them."""
+    """Remove the directories that are not here any more from the store: no partition is offline without them."""
     await _note(storage.store, node_id, _here(storage.directories))
 
 

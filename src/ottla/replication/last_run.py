@@ -1,9 +1,11 @@
 """Compares the replicas on this broker's disks with what the cluster expects of them, before the broker registers.
 
-Two things follow that must be known before any election:
+Three things follow that must be known before any election:
 
-- a replica that is in the ISR or the ELR, and has no log here, has lost records: it must not lead before it has caught
-  up. A disk that was emptied has nothing else to show for it;
+- a replica that is in the ISR or the ELR, and has no log here, has lost records if a log directory is missing or was
+  emptied: it must not lead before it has caught up. If all directories are here the crash came before the first flush
+  of the log, and no record of the partition can have been committed;
+- a replica that the last run reported as suspect, and that has not caught up since, still is if there are others;
 - the terms of the last run: a leader that died may have sent followers records that its own disk has lost. It must not
   write others in their place in the same leader epoch, so it waits for the controller to begin a new one.
 """
@@ -22,13 +24,19 @@ from ottla.storage.directories.log_manager import LogManager
 class LastRun(NamedTuple):
     """What the last run of this broker has left."""
 
-    missing: frozenset[TopicPartition]  # replicas that may be elected, without a log
+    missing: frozenset[TopicPartition]  # replicas that may be elected, and whose logs are lost with a directory
+    suspects: frozenset[TopicPartition]  # replicas that the last run has reported
     led: Mapping[tuple[uuid.UUID, TopicPartition], int]  # the leader epochs of the partitions that it led
 
 
-def inspect_last_run(view: ClusterView, directories: LogManager, *, node_id: int) -> LastRun:
-    """Compare the logs of the directories with the newest state of the cluster."""
+def inspect_last_run(view: ClusterView, directories: LogManager, *, node_id: int, is_complete: bool) -> LastRun:
+    """Compare the logs of the directories with the newest state of the cluster.
+
+    The directories are complete if each that was ever used is here, by its id.
+    """
+    report = view.replica_reports.get(node_id)
     missing: set[TopicPartition] = set()
+    suspects: set[TopicPartition] = set()
     led: dict[tuple[uuid.UUID, TopicPartition], int] = {}
     for topic in view.topics.values():
         for partition in topic.partitions:
@@ -38,9 +46,11 @@ def inspect_last_run(view: ClusterView, directories: LogManager, *, node_id: int
             if partition.leader == node_id:
                 led[topic.topic_id, topic_partition] = partition.leader_epoch
             is_electable = node_id in partition.isr or node_id in partition.elr
-            if is_electable and not _has_log(directories, topic_partition, topic):
+            if is_electable and not is_complete and not _has_log(directories, topic_partition, topic):
                 missing.add(topic_partition)
-    return LastRun(frozenset(missing), led)
+            if report is not None and topic_partition in report.suspects and len(partition.replicas) > 1:
+                suspects.add(topic_partition)
+    return LastRun(frozenset(missing), frozenset(suspects), led)
 
 
 def _has_log(directories: LogManager, topic_partition: TopicPartition, topic: TopicView) -> bool:

@@ -39,6 +39,44 @@ def test_a_broker_with_an_emptied_disk_leads_nothing_before_it_has_caught_up(tmp
     with_cluster(tmp_path, scenario)
 
 
+def test_a_replica_that_lost_records_leads_nothing_after_another_restart(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster)
+        await send(cluster, range(100))
+        emptied, *others = [leader_of(cluster), *({1, 2, 3} - {leader_of(cluster)})]
+        for node_id in others:
+            await cluster.kill(node_id)  # the emptied one is the last in sync
+        await cluster.until(
+            lambda: cluster.services(emptied).cluster.current.topics["web"].partitions[0].isr == (emptied,)
+        )
+        for start in range(3):
+            await cluster.kill(emptied)
+            if start == 0:
+                shutil.rmtree(tmp_path / f"broker-{emptied}")
+                (tmp_path / f"broker-{emptied}").mkdir()
+            await cluster.restart(emptied)  # the first start creates an empty log
+            view = cluster.services(emptied).cluster.current
+            assert view.replica_reports[emptied].suspects == {TP}
+            assert view.topics["web"].partitions[0].leader == -1
+
+    with_cluster(tmp_path, scenario)
+
+
+def test_a_partition_whose_creation_a_power_cut_undid_on_all_brokers_gets_a_leader(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster)
+        for node_id in (1, 2, 3):
+            await cluster.kill(node_id)
+            shutil.rmtree(tmp_path / f"broker-{node_id}" / "web-0")  # nothing of it was synced yet
+        for node_id in (1, 2, 3):
+            await cluster.restart(node_id)
+        await in_sync(cluster, 3)
+        await send(cluster, range(10))
+        assert await read(cluster, 10) == list(range(10))
+
+    with_cluster(tmp_path, scenario)
+
+
 def test_a_leader_that_restarts_before_its_session_expires_begins_a_new_term(tmp_path: Path) -> None:
     async def scenario(cluster: InProcessCluster) -> None:
         await create(cluster)
