@@ -61,7 +61,7 @@ class TransactionMarkerWriter:
         try:
             for where, replicated in appended:
                 results[where] = await self._complete(marker, where, replicated)
-        finally:  # cancelled: nobody asks for the outcome of the rest
+        finally:  # cancelled: nothing reads the outcome of the rest
             for _, replicated in appended:
                 if not replicated.cancel() and not replicated.cancelled():
                     replicated.exception()

@@ -107,7 +107,7 @@ def test_a_marker_that_is_not_replicated_in_time_is_reported() -> None:
     assert took_s == pytest.approx(TIMEOUT_S, abs=0.1)
 
 
-def test_markers_that_are_given_up_leave_no_error_that_nobody_reads() -> None:
+def test_markers_that_are_given_up_leave_no_unread_error() -> None:
     replicas = Replicas()
     replicas.waiters.update({WEB: waiters(0), OFFSETS: waiters(0)})
 
@@ -123,7 +123,7 @@ def test_markers_that_are_given_up_leave_no_error_that_nobody_reads() -> None:
         del sending
         gc.collect()
 
-    simulate(main, seed=1)  # raises what nobody has read
+    simulate(main, seed=1)  # raises what was not read
 
 
 def test_a_group_coordinator_that_loads_is_tried_again() -> None:
