@@ -3,7 +3,9 @@
 A round takes everything that was appended until it begins. It begins at the end of the loop's turn, so that requests
 that arrived together share it, and with it one fsync per log. Where the round runs depends on the disk:
 
-- while the disk is fast, on the event loop itself: handing a round to a thread and back costs more than the fsync;
+- while the disk is fast, on the event loop itself: handing a round to a thread and back costs more than the fsync.
+  The clients that were answered after the last round send their next requests while the loop is still busy with
+  others. So a round that has fewer appends than the last one waits for the next turn while turns bring more;
 - otherwise in an executor. While the disk is busy with one round, appends of all partitions pile up; the next round
   takes them all. So a lone producer waits for one fsync and many producers share one.
 
@@ -42,6 +44,9 @@ OUTLIER_SECONDS: Final = 5e-3
 
 LOOP_ROUND_SECONDS_MAX: Final = 1e-3
 """A round that is expected to take longer, because it has many logs to sync, runs in the executor."""
+
+GATHERING_TURNS_MAX: Final = 8
+"""So many turns of the loop at most a round on it waits for more appends."""
 
 _AVERAGE_WEIGHT: Final = 1 / 8
 _TRIAL_ROUNDS: Final = 16  # so many rounds in the executor at least before the loop takes over
@@ -177,6 +182,10 @@ class GroupCommit:
         self._is_scheduled = False  # a round begins at the end of this turn of the loop
         self._is_busy = False
         self._running: _Round | None = None
+        self._appends = 0  # since the last round began
+        self._gathered = 0  # of them, before this turn of the loop
+        self._turns = 0  # that the next round has waited for more
+        self._last_appends = 0  # of the last round
         self._failed: StorageError | None = None
         self._is_draining = False
         self._idle = asyncio.Event()  # set while draining
@@ -188,8 +197,19 @@ class GroupCommit:
             return
         if not self._waiting and not self._is_busy:
             self._is_scheduled = True
-            self._loop.call_soon(self._begin_round)
+            self._loop.call_soon(self._end_turn)
         self._waiting[partition] = None
+        self._appends += 1
+
+    def _end_turn(self) -> None:
+        appends = self._appends
+        is_growing = self._gathered < appends < self._last_appends
+        if is_growing and self.speed.is_fast and self._turns < GATHERING_TURNS_MAX:
+            self._gathered = appends
+            self._turns += 1
+            self._loop.call_soon(self._end_turn)
+        else:
+            self._begin_round()
 
     def schedule_within(self, partition: Flushable, seconds: float) -> None:
         """The same after so many seconds at most, unless it is due sooner already."""
@@ -252,6 +272,8 @@ class GroupCommit:
         if self._is_busy or not self._waiting:
             return
         partitions, self._waiting = self._waiting, {}
+        self._last_appends = self._appends
+        self._appends = self._gathered = self._turns = 0
         flushes: list[tuple[Flushable, FlushJob]] = []
         syncs = 0
         for partition in partitions:

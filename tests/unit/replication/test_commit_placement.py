@@ -14,6 +14,7 @@ import pytest
 from ottla.core.errors import StorageError
 from ottla.replication.commit import (
     FAST_SYNC_SECONDS,
+    GATHERING_TURNS_MAX,
     LOOP_ROUND_SECONDS_MAX,
     OUTLIER_SECONDS,
     SLOW_SYNC_SECONDS,
@@ -77,6 +78,20 @@ class Disk:
                 return
             await self.rounds(1)
         raise AssertionError("rounds never moved to the loop")
+
+
+class DiskInOrder(Disk):
+    """The same on a loop that runs callbacks in their order, turn by turn. Only fsyncs take time."""
+
+    def monotonic(self) -> float:
+        return self._elsewhere + self.held_seconds
+
+    def sync(self) -> None:
+        if self.executor.is_running:
+            self._elsewhere += self.seconds
+        else:
+            self.on_loop += 1
+            self.held_seconds += self.seconds
 
 
 class Job:
@@ -227,6 +242,57 @@ def test_requests_of_one_turn_share_a_round_on_the_loop() -> None:
         assert (disk.on_loop, log.completed) == (1, 1)
 
     run(scenario)
+
+
+def run_in_order(scenario: Callable[[Disk], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await scenario(DiskInOrder())
+
+    asyncio.run(main())
+
+
+async def turns_with(disk: Disk, log: Log, appends: list[int]) -> list[int]:
+    """Append so often in each turn of the loop; returns the rounds that had run at the end of each turn."""
+    before, rounds = disk.on_loop, []
+    for count in appends:
+        for _ in range(count):
+            disk.commit.schedule(log)
+        await asyncio.sleep(0)
+        rounds.append(disk.on_loop - before)
+    return rounds
+
+
+def test_a_round_waits_for_the_clients_of_the_last_one_while_their_requests_arrive() -> None:
+    async def scenario(disk: Disk) -> None:
+        await disk.make_fast()
+        log = Log(disk)
+        assert await turns_with(disk, log, [4]) == [1]
+        assert await turns_with(disk, log, [1, 2, 1]) == [0, 0, 1], "as many as in the last round"
+        assert await turns_with(disk, log, [2, 1, 0]) == [0, 0, 1], "a turn brought none"
+        assert await turns_with(disk, log, [3]) == [1], "the next round expects no more than the last one had"
+
+    run_in_order(scenario)
+
+
+def test_a_lone_producer_never_waits_for_others() -> None:
+    async def scenario(disk: Disk) -> None:
+        await disk.make_fast()
+        log = Log(disk)
+        await turns_with(disk, log, [32, 1, 0])
+        assert await turns_with(disk, log, [1, 1, 1]) == [1, 2, 3]
+
+    run_in_order(scenario)
+
+
+def test_a_round_waits_for_a_bounded_number_of_turns() -> None:
+    async def scenario(disk: Disk) -> None:
+        await disk.make_fast()
+        log = Log(disk)
+        await turns_with(disk, log, [1000])
+        rounds = await turns_with(disk, log, [1] * (GATHERING_TURNS_MAX + 1))
+        assert rounds == [0] * GATHERING_TURNS_MAX + [1]
+
+    run_in_order(scenario)
 
 
 @pytest.mark.parametrize("fast", [True, False], ids=["on the loop", "in the executor"])
