@@ -261,7 +261,7 @@ _OTHERS = (
 def other_parts(path: Path) -> str:
     """What the page says of what is measured by other commands, as it stands."""
     text = path.read_text() if path.exists() else ""
-    return "\n".join(filter(None, (_part(text, title) for title in _OTHERS)))
+    return "\n".join(f"{part.rstrip()}\n" for title in _OTHERS if (part := _part(text, title)))
 
 
 def write_part(path: Path, title: str, lines: Sequence[str]) -> None:
