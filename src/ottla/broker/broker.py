@@ -247,7 +247,10 @@ class Broker:
         )  # fmt: skip
         services.replicas.continue_after(last_run)
         report = report_at_start(self._storage.directories)
-        return report._replace(suspects=report.suspects | last_run.missing | last_run.suspects)
+        return report._replace(
+            is_clean=report.is_clean and not last_run.is_undone,
+            suspects=report.suspects | last_run.missing | last_run.suspects,
+        )
 
     def _start_scrubber(self, services: Services) -> None:
         if services.stopping.is_set():

@@ -4,7 +4,8 @@ Three things follow that must be known before any election:
 
 - a replica that is in the ISR or the ELR, and has no log here, has lost records if a log directory is missing or was
   emptied: it must not lead before it has caught up. If all directories are here the crash came before the first flush
-  of the log, and no record of the partition can have been committed;
+  of the log. No record of the partition can have been committed where records count once they are flushed; where they
+  count in the page cache the start is unclean, and the controller decides as for a log that has lost its end;
 - a replica that the last run reported as suspect, and that has not caught up since, still is if there are others;
 - the terms of the last run: a leader that died may have sent followers records that its own disk has lost. It must not
   write others in their place in the same leader epoch, so it waits for the controller to begin a new one.
@@ -25,6 +26,7 @@ class LastRun(NamedTuple):
     """What the last run of this broker has left."""
 
     missing: frozenset[TopicPartition]  # replicas that may be elected, and whose logs are lost with a directory
+    is_undone: bool  # a crash undid the creation of such a log: all directories are here
     suspects: frozenset[TopicPartition]  # replicas that the last run has reported
     led: Mapping[tuple[uuid.UUID, TopicPartition], int]  # the leader epochs of the partitions that it led
 
@@ -35,7 +37,7 @@ def inspect_last_run(view: ClusterView, directories: LogManager, *, node_id: int
     The directories are complete if each that was ever used is here, by its id.
     """
     report = view.replica_reports.get(node_id)
-    missing: set[TopicPartition] = set()
+    absent: set[TopicPartition] = set()
     suspects: set[TopicPartition] = set()
     led: dict[tuple[uuid.UUID, TopicPartition], int] = {}
     for topic in view.topics.values():
@@ -46,11 +48,12 @@ def inspect_last_run(view: ClusterView, directories: LogManager, *, node_id: int
             if partition.leader == node_id:
                 led[topic.topic_id, topic_partition] = partition.leader_epoch
             is_electable = node_id in partition.isr or node_id in partition.elr
-            if is_electable and not is_complete and not _has_log(directories, topic_partition, topic):
-                missing.add(topic_partition)
+            if is_electable and not _has_log(directories, topic_partition, topic):
+                absent.add(topic_partition)
             if report is not None and topic_partition in report.suspects and len(partition.replicas) > 1:
                 suspects.add(topic_partition)
-    return LastRun(frozenset(missing), frozenset(suspects), led)
+    missing = frozenset[TopicPartition]() if is_complete else frozenset(absent)
+    return LastRun(missing, bool(absent) and is_complete, frozenset(suspects), led)
 
 
 def _has_log(directories: LogManager, topic_partition: TopicPartition, topic: TopicView) -> bool:

@@ -77,6 +77,31 @@ def test_a_partition_whose_creation_a_power_cut_undid_on_all_brokers_gets_a_lead
     with_cluster(tmp_path, scenario)
 
 
+def test_a_replica_whose_log_was_only_in_the_page_cache_does_not_lead_without_it(tmp_path: Path) -> None:
+    """The power cut undid the creation of the log, and records of it counted: others have them."""
+
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster, configs={"durability": "page-cache", "min.insync.replicas": "2"})
+        await send(cluster, range(100))
+        last = leader_of(cluster)
+        others = [node_id for node_id in (1, 2, 3) if node_id != last]
+        for node_id in others:
+            await cluster.stop(node_id)
+        await cluster.until(lambda: cluster.services(last).cluster.current.topics["web"].partitions[0].isr == (last,))
+        await cluster.kill(last)
+        shutil.rmtree(tmp_path / f"broker-{last}" / "web-0")
+        await cluster.restart(last)
+        assert not cluster.services(last).cluster.current.replica_reports[last].is_clean
+        assert leader_of(cluster) == -1
+        for node_id in others:
+            await cluster.restart(node_id)
+        await in_sync(cluster, 3)
+        assert await read(cluster, 100) == list(range(100))
+        await equal_replicas(cluster, 100)
+
+    with_cluster(tmp_path, scenario)
+
+
 def test_a_leader_that_restarts_before_its_session_expires_begins_a_new_term(tmp_path: Path) -> None:
     async def scenario(cluster: InProcessCluster) -> None:
         await create(cluster)

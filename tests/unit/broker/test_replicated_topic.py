@@ -25,10 +25,17 @@ from tests.unit.broker.test_produce import ACKS_LEADER, answered, sent
 TP = TopicPartition("web", 0)
 
 
-async def create(cluster: InProcessCluster, name: str = "web", *, partitions: int = 1, factor: int = 3) -> None:
+async def create(
+    cluster: InProcessCluster,
+    name: str = "web",
+    *,
+    partitions: int = 1,
+    factor: int = 3,
+    configs: dict[str, str | None] | None = None,
+) -> None:
     """Create a topic, and wait until each broker knows it."""
     controller = cluster.services(cluster.controller).controller
-    await controller.create_topic(name, partitions=partitions, replication_factor=factor)
+    await controller.create_topic(name, partitions=partitions, replication_factor=factor, configs=configs)
     await cluster.known_everywhere(name)
 
 
