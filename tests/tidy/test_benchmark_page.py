@@ -42,6 +42,17 @@ def test_figures_come_first_and_targets_last(tmp_path: Path) -> None:
     assert "| load | fast |" not in page.read_text(encoding="utf-8")
 
 
+def test_the_page_stays_as_it_is_if_nothing_is_measured_again(tmp_path: Path) -> None:
+    page = tmp_path / "benchmarks.md"
+    write(page, KEPT)
+    write_part(page, SPARK_TITLE, ["| load | fast |"])
+    write_part(page, BACKLOG_TITLE, ["| backlog | read |"])
+    write(page, KEPT)
+    before = page.read_text(encoding="utf-8")
+    write(page, KEPT)
+    assert page.read_text(encoding="utf-8") == before
+
+
 def test_the_page_has_the_order_of_its_generator() -> None:
     found = titles(PAGE)
     assert found[0].startswith("## Every figure")
