@@ -57,7 +57,10 @@ class Disk:
         else:
             self.on_loop += 1
             self.held_seconds += self.seconds
-            self.loop.advance(self.seconds)
+            self.hold_loop()
+
+    def hold_loop(self) -> None:
+        self.loop.advance(self.seconds)
 
     def check_present(self) -> None:
         if self.vanished is not None:
@@ -86,12 +89,8 @@ class DiskInOrder(Disk):
     def monotonic(self) -> float:
         return self._elsewhere + self.held_seconds
 
-    def sync(self) -> None:
-        if self.executor.is_running:
-            self._elsewhere += self.seconds
-        else:
-            self.on_loop += 1
-            self.held_seconds += self.seconds
+    def hold_loop(self) -> None:
+        pass  # `monotonic` has it
 
 
 class Job:
