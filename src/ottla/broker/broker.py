@@ -248,7 +248,7 @@ class Broker:
         services.replicas.continue_after(last_run)
         report = report_at_start(self._storage.directories)
         return report._replace(
-            is_clean=report.is_clean and not last_run.is_undone,
+            is_clean=report.is_clean and not last_run.is_unclean,
             suspects=report.suspects | last_run.missing | last_run.suspects,
         )
 

@@ -46,7 +46,7 @@ LOOP_ROUND_SECONDS_MAX: Final = 1e-3
 """A round that is expected to take longer, because it has many logs to sync, runs in the executor."""
 
 GATHERING_TURNS_MAX: Final = 8
-"""So many turns of the loop at most a round on it waits for more appends."""
+"""A round on the loop waits for more appends for so many turns at most."""
 
 _AVERAGE_WEIGHT: Final = 1 / 8
 _TRIAL_ROUNDS: Final = 16  # so many rounds in the executor at least before the loop takes over
@@ -202,6 +202,7 @@ class GroupCommit:
         self._appends += 1
 
     def _end_turn(self) -> None:
+        """Begin a round, or wait for the appends of another turn."""
         appends = self._appends
         is_growing = self._gathered < appends < self._last_appends
         if is_growing and self.speed.is_fast and self._turns < GATHERING_TURNS_MAX:

@@ -26,7 +26,7 @@ class LastRun(NamedTuple):
     """What the last run of this broker has left."""
 
     missing: frozenset[TopicPartition]  # replicas that may be elected, and whose logs are lost with a directory
-    is_undone: bool  # a crash undid the creation of such a log: all directories are here
+    is_unclean: bool  # it ended before the first flush of such a log: all directories are here
     suspects: frozenset[TopicPartition]  # replicas that the last run has reported
     led: Mapping[tuple[uuid.UUID, TopicPartition], int]  # the leader epochs of the partitions that it led
 
