@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks import clients
+from benchmarks import clients, memory
 from benchmarks.brokers import BROKERS, Broker, Running
 from tests.support.processes import usage
 
@@ -21,6 +21,8 @@ Figures = dict[str, dict[str, list[float]]]
 """Figure -> broker's name -> one value per round."""
 Status = Callable[[str], None]
 SIZES = (200, 2_100)
+BULK_TOUCHED_BYTES = 3 * memory.GIB  # what the client queues, the broker writes and a JVM's heap grows by
+START_TOUCHED_BYTES = memory.GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ class Cases:
             clients.make_topic(running.port, topic)
             for verb, run in (("write", write), ("read", read)):
                 self.status(f"{verb} {size:,} B, {client}, {broker.name}, round {number + 1}")
+                memory.touch(BULK_TOUCHED_BYTES)
                 before = usage(running.pid).cpu_s
                 took = run(running.port, topic, records=records)
                 spent = usage(running.pid).cpu_s - before
@@ -136,6 +139,7 @@ def starts(effort: Effort, status: Status) -> Figures:
             if broker.synchronous_only:
                 continue
             status(f"start of {broker.name}, round {number + 1}")
+            memory.touch(START_TOUCHED_BYTES)
             directory = Path(tempfile.mkdtemp(prefix="ottla-bench-"))
             running, took = broker.start(directory / "broker")
             try:

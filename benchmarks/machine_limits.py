@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from pathlib import Path
 
+from benchmarks import memory
 from benchmarks.clients import Latencies, summary
 
 REQUEST_BYTES = 330  # a Produce request of one record of 200 B
@@ -40,7 +41,9 @@ def measure(seconds: float, status: Callable[[str], None]) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="ottla-bench-") as directory:
         synced = syncs(Path(directory, "synced"), seconds)
         found["fdatasync: p50, ms"], found["fdatasync: p99, ms"] = synced.p50_ms, synced.p99_ms
-        status("limit: page cache")
+        status("limit: memory, page cache")
+        found["memory touched for the first time, us/page"] = memory.touch(2 * memory.GIB)
+        found["memory touched again, us/page"] = memory.touch(2 * memory.GIB)
         found["page cache write, MB/s"] = statistics.median(write_rate(Path(directory, "bulk")) for _ in range(3)) / 1e6
         found["page cache read to a socket, MB/s"] = (
             statistics.median(read_rate(Path(directory, "bulk")) for _ in range(3)) / 1e6

@@ -312,6 +312,8 @@ METHOD = """\
   batch size, `linger.ms=5`, no compression) and by a bare socket (ready-made batches of 500 kB, five in flight);
   then read back by librdkafka and by bare Fetch requests of 4 MiB. After each case the log's end offset is compared
   with what was sent.
+- Before each start and each turn of a bulk case free memory is touched: a virtual machine may get each page from its
+  host when it is first touched, and then the broker that is measured pays more for new pages than for all else.
 - CPU: user and system time of the broker process from /proc. Memory: its resident set.
 - Start-up: from the start of the process in an empty directory until ApiVersions and Metadata are answered, polled
   every 5 ms. Formatting Kafka's directory is not counted, creating Ottla's is.
