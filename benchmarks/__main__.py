@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import backlog, cases, cleaner, machine_limits, pipeline, report, transactions
-from benchmarks.cases import QUICK, Cases, Effort, Figures
+from benchmarks.cases import IN_MEMORY, QUICK, Cases, Effort, Figures
 from benchmarks.progress import Progress
 from ottla.pipeline.jars import JarsNotFound
 from tests.support.kafka_jars import kafka_jars
@@ -15,7 +15,8 @@ from tests.support.kafka_jars import kafka_jars
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "benchmarks.md"
 KEPT = ROOT / "build" / "benchmarks.json"
-PARTS = ("limits", "start", "synchronous", "latency", "bulk")
+PARTS = ("limits", "start", "in-memory", "synchronous", "latency", "bulk")
+MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory, where an fsync costs nothing
 
 
 def against_kafka(parts: list[str], effort: Effort, progress: Progress, *, page: Path, kept: Path) -> None:
@@ -27,7 +28,13 @@ def against_kafka(parts: list[str], effort: Effort, progress: Progress, *, page:
         limits = machine_limits.measure(effort.seconds, progress.status)
     if "start" in parts:
         figures |= cases.starts(effort, progress.status)
-    on_running = [part for part in PARTS[2:] if part in parts]
+    if "in-memory" in parts:
+        with cases.all_running(progress.status, MEMORY) as running:
+            in_memory = Cases(running, effort, progress.status, prefix=IN_MEMORY)
+            in_memory.warm()
+            in_memory.synchronous()
+        figures |= in_memory.figures
+    on_running = [part for part in PARTS[3:] if part in parts]
     if on_running:
         with cases.all_running(progress.status) as running:
             run = Cases(running, effort, progress.status)

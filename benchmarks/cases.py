@@ -21,6 +21,7 @@ Figures = dict[str, dict[str, list[float]]]
 """Figure -> broker's name -> one value per round."""
 Status = Callable[[str], None]
 SIZES = (200, 2_100)
+IN_MEMORY = "in memory, "  # figures of brokers whose logs are on a file system in memory
 BULK_TOUCHED_BYTES = 3 * memory.GIB  # what the client queues, the broker writes and a JVM's heap grows by
 START_TOUCHED_BYTES = memory.GIB
 
@@ -43,8 +44,9 @@ QUICK = Effort(1, 1, 0.7, 0.7, 0.5, (200_000, 30_000))
 class Cases:
     """The running brokers and the figures so far."""
 
-    def __init__(self, running: dict[Broker, Running], effort: Effort, status: Status) -> None:
+    def __init__(self, running: dict[Broker, Running], effort: Effort, status: Status, prefix: str = "") -> None:
         self.running, self.effort, self.status = running, effort, status
+        self.prefix = prefix  # of the figures' names
         self.figures: Figures = {}
 
     def note(self, figure: str, broker: Broker, value: float) -> None:
@@ -74,7 +76,7 @@ class Cases:
     def synchronous(self) -> None:
         """One and 32 producers with one request in flight each."""
         for producers in (1, 32):
-            name, topic = f"{producers} synchronous", f"t-sync-{producers}"
+            name, topic = f"{self.prefix}{producers} synchronous", f"t-sync-{producers}"
             for running in self.running.values():
                 clients.make_topic(running.port, topic)
             for number, broker in self.turns(tuple(self.running), self.effort.rounds):
@@ -155,9 +157,9 @@ def starts(effort: Effort, status: Status) -> Figures:
 
 
 @contextmanager
-def all_running(status: Status) -> Iterator[dict[Broker, Running]]:
-    """Start every broker in a directory of its own, and stop them after the block."""
-    directory = Path(tempfile.mkdtemp(prefix="ottla-bench-"))
+def all_running(status: Status, parent: Path | None = None) -> Iterator[dict[Broker, Running]]:
+    """Start every broker in a directory of its own, in `parent` or with other temporary files; stop them at the end."""
+    directory = Path(tempfile.mkdtemp(prefix="ottla-bench-", dir=parent))
     running: dict[Broker, Running] = {}
     try:
         for number, broker in enumerate(BROKERS):
