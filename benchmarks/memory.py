@@ -1,9 +1,9 @@
 """Makes the machine's free memory ready before a measurement.
 
 The host of a virtual machine may provide each page of memory only when the page is first touched, and take pages back
-that have been free for seconds. Then the program that needs memory next pays for it: on the machine of docs/benchmarks.md ten
-times what the page costs otherwise, more than anything that a broker does with a bulk batch. Touching free memory
-before each turn leaves the brokers' own cost.
+that have been free for seconds. Then the program that needs memory next pays for it: ten times what a page costs
+otherwise on the machine of docs/benchmarks.md, more than anything that a broker does with a bulk batch. Touching free
+memory before each turn leaves the brokers' own cost.
 """
 
 from __future__ import annotations
