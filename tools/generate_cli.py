@@ -99,7 +99,7 @@ def _context(command: Any, path: str) -> Any:
 def _command(noun: str, name: str = "") -> Any:
     import typer
 
-    from ottla.cli.main import app
+    from ottla.cli.commands import app
 
     root = typer.main.get_command(app)
     found: Any = root.get_command(None, noun)  # type: ignore[attr-defined]

@@ -78,6 +78,10 @@ class CommandFailed(Exception):
         return json.dumps({"error": found}, ensure_ascii=False)
 
 
+class OutputClosed(Exception):
+    """The reader of the output closed the pipe; typer would convert a BrokenPipeError to exit code 1."""
+
+
 MESSAGES_AS_JSON = ContextVar("MESSAGES_AS_JSON", default=False)
 """Whether the command line asked for JSON: then messages on standard error are lines of JSON too."""
 

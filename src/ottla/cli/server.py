@@ -1,31 +1,17 @@
-"""`ottla server`: runs a broker until SIGTERM or Ctrl-C."""
+"""Declares `ottla server` for typer: the help, the completion, and the messages about options that are wrong.
+
+`server_start.py` reads complete command lines without typer, and runs the broker.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import threading
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ottla.cli import completion
-from ottla.cli.errors import usage_error
-from ottla.core import collector
-
-STDIN = 0
-_CHUNK = 4096
-
-
-class ReadyFormat(StrEnum):
-    """The format of the ready line, and of the result of --check."""
-
-    TEXT = "text"
-    JSON = "json"
-
+from ottla.cli.server_start import PORT_MAX, WORKERS_MAX, ReadyFormat, ServerOptions, start
 
 Dev = Annotated[
     bool,
@@ -37,7 +23,7 @@ Workers = Annotated[
         "--workers",
         "-w",
         min=1,
-        max=64,
+        max=WORKERS_MAX,
         metavar="N",
         help="Run N brokers, each a process with a port of its own, to use the machine's cores.",
     ),
@@ -60,7 +46,9 @@ Options = Annotated[
 def server(
     port: Annotated[
         int | None,
-        typer.Option("--port", "-p", min=0, max=65535, metavar="PORT", help="Port to listen on; 0 picks a free one."),
+        typer.Option(
+            "--port", "-p", min=0, max=PORT_MAX, metavar="PORT", help="Port to listen on; 0 picks a free one."
+        ),
     ] = None,
     host: Annotated[
         str | None, typer.Option("--host", metavar="HOST", help="Address to listen on. Default: 127.0.0.1.")
@@ -97,51 +85,8 @@ def server(
     command, environment variables (OTTLA_LOG_SEGMENT_BYTES for log.segment.bytes), the --config file, the default
     (docs/configuration.md). --dev changes only defaults. Signals, logs and running it as a service: docs/operating.md.
     """
-    options = parse_options(option or [])
-    if host is not None:
-        if "listeners" in options:
-            raise usage_error("--host and -o listeners=... contradict each other", "use one of them")
-        options["listeners"] = f"PLAINTEXT://{f'[{host}]' if ':' in host else host}:{9092 if port is None else port}"
-
-    with collector.paused():
-        from ottla.broker import server as broker_server
-
-    is_json = shape is ReadyFormat.JSON
-    if check:
-        raise typer.Exit(
-            broker_server.check(config_file=config, options=options, port=port, data=data, is_dev=dev, is_json=is_json)
-        )
-    if while_stdin_open:
-        threading.Thread(target=_stop_at_end_of, args=(STDIN,), daemon=True).start()  # noqa: TID251  # of a command, never simulated
-    process = broker_server.ProcessOptions(log_file, ready_file, is_json, workers if workers > 1 else 0, store_socket)
-    raise typer.Exit(
-        broker_server.run(config_file=config, options=options, port=port, data=data, is_dev=dev, process=process)
-    )
-
-
-def _stop_at_end_of(descriptor: int) -> None:
-    """Send SIGTERM to this process when the other end of a pipe is closed.
-
-    A process that starts a broker gives it a pipe for standard input: when that process ends, even by SIGKILL, the
-    system closes the pipe. (Read by descriptor: a thread blocked in `sys.stdin` would hold its lock while the
-    interpreter shuts down.)
-    """
-    with contextlib.suppress(OSError):
-        while os.read(descriptor, _CHUNK):
-            pass
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def parse_options(texts: list[str]) -> dict[str, str]:
-    """Parse `name=value` texts; the last value of a name wins. Raises `CommandFailed`.
-
-    >>> parse_options(["log.segment.bytes=1048576", "a=b=c"])
-    {'log.segment.bytes': '1048576', 'a': 'b=c'}
-    """
-    found: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise usage_error(f"-o {text}: write name=value, such as -o log.segment.bytes=1048576")
-        found[name.strip()] = value.strip()
-    return found
+    given = ServerOptions(
+        port, host, data, config, tuple(option or ()), dev, check, log_file, ready_file, shape, while_stdin_open,
+        workers, store_socket,
+    )  # fmt: skip
+    raise typer.Exit(start(given))

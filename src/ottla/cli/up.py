@@ -13,7 +13,8 @@ import typer
 from ottla.cli.errors import CommandFailed, ExitCode, not_found, usage_error
 from ottla.cli.options import Format, OutputFormat
 from ottla.cli.output import show_json, show_rows
-from ottla.cli.server import Options, parse_options
+from ottla.cli.server import Options
+from ottla.cli.server_start import parse_options
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 Node = Annotated[int | None, typer.Option(min=1, metavar="ID")]

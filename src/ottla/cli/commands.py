@@ -1,0 +1,144 @@
+"""Declares the commands of `ottla` for typer, and runs one.
+
+The module of a command is imported only when it is used, so that no command waits for the imports of others.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from typer.core import TyperGroup
+
+from ottla import compiled
+from ottla.cli import completion
+from ottla.cli.errors import MESSAGES_AS_JSON, CommandFailed, ExitCode, OutputClosed, show_error
+
+
+class Command(NamedTuple):
+    """A command of `ottla`: the module that declares it, and its line in `ottla --help`, which imports no module."""
+
+    module: str
+    summary: str
+
+
+# in the order of `ottla --help`
+COMMANDS = MappingProxyType(
+    {
+        "server": Command("ottla.cli.server", "Start a broker."),
+        "up": Command("ottla.cli.up", "Run a cluster on this machine: ZooKeeper and several brokers."),
+        "topic": Command("ottla.cli.topic", "Topics."),
+        "produce": Command("ottla.cli.produce", "Write records to a topic and wait for the acknowledgements."),
+        "consume": Command("ottla.cli.consume", "Print the records of topics."),
+        "group": Command("ottla.cli.group", "Groups of all types: classic, consumer and share."),
+        "txn": Command("ottla.cli.txn", "Transactions."),
+        "config": Command("ottla.cli.config", "Settings of topics and brokers."),
+        "cluster": Command("ottla.cli.cluster", "The cluster and its brokers."),
+        "mirror": Command("ottla.cli.mirror", "Copies of topics and group offsets in another cluster."),
+        "profile": Command("ottla.cli.profile", "Named clusters, to use instead of --brokers."),
+        "log": Command("ottla.cli.log", "Log directories and their files."),
+        "bench": Command(
+            "ottla.cli.bench",
+            "Measure a broker with acks=all: bulk producing, consuming, and the latency of single records.",
+        ),
+        "pipeline": Command("ottla.cli.pipeline", "Topics into tables with Spark."),
+        "demo": Command(
+            "ottla.cli.demo",
+            "Load a real web access log through a broker into tables, a topic of traffic and a report, and audit them.",
+        ),
+    }
+)
+
+
+class LazyGroup(TyperGroup):
+    """A group of commands whose modules are imported at their first use."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command of the arguments."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise OutputClosed from error
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer's signature
+        """List the commands in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - typer's signature
+        """Import a command by its name; None if there is none."""
+        found = COMMANDS.get(cmd_name)
+        if found is None:
+            return None
+        command = typer.main.get_command(importlib.import_module(found.module).app)
+        command.name = cmd_name
+        return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's signature
+        """Write the list of commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.summary) for name, command in COMMANDS.items()])
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"ottla {version('ottla')} ({compiled.form()})")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-X",
+            metavar="NAME=VALUE",
+            help="A client setting, such as security.protocol=SASL_SSL.",
+            autocompletion=completion.client_settings,
+        ),
+    ] = None,
+) -> None:
+    """A commit log that speaks Kafka's protocol: `ottla server` starts a broker, the rest use any Kafka broker."""
+    if settings:
+        from ottla.cli.connection import SETTINGS_VARIABLE
+
+        os.environ[SETTINGS_VARIABLE] = "\n".join((os.environ.get(SETTINGS_VARIABLE, ""), *settings))
+
+
+def run(arguments: Sequence[str]) -> object:
+    """Run a command line and return the exit code of its command, if that has one. Raises CommandFailed."""
+    try:
+        return app(args=list(arguments), prog_name="ottla", standalone_mode=False)
+    except typer.exceptions.TyperException as error:
+        return _usage_error(error)
+    except typer.Abort:
+        return ExitCode.INTERRUPTED
+
+
+def _usage_error(error: Any) -> int:
+    """Print a usage error; without any arguments it prints the help."""
+    if getattr(error, "option_name", "") == "-X":
+        error.message += ". Write it before the command: ottla -X NAME=VALUE topic list"
+    message = error.format_message()
+    if MESSAGES_AS_JSON.get() and message:
+        show_error(CommandFailed(message, code=ExitCode.USAGE))
+    else:
+        error.show()
+    return int(ExitCode.USAGE)

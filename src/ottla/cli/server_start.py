@@ -1,0 +1,159 @@
+"""Starts a broker for `ottla server`, whose complete command lines are read here without typer (docs/decisions/0119).
+
+`cli/server.py` declares the same options for typer, which prints the help, completes, and explains what is wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ottla.cli.errors import usage_error
+from ottla.core import collector
+
+COMMAND = "server"
+STDIN = 0
+PORT_MAX = 65535
+WORKERS_MAX = 64
+_CHUNK = 4096
+
+
+class ReadyFormat(StrEnum):
+    """The format of the ready line, and of the result of --check."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class ServerOptions(NamedTuple):
+    """The options of `ottla server`."""
+
+    port: int | None = None
+    host: str | None = None
+    data: Path | None = None
+    config: Path | None = None
+    option: tuple[str, ...] = ()
+    dev: bool = False
+    check: bool = False
+    log_file: Path | None = None
+    ready_file: Path | None = None
+    shape: ReadyFormat = ReadyFormat.TEXT
+    while_stdin_open: bool = False
+    workers: int = 1
+    store_socket: Path | None = None
+
+
+def _number(text: str, least: int, most: int) -> int:
+    """Return a number within limits. Raises ValueError."""
+    if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
+        raise ValueError(text)
+    return int(text)
+
+
+_FLAGS = {"--dev": "dev", "--check": "check", "--while-stdin-open": "while_stdin_open"}
+_SHORT = {"-p": "--port", "-c": "--config", "-o": "--option", "-f": "--format", "-w": "--workers"}
+_VALUES: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "--port": ("port", lambda text: _number(text, 0, PORT_MAX)),
+    "--host": ("host", str),
+    "--data": ("data", Path),
+    "--config": ("config", Path),
+    "--option": ("option", str),
+    "--log-file": ("log_file", Path),
+    "--ready-file": ("ready_file", Path),
+    "--format": ("shape", ReadyFormat),
+    "--workers": ("workers", lambda text: _number(text, 1, WORKERS_MAX)),
+    "--store-socket": ("store_socket", Path),
+}
+
+
+def read(arguments: Sequence[str]) -> ServerOptions | None:
+    """Read a complete command line. None for any other, and for rare spellings: those are for typer.
+
+    >>> read(["-p", "9092", "--data=/srv/ottla"]) == ServerOptions(port=9092, data=Path("/srv/ottla"))
+    True
+    >>> read(["--port", "no number"]), read(["--help"])
+    (None, None)
+    """
+    found: dict[str, Any] = {}
+    settings: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        if word in _FLAGS:
+            found[_FLAGS[word]] = True
+            continue
+        name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
+        field, convert = _VALUES.get(_SHORT.get(name, name), ("", str))
+        if not equals:
+            value = next(words, "")
+        if not field or not value or value.startswith("-"):
+            return None
+        if field == "option":
+            settings.append(value)
+            continue
+        try:
+            found[field] = convert(value)
+        except ValueError:
+            return None
+    return ServerOptions(**found, option=tuple(settings))
+
+
+def start(given: ServerOptions) -> int:
+    """Run a broker until it is stopped, or check its settings; returns the exit code. Raises CommandFailed."""
+    options = parse_options(given.option)
+    if given.host is not None:
+        if "listeners" in options:
+            raise usage_error("--host and -o listeners=... contradict each other", "use one of them")
+        host = f"[{given.host}]" if ":" in given.host else given.host
+        options["listeners"] = f"PLAINTEXT://{host}:{9092 if given.port is None else given.port}"
+
+    with collector.paused():
+        from ottla.broker import server
+
+    is_json = given.shape is ReadyFormat.JSON
+    if given.check:
+        return server.check(
+            config_file=given.config, options=options, port=given.port, data=given.data, is_dev=given.dev,
+            is_json=is_json,
+        )  # fmt: skip
+    if given.while_stdin_open:
+        threading.Thread(target=_stop_at_end_of, args=(STDIN,), daemon=True).start()  # noqa: TID251  # of a command, never simulated
+    process = server.ProcessOptions(
+        given.log_file, given.ready_file, is_json, given.workers if given.workers > 1 else 0, given.store_socket
+    )
+    return server.run(
+        config_file=given.config, options=options, port=given.port, data=given.data, is_dev=given.dev, process=process
+    )
+
+
+def _stop_at_end_of(descriptor: int) -> None:
+    """Send SIGTERM to this process when the other end of a pipe is closed.
+
+    A process that starts a broker gives it a pipe for standard input: when that process ends, even by SIGKILL, the
+    system closes the pipe. (Read by descriptor: a thread blocked in `sys.stdin` would hold its lock while the
+    interpreter shuts down.)
+    """
+    with contextlib.suppress(OSError):
+        while os.read(descriptor, _CHUNK):
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def parse_options(texts: Iterable[str]) -> dict[str, str]:
+    """Parse `name=value` texts; the last value of a name wins. Raises `CommandFailed`.
+
+    >>> parse_options(["log.segment.bytes=1048576", "a=b=c"])
+    {'log.segment.bytes': '1048576', 'a': 'b=c'}
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise usage_error(f"-o {text}: write name=value, such as -o log.segment.bytes=1048576")
+        found[name.strip()] = value.strip()
+    return found
