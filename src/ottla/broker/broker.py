@@ -13,7 +13,7 @@ from ottla.broker import endpoints
 from ottla.broker.config import BrokerConfig
 from ottla.broker.context import Services
 from ottla.broker.controller_channel import ControllerChannel
-from ottla.broker.coordinators import Coordinators
+from ottla.broker.coordinators import Coordinators, import_in_thread
 from ottla.broker.delayed_operations import DelayedOperations
 from ottla.broker.descriptor_limits import UNLIMITED, DescriptorLimits
 from ottla.broker.dispatch import Dispatcher
@@ -51,6 +51,8 @@ log = logging.getLogger(__name__)
 DECODED_SHARE = 4
 """Besides `queued.max.request.bytes` a fourth of it is for long requests once they are decoded."""
 
+_MAINTENANCE_AFTER_SECONDS = 1.0
+
 
 def overrides_of(view: ClusterView, node_id: int) -> dict[str, str]:
     """Merge the dynamic settings of all brokers with those of this one, which take precedence."""
@@ -84,6 +86,7 @@ class Broker:
         self._dispatcher: Dispatcher | None = None
         self._scheduled_tasks: ScheduledTasks | None = None
         self._late_transactions: LateTransactions | None = None
+        self._starting_maintenance: asyncio.Task[None] | None = None
         self._cleaner: LogCleaner | None = None
         self._scrub_scheduler: ScrubScheduler | None = None
         self._cluster: Cluster | None = None
@@ -229,9 +232,9 @@ class Broker:
             reserves=self._storage.reserves,
             report_replicas=None if reports is None else reports.update,
         )  # fmt: skip
-        if config.cleaner.enable:
-            asyncio.get_running_loop().call_soon(self._start_cleaner, services)
-        asyncio.get_running_loop().call_soon(self._start_scrubber, services)
+        self._starting_maintenance = asyncio.get_running_loop().create_task(
+            self._start_maintenance(services), name="start the cleaner and the scrubber"
+        )
         return opened
 
     async def _report_at_start(self, services: Services) -> layout.ReplicaReport | None:
@@ -252,24 +255,21 @@ class Broker:
             suspects=report.suspects | last_run.missing | last_run.suspects,
         )
 
-    def _start_scrubber(self, services: Services) -> None:
-        if services.stopping.is_set():
-            return
+    async def _start_maintenance(self, services: Services) -> None:
+        """Start what has work only later, once the first clients have their responses."""
+        await asyncio.sleep(_MAINTENANCE_AFTER_SECONDS)
+        await import_in_thread("ottla.broker.log_cleaner", "ottla.broker.scrub_scheduler")
+        from ottla.broker.log_cleaner import LogCleaner
         from ottla.broker.scrub_scheduler import ScrubScheduler
 
         self._scrub_scheduler = ScrubScheduler(
             services.replicas.directories.opened, files=self._files, config=lambda: services.config.scrub,
             clock=self._clock,
         )  # fmt: skip
-
-    def _start_cleaner(self, services: Services) -> None:
-        if services.stopping.is_set():
-            return
-        from ottla.broker.log_cleaner import LogCleaner
-
-        self._cleaner = LogCleaner(
-            lambda: services.replicas.directories.online, config=lambda: services.config.cleaner, clock=self._clock
-        )
+        if self._config.cleaner.enable:
+            self._cleaner = LogCleaner(
+                lambda: services.replicas.directories.online, config=lambda: services.config.cleaner, clock=self._clock
+            )
 
     def _reconfigure(self, old: ClusterView, new: ClusterView) -> None:
         """Live changes of the broker's own settings (AlterConfigs) take effect."""
@@ -346,6 +346,9 @@ class Broker:
             await self._dispatcher.drain(within_seconds=1.0)
         if services is not None:
             await services.record_validation.close()
+        if self._starting_maintenance is not None:
+            self._starting_maintenance.cancel()
+            await asyncio.gather(self._starting_maintenance, return_exceptions=True)
         if self._scrub_scheduler is not None:
             await self._scrub_scheduler.stop()
         if self._cleaner is not None:

@@ -133,8 +133,10 @@ LATER = {  # what a broker alone imports after its start, or never
     "encodings.idna",
     "importlib.metadata",
     "ottla.broker.alter_partition",
+    "ottla.broker.log_cleaner",
     "ottla.broker.migration",
     "ottla.broker.replica_reports",
+    "ottla.broker.scrub_scheduler",
     "ottla.groups.coordinator",
     "ottla.replication.fetcher",
     "ottla.share.state_coordinator",
@@ -161,6 +163,7 @@ async def main():
     given, _ = config.read(file=None, environment={}, options={"listeners": "PLAINTEXT://127.0.0.1:0"})
     broker = Broker(given, [Path(sys.argv[1])], clock=SystemClock(), files=SystemFiles())
     await broker.start()
+    await asyncio.sleep(0)
     loaded = sorted(sys.modules)
     await broker.stop()
     print(*loaded)
