@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from operator import itemgetter
 from typing import Any
 
 from ottla.wire.apis import ApiKey
 from ottla.wire.codec import decode_response
+from ottla.wire.schema import Struct
 from tests.differential.peer import Peer, passing
 from tests.support.batches import batch, numbered
 from tests.support.processes import until
@@ -110,12 +110,18 @@ def described(peer: Peer, names: list[str]) -> list[Answer]:
     """DescribeTransactions; kio cannot read its answer, because the start of no transaction is -1. Sets have no order."""
     peer.wire.send("describe_transactions", 0, transactional_ids=names)
     answer = decode_response(ApiKey.DESCRIBE_TRANSACTIONS, 0, peer.wire.receive_frame(), HEADER_BYTES)
-    found: list[Answer] = [asdict(state) for state in answer.transaction_states]
+    found: list[Answer] = [_as_answer(state) for state in answer.transaction_states]
     for state in found:
         state["topics"].sort(key=itemgetter("topic"))
         for topic in state["topics"]:
             topic["partitions"].sort()
     return found
+
+
+def _as_answer(value: Any) -> Any:
+    if isinstance(value, Struct):
+        return {field.name: _as_answer(getattr(value, field.name)) for field in value.WIRE}
+    return [_as_answer(item) for item in value] if isinstance(value, list) else value
 
 
 def transactions_of_all_versions(peer: Peer) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 from uuid import UUID
 
@@ -67,7 +66,7 @@ def in_version(shape: Any, version: int) -> Any:
             value = [] if field.array else "" if field.type == "string" else b""
         elif isinstance(value, list) and not isinstance(field.type, str):
             value = [in_version(item, version) for item in value]
-        elif dataclasses.is_dataclass(value):
+        elif hasattr(value, "WIRE"):
             value = in_version(value, version)
         values[field.name] = value
     return cls(**values)
@@ -83,7 +82,7 @@ def without_illegal_nulls(shape: Any, version: int) -> Any:
             value = [] if field.array else "" if field.type == "string" else b""
         elif isinstance(value, list) and not isinstance(field.type, str):
             value = [without_illegal_nulls(item, version) for item in value]
-        elif dataclasses.is_dataclass(value):
+        elif hasattr(value, "WIRE"):
             value = without_illegal_nulls(value, version)
         values[field.name] = value
     return cls(**values)
