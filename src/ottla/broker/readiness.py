@@ -7,9 +7,8 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ottla.net.server import Endpoint
 
@@ -17,8 +16,7 @@ NOTIFY_VARIABLE = "NOTIFY_SOCKET"
 """The environment variable with which a service manager, such as systemd, names its notification socket."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyWorker:
+class ReadyWorker(NamedTuple):
     """Describes one of several brokers that one service runs."""
 
     node_id: int
@@ -26,8 +24,7 @@ class ReadyWorker:
     bootstrap: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(NamedTuple):
     """Describes a broker that serves."""
 
     listeners: Sequence[Endpoint]

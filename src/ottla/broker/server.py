@@ -11,9 +11,8 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.broker import config as configuration
 from ottla.broker import descriptor_limits, endpoints
@@ -46,8 +45,7 @@ class CannotStart(Exception):
     """Reports in one line why the broker does not start."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessOptions:
+class ProcessOptions(NamedTuple):
     """The options of the process, as opposed to the settings of the broker."""
 
     log_file: Path | None = None  # standard error without one

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ottla.core.settings import SECOND_MS, Type, setting
+from ottla.core.settings import SECOND_MS, Section, Type, setting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerConfig:
+class ServerConfig(Section):
     """Holds the broker's id, its data directories and its overall limits."""
 
     node_id: int = setting(

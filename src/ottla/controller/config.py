@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ottla.core.settings import Type, setting
+from ottla.core.settings import Section, Type, setting
 
 _SHORT_MAX = (1 << 15) - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerConfig:
+class ControllerConfig(Section):
     """Holds the settings for the creation and deletion of topics."""
 
     num_partitions: int = setting(

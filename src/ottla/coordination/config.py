@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ottla.core.settings import INT_MAX, SECOND_MS, Type, setting
+from ottla.core.settings import INT_MAX, SECOND_MS, Section, Type, setting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ZooKeeperConfig:
+class ZooKeeperConfig(Section):
     """Holds the addresses of ZooKeeper and the timeouts."""
 
     connect: str = setting(

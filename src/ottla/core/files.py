@@ -10,7 +10,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 from pathlib import PurePath
 from typing import Final, NamedTuple, Protocol
 
@@ -345,6 +344,8 @@ class SystemFiles:
     def remove_tree(self, path: PurePath) -> None:
         """Delete a directory tree."""
         with contextlib.suppress(FileNotFoundError):
+            import shutil  # with its codecs it takes 2 ms of a start
+
             shutil.rmtree(path)
 
     def sync_directory(self, path: PurePath) -> None:

@@ -1,8 +1,8 @@
 """Declares settings once, with their type, unit, limits and description, and parses them.
 
 Parsing, validation, defaults, `--help`, docs/configuration.md and the response to DescribeConfigs all use the one
-declaration. A section is a frozen dataclass whose fields are created by `setting`; each package declares its own and
-gets only that one.
+declaration. A section is a subclass of `Section` whose fields are created by `setting`; each package declares its own
+and gets only that one.
 
 A value comes from, first wins: `-o name=value` and the command line's own options, environment variables
 (`OTTLA_LOG_SEGMENT_BYTES`), the file given by `--config`, the default. `SettingText` records the origin, so that an
@@ -12,9 +12,10 @@ error can name the line to fix.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
 from enum import Enum
-from typing import Any, Final, TypeVar, cast
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar, cast, dataclass_transform
 
 T = TypeVar("T")
 
@@ -38,8 +39,7 @@ class Type(Enum):
     PASSWORD = 9
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """Describes one setting, without its value."""
 
     key: str  # its name in Kafka's configuration files
@@ -52,7 +52,7 @@ class Setting:
     live: bool = False  # may change without a restart
     synonyms: tuple[str, ...] = ()  # other keys that set it, the strongest first (log.retention.minutes, ...)
     topic_key: str = ""  # the topic setting it is the default of (`retention.ms`), if any
-    scale: Mapping[str, int] = field(default_factory=dict)  # synonym -> factor into this setting's unit
+    scale: Mapping[str, int] = MappingProxyType({})  # synonym -> factor into this setting's unit
     no_effect: str = ""  # why it is accepted without effect; empty if it has one
 
     @property
@@ -61,16 +61,14 @@ class Setting:
         return self.kind is Type.PASSWORD
 
 
-@dataclass(frozen=True, slots=True)
-class SettingText:
+class SettingText(NamedTuple):
     """Holds the text of a value and where it was written."""
 
     text: str
     origin: str  # "server.properties line 12", "-o", "environment variable OTTLA_..."
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """Describes one invalid setting: its value, its origin and the reason."""
 
     key: str
@@ -94,6 +92,41 @@ class InvalidSettings(Exception):
 def setting(key: str, *, default: Any, doc: str, kind: Type, **more: Any) -> Any:
     """Create a dataclass field that is a setting; `more` are the fields of `Setting`."""
     return field(default=default, metadata={"setting": Setting(key=key, doc=doc, kind=kind, **more)})
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(setting,))
+class Section:
+    """Base of the sections: frozen dataclasses with keyword arguments, whose methods are these.
+
+    dataclasses would compile methods of its own for each section at each start, which takes 10 ms of it. A value that
+    is not given is the default, which is an attribute of the class.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def __init_subclass__(cls) -> None:
+        dataclass(init=False, repr=False, eq=False)(cls)
+
+    def __init__(self, **values: Any) -> None:
+        if unknown := values.keys() - self.__dataclass_fields__.keys():
+            raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(unknown))}")
+        self.__dict__.update(values)
+
+    def _values(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in self.__dataclass_fields__)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def __repr__(self) -> str:
+        given = zip(self.__dataclass_fields__, self._values(), strict=True)
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in given)})"
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise FrozenInstanceError(f"cannot assign to {name} of {type(self).__name__}")
 
 
 def settings_of(section: type[Any]) -> dict[str, Setting]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from ottla.core.settings import INT_MAX, MIB, MINUTE_MS, Type, setting
+from ottla.core.settings import INT_MAX, MIB, MINUTE_MS, Section, Type, setting
 from ottla.groups.classic.limits import Limits
 from ottla.groups.consumer.settings import ASSIGNORS, ConsumerSettings, MigrationPolicy
 from ottla.groups.share.settings import ShareSettings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupConfig:
+class GroupConfig(Section):
     """Section `groups` of the broker's settings."""
 
     min_session_timeout_ms: int = setting(

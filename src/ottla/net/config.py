@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ottla.core.settings import INT_MAX, KIB, MIB, MINUTE_MS, SECOND_MS, Type, setting
+from ottla.core.settings import INT_MAX, KIB, MIB, MINUTE_MS, SECOND_MS, Section, Type, setting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetConfig:
+class NetConfig(Section):
     """Holds the settings `socket.*`, `connections.*` and `listeners` of Kafka's server.properties."""
 
     listeners: tuple[str, ...] = setting(

@@ -6,8 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ottla.net.busy_poll import BusyPoller
 from ottla.net.config import NetConfig
@@ -20,8 +19,7 @@ SWEEP_SECONDS = 5.0
 QUIET_SECONDS = 10.0  # after which a connection gives a large buffer back
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """An address to listen on, or to advertise."""
 
     listener: str

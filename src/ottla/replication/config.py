@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ottla.core.settings import LONG_MAX, Type, setting
+from ottla.core.settings import LONG_MAX, Section, Type, setting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicationConfig:
+class ReplicationConfig(Section):
     """Holds the settings of replica fetchers and of the in-sync replicas."""
 
     lag_time_max_ms: int = setting(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ottla.core.settings import MIB, MINUTE_MS, Type, setting
+from ottla.core.settings import MIB, MINUTE_MS, Section, Type, setting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareConfig:
+class ShareConfig(Section):
     """Section `share` of the broker's settings."""
 
     delivery_count_limit: int = setting(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ottla.core.settings import MIB, MINUTE_MS, Type, setting
+from ottla.core.settings import MIB, MINUTE_MS, Section, Type, setting
 
 DAY_MS = 24 * 60 * MINUTE_MS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionConfig:
+class TransactionConfig(Section):
     """Section `transactions` of the broker's settings."""
 
     max_timeout_ms: int = setting(

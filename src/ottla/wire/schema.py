@@ -52,7 +52,7 @@ NEW: Final[Any] = object()
 
 
 class Struct:
-    """Base of the generated classes. They are plain: to make dataclasses of them took 90% of their import."""
+    """Base of the generated classes. They are plain: to make dataclasses of them took most of their import."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment] # fields may change

@@ -142,6 +142,7 @@ LATER = {  # what a broker alone imports after its start, or never
     "ottla.share.state_coordinator",
     "ottla.transactions.coordinator",
     "ottla.wire.messages",
+    "shutil",
     "typer",
 }
 MODULES_MAX = 199

@@ -1,4 +1,4 @@
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +7,7 @@ from ottla.broker import config as configuration
 from ottla.core.settings import (
     HOUR_MS,
     InvalidSettings,
+    Section,
     SettingText,
     Type,
     from_environment,
@@ -17,8 +18,7 @@ from ottla.core.settings import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class Sizes(Section):
     size_bytes: int = setting("size.bytes", default=10, kind=Type.INT, unit="bytes", at_least=5, doc="A size.")
     keep_ms: int = setting(
         "keep.ms",
@@ -34,11 +34,25 @@ class Section:
     password: str = setting("password", default="", kind=Type.PASSWORD, choices=("x",), doc="A secret.")
 
 
+def test_a_section_has_its_defaults_and_is_compared_by_its_values() -> None:
+    assert Sizes() == Sizes(size_bytes=10)
+    assert hash(Sizes()) == hash(Sizes(size_bytes=10))
+    assert replace(Sizes(), size_bytes=11) == Sizes(size_bytes=11) != Sizes()
+    assert repr(Sizes(size_bytes=11)).startswith("Sizes(size_bytes=11, keep_ms=1")
+
+
+def test_a_section_never_changes_and_has_only_its_own_fields() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Sizes().size_bytes = 11  # type: ignore[misc]
+    with pytest.raises(TypeError, match="Sizes has no count"):
+        Sizes(count=1)  # type: ignore[call-arg]
+
+
 def test_every_wrong_setting_is_named_with_its_value_limit_and_line() -> None:
     given = read_properties("size.bytes=3\n\npolicy=shred\n", origin="server.properties")
 
     with pytest.raises(InvalidSettings) as error:
-        load(Section, given)
+        load(Sizes, given)
 
     assert [str(problem) for problem in error.value.problems] == [
         "size.bytes=3 (server.properties line 1): must be at least 5 bytes",
@@ -48,18 +62,18 @@ def test_every_wrong_setting_is_named_with_its_value_limit_and_line() -> None:
 
 def test_a_wrong_secret_is_not_shown() -> None:
     with pytest.raises(InvalidSettings) as error:
-        load(Section, {"password": SettingText("hunter2", "-o")})
+        load(Sizes, {"password": SettingText("hunter2", "-o")})
 
     assert "hunter2" not in str(error.value)
 
 
 def test_a_setting_may_be_given_in_another_unit_and_the_finer_name_wins() -> None:
-    assert load(Section, {"keep.hours": SettingText("2", "f")}).keep_ms == 2 * HOUR_MS
-    assert load(Section, {"keep.hours": SettingText("2", "f"), "keep.ms": SettingText("5", "f")}).keep_ms == 5
+    assert load(Sizes, {"keep.hours": SettingText("2", "f")}).keep_ms == 2 * HOUR_MS
+    assert load(Sizes, {"keep.hours": SettingText("2", "f"), "keep.ms": SettingText("5", "f")}).keep_ms == 5
 
 
 def test_lists_are_split_and_trimmed() -> None:
-    assert load(Section, {"policy": SettingText(" compact, delete ", "f")}).policy == ("compact", "delete")
+    assert load(Sizes, {"policy": SettingText(" compact, delete ", "f")}).policy == ("compact", "delete")
 
 
 def test_environment_variables_name_settings_in_capitals() -> None:
@@ -69,7 +83,7 @@ def test_environment_variables_name_settings_in_capitals() -> None:
 
 
 def test_the_generated_page_shows_default_limits_and_other_names() -> None:
-    page = markdown("Title", Section)
+    page = markdown("Title", Sizes)
 
     assert "| `size.bytes` | 10 | bytes | no | A size. |" in page
     assert "Also set by `keep.hours`" in page

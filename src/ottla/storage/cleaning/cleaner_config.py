@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 
-from ottla.core.settings import MIB, SECOND_MS, Type, setting
+from ottla.core.settings import MIB, SECOND_MS, Section, Type, setting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanerConfig:
+class CleanerConfig(Section):
     """How much of the machine compaction may take. Names, defaults and limits are Apache Kafka 4.3's."""
 
     enable: bool = setting(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ottla.core.settings import DAY_MS, Type, setting
+from ottla.core.settings import DAY_MS, Section, Type, setting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScrubberConfig:
+class ScrubberConfig(Section):
     """Settings of the scrubber. The names are Ottla's own: Kafka has none."""
 
     bytes_per_second: int = setting(
