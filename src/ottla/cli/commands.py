@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from ottla import compiled
 from ottla.cli import completion
 from ottla.cli.errors import MESSAGES_AS_JSON, CommandFailed, ExitCode, OutputClosed, show_error
+from ottla.core import collector
 
 
 class Command(NamedTuple):
@@ -73,7 +74,8 @@ class LazyGroup(TyperGroup):
         found = COMMANDS.get(cmd_name)
         if found is None:
             return None
-        command = typer.main.get_command(importlib.import_module(found.module).app)
+        with collector.paused():
+            command = typer.main.get_command(importlib.import_module(found.module).app)
         command.name = cmd_name
         return command
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from ottla.cli import server_start
 from ottla.cli.errors import MESSAGES_AS_JSON, CommandFailed, ExitCode, OutputClosed, show_error
+from ottla.core import collector
 
 
 def main() -> None:
@@ -41,7 +42,8 @@ def _run(arguments: Sequence[str]) -> object:
         options = server_start.read(arguments[1:])
         if options is not None:
             return server_start.start(options)
-    from ottla.cli import commands
+    with collector.paused():
+        from ottla.cli import commands
 
     return commands.run(arguments)
 

@@ -20,3 +20,20 @@ def test_the_server_imports_no_module_that_is_needed_later() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert not LATER & set(done.stdout.split())
+
+
+DATACLASSES = {"BrokerConfig", "ClusterView", "LogConfig", "PartitionView", "Term", "TopicOnlyConfig"}
+"""The methods of a dataclass are compiled when its module is imported: 0.5 ms and more. Others are sections of settings
+(`core/settings.py`), named tuples or plain classes."""
+
+
+def test_the_server_makes_few_dataclasses_at_its_start() -> None:
+    program = """
+import sys, ottla.cli.main, ottla.broker.server
+modules = [module for name, module in sys.modules.items() if name.startswith("ottla.")]
+classes = {each for module in modules for each in vars(module).values() if isinstance(each, type)}
+print(*(each.__name__ for each in classes if getattr(vars(each).get("__dataclass_params__"), "init", False)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert set(done.stdout.split()) <= DATACLASSES
