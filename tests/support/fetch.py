@@ -1,4 +1,4 @@
-"""Fetches what tests need from elsewhere, so that no test waits for it: Java, jars, and the archive of Spark's classes.
+"""Fetches what tests need from elsewhere, so that no test waits for it: Java, jars, and archives of classes.
 
     python -m tests.support.fetch [oldest-spark]
 
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from ottla.pipeline.jars import JarsNotFound, connector_jars
 from tests.support import kafka_jars, spark_classes
 from tests.support.jvm import JavaNotFound, java
+from tests.support.real_kafka import make_class_archive
 from tests.support.real_zookeeper import jars as zookeeper_jars
 
 STEPS: dict[str, Callable[[], object]] = {
@@ -26,6 +27,7 @@ STEPS: dict[str, Callable[[], object]] = {
     "Kafka Streams": kafka_jars.streams_jars,
     "Kafka Connect": kafka_jars.connect_jars,
     "MirrorMaker 2": kafka_jars.mirror_jars,
+    "the archive of Kafka's classes": lambda: make_class_archive(kafka_jars.kafka_jars(kafka_jars.NEWEST)),
     "the archive of Spark's classes": spark_classes.archive,
 }
 OF_OLDEST_SPARK: dict[str, Callable[[], object]] = {

@@ -5,7 +5,6 @@ The archive is of one Java and one PySpark, and is made once, by a short job: `p
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -14,42 +13,28 @@ from pathlib import Path
 
 import pyspark
 
-from tests.support.jvm import java
+from tests.support.class_archive import LIMIT_S, archive_in, make_archive
 
 ROOT = Path(__file__).resolve().parents[2]
 VARIABLE = "SPARK_SUBMIT_OPTS"
 """Spark's launcher gives its value to the JVM of every driver."""
-LIMIT_S = 240.0
 
 
 def archive() -> Path:
     """The archive, made on first use; the JVM maps it only for the same Java and the same jars. Raises `JavaNotFound`."""
-    key = hashlib.sha256(f"{java()} {pyspark.__file__} {pyspark.__version__}".encode()).hexdigest()
-    found = ROOT / "build" / "spark-classes" / f"{key[:16]}.jsa"
-    if not found.exists():
-        found.parent.mkdir(parents=True, exist_ok=True)
-        _make(found)
-    return found
+    return make_archive(archive_in(ROOT / "build" / "spark-classes", pyspark.__file__, pyspark.__version__), _write)
 
 
-def _make(target: Path) -> None:
-    """Run a job in a JVM that writes the archive at its end. Without an archive Spark only starts later."""
-    if not any(java().resolve().parents[1].rglob("classes.jsa")):  # the runtime's own, which ours extends
-        subprocess.run([str(java()), "-Xshare:dump"], check=False, capture_output=True, timeout=LIMIT_S)
-    part = target.with_suffix(".part")
-    part.unlink(missing_ok=True)
-    try:
-        subprocess.run(
-            [sys.executable, "-m", "tests.support.spark_classes"],
-            env={**os.environ, VARIABLE: f"-XX:ArchiveClassesAtExit={part}"},
-            cwd=ROOT,
-            check=True,
-            capture_output=True,
-            timeout=LIMIT_S,
-        )
-        part.rename(target)
-    except (OSError, subprocess.SubprocessError) as error:
-        print(f"no archive of Spark's classes: {error}")
+def _write(option: str) -> None:
+    """Run a job in a JVM that writes the archive at its end."""
+    subprocess.run(
+        [sys.executable, "-m", "tests.support.spark_classes"],
+        env={**os.environ, VARIABLE: option},
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        timeout=LIMIT_S,
+    )
 
 
 def run_job(directory: Path) -> None:
