@@ -54,6 +54,7 @@ fetch: .venv/ready  ## what tests need from elsewhere: Java, the jars of Kafka, 
 	@-$(BIN)/python tools/run_matrix.py oldest-spark --prepare && $(OLDEST_SPARK) -m tests.support.fetch oldest-spark
 
 test: JOBS := 3
+test: export OTTLA_EXAMPLES ?= 0.5
 test: .venv/ready compile fetch  ## all tests, on JOBS=3 processes, which wait much of their time; a skipped test is a failure
 	@export OTTLA_FAIL_ON_SKIP=1; failed=0; \
 	$(BIN)/python -m pytest -q $(IN_PARALLEL) -m "not official_connector" || failed=1; \
