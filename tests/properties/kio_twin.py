@@ -16,6 +16,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
 from ottla.wire.apis import API_INFO, ApiKey
+from ottla.wire.schema import Struct
 
 EPOCH = dt.datetime.fromtimestamp(0, tz=dt.UTC)
 
@@ -41,7 +42,7 @@ def kio_entity(cls: Any, shape: Any) -> Any:
 def _kio_value(annotation: Any, kafka_type: str | None, value: Any) -> Any:
     if isinstance(value, list):
         return tuple(_kio_value(annotation, kafka_type, item) for item in value)
-    if dataclasses.is_dataclass(value):
+    if isinstance(value, Struct):
         return kio_entity(_entity_in(annotation), value)
     match kafka_type:
         case "error_code":
