@@ -1,14 +1,14 @@
 """Compiles the hot modules where the machine can; elsewhere the package is plain Python and works the same.
 
 `tools/compile_modules.py` does it with mypyc, for an editable install beside the sources and for a wheel in a scratch
-directory. The loops over records (`LOOPS`) are compiled by Cython from the same `.py` with the types of their `.pxd`.
+directory. The loops over records are compiled by Cython from the same `.py` with the types of the `.pxd` beside it.
 No compiler, no headers, any failure: a line on stderr, and a build that succeeds. `OTTLA_COMPILE=0` leaves all of it
 out, and `later` leaves mypyc's part to `make compile`. Why not by the plug-in hatch-mypyc: docs/decisions/0053.
 """
 
 from __future__ import annotations
 
-import hashlib
+import _imp
 import os
 import shlex
 import subprocess
@@ -20,8 +20,6 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-LOOPS = ("_scan", "_compact", "_walk", "_validate")
-
 
 class CompileModules(BuildHookInterface):  # type: ignore[type-arg]
     """Adds the compiled modules to a wheel; an editable install gets them beside their sources."""
@@ -30,8 +28,8 @@ class CompileModules(BuildHookInterface):  # type: ignore[type-arg]
         """Called by hatchling before it collects files."""
         is_editable = version == "editable"
         records = Path(self.root, "src", "ottla", "records")
-        for loop in LOOPS:
-            self._add_loop(loop, records, build_data, is_editable=is_editable)
+        for types in sorted(records.glob("_*.pxd")):
+            self._add_loop(types.stem, records, build_data, is_editable=is_editable)
         self._add_modules(build_data, is_editable=is_editable)
 
     def _add_modules(self, build_data: dict[str, Any], *, is_editable: bool) -> None:
@@ -72,12 +70,13 @@ def compile_loop(loop: str, records: Path, target: Path) -> None:
     from Cython.Compiler.Main import CompilationOptions, compile_single
 
     name = f"{loop}_compiled"
-    source = (records / f"{loop}.py").read_text()
+    source, types = (records / f"{loop}.py").read_bytes(), (records / f"{loop}.pxd").read_bytes()
+    built_from = _imp.source_hash(0, source).hex() + _imp.source_hash(0, types).hex()
     with tempfile.TemporaryDirectory(prefix="ottla-build-") as scratch:
         module = Path(scratch, f"{name}.py")
-        # The module keeps the hash of its source, so that a test can recognize a stale one.
-        module.write_text(f'{source}\n\nSOURCE_SHA256 = "{hashlib.sha256(source.encode()).hexdigest()}"\n')
-        Path(scratch, f"{name}.pxd").write_text((records / f"{loop}.pxd").read_text())
+        # The module keeps the hash of its source: ottla/compiled.py compares it, so that no stale one runs.
+        module.write_bytes(source + f'\n\nSOURCE_HASH = "{built_from}"\n'.encode())
+        Path(scratch, f"{name}.pxd").write_bytes(types)
         directives = {"language_level": 3, "annotation_typing": False}
         result = compile_single(str(module), CompilationOptions(compiler_directives=directives), full_module_name=name)
         if result.num_errors:

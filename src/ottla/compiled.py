@@ -4,11 +4,15 @@
 with a hash of every source. `install` compares the hashes: after an edit, a rename or a deletion the plain source runs
 and one line on stderr says how to rebuild. A compiled class is laid out for the other compiled classes, so that the
 modules are taken together or not at all. `OTTLA_PLAIN=1` chooses the plain source. See docs/decisions/0053.
+
+The loops over bytes (`records/_*.py`) are compiled one by one, by Cython; `fastest` chooses between a loop's two forms
+in the same way. See docs/decisions/0054.
 """
 
 from __future__ import annotations
 
 import _imp
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -101,13 +105,17 @@ def read_manifest(directory: str) -> Manifest | None:
         return None
 
 
+def _is_plain_wanted() -> bool:
+    return os.environ.get("OTTLA_PLAIN") == "1"
+
+
 def _warn(problem: str) -> None:
     print(f"ottla: {problem}. The plain source runs instead. Rebuild with: {REBUILD}", file=sys.stderr)
 
 
 def install(directory: str = os.path.join(ROOT, "_compiled")) -> None:
     """Make the compiled modules importable if they were built from the present sources."""
-    if os.environ.get("OTTLA_PLAIN") == "1":
+    if _is_plain_wanted():
         return
     manifest = read_manifest(directory)
     if manifest is None:
@@ -125,11 +133,36 @@ def install(directory: str = os.path.join(ROOT, "_compiled")) -> None:
     sys.meta_path.insert(0, CompiledModules(library, frozenset(manifest.compiled)))
 
 
+def loop_hash(source: str) -> str:
+    """Return the hash of a loop as its compiled form keeps it: of its source and of the types beside it."""
+    return hash_of(source) + hash_of(source.removesuffix(".py") + ".pxd")
+
+
+def fastest(plain: ModuleType) -> ModuleType:
+    """Return the compiled form of a loop if it was built from the present source, otherwise the loop's plain module."""
+    if _is_plain_wanted():
+        return plain
+    try:
+        loop = importlib.import_module(f"{plain.__name__}_compiled")
+    except ImportError:
+        return plain
+    if getattr(loop, "SOURCE_HASH", "") == loop_hash(str(plain.__file__)):
+        return loop
+    _warn(f"the compiled form of {plain.__name__} is stale: its source changed after the build")
+    return plain
+
+
+def _plain_loops() -> list[str]:
+    records = os.path.join(ROOT, "records")
+    names = [f"ottla.records.{name[:-4]}" for name in os.listdir(records) if name.endswith(".pxd")]
+    return [name for name in names if fastest(loop := importlib.import_module(name)) is loop]
+
+
 def form() -> str:
     """Describe which form of the hot modules this process runs."""
     python = f"{sys.implementation.name.replace('cp', 'CP')} {sys.version.split()[0]}"
     if not any(isinstance(finder, CompiledModules) for finder in sys.meta_path):
         return f"plain Python, {python}"
     manifest = read_manifest(os.path.join(ROOT, "_compiled"))
-    plain = sorted(manifest.plain) if manifest else []
+    plain = sorted([*(manifest.plain if manifest else ()), *_plain_loops()])
     return f"compiled, {python}" + (f"; plain: {', '.join(plain)}" if plain else "")

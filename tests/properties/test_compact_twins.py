@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib
 import random
-import sys
 from array import array
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -21,24 +17,16 @@ from ottla.records.builder import NewRecord, build_batch
 from ottla.records.record_reader import read_records
 from ottla.storage.cleaning.offset_map import OffsetMap
 from tests.fuzz.harnesses import mutated
+from tests.support.compiled_loops import compiled_loop
 from tests.support.examples import examples
 
-COMPILED = "ottla.records._compact_compiled"
 SLOTS = 11
 some = settings(max_examples=examples(50), deadline=None)
 
 
 @pytest.fixture(scope="module")
 def compiled() -> ModuleType:
-    try:
-        return importlib.import_module(COMPILED)
-    except ImportError:
-        pytest.skip("compaction is not compiled on this machine")
-
-
-def test_the_compiled_twin_is_made_of_this_source(compiled: ModuleType) -> None:
-    source = Path(str(_compact.__file__)).read_text()
-    assert hashlib.sha256(source.encode()).hexdigest() == compiled.SOURCE_SHA256, "stale: reinstall the package"
+    return compiled_loop(_compact)
 
 
 def seen(module: ModuleType, data: bytes, count: int, room: int, latest: int, *, drops: bool) -> Any:
@@ -127,8 +115,3 @@ def test_records_moved_to_another_base_keep_their_times(times: list[int], base: 
     moved[8:12] = (len(moved) - 12).to_bytes(4, "big")
     moved[27:35] = base.to_bytes(8, "big", signed=True)
     assert list(read_records(moved)) == list(read_records(batch))
-
-
-def test_without_the_compiled_twin_the_plain_one_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, COMPILED, None)
-    assert compaction._fastest_loop() is _compact

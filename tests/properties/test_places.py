@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import random
 from array import array
 from types import ModuleType
@@ -19,6 +18,7 @@ from ottla.records.builder import build_batch
 from ottla.records.record_columns import HEADERS, KEYS, VALUES, RecordColumns, locate_records
 from ottla.records.record_reader import Columns, Record, read_columns
 from tests.fuzz.harnesses import mutated
+from tests.support.compiled_loops import compiled_loop
 from tests.support.examples import examples
 
 EVERYTHING = KEYS | VALUES | HEADERS
@@ -103,10 +103,7 @@ def test_the_places_of_records_hold_what_a_scan_of_each_record_finds(
 
 @pytest.fixture(scope="module")
 def compiled() -> ModuleType:
-    try:
-        return importlib.import_module("ottla.records._scan_compiled")
-    except ImportError:
-        pytest.skip("the scanner is not compiled on this machine")
+    return compiled_loop(_scan)
 
 
 def seen(module: ModuleType, data: bytes, count: int, parts: int) -> Any:

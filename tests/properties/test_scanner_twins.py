@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib
 import random
-import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -14,22 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.records import _scan, record_reader
+from ottla.records import _scan
 from ottla.records.batch import HEADER_BYTES
 from ottla.records.builder import NewRecord, build_batch
 from tests.fuzz.harnesses import mutated
+from tests.support.compiled_loops import compiled_loop
 from tests.support.examples import examples
 
-COMPILED = "ottla.records._scan_compiled"
 some = settings(max_examples=examples(50), deadline=None)
 
 
 @pytest.fixture(scope="module")
 def compiled() -> ModuleType:
-    try:
-        return importlib.import_module(COMPILED)
-    except ImportError:
-        pytest.skip("the scanner is not compiled on this machine")
+    return compiled_loop(_scan)
 
 
 def seen(module: ModuleType, data: bytes, count: int, first: int, end: int) -> Any:
@@ -39,11 +32,6 @@ def seen(module: ModuleType, data: bytes, count: int, first: int, end: int) -> A
     except (ValueError, IndexError) as error:
         return type(error)
     return columns
-
-
-def test_the_compiled_twin_is_made_of_this_source(compiled: ModuleType) -> None:
-    source = Path(str(_scan.__file__)).read_text()
-    assert hashlib.sha256(source.encode()).hexdigest() == compiled.SOURCE_SHA256, "stale: reinstall the package"
 
 
 @some
@@ -86,8 +74,3 @@ def test_both_twins_see_the_same_in_good_and_in_damaged_bytes(
 def test_both_twins_agree_at_the_edges_of_numbers(compiled: ModuleType, record: bytes) -> None:
     for count in (1, 2, 1 << 40):
         assert seen(compiled, record, count, 0, 1 << 63) == seen(_scan, record, count, 0, 1 << 63)
-
-
-def test_without_the_compiled_twin_the_plain_one_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, COMPILED, None)
-    assert record_reader._fastest_loop() is _scan

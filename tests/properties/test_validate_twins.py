@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib
 import random
-import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,25 +13,16 @@ from hypothesis import strategies as st
 from ottla.records import _validate
 from ottla.records.batch import HEADER_BYTES
 from ottla.records.builder import NewRecord, build_batch
-from ottla.storage.validation import record_validator
 from tests.fuzz.harnesses import mutated
+from tests.support.compiled_loops import compiled_loop
 from tests.support.examples import examples
 
-COMPILED = "ottla.records._validate_compiled"
 some = settings(max_examples=examples(50), deadline=None)
 
 
 @pytest.fixture(scope="module")
 def compiled() -> ModuleType:
-    try:
-        return importlib.import_module(COMPILED)
-    except ImportError:
-        pytest.skip("the loop is not compiled on this machine")
-
-
-def test_the_compiled_twin_is_made_of_this_source(compiled: ModuleType) -> None:
-    source = Path(str(_validate.__file__)).read_text()
-    assert hashlib.sha256(source.encode()).hexdigest() == compiled.SOURCE_SHA256, "stale: make compile"
+    return compiled_loop(_validate)
 
 
 def checked(
@@ -130,8 +117,3 @@ def test_both_twins_agree_at_the_edges_of_numbers(compiled: ModuleType, record: 
         for data in (record, memoryview(bytearray(record))):
             plain = checked(_validate, bytes(data), 1, base, keyed=True, chunk=1)
             assert checked(compiled, data, 1, base, keyed=True, chunk=1) == plain
-
-
-def test_without_the_compiled_twin_the_plain_one_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, COMPILED, None)
-    assert record_validator._fastest_loop() is _validate

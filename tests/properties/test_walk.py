@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib
 import random
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -24,25 +21,17 @@ from ottla.storage.state.producer_snapshots import encode_snapshot
 from ottla.storage.state.producer_state_manager import ProducerStateManager
 from ottla.storage.state.transactions import AbortedTransaction
 from tests.fuzz.harnesses import mutated
+from tests.support.compiled_loops import compiled_loop
 from tests.support.examples import examples
 from tests.support.storage import NOW_MS, batch, marker
 
-COMPILED = "ottla.records._walk_compiled"
 BASE, INTERVAL, OFFSET_MAX = 1000, 300, 1000 + (1 << 31) - 1
 some = settings(max_examples=examples(50), deadline=None)
 
 
 @pytest.fixture(scope="module")
 def compiled() -> ModuleType:
-    try:
-        return importlib.import_module(COMPILED)
-    except ImportError:
-        pytest.skip("the walk is not compiled on this machine")
-
-
-def test_the_compiled_twin_is_made_of_this_source(compiled: ModuleType) -> None:
-    source = Path(str(_walk.__file__)).read_text()
-    assert hashlib.sha256(source.encode()).hexdigest() == compiled.SOURCE_SHA256, "stale: reinstall the package"
+    return compiled_loop(_walk)
 
 
 def log_of(source: random.Random, count: int, *, gaps: bool = False) -> bytes:

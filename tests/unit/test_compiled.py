@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -109,3 +112,55 @@ def test_a_library_that_cannot_be_loaded_leaves_the_plain_source(package: Path) 
 
     assert kind == "function"
     assert "cannot be loaded" in errors
+
+
+# ---- Loops that Cython compiles one by one
+
+
+@pytest.fixture
+def loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """A loop with a compiled form of the present source."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("OTTLA_PLAIN", raising=False)
+    for name, text in (("a_loop.py", "def run(): ...\n"), ("a_loop.pxd", "cpdef run()\n")):
+        (tmp_path / name).write_text(text)
+    built_from = compiled.loop_hash(str(tmp_path / "a_loop.py"))
+    (tmp_path / "a_loop_compiled.py").write_text(f"SOURCE_HASH = {built_from!r}\n")
+    plain = importlib.import_module("a_loop")
+    yield plain
+    for name in ("a_loop", "a_loop_compiled"):
+        sys.modules.pop(name, None)
+
+
+def test_the_compiled_form_of_a_loop_runs_if_it_was_built_from_the_present_source(
+    loop: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compiled.fastest(loop).__name__ == "a_loop_compiled"
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("suffix", [".py", ".pxd"])
+def test_after_an_edit_the_plain_loop_runs_and_one_line_says_so(
+    loop: ModuleType, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(str(loop.__file__)).with_suffix(suffix)
+    path.write_text(path.read_text().replace("run", "go"))
+
+    assert compiled.fastest(loop) is loop
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1
+    assert "a_loop is stale" in errors
+    assert compiled.REBUILD in errors
+
+
+def test_without_a_compiled_form_the_plain_loop_runs(loop: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(str(loop.__file__)).with_name("a_loop_compiled.py").unlink()
+    assert compiled.fastest(loop) is loop
+    assert capsys.readouterr().err == ""
+
+
+def test_the_variable_for_the_plain_source_chooses_the_plain_loops_too(
+    loop: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTTLA_PLAIN", "1")
+    assert compiled.fastest(loop) is loop

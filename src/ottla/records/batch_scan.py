@@ -6,24 +6,15 @@ The loop is `records/_walk.py`, or its compiled twin where the machine that buil
 
 from __future__ import annotations
 
-import importlib
 from array import array
 from collections import deque
-from types import ModuleType
 from typing import NamedTuple
 
+from ottla.compiled import fastest
 from ottla.core.checksums import crc32c
 from ottla.records import _walk
 
-
-def _fastest_loop() -> ModuleType:
-    try:
-        return importlib.import_module("ottla.records._walk_compiled")
-    except ImportError:
-        return _walk
-
-
-LOOP = _fastest_loop()
+LOOP = fastest(_walk)
 COMPILED = LOOP is not _walk
 """Whether the loop over headers runs as machine code here."""
 

@@ -7,10 +7,10 @@ a keyed SipHash; the plain one leaves that to hashlib, which is twenty times as 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import struct
 from types import ModuleType
 
+from ottla.compiled import fastest
 from ottla.records import _compact
 from ottla.records._compact import Digest
 
@@ -18,14 +18,7 @@ KEY_BYTES = 16
 _HALVES = struct.Struct("<QQ")
 
 
-def _fastest_loop() -> ModuleType:
-    try:
-        return importlib.import_module("ottla.records._compact_compiled")
-    except ImportError:
-        return _compact
-
-
-LOOP = _fastest_loop()
+LOOP = fastest(_compact)
 """The module whose `note_keys`, `choose`, `move_slots` and `shifted` are to be used."""
 
 COMPILED = LOOP is not _compact

@@ -7,26 +7,17 @@
 
 from __future__ import annotations
 
-import importlib
 from array import array
 from collections.abc import Callable, Collection, Iterator
-from types import ModuleType
 from typing import NamedTuple
 
+from ottla.compiled import fastest
 from ottla.core.errors import CorruptMessage
 from ottla.records import _scan
 from ottla.records.batch import HEADER_BYTES, NO_END_OFFSET, BatchHeader, split
 from ottla.records.codecs import Codec, decompress
 
-
-def _fastest_loop() -> ModuleType:
-    try:
-        return importlib.import_module("ottla.records._scan_compiled")
-    except ImportError:
-        return _scan
-
-
-LOOP = _fastest_loop()
+LOOP = fastest(_scan)
 """The module with the loops over records: `_scan`, or its compiled twin."""
 COMPILED = LOOP is not _scan
 """Whether the loop over records runs as machine code here."""

@@ -10,10 +10,9 @@ Everything here is a function of its arguments: heavy work can run in a thread (
 
 from __future__ import annotations
 
-import importlib
-from types import ModuleType
 from typing import Final, NamedTuple
 
+from ottla.compiled import fastest
 from ottla.core.errors import (
     CorruptMessage,
     InvalidRecord,
@@ -34,15 +33,7 @@ from ottla.records.batch import (
 )
 from ottla.storage.config import LogConfig
 
-
-def _fastest_loop() -> ModuleType:
-    try:
-        return importlib.import_module("ottla.records._validate_compiled")
-    except ImportError:
-        return _validate
-
-
-LOOP: Final = _fastest_loop()
+LOOP: Final = fastest(_validate)
 """The module with the loop over records: `_validate`, or its compiled twin."""
 _validate_into: Final = LOOP.validate_into
 COMPILED: Final = LOOP is not _validate
