@@ -8,7 +8,6 @@ from uuid import UUID
 
 from ottla.core.files import FileRegion
 from ottla.net.connection import Connection, PendingResponse
-from ottla.net.outbound import part_size
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.headers import parse_response_header
@@ -162,7 +161,7 @@ class CollectedResponse:
         await self.done.wait()
         parts = self.pending.parts or ()
         data = b"".join(part.read() if isinstance(part, FileRegion) else bytes(part) for part in parts)
-        assert len(data) == sum(part_size(part) for part in parts)
+        assert len(data) == sum(part.size if isinstance(part, FileRegion) else len(part) for part in parts)
         return data
 
     async def frame(self) -> bytes:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ottla.broker.log_cleaner_worker import PassFailed, Worker, WorkerDied
@@ -34,16 +33,6 @@ _LATER_SECONDS_MAX = 900.0
 _MIB = 1 << 20
 
 
-@dataclass(slots=True)
-class CleanerCounters:
-    """Counts the work of the cleaner since the start."""
-
-    logs_cleaned: int = 0
-    passes: int = 0
-    passes_failed: int = 0
-    work: Counts = field(default_factory=Counts)
-
-
 class _Backoff(NamedTuple):
     times: int
     not_before: float  # monotonic seconds
@@ -62,7 +51,6 @@ class LogCleaner:
     ) -> None:
         self._directories, self._config, self._clock = directories, config, clock
         self._new_worker = new_worker
-        self.counters = CleanerCounters()
         self.uncleanable: dict[PartitionLog, str] = {}  # and why
         self._backoffs: dict[PartitionLog, _Backoff] = {}
         self._in_progress: set[PartitionLog] = set()
@@ -152,7 +140,6 @@ class LogCleaner:
                     yield directory, each
 
     def _failed(self, failed: PartitionLog, error: Exception | None) -> None:
-        self.counters.passes_failed += 1
         name = failed.topic_partition
         if isinstance(error, PassFailed) and error.kind is Failure.DAMAGED:
             self.uncleanable[failed] = str(error)
@@ -179,12 +166,9 @@ class LogCleaner:
                 return
             passes += 1
             counts.add(done.counts)
-            self.counters.passes += 1
-            self.counters.work.add(done.counts)
             reached_end = done.end_offset >= chosen.first_uncleanable_offset
             left = None if reached_end else self._candidate(directory, target)
         if first is not None:
-            self.counters.logs_cleaned += 1
             log.info("%s", _summary(target.topic_partition, first, counts, passes))
 
     def _candidate(self, directory: LogDirectory, target: PartitionLog) -> LogToClean | None:

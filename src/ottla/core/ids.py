@@ -5,14 +5,10 @@ from __future__ import annotations
 import base64
 import re
 import uuid
-from typing import NamedTuple, NewType
+from typing import NamedTuple
 
 from ottla.core.runtime import new_uuid
 
-Offset = NewType("Offset", int)
-"""A record's place in its partition. `first_`/`last_` are inclusive, `next_`/`end_` exclusive."""
-
-NodeId = NewType("NodeId", int)
 NO_TOPIC_ID = uuid.UUID(int=0)
 
 OFFSETS_TOPIC = "__consumer_offsets"

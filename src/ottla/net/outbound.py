@@ -23,11 +23,6 @@ SENDFILE_BYTES_MAX: Final = 1 << 20  # one connection may hold the loop for that
 Part = bytes | bytearray | memoryview | FileRegion
 
 
-def part_size(part: Part) -> int:
-    """How many bytes of a response a part is."""
-    return part.size if isinstance(part, FileRegion) else len(part)
-
-
 class Outbound:
     """The sending half of one connection."""
 

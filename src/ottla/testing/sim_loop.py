@@ -158,7 +158,7 @@ class SimLoop(_AbstractLoop):
         self._runnable: list[SimProcess] = []
         self._processes: dict[str, int] = {}
         self._kept: list[object] = []  # of killed processes
-        self._is_stopping = self._is_running = self._is_closed = False
+        self._is_running = self._is_closed = False
 
     # ---- For tests
 

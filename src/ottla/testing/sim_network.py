@@ -47,7 +47,6 @@ class SimNetwork:
     def __init__(self, loop: SimLoop, options: NetworkOptions | None = None) -> None:
         self.loop = loop
         self.options = options or NetworkOptions()
-        self.delivered_bytes = 0
         self._servers: dict[tuple[str, int], SimServer] = {}
         self._connections: list[_Connection] = []
         self._numbered = 0
@@ -433,7 +432,6 @@ class SimTransport(asyncio.Transport):
                 self._end_of_stream()
                 return
             self._loop.note(data)
-            self._network.delivered_bytes += len(data)
             self._receive(data)
             peer._acknowledged(len(data))  # noqa: SLF001
 

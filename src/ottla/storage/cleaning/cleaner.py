@@ -40,7 +40,7 @@ def run_pass(
     try:
         bases = chain((source.base_offset for source in plan.sources), plan.later_bases)
         aborted = aborted_in(files, plan.directory, bases)
-        _fill(offsets, plan, files, aborted, throttle, counts)
+        _fill(offsets, plan, files, aborted, throttle)
         end_offset = offsets.latest_offset + 1
         yield from _groups(offsets, plan, files, aborted, throttle, counts)
         counts.keys, counts.map_bytes = offsets.count, offsets.memory_bytes
@@ -51,12 +51,7 @@ def run_pass(
 
 
 def _fill(
-    offsets: OffsetMap,
-    plan: CleaningPlan,
-    files: FileAccess,
-    aborted: list[AbortedTransaction],
-    throttle: Throttler,
-    counts: Counts,
+    offsets: OffsetMap, plan: CleaningPlan, files: FileAccess, aborted: list[AbortedTransaction], throttle: Throttler
 ) -> None:
     """Note the latest offset of every key of the dirty part, until the map is full."""
     first = plan.first_dirty_offset
@@ -67,8 +62,6 @@ def _fill(
         for header, data, at in batches_of(
             files, plan.directory, source, from_offset=first, buffer_bytes=plan.io_buffer_bytes, throttle=throttle
         ):
-            counts.records_mapped += header.record_count
-            counts.bytes_mapped += header.size_bytes
             if not _note(offsets, walk, header, data, at, first):
                 return
             offsets.taken_up_to(header.last_offset)

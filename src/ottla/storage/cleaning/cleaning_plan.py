@@ -84,9 +84,7 @@ class CleaningPlan:
 class Counts:
     """What a pass has done so far."""
 
-    records_mapped: int = 0
     keys: int = 0
-    bytes_mapped: int = 0
     records_read: int = 0
     records_kept: int = 0
     records_without_key: int = 0
