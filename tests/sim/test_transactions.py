@@ -24,7 +24,7 @@ from ottla.broker.add_partitions_to_txn import AddPartitionsToTxnManager, NewBat
 from ottla.broker.transaction_markers import TransactionMarkerWriter
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import ErrorCode, KafkaError, StorageError
-from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
+from ottla.core.ids import OFFSETS_TOPIC, ProducerIdAndEpoch, TopicPartition
 from ottla.internal_topics.log import Appended, KeyValue, Producer
 from ottla.records.batch import split
 from ottla.records.record_reader import read_records
@@ -38,7 +38,7 @@ from ottla.transactions.config import TransactionConfig
 from ottla.transactions.coordinator import TransactionCoordinator
 from ottla.transactions.events import Answer
 from ottla.transactions.markers import TransactionMarker
-from ottla.transactions.metadata import BETWEEN_TRANSACTIONS, ProducerIdAndEpoch, TransactionVersion
+from ottla.transactions.metadata import BETWEEN_TRANSACTIONS, TransactionVersion
 from tests.sim.schedules import FIRST_SEED
 from tests.support.storage import NOW_MS, batch, open_directory
 from tests.support.topic_logs import MemoryTopicLog

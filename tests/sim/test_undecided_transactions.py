@@ -13,9 +13,9 @@ from functools import partial
 import pytest
 
 from ottla.core.errors import ErrorCode
-from ottla.core.ids import TopicPartition
+from ottla.core.ids import ProducerIdAndEpoch, TopicPartition
 from ottla.testing.sim_loop import simulate
-from ottla.transactions.metadata import ProducerIdAndEpoch, TransactionVersion
+from ottla.transactions.metadata import TransactionVersion
 from tests.sim.test_transactions import (
     HANGS_MS,
     PARTITIONS,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from ottla.core.errors import ErrorCode
-from ottla.core.ids import TopicPartition
+from ottla.core.ids import ProducerIdAndEpoch, TopicPartition
 from ottla.transactions import records
 from ottla.transactions.events import (
     NO_TICKET,
@@ -33,7 +33,6 @@ from ottla.transactions.events import (
 from ottla.transactions.machine import Machine
 from ottla.transactions.metadata import (
     NO_PRODUCER_EPOCH,
-    ProducerIdAndEpoch,
     TransactionMetadata,
     TransactionState,
     TransactionVersion,

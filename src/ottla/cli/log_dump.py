@@ -39,7 +39,6 @@ from ottla.storage.state.producer_snapshots import read_snapshot
 from ottla.storage.state.transactions import ENTRY_BYTES, read_marker
 
 Item = dict[str, Any]
-_OFFSET_FILES = (names.RECOVERY_POINTS, names.LOG_STARTS, names.HIGH_WATERMARKS, names.CLEANER_OFFSETS)
 _NUMBERED = re.compile(r"(?P<base>[0-9]{20})(?P<suffix>\.[a-z]+)(\..+)?")
 
 
@@ -64,7 +63,7 @@ def dump(files: FileAccess, path: PurePath, *, records: bool, first_offset: int,
             return _producers(read_file(files, path))
         case ".sums":
             return _sums(read_file(files, path))
-    if path.name in {*_OFFSET_FILES, EPOCHS_FILE}:
+    if path.name in {*names.OFFSET_FILES, EPOCHS_FILE}:
         return _lines(read_file(files, path), path.name, wanted)
     if path.name in {names.META_PROPERTIES, names.PARTITION_METADATA, names.CLEAN_SHUTDOWN}:
         return _text(read_file(files, path))

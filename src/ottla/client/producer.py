@@ -24,7 +24,7 @@ from ottla.client.metadata import PartitionInfo, TopicInfo
 from ottla.client.partitioner import StickyPartitions, partition_for_key
 from ottla.core.clock import Clock
 from ottla.core.errors import ErrorCode, KafkaError, MessageTooLarge, RecordListTooLarge, UnknownTopicOrPartition
-from ottla.core.ids import NO_TOPIC_ID, TopicPartition
+from ottla.core.ids import NO_TOPIC_ID, ProducerIdAndEpoch, TopicPartition
 from ottla.records.builder import NewRecord, build_batch
 from ottla.wire.apis import ApiKey
 
@@ -64,13 +64,6 @@ class RecordRefused(Exception):
         super().__init__(position, error)
         self.position = position
         self.error = error
-
-
-class ProducerIdAndEpoch(NamedTuple):
-    """The result of InitProducerId; (-1, -1) without idempotence."""
-
-    producer_id: int = -1
-    producer_epoch: int = -1
 
 
 class Transaction(Protocol):
@@ -459,7 +452,7 @@ class Producer:
                 new_records,
                 codec=self.options.codec,
                 producer_id=queue.identity.producer_id,
-                producer_epoch=queue.identity.producer_epoch,
+                producer_epoch=queue.identity.epoch,
                 base_sequence=base_sequence,
                 transactional=self._transaction is not None,
             )

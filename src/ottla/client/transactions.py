@@ -19,10 +19,10 @@ from typing import Any, Self, TypeVar
 from ottla.client.cluster import Cluster
 from ottla.client.errors import raise_for
 from ottla.client.groups import OffsetAndMetadata
-from ottla.client.producer import Headers, Producer, ProducerIdAndEpoch, ProducerOptions, RecordGroup, RecordMetadata
+from ottla.client.producer import Headers, Producer, ProducerOptions, RecordGroup, RecordMetadata
 from ottla.core.clock import Clock
 from ottla.core.errors import ErrorCode, InvalidTxnState, KafkaError
-from ottla.core.ids import TopicPartition
+from ottla.core.ids import ProducerIdAndEpoch, TopicPartition
 from ottla.records.builder import NewRecord
 from ottla.wire.apis import ApiKey
 
@@ -228,7 +228,7 @@ class TransactionalProducer:
             transactional_id=self.transactional_id,
             transaction_timeout_ms=self._timeout_ms,
             producer_id=known.producer_id,
-            producer_epoch=known.producer_epoch,
+            producer_epoch=known.epoch,
         )
         answer = await self._cluster.request(node_id, ApiKey.INIT_PRODUCER_ID, ask)
         raise_for(answer.error_code, about=f"initializing transactional id {self.transactional_id}")
@@ -240,7 +240,7 @@ class TransactionalProducer:
         ask = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=self.identity.producer_id,
-            v3_and_below_producer_epoch=self.identity.producer_epoch,
+            v3_and_below_producer_epoch=self.identity.epoch,
             v3_and_below_topics=[AddPartitionsToTxnTopic(name=tp.topic, partitions=[tp.partition])],
         )
         answer = await self._ask_coordinator(ApiKey.ADD_PARTITIONS_TO_TXN, ask, at_most=_CLIENT_ADD_PARTITIONS)
@@ -254,7 +254,7 @@ class TransactionalProducer:
         ask = AddOffsetsToTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=self.identity.producer_id,
-            producer_epoch=self.identity.producer_epoch,
+            producer_epoch=self.identity.epoch,
             group_id=group_id,
         )
         answer = await self._ask_coordinator(ApiKey.ADD_OFFSETS_TO_TXN, ask)
@@ -281,7 +281,7 @@ class TransactionalProducer:
             transactional_id=self.transactional_id,
             group_id=group.group_id,
             producer_id=self.identity.producer_id,
-            producer_epoch=self.identity.producer_epoch,
+            producer_epoch=self.identity.epoch,
             generation_id=group.generation_id,
             member_id=group.member_id,
             group_instance_id=group.group_instance_id,
@@ -311,7 +311,7 @@ class TransactionalProducer:
         ask = EndTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=self.identity.producer_id,
-            producer_epoch=self.identity.producer_epoch,
+            producer_epoch=self.identity.epoch,
             committed=committed,
         )
         answer = await self._ask_coordinator(ApiKey.END_TXN, ask, at_most=None if self._bumps_epochs else _OLD_END_TXN)

@@ -25,6 +25,13 @@ _TOPIC_CHARS_MAX = 249
 _FLIPPED_BITS_MAX = 12  # two characters of the text form; by chance once in 10^20 pairs
 
 
+class ProducerIdAndEpoch(NamedTuple):
+    """Identifies one incarnation of a producer; (-1, -1) is a producer without idempotence."""
+
+    producer_id: int = -1
+    epoch: int = -1
+
+
 class TopicPartition(NamedTuple):
     """Names one partition of a topic; its text is Kafka's `web-access-3`."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,8 +19,6 @@ from ottla.pipeline.lake.rowless_offsets import Deletion, declare_deleted, joine
 from ottla.pipeline.log import OffsetRange, parse_offsets
 from ottla.pipeline.stages.audit import audit_load
 from ottla.pipeline.stages.runner import Context
-
-_UNBOUNDED = 1 << 62
 
 
 def table_of(job: Job, topic: str) -> LakeTable:
@@ -57,7 +56,7 @@ def missing_offsets(context: Context, topic: str) -> list[OffsetRange]:
             if not spec.loads(topic):
                 continue
             only = replace(spec, topics=(topic,), pattern=None)
-            for topic_audit in audit_load(context, only, offset_client, discrepancies_max=_UNBOUNDED):
+            for topic_audit in audit_load(context, only, offset_client, discrepancies_max=sys.maxsize):
                 found += [
                     OffsetRange(fault.partition, fault.first_offset, fault.end_offset)
                     for fault in topic_audit.faults

@@ -12,6 +12,7 @@ A member that has not fetched in this term has an unknown end, and the high wate
 from __future__ import annotations
 
 from ottla.coordination.view import PartitionView
+from ottla.records.batch import NO_END_OFFSET
 from ottla.replication.isr_changes import UNKNOWN_BROKER_EPOCH, IsrChange
 from ottla.replication.replication_context import ReplicationContext
 
@@ -134,7 +135,7 @@ class LeaderState:
         """Return the lowest log start among the followers on live brokers; UNKNOWN_OFFSET while one is unknown."""
         brokers = self._context.brokers
         starts = [each.log_start_offset for each in self.followers.values() if each.node_id in brokers]
-        return min(starts, default=1 << 62)
+        return min(starts, default=NO_END_OFFSET)
 
     # ---- Changes of the ISR
 

@@ -31,8 +31,9 @@ from ottla.share.partition_events import (
 from ottla.share.partition_machine import NEVER_MS, PartitionMachine
 from ottla.share.persister import Persister
 from ottla.share.record_reading import ReadBatches, read_batches
+from ottla.share.state_batches import NO_OFFSET
 from ottla.share.state_coordinator import state_error
-from ottla.share.state_machine import NO_OFFSET, StateWrite
+from ottla.share.state_machine import StateWrite
 from ottla.share.state_records import SharePartitionKey
 from ottla.share.states import AcknowledgementBatch, AcquiredRecords, AcquireMode
 

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from ottla.core.errors import ErrorCode
 from ottla.internal_topics.log import KeyValue
-from ottla.share.state_batches import combine
+from ottla.share.state_batches import NO_OFFSET, combine
 from ottla.share.state_records import (
     UNKNOWN_COUNT,
     SharePartitionKey,
@@ -29,7 +29,6 @@ from ottla.share.state_records import (
 from ottla.share.states import StateBatch
 
 NO_EPOCH = -1
-NO_OFFSET = -1
 
 NEGATIVE_PARTITION = "The partition id is negative."
 NOT_INITIALIZED = "The share partition is not initialized."

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from ottla.coordination.view import ClusterView
 from ottla.core.clock import Clock
 from ottla.core.errors import CoordinatorLoadInProgress, ErrorCode, InvalidRequest, KafkaError, error_for
-from ottla.core.ids import TRANSACTIONS_TOPIC, TopicPartition
+from ottla.core.ids import TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
 from ottla.internal_topics.led_partitions import LedPartitions
 from ottla.internal_topics.log import TopicLog
 from ottla.transactions.config import TransactionConfig
@@ -21,7 +21,6 @@ from ottla.transactions.events import AbortTimedOut, AddPartitions, Answer, EndT
 from ottla.transactions.markers import MarkerSender
 from ottla.transactions.metadata import (
     NO_PRODUCER_EPOCH,
-    ProducerIdAndEpoch,
     TransactionMetadata,
     TransactionState,
     TransactionVersion,

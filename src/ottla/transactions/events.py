@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ottla.core.errors import ErrorCode
-from ottla.core.ids import TopicPartition
+from ottla.core.ids import ProducerIdAndEpoch, TopicPartition
 from ottla.transactions.metadata import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
-    ProducerIdAndEpoch,
     TransactionMetadata,
     TransactionVersion,
 )

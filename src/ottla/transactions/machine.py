@@ -24,7 +24,7 @@ from enum import Enum
 from typing import NamedTuple, assert_never
 
 from ottla.core.errors import ErrorCode
-from ottla.core.ids import TopicPartition
+from ottla.core.ids import ProducerIdAndEpoch, TopicPartition
 from ottla.transactions.events import (
     NO_TICKET,
     AbortTimedOut,
@@ -56,7 +56,6 @@ from ottla.transactions.metadata import (
     NO_TIMESTAMP,
     PREPARED,
     SERVER_VERSION,
-    ProducerIdAndEpoch,
     TransactionMetadata,
     TransactionState,
     TransactionVersion,

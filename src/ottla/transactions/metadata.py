@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
 
 from ottla.core.ids import TopicPartition
 
@@ -57,13 +56,6 @@ class TransactionVersion(IntEnum):
 
 SERVER_VERSION = TransactionVersion.TV_2
 """The level of this broker: a transaction that the coordinator ends itself, it ends by the rules of this level."""
-
-
-class ProducerIdAndEpoch(NamedTuple):
-    """Identifies one incarnation of a producer."""
-
-    producer_id: int
-    epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

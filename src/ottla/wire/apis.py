@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class ApiKey(IntEnum):
@@ -108,6 +108,10 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+
+
+READ_COMMITTED: Final = 1
+"""The `isolation_level` of a Fetch or ListOffsets request that leaves out open and aborted transactions."""
 
 
 class ApiInfo(NamedTuple):

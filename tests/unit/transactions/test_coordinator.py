@@ -19,7 +19,7 @@ from ottla.core.errors import (
     NotCoordinator,
     StorageError,
 )
-from ottla.core.ids import TRANSACTIONS_TOPIC, TopicPartition
+from ottla.core.ids import TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
 from ottla.internal_topics.log import Appended, KeyValue, Producer
 from ottla.testing.sim_loop import SimClock, simulate
 from ottla.transactions import records
@@ -29,7 +29,6 @@ from ottla.transactions.events import Answer
 from ottla.transactions.markers import TransactionMarker
 from ottla.transactions.metadata import (
     EPOCH_MAX,
-    ProducerIdAndEpoch,
     TransactionMetadata,
     TransactionState,
     TransactionVersion,

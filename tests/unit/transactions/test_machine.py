@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from ottla.core.errors import ErrorCode
+from ottla.core.ids import ProducerIdAndEpoch
 from ottla.transactions.events import Answer, InitProducerId, SendMarkers
 from ottla.transactions.machine import Machine
-from ottla.transactions.metadata import EPOCH_MAX, ProducerIdAndEpoch, TransactionState, TransactionVersion
+from ottla.transactions.metadata import EPOCH_MAX, TransactionState, TransactionVersion
 from tests.support.transaction_driver import (
     FIRST_ID,
     OFFSETS_3,

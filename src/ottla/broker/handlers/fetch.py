@@ -51,7 +51,7 @@ from ottla.quotas.slices import LoopSlices
 from ottla.replication.partition import ANY_EPOCH, Partition
 from ottla.storage.state.leader_epochs import UNDEFINED
 from ottla.wire import codec
-from ottla.wire.apis import ApiKey
+from ottla.wire.apis import READ_COMMITTED, ApiKey
 from ottla.wire.hot.fetch import (
     NO_EPOCH_END,
     NO_LEADER,
@@ -70,7 +70,6 @@ from ottla.wire.plan import Slicing
 
 log = logging.getLogger(__name__)
 
-READ_COMMITTED: Final = 1
 FIRST_WITH_RACK: Final = 11
 FIRST_WITH_TOPIC_IDS: Final = 13
 FIRST_WITH_LEADERS: Final = 16

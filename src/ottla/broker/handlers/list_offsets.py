@@ -30,6 +30,7 @@ from ottla.core.errors import (
 from ottla.core.ids import TopicPartition
 from ottla.replication.partition import Partition
 from ottla.storage.log.timestamp_lookup import TimedOffset
+from ottla.wire.apis import READ_COMMITTED
 from ottla.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -40,7 +41,6 @@ from ottla.wire.messages.list_offsets import (
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
-READ_COMMITTED = 1
 CONSUMER = -1  # as a replica id
 FIRST_WITH_OFFSET_NOT_AVAILABLE = 5
 WORK = 5

@@ -31,6 +31,7 @@ from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.groups.machine import Commit
 from ottla.groups.offsets import CommittedOffset
 from ottla.internal_topics.log import Producer
+from ottla.storage.state.producer_state_manager import NO_SEQUENCE
 from ottla.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
@@ -39,7 +40,6 @@ from ottla.wire.messages.txn_offset_commit import (
 )
 
 LOADING_SINCE, ABORTABLE_SINCE, ADDS_PARTITION_SINCE = 2, 4, 5
-NO_SEQUENCE = -1
 
 
 async def handle(ctx: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:

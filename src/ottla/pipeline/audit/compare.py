@@ -24,6 +24,7 @@ from ottla.pipeline.log import OffsetRange
 
 WINDOW_OFFSETS = 1 << 20
 OFFSET_END = 1 << 62
+"""Above every offset, and within the 64 bits of a column, which `NO_END_OFFSET` is not."""
 DISCREPANCIES_MAX = 100
 """Ranges named per partition and kind; the last one named stands for all that follow."""
 

@@ -24,9 +24,8 @@ from ottla.client.cluster import Cluster
 from ottla.client.consumer import Consumer
 from ottla.client.offsets import EARLIEST, LATEST, list_offsets
 from ottla.client.partitioner import partition_for_key
-from ottla.client.producer import ProducerIdAndEpoch
 from ottla.core.errors import TopicAlreadyExists, UnknownTopicOrPartition
-from ottla.core.ids import TopicPartition
+from ottla.core.ids import ProducerIdAndEpoch, TopicPartition
 from ottla.records.builder import NewRecord
 
 CONTROL_TOPIC = "__ottla_sink_commits"

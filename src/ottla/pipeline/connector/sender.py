@@ -13,9 +13,8 @@ from collections.abc import Sequence
 
 from ottla.client.cluster import ANY_BROKER, Cluster
 from ottla.client.errors import raise_for
-from ottla.client.producer import ProducerIdAndEpoch
 from ottla.core.errors import ErrorCode, MessageTooLarge, RecordListTooLarge
-from ottla.core.ids import NO_TOPIC_ID, TopicPartition
+from ottla.core.ids import NO_TOPIC_ID, ProducerIdAndEpoch, TopicPartition
 from ottla.records.builder import NewRecord, build_batch
 from ottla.wire.apis import ApiKey
 
@@ -81,7 +80,7 @@ class Sender:
                 records,
                 codec=self._codec,
                 producer_id=self._identity.producer_id,
-                producer_epoch=self._identity.producer_epoch,
+                producer_epoch=self._identity.epoch,
                 base_sequence=base_sequence,
             )
         )

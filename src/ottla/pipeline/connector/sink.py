@@ -22,9 +22,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from ottla.client.cluster import Cluster
 from ottla.client.offsets import LATEST, list_offsets
 from ottla.client.partitioner import StickyPartitions, partition_for_key
-from ottla.client.producer import ProducerIdAndEpoch
 from ottla.core.clock import Clock, SystemClock
-from ottla.core.ids import TopicPartition
+from ottla.core.ids import ProducerIdAndEpoch, TopicPartition
 from ottla.core.runtime import new_uuid
 from ottla.pipeline.connector.already_written import AlreadyWritten, find_already_written, fingerprint
 from ottla.pipeline.connector.control_topic import (
@@ -208,7 +207,7 @@ class _TaskWriter:
         if before.done:
             return True
         last = before.writers[-1]
-        identity = ProducerIdAndEpoch(last.producer_id, last.producer_epoch + 1)
+        identity = ProducerIdAndEpoch(last.producer_id, last.epoch + 1)
         self._sender = self._sender_of(identity)
         self._say(replace(before, writers=(*before.writers, identity)))  # from here on the one before is refused
         self._already_written = self._look()

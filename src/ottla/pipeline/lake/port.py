@@ -41,6 +41,10 @@ class InconsistentTopicId(TableMismatch):
     """The table was loaded from another topic of the same name, which was deleted since."""
 
 
+RACES_MAX = 3
+"""How often a commit is planned again if other writers commit first."""
+
+
 class CommitConflict(TableMismatch):
     """Another writer committed first. Plan again from the table's current version."""
 

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from ottla.client.offsets import OffsetBounds
 from ottla.pipeline.lake.port import (
+    RACES_MAX,
     AppTransaction,
     Change,
     CommitConflict,
@@ -44,7 +45,6 @@ from ottla.pipeline.log import CannotLoad, OffsetRange
 
 AGREE_ROUNDS = 10
 """Bound of the repetitions of tasks for a column's type, besides one of each task: each promotes a type, which ends."""
-RACES_MAX = 3
 
 Share = Callable[[Sequence[OffsetRange]], list[list[OffsetRange]]]
 """Cuts ranges into the shares of tasks."""

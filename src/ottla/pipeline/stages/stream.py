@@ -13,7 +13,7 @@ from ottla.pipeline.connector.offset_client import NoSuchTopic, OffsetClient, ch
 from ottla.pipeline.job_file.schema import Values
 from ottla.pipeline.job_file.stream_section import SECOND_MS
 from ottla.pipeline.lake.lake import Lake
-from ottla.pipeline.lake.port import CommitConflict, LakeTable, topics_of
+from ottla.pipeline.lake.port import RACES_MAX, CommitConflict, LakeTable, topics_of
 from ottla.pipeline.session import spark_step
 from ottla.pipeline.source import Brokers, topic_state
 from ottla.pipeline.stages.runner import Context, StageResult
@@ -26,9 +26,6 @@ from ottla.pipeline.stream.update import Late, LoadedRanges, ResultUpdater, Stre
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-RACES_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)

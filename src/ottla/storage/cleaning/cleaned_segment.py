@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import struct
 from pathlib import PurePath
 
 from ottla.core.files import Buffer, FileSystem
@@ -22,9 +21,6 @@ from ottla.storage.file_names import (
 from ottla.storage.log.segment import NO_TIMESTAMP, RELATIVE_OFFSET_MAX
 from ottla.storage.state.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
 from ottla.storage.state.transactions import AbortedTransaction, replace_aborted
-
-_MAX_TIMESTAMP = struct.Struct(">q")
-_MAX_TIMESTAMP_AT = 35
 
 
 class GroupTooLarge(Exception):
@@ -68,7 +64,7 @@ class CleanedSegment:
         """Add a batch. Raises GroupTooLarge, Uncleanable, OSError."""
         size = len(batch)
         self._check_size(size)
-        max_timestamp = _MAX_TIMESTAMP.unpack_from(batch, _MAX_TIMESTAMP_AT)[0]
+        max_timestamp = BatchHeader(batch, 0).max_timestamp
         if max_timestamp > self._max_timestamp:
             self._max_timestamp, self._max_timestamp_offset = max_timestamp, header.last_offset
         if self._since_index > self._plan.index_interval_bytes:

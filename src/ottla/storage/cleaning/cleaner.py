@@ -64,8 +64,8 @@ def _fill(
         ):
             if not _note(offsets, walk, header, data, at, first):
                 return
-            offsets.taken_up_to(header.last_offset)
-        offsets.taken_up_to(source.end_offset - 1)  # nothing more comes before the next segment
+            offsets.update_latest_offset(header.last_offset)
+        offsets.update_latest_offset(source.end_offset - 1)  # nothing more comes before the next segment
 
 
 def _note(offsets: OffsetMap, walk: CleanedTransactions, header: BatchHeader, data: bytes, at: int, first: int) -> bool:

@@ -86,7 +86,7 @@ class OffsetMap:
                 return False
             self._grow()
 
-    def taken_up_to(self, offset: int) -> None:
+    def update_latest_offset(self, offset: int) -> None:
         """Everything up to and including `offset` has been noted, or has nothing to note."""
         self.latest_offset = max(self.latest_offset, offset)
 

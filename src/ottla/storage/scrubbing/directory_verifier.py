@@ -35,7 +35,6 @@ from ottla.storage.state.producer_snapshots import read_snapshot
 
 _PARTITION = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
 _NUMBERED = re.compile(r"(?P<base>[0-9]{20})(?P<suffix>\.[a-z]+)")
-_OFFSET_FILES = (names.RECOVERY_POINTS, names.LOG_STARTS, names.HIGH_WATERMARKS, names.CLEANER_OFFSETS)
 BROKEN_FILE = "remove or repair it by hand: without it the broker rebuilds its content from the log"
 
 
@@ -113,7 +112,7 @@ class _Root:
 
     def verify_small_files(self) -> None:
         """Verify the small files in the root."""
-        for name in (*_OFFSET_FILES, names.META_PROPERTIES):
+        for name in (*names.OFFSET_FILES, names.META_PROPERTIES):
             text, is_certain, was_restored = self.backup.text(name)
             if is_certain or was_restored or not self._files.exists(self._path / name):
                 continue
@@ -238,7 +237,7 @@ def _verify_file(files: FileSystem, path: PurePath, report: VerifyReport, spend:
     root = _Root(files, directory if match is None else directory.parent, VerifyReport(), spend)
     if match is not None and match["suffix"] in suffixes:
         root.verify_partition(directory.name) if _PARTITION.fullmatch(directory.name) else _alone(files, path, report)
-    elif path.name in (*_OFFSET_FILES, names.META_PROPERTIES, COPIES_FILE):
+    elif path.name in (*names.OFFSET_FILES, names.META_PROPERTIES, COPIES_FILE):
         root.verify_small_files()
     elif path.name in (EPOCHS_FILE, names.PARTITION_METADATA):
         root = _Root(files, directory.parent, VerifyReport(), spend)
