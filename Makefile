@@ -64,7 +64,7 @@ test: .venv/ready compile fetch  ## all tests, on JOBS=3 processes, which wait m
 test-oldest-spark: .venv/ready compile fetch  ## the part of make test on the oldest PySpark: the comparison with Spark's own connector, a short suite
 	OTTLA_FAIL_ON_SKIP=1 $(BIN)/python tools/run_matrix.py --jobs $(JOBS) oldest-spark
 
-PROTOCOL_TESTS := tests/differential tests/compat/test_traps.py tests/compat/test_traps_of_reading.py tests/processes/test_bad_input.py
+PROTOCOL_TESTS := tests/differential tests/compat/test_protocol_pitfalls.py tests/compat/test_protocol_pitfalls_of_reading.py tests/processes/test_bad_input.py
 test-plain: .venv/ready fetch  ## the protocol's tests with the plain form of the broker, beside the oldest Kafka; make test: compiled, the newest
 	OTTLA_PLAIN=1 OTTLA_KAFKA=4.1.1 OTTLA_FAIL_ON_SKIP=1 $(BIN)/python -m pytest -q $(IN_PARALLEL) $(PROTOCOL_TESTS)
 

@@ -26,6 +26,6 @@ def topic(fresh: Callable[[str], str]) -> str:
 @pytest.fixture
 def peer(broker: Broker) -> Iterator[Peer]:
     """Open a connection, with an unused prefix for names."""
-    made = Peer(broker.port, {}, f"trap-{uuid.uuid4().hex[:8]}")
+    made = Peer(broker.port, {}, f"pitfall-{uuid.uuid4().hex[:8]}")
     yield made
     made.close()

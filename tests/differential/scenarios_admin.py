@@ -17,7 +17,7 @@ GIVEN = {"listeners", "advertised.listeners", "controller.quorum.voters", "log.d
 
 
 def create_topics(peer: Peer) -> None:
-    """Trap 43: defaults, names, counts, assignments, settings, validation alone."""
+    """Pitfall 43: defaults, names, counts, assignments, settings, validation alone."""
     for version in peer.each("create_topics"):
         base = f"{peer.stem}-c{version}"
 
@@ -136,7 +136,7 @@ def create_partitions(peer: Peer) -> None:
 
 
 def describe_configs(peer: Peer) -> None:
-    """Trap 44: everything with defaults, sources, synonyms; some by name; unknown resources."""
+    """Pitfall 44: everything with defaults, sources, synonyms; some by name; unknown resources."""
     name = peer.topic("dc", config={"retention.ms": "5000", "cleanup.policy": "compact,delete"})
     for version in peer.each("describe_configs"):
 
@@ -420,7 +420,7 @@ def alter_replica_log_dirs(peer: Peer) -> None:
 
 
 def auto_creation(peer: Peer) -> None:
-    """Trap 43: the request's own flag decides, and the topic answers soon after."""
+    """Pitfall 43: the request's own flag decides, and the topic answers soon after."""
     for version in (each for each in peer.each("metadata") if each >= 4):
         name = f"{peer.stem}-auto-{version}"
         peer.ask("not allowed", "metadata", version, topics=[{"name": name}], allow_auto_topic_creation=False)
@@ -428,7 +428,7 @@ def auto_creation(peer: Peer) -> None:
 
 
 def signing_in_where_there_is_no_need(peer: Peer) -> None:
-    """Trap 6: listed even on a plaintext listener, and refused there."""
+    """Pitfall 6: listed even on a plaintext listener, and refused there."""
     for version in peer.each("sasl_handshake"):
         peer.ask("a handshake", "sasl_handshake", version, mechanism="PLAIN")
     for version in peer.each("sasl_authenticate"):

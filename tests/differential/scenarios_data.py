@@ -26,7 +26,7 @@ def ranges(answer: Any) -> Any:
 
 
 def api_versions(peer: Peer) -> None:
-    """Traps 1 to 6: every version, unknown ones, asked twice, a client's name that is none."""
+    """Pitfalls 1 to 6: every version, unknown ones, asked twice, a client's name that is none."""
     for version in peer.each("api_versions"):
         for label in ("first", "again"):
             answer = peer.quietly("api_versions", version, client_software_name="a-name", client_software_version="1.0")
@@ -47,7 +47,7 @@ def api_versions(peer: Peer) -> None:
 
 
 def unsupported_versions(peer: Peer) -> None:
-    """Trap 8: a version above and below what is served, and an unknown API."""
+    """Pitfall 8: a version above and below what is served, and an unknown API."""
     for api, (low, high) in sorted(peer.versions.items()):
         if api == "api_versions":
             continue
@@ -95,7 +95,7 @@ def produced(
 
 
 def produce(peer: Peer) -> None:
-    """Traps 16 to 23: offsets, errors per partition, limits, what a client may not write."""
+    """Pitfalls 16 to 23: offsets, errors per partition, limits, what a client may not write."""
     plain = peer.topic("p", partitions=2)
     stamped = peer.topic("p-stamped", config={"message.timestamp.type": "LogAppendTime"})
     compacted = peer.topic("p-compacted", config={"cleanup.policy": "compact"})
@@ -176,7 +176,7 @@ def partitions_twice(peer: Peer) -> None:
 
 
 def acks_zero(peer: Peer) -> None:
-    """Trap 13: acks=0 has no answer, and the next request's answer is the next to come."""
+    """Pitfall 13: acks=0 has no answer, and the next request's answer is the next to come."""
     name = peer.topic("zero")
     for version in peer.each("produce"):
         data = [peer.naming(name) | {"partition_data": [{"index": 0, "records": batch()}]}]
@@ -207,7 +207,7 @@ def own_writes(peer: Peer) -> None:
 
 
 def idempotence(peer: Peer) -> None:
-    """Trap 22: duplicates, gaps, epochs, five batches back, unknown producers, the wrap of the sequence."""
+    """Pitfall 22: duplicates, gaps, epochs, five batches back, unknown producers, the wrap of the sequence."""
     for version in peer.each("produce"):
         name = peer.topic(f"idem-{version}", partitions=3)
         producer = peer.quietly("init_producer_id", 1, transaction_timeout=60_000)["producer_id"]
@@ -265,7 +265,7 @@ def fetched(
 
 
 def fetch(peer: Peer) -> None:
-    """Traps 24, 25, 28 to 30: places within and outside the log, limits, epochs, isolation."""
+    """Pitfalls 24, 25, 28 to 30: places within and outside the log, limits, epochs, isolation."""
     name = peer.topic("f", partitions=3)
     trimmed = peer.topic("f-trimmed")
     for _ in range(3):
@@ -312,7 +312,7 @@ def fetch(peer: Peer) -> None:
 
 
 def fetch_sessions(peer: Peer) -> None:
-    """Trap 27: a session's whole life."""
+    """Pitfall 27: a session's whole life."""
     for version in (each for each in peer.each("fetch") if each >= 7):
         one, two = (peer.topic(f"s{number}-{version}") for number in (1, 2))
         peer.write(one, batch(numbered(3)))
@@ -333,7 +333,7 @@ def fetch_sessions(peer: Peer) -> None:
 
 
 def list_offsets(peer: Peer) -> None:
-    """Trap 32: every special time, times between records, unknown places, epochs."""
+    """Pitfall 32: every special time, times between records, unknown places, epochs."""
     name, empty = peer.topic("lo"), peer.topic("lo-empty")
     for start in (AT_MS, AT_MS + 1000, AT_MS + 500):
         peer.write(name, batch(numbered(5), base_timestamp_ms=start))
@@ -378,7 +378,7 @@ def list_offsets(peer: Peer) -> None:
 
 
 def leader_epochs(peer: Peer) -> None:
-    """Trap 31: known, future and negative epochs, fenced callers, unknown places."""
+    """Pitfall 31: known, future and negative epochs, fenced callers, unknown places."""
     name = peer.topic("e")
     peer.write(name, batch(numbered(5)))
     for version in peer.each("offset_for_leader_epoch"):
@@ -404,7 +404,7 @@ def leader_epochs(peer: Peer) -> None:
 
 
 def delete_records(peer: Peer) -> None:
-    """Trap 45: -1 is the high watermark, other negatives are out of range."""
+    """Pitfall 45: -1 is the high watermark, other negatives are out of range."""
     for version in peer.each("delete_records"):
         name = peer.topic(f"dr-{version}")
         peer.write(name, batch(numbered(10)))
@@ -464,7 +464,7 @@ def describe_producers(peer: Peer) -> None:
 
 
 def unknown_tags(peer: Peer) -> None:
-    """Trap 10: unknown tagged fields, in the header and in the body, are skipped by their length."""
+    """Pitfall 10: unknown tagged fields, in the header and in the body, are skipped by their length."""
     tags = b"\x02\x63\x03abc\x64\x00"
     for version in (9, 12):
         header = struct.pack(">hhihs", KEYS["metadata"], version, 77, 1, b"t") + tags

@@ -16,7 +16,7 @@ PROTOCOLS = [{"name": "range", "metadata": SUBSCRIPTION}, {"name": "other", "met
 
 
 def coordinators(peer: Peer) -> None:
-    """Trap 39: one key or many, kinds of coordinator, empty keys."""
+    """Pitfall 39: one key or many, kinds of coordinator, empty keys."""
     peer.topic("fc")
     for version in peer.each("find_coordinator"):
         for kind in (0, 3, -1):
@@ -51,7 +51,7 @@ def join(peer: Peer, label: str, step: int, group: str, **more: Any) -> Answer:
 
 
 def life_of_a_group(peer: Peer) -> None:
-    """Traps 34, 35: join, sync, heartbeat, commit, fetch, describe, leave; and each with a wrong generation or member."""
+    """Pitfalls 34, 35: join, sync, heartbeat, commit, fetch, describe, leave; and each with a wrong generation or member."""
     topic = peer.topic("g", partitions=2)
     for step in STEPS:
         group = f"{peer.stem}-life-{step}"
@@ -153,7 +153,7 @@ def describe(peer: Peer, label: str, step: int, group: str) -> None:
 
 
 def listed(peer: Peer, label: str, step: int, group: str) -> None:
-    """Trap 46: the list by state and by kind."""
+    """Pitfall 46: the list by state and by kind."""
     version = peer.near("list_groups", step)
     for states, kinds in (
         ([], []),
@@ -179,7 +179,7 @@ def leave(peer: Peer, label: str, step: int, group: str, member: str, instance: 
 
 
 def two_members(peer: Peer) -> None:
-    """Trap 34: the generation rises once, only the leader is given the members, the others wait for its plan."""
+    """Pitfall 34: the generation rises once, only the leader is given the members, the others wait for its plan."""
     other = peer.connection()
     for step in STEPS:
         group = f"{peer.stem}-two-{step}"

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes.test_life import make_topic, records_of, refused, send
+from tests.processes.test_start_and_stop import make_topic, records_of, refused, send
 from tests.support.batches import AT_MS, Written, batch
 from tests.support.ottla_process import OttlaProcess
 from tests.support.processes import until, usage

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes.test_life import end_of, make_topic, send
+from tests.processes.test_start_and_stop import end_of, make_topic, send
 from tests.support.ottla_process import OttlaProcess
 from tests.support.processes import until
 from tests.support.wire_client import Wire

@@ -1,4 +1,4 @@
-"""Asking a broker the short way: what the tests of the traps share."""
+"""Sends single requests to a broker: helpers of the tests of protocol pitfalls."""
 
 from __future__ import annotations
 

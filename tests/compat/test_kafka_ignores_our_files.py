@@ -1,4 +1,4 @@
-"""The files that are Ottla's own lie beside Kafka's: a real Apache Kafka starts on them, serves, and leaves them alone."""
+"""A real Apache Kafka starts on a directory with Ottla's own files beside Kafka's, serves, and does not touch them."""
 
 from __future__ import annotations
 

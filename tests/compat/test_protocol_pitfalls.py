@@ -1,4 +1,4 @@
-"""The traps that other re-implementations of Kafka fell into, one test each: versions, records and writing (docs/protocol-pitfalls.md has all).
+"""Tests one protocol pitfall each: versions, records and writing. docs/protocol-pitfalls.md lists all.
 
 They run against Ottla, and with OTTLA_TEST_BROKER=kafka against the real Kafka, which must pass them too.
 """
@@ -10,7 +10,7 @@ import uuid
 
 import pytest
 
-from tests.compat.asking import (
+from tests.compat.single_requests import (
     fetched,
     listed,
     offset_at,
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.external
 
 
 @pytest.mark.parametrize("version", [5, 99, 32767])
-def test_trap_01_an_unknown_version_of_api_versions_is_answered_as_version_0_with_the_right_range(
+def test_pitfall_01_an_unknown_version_of_api_versions_is_answered_as_version_0_with_the_right_range(
     broker: Broker, version: int
 ) -> None:
     with Wire(broker.port) as wire:
@@ -40,7 +40,7 @@ def test_trap_01_an_unknown_version_of_api_versions_is_answered_as_version_0_wit
         assert wire.call("metadata", 0, topics=[])["brokers"]
 
 
-def test_trap_02_the_answer_to_api_versions_has_the_old_header_in_every_version(broker: Broker) -> None:
+def test_pitfall_02_the_answer_to_api_versions_has_the_old_header_in_every_version(broker: Broker) -> None:
     with Wire(broker.port) as wire:
         for version in range(5):
             number = wire.send("api_versions", version, client_software_name="t", client_software_version="1")
@@ -48,23 +48,23 @@ def test_trap_02_the_answer_to_api_versions_has_the_old_header_in_every_version(
             assert struct.unpack_from(">ih", frame) == (number, 0)  # no tags between the correlation id and the error
 
 
-def test_trap_03_api_versions_may_be_asked_twice(broker: Broker) -> None:
+def test_pitfall_03_api_versions_may_be_asked_twice(broker: Broker) -> None:
     with Wire(broker.port) as wire:
         assert listed(wire) == listed(wire) != {}
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a b", "a-"])
-def test_trap_04_a_client_name_that_is_none_is_an_invalid_request(broker: Broker, name: str) -> None:
+def test_pitfall_04_a_client_name_that_is_none_is_an_invalid_request(broker: Broker, name: str) -> None:
     with Wire(broker.port) as wire:
         assert wire.call("api_versions", 3, client_software_name=name, client_software_version="1")["error_code"] == 42
 
 
-def test_trap_05_produce_is_listed_from_version_0_though_3_is_the_oldest_served(broker: Broker) -> None:
+def test_pitfall_05_produce_is_listed_from_version_0_though_3_is_the_oldest_served(broker: Broker) -> None:
     with Wire(broker.port) as wire:
         assert listed(wire)[KEYS["produce"]][0] == 0
 
 
-def test_trap_06_what_librdkafka_derives_features_from_is_listed(broker: Broker) -> None:
+def test_pitfall_06_what_librdkafka_derives_features_from_is_listed(broker: Broker) -> None:
     with Wire(broker.port) as wire:
         assert {
             KEYS[name]
@@ -80,7 +80,7 @@ def test_trap_06_what_librdkafka_derives_features_from_is_listed(broker: Broker)
         } <= listed(wire).keys()
 
 
-def test_trap_07_no_range_is_inverted_and_topic_ids_go_with_metadata_that_has_them(broker: Broker) -> None:
+def test_pitfall_07_no_range_is_inverted_and_topic_ids_go_with_metadata_that_has_them(broker: Broker) -> None:
     with Wire(broker.port) as wire:
         ranges = listed(wire)
     assert all(low <= high for low, high in ranges.values())
@@ -88,7 +88,7 @@ def test_trap_07_no_range_is_inverted_and_topic_ids_go_with_metadata_that_has_th
     assert ranges[KEYS["fetch"]][1] >= 13
 
 
-def test_trap_08_an_unsupported_version_never_gets_a_wrong_answer(broker: Broker) -> None:
+def test_pitfall_08_an_unsupported_version_never_gets_a_wrong_answer(broker: Broker) -> None:
     for api, version in (("metadata", 99), ("produce", 2), ("fetch", 3), ("join_group", 99)):
         with Wire(broker.port) as wire:
             wire.send_frame(struct.pack(">hhihs", KEYS[api], version, 5, 1, b"t") + bytes(40))
@@ -96,7 +96,7 @@ def test_trap_08_an_unsupported_version_never_gets_a_wrong_answer(broker: Broker
                 wire.receive_frame()
 
 
-def test_trap_09_an_answer_holds_only_what_its_version_has(peer: Peer) -> None:
+def test_pitfall_09_an_answer_holds_only_what_its_version_has(peer: Peer) -> None:
     topic = peer.topic("t")  # decoding asserts that no byte is left over
     for version in range(4, 13):
         fetched(peer.wire, peer.naming(topic), 0, version=version)
@@ -104,14 +104,14 @@ def test_trap_09_an_answer_holds_only_what_its_version_has(peer: Peer) -> None:
         produced(peer.wire, peer.naming(topic), batch(), version=version)
 
 
-def test_trap_10_unknown_tagged_fields_are_skipped(broker: Broker) -> None:
+def test_pitfall_10_unknown_tagged_fields_are_skipped(broker: Broker) -> None:
     tags = b"\x02\x63\x03abc\x64\x00"
     with Wire(broker.port) as wire:
         wire.send_frame(struct.pack(">hhihs", KEYS["metadata"], 12, 9, 1, b"t") + tags + b"\x01\0\0" + tags)
         assert decode("metadata", 12, wire.receive_frame())[1]["topics"] == []
 
 
-def test_trap_11_null_means_all_topics_and_empty_means_none_and_records_are_never_null(peer: Peer) -> None:
+def test_pitfall_11_null_means_all_topics_and_empty_means_none_and_records_are_never_null(peer: Peer) -> None:
     topic = peer.topic("t")
     assert peer.quietly("metadata", 12, topics=[])["topics"] == []
     assert topic in {each["name"] for each in peer.quietly("metadata", 12, topics=None)["topics"]}
@@ -120,7 +120,7 @@ def test_trap_11_null_means_all_topics_and_empty_means_none_and_records_are_neve
         assert fetched(peer.wire, peer.naming(topic), 0, version=version)["records"] == b""
 
 
-def test_trap_12_throttle_time_is_zero(peer: Peer) -> None:
+def test_pitfall_12_throttle_time_is_zero(peer: Peer) -> None:
     topic = peer.topic("t")
     for api, version, fields in (
         ("metadata", 12, {"topics": None}),
@@ -137,7 +137,7 @@ def test_trap_12_throttle_time_is_zero(peer: Peer) -> None:
     )
 
 
-def test_trap_13_a_long_poll_holds_back_later_answers_and_acks_0_has_none(peer: Peer) -> None:
+def test_pitfall_13_a_long_poll_holds_back_later_answers_and_acks_0_has_none(peer: Peer) -> None:
     topic = peer.topic("t")
     part = {
         "partition": 0,
@@ -170,7 +170,7 @@ def test_trap_13_a_long_poll_holds_back_later_answers_and_acks_0_has_none(peer: 
     until(lambda: offset_at(peer.wire, topic, -1)["offset"] == 1, what="the record sent with acks=0")
 
 
-def test_trap_13_a_failure_without_acks_closes_the_connection(peer: Peer) -> None:
+def test_pitfall_13_a_failure_without_acks_closes_the_connection(peer: Peer) -> None:
     data = [{"name": f"{peer.stem}-none", "partition_data": [{"index": 0, "records": batch()}]}]
     with Wire(peer.port) as wire:
         wire.send("produce", 9, acks=0, timeout=1000, topic_data=data)
@@ -178,14 +178,14 @@ def test_trap_13_a_failure_without_acks_closes_the_connection(peer: Peer) -> Non
             wire.receive_frame()
 
 
-def test_trap_15_the_listed_broker_is_where_the_client_came_in(broker: Broker) -> None:
+def test_pitfall_15_the_listed_broker_is_where_the_client_came_in(broker: Broker) -> None:
     with Wire(broker.port) as wire:
         assert [(each["host"], each["port"]) for each in wire.call("metadata", 12, topics=[])["brokers"]] == [
             ("127.0.0.1", broker.port)
         ]
 
 
-def test_trap_16_base_offset_is_the_first_and_the_stored_batch_carries_offset_and_epoch(peer: Peer) -> None:
+def test_pitfall_16_base_offset_is_the_first_and_the_stored_batch_carries_offset_and_epoch(peer: Peer) -> None:
     topic = peer.topic("t")
     assert produced(peer.wire, peer.naming(topic), batch(numbered(3)))["base_offset"] == 0
     assert produced(peer.wire, peer.naming(topic), batch(numbered(3)))["base_offset"] == 3
@@ -193,13 +193,13 @@ def test_trap_16_base_offset_is_the_first_and_the_stored_batch_carries_offset_an
     assert held == batch(numbered(3), base_offset=3, leader_epoch=0)  # the checksum is untouched
 
 
-def test_trap_17_the_clients_leader_epoch_is_not_judged(peer: Peer) -> None:
+def test_pitfall_17_the_clients_leader_epoch_is_not_judged(peer: Peer) -> None:
     topic = peer.topic("t")
     for epoch in (0, 7, -1):
         assert produced(peer.wire, peer.naming(topic), batch(leader_epoch=epoch))["error_code"] == 0
 
 
-def test_trap_18_codecs_are_carried_as_they_are_and_zstd_needs_version_7(peer: Peer) -> None:
+def test_pitfall_18_codecs_are_carried_as_they_are_and_zstd_needs_version_7(peer: Peer) -> None:
     topic = peer.topic("t")
     for codec in (1, 2, 3, 4):
         sent = batch(numbered(20), attributes=codec)
@@ -208,7 +208,7 @@ def test_trap_18_codecs_are_carried_as_they_are_and_zstd_needs_version_7(peer: P
     assert produced(peer.wire, peer.naming(topic), batch(attributes=4), version=6)["error_code"] == 76
 
 
-def test_trap_19_sizes_keys_and_control_batches_are_judged(peer: Peer) -> None:
+def test_pitfall_19_sizes_keys_and_control_batches_are_judged(peer: Peer) -> None:
     small = peer.topic("small", config={"max.message.bytes": "300"})
     compacted = peer.topic("compacted", config={"cleanup.policy": "compact"})
     assert produced(peer.wire, peer.naming(small), batch([Written(b"x" * 400)]))["error_code"] == 10
@@ -217,7 +217,7 @@ def test_trap_19_sizes_keys_and_control_batches_are_judged(peer: Peer) -> None:
     assert produced(peer.wire, peer.naming(compacted), batch(attributes=0x20))["error_code"] == 87
 
 
-def test_trap_20_every_partition_asked_has_its_entry(peer: Peer) -> None:
+def test_pitfall_20_every_partition_asked_has_its_entry(peer: Peer) -> None:
     one, two = peer.topic("one", partitions=2), peer.topic("two")
     parts = [{"index": number, "records": batch()} for number in (0, 1, 5)]
     said = peer.quietly(
@@ -231,7 +231,7 @@ def test_trap_20_every_partition_asked_has_its_entry(peer: Peer) -> None:
     assert codes == {(one, 0): 0, (one, 1): 0, (one, 5): 3, (two, 0): 0, (two, 1): 3, (two, 5): 3}
 
 
-def test_trap_21_pipelined_appends_keep_their_order(peer: Peer) -> None:
+def test_pitfall_21_pipelined_appends_keep_their_order(peer: Peer) -> None:
     topic = peer.topic("t")
     data = [
         {"name": topic, "partition_data": [{"index": 0, "records": batch([Written(b"%d" % number)])}]}
@@ -244,7 +244,7 @@ def test_trap_21_pipelined_appends_keep_their_order(peer: Peer) -> None:
     assert offsets == list(range(50))
 
 
-def test_trap_22_duplicates_get_their_first_offset_and_gaps_and_old_epochs_an_error(peer: Peer) -> None:
+def test_pitfall_22_duplicates_get_their_first_offset_and_gaps_and_old_epochs_an_error(peer: Peer) -> None:
     topic = peer.topic("t", partitions=2)
     producer = settled(lambda: peer.quietly("init_producer_id", 1, transaction_timeout=60_000))["producer_id"]
 
@@ -266,7 +266,7 @@ def test_trap_22_duplicates_get_their_first_offset_and_gaps_and_old_epochs_an_er
     assert sent(0, partition=1) == (0, 1)  # the sequence wraps
 
 
-def test_trap_23_an_unknown_topic_id_is_an_error_of_the_partition_and_ids_are_stable(peer: Peer) -> None:
+def test_pitfall_23_an_unknown_topic_id_is_an_error_of_the_partition_and_ids_are_stable(peer: Peer) -> None:
     topic = peer.topic("t")
     ids = {peer.quietly("metadata", 12, topics=[{"name": topic}])["topics"][0]["topic_id"] for _ in range(5)}
     assert ids == {peer.ids[topic]}

@@ -1,4 +1,4 @@
-"""The traps that other re-implementations of Kafka fell into, one test each: reading, groups and administration (docs/protocol-pitfalls.md has all).
+"""Tests one protocol pitfall each: reading, groups and administration (docs/protocol-pitfalls.md has all).
 
 They run against Ottla, and with OTTLA_TEST_BROKER=kafka against the real Kafka, which must pass them too.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.compat.asking import (
+from tests.compat.single_requests import (
     SUBSCRIPTION,
     commit,
     committed,
@@ -31,13 +31,13 @@ from tests.support.wire_client import Answer, Wire
 pytestmark = pytest.mark.external
 
 
-def test_trap_24_an_offset_within_a_batch_brings_the_whole_batch(peer: Peer) -> None:
+def test_pitfall_24_an_offset_within_a_batch_brings_the_whole_batch(peer: Peer) -> None:
     topic = peer.topic("t")
     peer.write(topic, batch(numbered(10)))
     assert fetched(peer.wire, peer.naming(topic), 9)["records"] == batch(numbered(10), leader_epoch=0)
 
 
-def test_trap_25_one_whole_batch_comes_whatever_the_limits(peer: Peer) -> None:
+def test_pitfall_25_one_whole_batch_comes_whatever_the_limits(peer: Peer) -> None:
     topic = peer.topic("t")
     for _ in range(2):
         peer.write(topic, batch(numbered(10)))
@@ -46,7 +46,7 @@ def test_trap_25_one_whole_batch_comes_whatever_the_limits(peer: Peer) -> None:
     assert fetched(peer.wire, peer.naming(topic), 0, partition_max_bytes=1)["records"] == whole
 
 
-def test_trap_26_a_long_poll_ends_on_an_append_and_at_once_on_an_error(peer: Peer, broker: Broker) -> None:
+def test_pitfall_26_a_long_poll_ends_on_an_append_and_at_once_on_an_error(peer: Peer, broker: Broker) -> None:
     topic = peer.topic("t")
 
     def append() -> None:
@@ -64,7 +64,7 @@ def test_trap_26_a_long_poll_ends_on_an_append_and_at_once_on_an_error(peer: Pee
     assert time.monotonic() - began < 8
 
 
-def test_trap_27_a_fetch_session_is_incremental_and_checks_its_epoch(peer: Peer) -> None:
+def test_pitfall_27_a_fetch_session_is_incremental_and_checks_its_epoch(peer: Peer) -> None:
     one, two = peer.topic("one"), peer.topic("two")
     ask: dict[str, Any] = {"replica_id": -1, "max_wait": 0, "min_bytes": 0, "max_bytes": 1 << 20, "rack_id": ""}
     part = {
@@ -88,7 +88,7 @@ def test_trap_27_a_fetch_session_is_incremental_and_checks_its_epoch(peer: Peer)
     assert peer.quietly("fetch", 12, **ask, session_id=session + 99, session_epoch=1)["error_code"] == 70
 
 
-def test_trap_28_aborted_transactions_are_for_read_committed_only(peer: Peer) -> None:
+def test_pitfall_28_aborted_transactions_are_for_read_committed_only(peer: Peer) -> None:
     topic = peer.topic("t")
     peer.write(topic, batch())
     assert fetched(peer.wire, peer.naming(topic), 0, isolation_level=0)["aborted_transactions"] is None
@@ -98,14 +98,14 @@ def test_trap_28_aborted_transactions_are_for_read_committed_only(peer: Peer) ->
     assert committed["records"]
 
 
-def test_trap_29_no_preferred_replica_and_no_current_leader_are_minus_one(peer: Peer) -> None:
+def test_pitfall_29_no_preferred_replica_and_no_current_leader_are_minus_one(peer: Peer) -> None:
     topic = peer.topic("t")
     said = fetched(peer.wire, peer.naming(topic), 0)
     assert said["preferred_read_replica"] == -1
     assert said["current_leader"] == {"leader_id": -1, "leader_epoch": -1}
 
 
-def test_trap_30_the_end_is_empty_success_and_beyond_is_out_of_range(peer: Peer) -> None:
+def test_pitfall_30_the_end_is_empty_success_and_beyond_is_out_of_range(peer: Peer) -> None:
     topic = peer.topic("t")
     peer.write(topic, batch(numbered(3)))
     assert (
@@ -119,7 +119,7 @@ def test_trap_30_the_end_is_empty_success_and_beyond_is_out_of_range(peer: Peer)
     assert fetched(peer.wire, peer.naming(topic), 1)["error_code"] == 1
 
 
-def test_trap_31_a_future_epoch_is_unknown_and_a_known_one_ends_where_the_log_ends(peer: Peer) -> None:
+def test_pitfall_31_a_future_epoch_is_unknown_and_a_known_one_ends_where_the_log_ends(peer: Peer) -> None:
     topic = peer.topic("t")
     peer.write(topic, batch(numbered(3)))
 
@@ -134,7 +134,7 @@ def test_trap_31_a_future_epoch_is_unknown_and_a_known_one_ends_where_the_log_en
     assert (end_of(0), end_of(9)) == ((0, 3), (-1, -1))
 
 
-def test_trap_32_a_time_finds_the_first_record_at_or_after_it(peer: Peer) -> None:
+def test_pitfall_32_a_time_finds_the_first_record_at_or_after_it(peer: Peer) -> None:
     topic = peer.topic("t")
     for start_ms in (AT_MS, AT_MS + 1000, AT_MS + 500):
         peer.write(topic, batch(numbered(5), base_timestamp_ms=start_ms))
@@ -150,7 +150,7 @@ def test_trap_32_a_time_finds_the_first_record_at_or_after_it(peer: Peer) -> Non
     assert (found(-1)[0], found(-2)[0]) == (15, 0)
 
 
-def test_trap_33_every_response_with_a_leader_epoch_field_sets_it(peer: Peer) -> None:
+def test_pitfall_33_every_response_with_a_leader_epoch_field_sets_it(peer: Peer) -> None:
     topic = peer.topic("t")
     peer.write(topic, batch())
     the_coordinator_is_there(peer.wire)
@@ -160,7 +160,7 @@ def test_trap_33_every_response_with_a_leader_epoch_field_sets_it(peer: Peer) ->
     assert committed(peer, f"{peer.stem}-g", topic)["committed_leader_epoch"] == 0
 
 
-def test_trap_34_a_first_join_gets_an_id_and_generations_rise_by_one(peer: Peer) -> None:
+def test_pitfall_34_a_first_join_gets_an_id_and_generations_rise_by_one(peer: Peer) -> None:
     the_coordinator_is_there(peer.wire)
     group = f"{peer.stem}-g"
     bare = {"group_id": group, "session_timeout": 10_000, "rebalance_timeout": 10_000, "protocol_type": "consumer"}
@@ -178,7 +178,7 @@ def test_trap_34_a_first_join_gets_an_id_and_generations_rise_by_one(peer: Peer)
     assert again["generation_id"] == 2
 
 
-def test_trap_35_any_kind_of_group_may_use_the_coordinator_with_any_bytes(peer: Peer) -> None:
+def test_pitfall_35_any_kind_of_group_may_use_the_coordinator_with_any_bytes(peer: Peer) -> None:
     the_coordinator_is_there(peer.wire)
     group, opaque = f"{peer.stem}-connect", bytes(range(256))
     me = joined(
@@ -193,7 +193,7 @@ def test_trap_35_any_kind_of_group_may_use_the_coordinator_with_any_bytes(peer: 
     assert (said["error_code"], said["assignment"]) == (0, opaque)
 
 
-def test_trap_38_commits_to_a_group_without_members_keep_their_text_and_unknown_partitions_are_errors(
+def test_pitfall_38_commits_to_a_group_without_members_keep_their_text_and_unknown_partitions_are_errors(
     peer: Peer,
 ) -> None:
     topic = peer.topic("t")
@@ -216,14 +216,14 @@ def test_trap_38_commits_to_a_group_without_members_keep_their_text_and_unknown_
     until(lambda: committed(peer, group, topic)["committed_offset"] == -1, what="the offsets going with their topic")
 
 
-def test_trap_39_coordinators_are_found_one_by_one_and_in_batches(peer: Peer) -> None:
+def test_pitfall_39_coordinators_are_found_one_by_one_and_in_batches(peer: Peer) -> None:
     the_coordinator_is_there(peer.wire)
     assert peer.quietly("find_coordinator", 3, key="g", key_type=0)["node_id"] == 1
     said = peer.quietly("find_coordinator", 4, key_type=0, coordinator_keys=["a", "b"])["coordinators"]
     assert [(each["key"], each["node_id"], each["error_code"]) for each in said] == [("a", 1, 0), ("b", 1, 0)]
 
 
-def test_trap_43_defaults_duplicates_and_the_requests_own_wish_to_create(peer: Peer) -> None:
+def test_pitfall_43_defaults_duplicates_and_the_requests_own_wish_to_create(peer: Peer) -> None:
     topic = peer.topic("t")
     name = f"{peer.stem}-default"
     ask = {"num_partitions": -1, "replication_factor": -1}
@@ -254,7 +254,7 @@ def test_trap_43_defaults_duplicates_and_the_requests_own_wish_to_create(peer: P
     )
 
 
-def test_trap_44_all_settings_come_with_sources_and_synonyms_and_lists_are_appended_to(peer: Peer) -> None:
+def test_pitfall_44_all_settings_come_with_sources_and_synonyms_and_lists_are_appended_to(peer: Peer) -> None:
     topic = peer.topic("t", config={"retention.ms": "5000"})
     asked = {"resource_type": 2, "resource_name": topic, "configuration_keys": None}
 
@@ -274,7 +274,7 @@ def test_trap_44_all_settings_come_with_sources_and_synonyms_and_lists_are_appen
     until(lambda: described()["cleanup.policy"]["value"] == "delete,compact", what="the longer list")
 
 
-def test_trap_45_minus_one_deletes_up_to_the_high_watermark(peer: Peer) -> None:
+def test_pitfall_45_minus_one_deletes_up_to_the_high_watermark(peer: Peer) -> None:
     topic = peer.topic("t")
     peer.write(topic, batch(numbered(5)))
 
@@ -294,7 +294,7 @@ def test_trap_45_minus_one_deletes_up_to_the_high_watermark(peer: Peer) -> None:
     assert delete(-1) == (0, 5)
 
 
-def test_trap_46_groups_are_listed_by_state_and_kind(peer: Peer) -> None:
+def test_pitfall_46_groups_are_listed_by_state_and_kind(peer: Peer) -> None:
     topic = peer.topic("t")
     the_coordinator_is_there(peer.wire)
     group = f"{peer.stem}-g"
