@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ottla.client.consumer import Consumer
-from ottla.client.producer import Producer
+from ottla.client.producer import Producer, RecordMetadata
 from ottla.controller.partition_changes import Election
 from ottla.core.clock import SystemClock
 from ottla.core.errors import ErrorCode
@@ -23,6 +23,7 @@ from tests.support.storage import batch
 from tests.unit.broker.test_produce import ACKS_LEADER, answered, sent
 
 TP = TopicPartition("web", 0)
+Queued = dict[int, asyncio.Future[RecordMetadata]]
 
 
 async def create(
@@ -151,8 +152,9 @@ def test_acknowledged_records_survive_the_loss_of_the_leader(tmp_path: Path) -> 
 def test_a_producer_goes_on_while_its_leader_is_killed(tmp_path: Path) -> None:
     async def scenario(cluster: InProcessCluster) -> None:
         await create(cluster)
-        sending = asyncio.ensure_future(_send_steadily(cluster, 400))
-        await asyncio.sleep(0.5)
+        queued: Queued = {}
+        sending = asyncio.ensure_future(_send_steadily(cluster, 400, queued))
+        await cluster.until(lambda: len(queued) >= 100)
         await cluster.kill(leader_of(cluster))
         acknowledged = await sending
         assert sorted(acknowledged.values()) == list(range(400))  # offsets: none twice, none left out
@@ -162,14 +164,13 @@ def test_a_producer_goes_on_while_its_leader_is_killed(tmp_path: Path) -> None:
     with_cluster(tmp_path, scenario)
 
 
-async def _send_steadily(cluster: InProcessCluster, count: int, *, first: int = 0) -> dict[int, int]:
-    """Send one record after another every few milliseconds; returns the offset of each."""
+async def _send_steadily(cluster: InProcessCluster, count: int, queued: Queued, *, first: int = 0) -> dict[int, int]:
+    """Send one record after another every few milliseconds, added to `queued`; returns the offset of each."""
     async with await cluster.client() as client, Producer(client, clock=SystemClock()) as producer:
-        sent = {}
         for value in range(first, first + count):
-            sent[value] = await producer.send("web", partition=0, value=str(value).encode(), timestamp_ms=value)
+            queued[value] = await producer.send("web", partition=0, value=str(value).encode(), timestamp_ms=value)
             await asyncio.sleep(0.003)
-        return {value: (await each).offset for value, each in sent.items()}
+        return {value: (await each).offset for value, each in queued.items()}
 
 
 def test_all_brokers_are_killed_at_once_and_come_back(tmp_path: Path) -> None:
@@ -198,8 +199,9 @@ def test_a_clean_stop_moves_the_leaders_first(tmp_path: Path) -> None:
         cluster.services(other).cluster.subscribe(
             lambda _, new: seen.append(new.topics["web"].partitions[0].leader) if "web" in new.topics else None
         )
-        sending = asyncio.ensure_future(_send_steadily(cluster, 200, first=50))
-        await asyncio.sleep(0.2)
+        queued: Queued = {}
+        sending = asyncio.ensure_future(_send_steadily(cluster, 200, queued, first=50))
+        await cluster.until(lambda: len(queued) >= 50)
         await cluster.stop(was)
         acknowledged = await sending
         assert -1 not in seen  # there was a leader all the time
