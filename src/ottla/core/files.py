@@ -263,7 +263,7 @@ class SystemFile:
         return self._descriptor
 
     def close(self) -> None:
-        """Close once."""
+        """Close the descriptor; a second call does nothing."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)

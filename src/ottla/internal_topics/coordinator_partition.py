@@ -61,7 +61,7 @@ class WriteResult(Protocol):
     """Takes the result of a write; called once, in the order of the log."""
 
     def __call__(self, *, stored: bool) -> None:
-        """Must not raise."""
+        """Receive the outcome of a write. It must not raise."""
         ...
 
 

@@ -63,27 +63,27 @@ class DemoPaths:
 
     @property
     def lake(self) -> Path:
-        """The tables."""
+        """Return the directory of the tables."""
         return self.output / "lake"
 
     @property
     def job(self) -> Path:
-        """The job file."""
+        """Return the path of the job file."""
         return self.output / "job.toml"
 
     @property
     def report(self) -> Path:
-        """The report."""
+        """Return the path of the report."""
         return self.output / "report.html"
 
     @property
     def broker_data(self) -> Path:
-        """The broker's log directory."""
+        """Return the broker's log directory."""
         return self.output / "broker"
 
     @property
     def broker_log(self) -> Path:
-        """What the broker had to say."""
+        """Return the path of the broker's log output."""
         return self.output / "broker.log"
 
     @property
@@ -200,14 +200,14 @@ class DemoResult:
 
     @property
     def faults(self) -> list[str]:
-        """What is wrong, in words."""
+        """Describe what is wrong."""
         found = [fault.text for fault in self.topic_audit.faults]
         if self.unacknowledged:
             found.append(f"{self.unacknowledged:,} of {self.lines:,} lines read were not acknowledged as records")
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the result as JSON."""
         results = {name: result.data for name, result in self.round.results.items()}
         return {
             "balanced": self.balanced,
@@ -224,7 +224,7 @@ class DemoResult:
         }
 
     def as_text(self) -> str:
-        """For people."""
+        """Return the result as text."""
         places = self.places
         lines = [
             f"report       {places.report}",
@@ -264,7 +264,7 @@ def _cell(value: str | int | None) -> str:
 
 
 class _Demo:
-    """One run, stage by stage."""
+    """Runs the demo, stage by stage."""
 
     def __init__(self, places: DemoPaths, input_file: Path, repeat: int, master: str | None, stages: Stages) -> None:
         self.places, self.input_file, self.repeat, self.stages = places, input_file, repeat, stages
@@ -324,5 +324,5 @@ class _Demo:
         return produced
 
     def warn(self, text: str) -> None:
-        """In a line that is seen."""
+        """Print a warning."""
         self.stages.console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)

@@ -26,7 +26,7 @@ class BrokerNotStarted(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class DemoBroker:
-    """A running broker."""
+    """Runs a broker for the demo."""
 
     bootstrap: str
     ready_line: str

@@ -27,7 +27,7 @@ FORMS = ("iso", *EPOCHS)
 
 
 class TimeFrom(StrEnum):
-    """Where the event time is."""
+    """Names the places an event's time may come from."""
 
     RECORD = "record"
     FIELD = "field"

@@ -43,7 +43,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class Jars:
-    """The connector's jars."""
+    """Names the jars of Spark's Kafka connector."""
 
     files: tuple[Path, ...]
     version: str
@@ -67,7 +67,7 @@ class InstalledSpark:
 
     @property
     def text(self) -> str:
-        """Such as 4.0.5."""
+        """Return the version as text, such as 4.0.5."""
         return ".".join(map(str, self.version))
 
     @property

@@ -44,7 +44,7 @@ class Outgoing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """What became of the records."""
+    """Counts the records by outcome."""
 
     acknowledged: Mapping[int, int]
     """By partition: how many the broker said it has."""

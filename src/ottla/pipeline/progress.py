@@ -26,14 +26,14 @@ _NAME_WIDTH = 10
 
 
 class Stage:
-    """One stage under way."""
+    """Shows the progress of one stage."""
 
     def __init__(self, console: Console, progress: Progress | None = None, task: TaskID | None = None) -> None:
         self._console, self._progress, self._task = console, progress, task
         self.result = ""
 
     def advance(self, count: int) -> None:
-        """So many more are done."""
+        """Add to the number that is done."""
         if self._progress is not None and self._task is not None:
             self._progress.advance(self._task, count)
 
@@ -52,7 +52,7 @@ class Stage:
             self._progress.update(self._task, note=text)
 
     def done(self, text: str) -> None:
-        """What came of it, in a few words."""
+        """Show the result in a few words."""
         self.result = text
 
 

@@ -20,7 +20,7 @@ from ottla.pipeline.source import topic_state
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """One line."""
+    """Holds the line of one partition."""
 
     topic: str
     partition: int
@@ -87,5 +87,5 @@ def _count(table: TableReader, topic: str, *, late: bool = False) -> Counter[int
 
 
 def as_json(line: PartitionStatus) -> dict[str, Any]:
-    """For programs."""
+    """Return the status as JSON."""
     return asdict(line)

@@ -119,7 +119,7 @@ class FetchedPartition(SyncListener):
         return self.backoff is None and not self.is_paused and not self.is_stopped
 
     def end_backoff(self) -> None:
-        """It may be fetched now."""
+        """Mark the partition as due: its back-off has passed."""
         if self.backoff is not None:
             self.backoff.cancel()
             self.backoff = None

@@ -170,7 +170,7 @@ class Replicas:
         return found if found is not None else self.partition(TopicPartition(topic, index))
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
-        """The same by one value."""
+        """Return the replica on this broker. Raises as `find` does."""
         found = self.partitions.get(topic_partition)
         if found is not None:
             return found

@@ -22,7 +22,7 @@ def _ignore(partition: Partition) -> None:
 
 
 class ReplicationContext:
-    """One for each broker."""
+    """Holds what all partitions of a broker share."""
 
     __slots__ = (
         "alter_log_dirs_quota", "brokers", "clock", "contradictory", "follower_quota", "isr_changes", "lag_max_s",

@@ -113,7 +113,7 @@ class SharePartitionManager:
                 found.close(NotCoordinator("The share partition is unloaded."))
 
     async def close(self) -> None:
-        """Unload everything."""
+        """Unload all share partitions."""
         self.unload(list(self._partitions))
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -77,7 +77,7 @@ def parse_offsets(text: str | None) -> dict[TopicPartition, int] | None:
 
 
 class MetaProperties(NamedTuple):
-    """Whose directory it is."""
+    """Holds the content of `meta.properties`."""
 
     cluster_id: str
     node_id: int

@@ -61,7 +61,7 @@ class _Followed:
         self.moved = asyncio.Event()
 
     def partition_changed(self, partition: Partition) -> None:
-        """Look again at the replicas."""
+        """Check again whether the replicas have the new start."""
         del partition
         self.moved.set()
 

@@ -26,7 +26,7 @@ from ottla.wire.messages.list_config_resources import (
 
 
 async def handle(ctx: RequestContext, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
-    """Names by type."""
+    """List the names of config resources by type."""
     view = ctx.services.cluster.current
     names = {
         Resource.GROUP: _with_settings(ctx, layout.GROUPS_KIND),

@@ -27,7 +27,7 @@ NO_TIME = -1
 
 
 class DiscrepancyKind(Enum):
-    """What can be wrong."""
+    """Names the kinds of discrepancy."""
 
     MISSING = "missing"
     DUPLICATED = "duplicated"
@@ -70,7 +70,7 @@ class Discrepancy:
 
 @dataclass(slots=True)
 class AuditCounts:
-    """The columns of a line."""
+    """Counts the offsets of one line of the audit, by outcome."""
 
     produced: int = 0
     in_log: int = 0
@@ -117,7 +117,7 @@ class PartitionAudit:
 
     @property
     def total(self) -> AuditCounts:
-        """All lines together."""
+        """Return the sum of all lines."""
         return total(self.lines.values())
 
 
@@ -157,7 +157,7 @@ class TopicAudit:
 
     @property
     def total(self) -> AuditCounts:
-        """All partitions together."""
+        """Return the sum over all partitions."""
         return total(partition.total for partition in self.partitions)
 
     @property
@@ -187,7 +187,7 @@ class TopicAudit:
 
 
 def total(lines: Iterable[AuditCounts]) -> AuditCounts:
-    """The sum of lines."""
+    """Add up lines."""
     found = AuditCounts()
     for line in lines:
         found.add(line)

@@ -27,7 +27,7 @@ COMPLETE_UNTIL = "ottla.complete.until"
 
 @dataclass(frozen=True, slots=True)
 class AuditInputs:
-    """What is audited."""
+    """Holds the inputs of an audit."""
 
     topic: str
     bounds: Mapping[int, OffsetBounds]

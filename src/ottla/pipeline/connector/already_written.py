@@ -41,7 +41,7 @@ class AlreadyWritten:
         self.found = 0
 
     def add(self, tp: TopicPartition, what: bytes) -> None:
-        """One more is there."""
+        """Add a record that the log has."""
         self._left.setdefault(tp, Counter())[what] += 1
         self.found += 1
 

@@ -62,7 +62,7 @@ class Entry:
     rows: int = 0
 
     def as_json(self) -> bytes:
-        """The record's value."""
+        """Encode the entry as a record's value."""
         return json.dumps(
             {
                 "epoch": self.epoch,
@@ -111,7 +111,7 @@ async def ensure_control_topic(cluster: Cluster, name: str) -> int:
 
 
 def control_partition(control_topic: str, task: TaskId, partitions: int) -> TopicPartition:
-    """Where a task's entries are."""
+    """Return the partition with a task's entries."""
     return TopicPartition(control_topic, partition_for_key(task.key, partitions))
 
 

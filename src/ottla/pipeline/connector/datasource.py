@@ -31,7 +31,7 @@ class OttlaDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What goes into format(...)."""
+        """Return the name for `format(...)`."""
         return FORMAT
 
     def schema(self) -> str:
@@ -46,13 +46,13 @@ class OttlaDataSource(DataSource):
         return ddl(name.strip() for name in columns.split(","))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For a batch."""
+        """Return the reader of a batch query."""
         options = source_options(self.options, streaming=False)
         kind = FilteringBatchReader if pushes_filters() else BatchReader
         return kind(options, wanted_columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """For a stream."""
+        """Return the reader of a streaming query."""
         options = source_options(self.options, streaming=True)
         return StreamReader(options, wanted_columns(schema))
 

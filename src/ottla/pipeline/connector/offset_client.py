@@ -57,7 +57,7 @@ class OffsetClient:
         self._cluster: Cluster | None = None
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         if self._cluster is not None:
             self._runner.run(self._cluster.close())
             self._cluster = None

@@ -31,7 +31,7 @@ class OffsetCounts:
         return self.records + self.control + self.aborted + self.compacted + self.lost
 
     def add(self, other: OffsetCounts) -> None:
-        """Sum with another range's."""
+        """Add another range's counts."""
         self.records += other.records
         self.control += other.control
         self.aborted += other.aborted

@@ -147,7 +147,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """All options of a source."""
+    """Holds the parsed options of a source."""
 
     read_options: ReadOptions
     subscription: Subscription
@@ -169,11 +169,11 @@ class OptionMap:
         self._options = {name.lower(): value for name, value in options.items()}
 
     def names(self) -> set[str]:
-        """All names, in lower case."""
+        """Return the names of all options, in lower case."""
         return set(self._options)
 
     def text(self, name: str) -> str | None:
-        """The value as it was given."""
+        """Return an option's value as it was given."""
         return self._options.get(name.lower())
 
     def flag(self, name: str, *, otherwise: bool) -> bool:
@@ -186,7 +186,7 @@ class OptionMap:
         return text.lower() == "true"
 
     def number(self, name: str, *, least: int = 1) -> int | None:
-        """A whole number."""
+        """Parse an option as a whole number."""
         text = self.text(name)
         if text is None:
             return None

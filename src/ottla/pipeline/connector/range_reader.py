@@ -56,7 +56,7 @@ class PartitionRange:
 
     @property
     def place(self) -> TopicPartition:
-        """Topic and partition."""
+        """Return the topic and the partition."""
         return TopicPartition(self.topic, self.partition)
 
 

@@ -35,7 +35,7 @@ _ASK_AGAIN_S = 1.0
 
 
 class RangePartition(InputPartition):
-    """One task's range."""
+    """Holds the range of offsets of one task."""
 
     def __init__(self, wanted: PartitionRange) -> None:
         self.wanted = wanted
@@ -208,7 +208,7 @@ class StreamReader(DataSourceStreamReader, spark_api.SupportsTriggerAvailableNow
                 log.warning("the position of group %s is not shown: %s", self._options.lag_group, error)
 
     def stop(self) -> None:
-        """The query ends."""
+        """Close the connections at the end of the query."""
         if self._offset_client is not None:
             self._offset_client.close()
             self._offset_client = None
@@ -216,7 +216,7 @@ class StreamReader(DataSourceStreamReader, spark_api.SupportsTriggerAvailableNow
     # ---- Called in the tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One range."""
+        """Read one range."""
         assert isinstance(partition, RangePartition)
         yield from read_range(self._options.read_options, partition.wanted, self._names)
 

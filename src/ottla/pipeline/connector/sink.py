@@ -63,7 +63,7 @@ class Written(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What every task must know."""
+    """Holds what every write task needs."""
 
     options: SinkOptions
     reader: RowReader
@@ -78,7 +78,7 @@ class BatchWriter(DataSourceArrowWriter):
         self.job = job
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """One task's rows."""
+        """Write one task's rows."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -152,7 +152,7 @@ def write_task(job: Job, task: TaskId, batches: Iterator[pa.RecordBatch], *, clo
 
 
 class _TaskWriter:
-    """One attempt of one task."""
+    """Writes the rows of one attempt of a task."""
 
     def __init__(self, job: Job, task: TaskId, runner: asyncio.Runner, cluster: Cluster, clock: Clock) -> None:
         self._job, self._task, self._runner, self._cluster, self._clock = job, task, runner, cluster, clock

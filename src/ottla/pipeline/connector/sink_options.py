@@ -22,7 +22,7 @@ _DELIVERY_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where to and how."""
+    """Holds the parsed options of a sink."""
 
     connection: ConnectionOptions
     topic: str | None = None

@@ -14,7 +14,7 @@ _WAYS = ("assign", "subscribe", "subscribePattern")
 
 
 class OptionLookup(Protocol):
-    """Where options come from."""
+    """Port: looks up options by name."""
 
     def text(self, name: str) -> str | None:
         """The value of an option, if it is given."""

@@ -67,7 +67,7 @@ class AccessLog:
         return FIELDS
 
     def parse(self, records: pa.RecordBatch, known: pa.Schema, fixed: Collection[Path] = ()) -> Parsed:  # noqa: ARG002
-        """The fields of each line."""
+        """Parse the fields of each line."""
         rows = parse(records.column("value"))
         return Parsed(rows.drop_columns(REASON.name), rows[REASON.name].combine_chunks())
 

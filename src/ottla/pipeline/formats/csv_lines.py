@@ -27,7 +27,7 @@ HEADER = "the header line"
 
 @dataclass(frozen=True, slots=True)
 class CsvLines:
-    """A `Format`."""
+    """Parses values that are lines of CSV."""
 
     names: tuple[str, ...]
     delimiter: str = ","
@@ -37,12 +37,12 @@ class CsvLines:
     """Whether the names may come as a record, as they do where whole files were sent."""
 
     def columns(self) -> pa.Schema:
-        """All of them, as texts."""
+        """Return all columns, as strings."""
         return pa.schema([pa.field(column_name(name), pa.string()) for name in self.names])
 
     @property
     def line(self) -> str:
-        """The header."""
+        """Return the header line."""
         return _line(self.names, self.delimiter)
 
     def parse(self, records: pa.RecordBatch, known: pa.Schema, fixed: Collection[Path] = ()) -> Parsed:  # noqa: ARG002

@@ -48,13 +48,13 @@ _EXACT_BELOW = {
 
 @dataclass(frozen=True, slots=True)
 class JsonObjects:
-    """A `Format`."""
+    """Parses values that are JSON objects."""
 
     declared: Mapping[str, str] = field(default_factory=dict)
     """The types that a load declares, by field: such a field may be a number in one record and a text in the next."""
 
     def columns(self) -> pa.Schema:
-        """None beforehand."""
+        """Return no columns: they come from the records."""
         return pa.schema([])
 
     def parse(self, records: pa.RecordBatch, known: pa.Schema, fixed: Collection[Path] = ()) -> Parsed:
@@ -415,7 +415,7 @@ def _brackets(values: pa.Array) -> int:
 
 
 def _kinds_of(rows: pa.Table) -> dict[str, Any]:
-    """What the fields are."""
+    """Return the kind of each field."""
     exact = {path for f in rows.schema for path in exact_longs(rows[f.name], (f.name,))}
     return {f.name: _kind_of_type(f.type, (f.name,), exact) for f in rows.schema}
 

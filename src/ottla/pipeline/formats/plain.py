@@ -16,11 +16,11 @@ class Text:
     """A `Format`: the column `text`. Bytes that are not UTF-8 are not understood."""
 
     def columns(self) -> pa.Schema:
-        """One."""
+        """Return the one column."""
         return pa.schema([pa.field("text", pa.string())])
 
     def parse(self, records: pa.RecordBatch, known: pa.Schema, fixed: Collection[Path] = ()) -> Parsed:  # noqa: ARG002
-        """As it is."""
+        """Return the values unchanged."""
         values, reasons = texts(records.column("value"))
         return Parsed(pa.table({"text": values}), reasons)
 
@@ -30,9 +30,9 @@ class Raw:
     """A `Format`: the column `value`, null where a record has none. Every record is understood."""
 
     def columns(self) -> pa.Schema:
-        """One."""
+        """Return the one column."""
         return pa.schema([pa.field("value", pa.binary())])
 
     def parse(self, records: pa.RecordBatch, known: pa.Schema, fixed: Collection[Path] = ()) -> Parsed:  # noqa: ARG002
-        """As it is."""
+        """Return the values unchanged."""
         return Parsed(pa.table({"value": records.column("value")}), no_reasons(len(records)))

@@ -48,12 +48,12 @@ class Format(Protocol):
 
 
 def no_reasons(count: int) -> pa.Array:
-    """Everything was understood."""
+    """Return no reasons: every record was parsed."""
     return pa.nulls(count, pa.string())
 
 
 def reasons_where(mask: Any, why: str) -> Any:
-    """A reason for some rows."""
+    """Return a reason for the rows where the mask is set."""
     return pc.if_else(pc.fill_null(mask, fill_value=False), pa.scalar(why), pa.scalar(None, pa.string()))
 
 

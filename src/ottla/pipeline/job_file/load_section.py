@@ -104,7 +104,7 @@ COLUMNS = Section(
 
 
 def check(values: Values) -> Iterator[KeyProblem]:
-    """What contradicts what."""
+    """Report keys that contradict each other."""
     if bool(values["topics"]) == bool(values["pattern"]):
         yield "topics", "say either topics or pattern: which topics are loaded"
     if values["pattern"] is not None and (fault := _pattern_fault(values["pattern"])):

@@ -25,7 +25,7 @@ _SYNTAX = re.compile(r"\(at line (\d+), column \d+\)")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """One mistake."""
+    """Holds one mistake in a job file."""
 
     line: int
     text: str

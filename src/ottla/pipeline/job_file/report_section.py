@@ -52,7 +52,7 @@ REPORT = Section(
 
 
 def check_audit(values: Values) -> Iterator[KeyProblem]:
-    """What contradicts what."""
+    """Report keys that contradict each other."""
     if not values["bucket"] or values["bucket"] % BUCKET_MS:
         yield "bucket", f"bucket is a multiple of {BUCKET_MS // 60_000} minutes, for producers report in such pieces"
 
@@ -81,7 +81,7 @@ AUDIT = Section(
 
 
 def asked_of(values: Values) -> list[SectionQuery]:
-    """The sections of a report."""
+    """Return the sections of a report."""
     return [
         SectionQuery(one["title"], SectionKind(one["show"]), one["sql"], one["note"], one["limit"])
         for one in values["section"]

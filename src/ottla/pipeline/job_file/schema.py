@@ -33,7 +33,7 @@ class ValueType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key."""
+    """Declares one key."""
 
     name: str
     kind: ValueType

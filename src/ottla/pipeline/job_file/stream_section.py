@@ -36,7 +36,7 @@ VALUES = Section(
 
 
 def check(values: Values) -> Iterator[KeyProblem]:
-    """What contradicts what."""
+    """Report keys that contradict each other."""
     if not _NAME.fullmatch(values["name"] or ""):
         yield "name", f"{values['name']!r} is no table's name: letters, digits and underscores"
     if (values["window"] or SECOND_MS) % SECOND_MS or not values["window"]:

@@ -59,7 +59,7 @@ class DeltaLake:
 
     @property
     def name(self) -> str:
-        """The directory's."""
+        """Return the directory's name."""
         return self.path.name
 
     def exists(self) -> bool:
@@ -86,7 +86,7 @@ class DeltaLake:
         sync_log(self.path)
 
     def spec(self) -> TableSpec:
-        """As Delta's log has it."""
+        """Return the table's specification from Delta's log."""
         table = self._open()
         return TableSpec(_schema_of(table), tuple(table.metadata().partition_columns))
 
@@ -114,15 +114,15 @@ class DeltaLake:
         raise CommitConflict(f"the columns of {self.path} are being changed by others all the time")
 
     def positions(self, topic: str, partitions: Iterable[int]) -> dict[int, OffsetRange]:
-        """From the newest commit."""
+        """Return the loaded ranges, from the newest commit."""
         return _positions(self._open(), topic, partitions)
 
     def transaction_version(self, name: str) -> int:
-        """From the newest commit."""
+        """Return the version, from the newest commit."""
         return self._open().transaction_version(_transaction_id(name)) or 0
 
     def properties(self) -> dict[str, str]:
-        """The table's configuration."""
+        """Return the table's configuration."""
         return dict(self._open().metadata().configuration)
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
@@ -171,7 +171,7 @@ class DeltaLake:
         return int(history[0]["timestamp"]) if history else None
 
     def files(self) -> list[TableFile]:
-        """As Delta's log has them."""
+        """List the files from Delta's log."""
         return _files(self._open(), self.path)
 
     def paths(self) -> list[str]:

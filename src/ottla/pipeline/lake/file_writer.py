@@ -70,11 +70,11 @@ class _OpenFile:
 
     @property
     def size_bytes(self) -> int:
-        """So far."""
+        """Return the bytes written so far."""
         return int(self._sink.tell())
 
     def write(self, rows: pa.Table) -> None:
-        """One row group."""
+        """Write one row group."""
         self._writer.write_table(rows, row_group_size=len(rows))
         self.rows += len(rows)
         for name in _LIMITS:
@@ -98,7 +98,7 @@ class _OpenFile:
         )
 
     def abandon(self) -> None:
-        """Give it up."""
+        """Close the file unfinished."""
         with contextlib.suppress(OSError, pa.ArrowException):
             self._writer.close()
         self._sink.close()

@@ -107,13 +107,13 @@ class IcebergLake:
                 )
 
     def spec(self) -> TableSpec:
-        """As the catalogue has it."""
+        """Return the table's specification from the catalogue."""
         with self._table() as table:
             by = table.properties.get(_PARTITION_BY, "")
             return TableSpec(_arrow_schema(table), tuple(by.split(",")) if by else ())
 
     def add_columns(self, schema: pa.Schema) -> None:
-        """A change of metadata alone."""
+        """Commit a change of the metadata."""
 
         def attempt(table: Table) -> None:
             have = _arrow_schema(table)
@@ -135,12 +135,12 @@ class IcebergLake:
             return int(_snapshot_property(table, _TRANSACTIONS).get(name, 0))
 
     def properties(self) -> dict[str, str]:
-        """The table's properties."""
+        """Return the table's properties."""
         with self._table() as table:
             return dict(table.properties)
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
-        """A change of metadata alone."""
+        """Commit a change of the metadata."""
 
         def attempt(table: Table) -> None:
             with table.transaction() as change:
@@ -153,13 +153,13 @@ class IcebergLake:
         self._until_first(lambda table: self._commit_once(table, change))
 
     def version(self) -> str:
-        """The newest snapshot's id."""
+        """Return the newest snapshot's id."""
         with self._table() as table:
             snapshot = table.current_snapshot()
             return str(snapshot.snapshot_id) if snapshot else "0"
 
     def committed_ms(self) -> int | None:
-        """From the newest snapshot."""
+        """Return the time of the newest snapshot."""
         with self._table() as table:
             snapshot = table.current_snapshot()
             return snapshot.timestamp_ms if snapshot else None

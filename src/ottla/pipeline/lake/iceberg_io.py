@@ -19,7 +19,7 @@ class DurableIO(PyArrowFileIO):
     """Reads as `pyiceberg` does; what it writes is on the disk when it is closed."""
 
     def new_output(self, location: str) -> OutputFile:  # type: ignore[override]
-        """A file to write."""
+        """Return a file to write."""
         return _DurableOutput(location, self)
 
 
@@ -55,11 +55,11 @@ class _DurableStream:
 
     @property
     def closed(self) -> bool:
-        """Whether it is finished."""
+        """Return whether the file is closed."""
         return self._file is None
 
     def write(self, data: bytes) -> int:
-        """At the end."""
+        """Write at the end of the file."""
         assert self._file is not None
         self._file.append(data)
         return len(data)

@@ -143,11 +143,11 @@ class TableReader(Protocol):
         ...
 
     def properties(self) -> dict[str, str]:
-        """The table's properties."""
+        """Return the table's properties."""
         ...
 
     def files(self) -> list[TableFile]:
-        """The data files."""
+        """List the data files."""
         ...
 
     def paths(self) -> list[str]:

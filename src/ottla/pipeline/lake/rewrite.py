@@ -162,7 +162,7 @@ def promote_types(table: LakeTable, wanted: pa.Schema, stem: str) -> list[LeafPa
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What a compaction did."""
+    """Holds the result of a compaction."""
 
     files_before: int
     files_after: int

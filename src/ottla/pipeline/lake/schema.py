@@ -163,7 +163,7 @@ def _wider_struct(have: pa.DataType, new: pa.DataType, fixed: Collection[Path], 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """Rows made to fit."""
+    """Holds rows that were cast to a table's schema."""
 
     columns: dict[str, pa.ChunkedArray]
     schema: pa.Schema

@@ -56,7 +56,7 @@ TaskRunner = Callable[[WriteSpec, Sequence[Sequence[OffsetRange]]], list[StagedF
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Where a topic goes."""
+    """Holds the table and the quarantine of a topic."""
 
     table: LakeTable
     quarantine: LakeTable
@@ -76,7 +76,7 @@ class LoadLimits:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What a load did."""
+    """Holds the result of a load."""
 
     ranges: Sequence[OffsetRange] = ()
     lost: Sequence[OffsetRange] = ()

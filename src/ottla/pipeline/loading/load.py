@@ -66,7 +66,7 @@ class LoadSpec:
     file_bytes: int = FILE_BYTES
 
     def tables(self, topic: str) -> Tables:
-        """Where a topic goes."""
+        """Return the table and the quarantine of a topic."""
         name = self.table.replace(TOPIC_IN_NAME, table_name(topic))
         return Tables(self.lake.table(name), self.lake.quarantine(name))
 
@@ -111,11 +111,11 @@ class Spark(Protocol):
     """Where shares become tasks. Started when the first one is needed: a load with nothing to do needs no Spark."""
 
     def task_runner(self, progress: Callable[[int], None]) -> TaskRunner:
-        """Lands shares."""
+        """Return the function that runs write tasks."""
         ...
 
     def cores(self) -> int:
-        """How many tasks run at once."""
+        """Return the number of tasks that run at once."""
         ...
 
 
@@ -143,7 +143,7 @@ class TopicLoad:
         return sum(end - self.positions.get(p, end) for p, end in self.log_ends.items())
 
     def plus(self, result: LoadResult) -> TopicLoad:
-        """With one more commit."""
+        """Return the sum with one more commit."""
         reasons = dict(self.reasons)
         for reason, count in result.reasons.items():
             reasons[reason] = reasons.get(reason, 0) + count

@@ -17,7 +17,7 @@ TASK_OFFSETS_MIN = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a load will bring."""
+    """Holds the offsets that a load will read."""
 
     ranges: Sequence[OffsetRange]
     lost: Sequence[OffsetRange]

@@ -62,7 +62,7 @@ class RowMapping:
         return pa.schema([*COORDINATES, *self.time.columns, *kept])
 
     def spec(self) -> TableSpec:
-        """A new table."""
+        """Return the specification of a new table."""
         fields = [
             pa.field(name, column_type(self.columns[name]) if name in self.columns else kind)
             for name, kind in self._fields()
@@ -92,7 +92,7 @@ class RowMapping:
 
 @dataclass(frozen=True, slots=True)
 class MappedRows:
-    """What became of a batch."""
+    """Holds the rows and the refused records of a batch."""
 
     rows: pa.Table
     quarantined: pa.Table

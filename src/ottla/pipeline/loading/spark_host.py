@@ -43,7 +43,7 @@ class SparkHost:
 
     @property
     def started(self) -> bool:
-        """Whether there is a session."""
+        """Return whether there is a session."""
         return self._session is not None
 
     def task_runner(self, progress: Callable[[int], None]) -> TaskRunner:
@@ -56,7 +56,7 @@ class SparkHost:
         return write_ranges
 
     def cores(self) -> int:
-        """How many tasks run at once."""
+        """Return the number of tasks that run at once."""
         return int(self.session().sparkContext.defaultParallelism)
 
     def stop(self) -> None:

@@ -25,7 +25,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class ChartData:
-    """A chart's content."""
+    """Holds the content of a chart."""
 
     places: Sequence[Any]
     """What stands along x: times in order, or values as they came."""

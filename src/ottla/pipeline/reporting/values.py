@@ -43,7 +43,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The whole of it."""
+    """Holds the content of a report."""
 
     title: str
     subtitle: str

@@ -19,7 +19,7 @@ class InvalidMeasure(ValueError):
 
 
 class Measure(StrEnum):
-    """The words."""
+    """Names the measures of an aggregate."""
 
     COUNT = "count"
     SUM = "sum"
@@ -33,7 +33,7 @@ class Measure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MeasureSpec:
-    """One column of the result."""
+    """Declares one column of the result."""
 
     name: str
     measure: Measure

@@ -41,7 +41,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one commit is to do."""
+    """Holds the changes of one commit."""
 
     rows: pa.Table
     """The recomputed windows, without `window_date`."""

@@ -54,7 +54,7 @@ class Late(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What is computed from what."""
+    """Declares a stream: its source, windows and measures."""
 
     name: str
     windows: Windows
@@ -68,7 +68,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
-    """What a step did."""
+    """Counts the result of one update."""
 
     windows: int
     rows: int

@@ -119,7 +119,7 @@ class OffsetMap:
         return chosen
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self._table.release()
         self._memory.close()
 

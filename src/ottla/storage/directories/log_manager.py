@@ -129,7 +129,7 @@ class LogManager:
 
     @property
     def online(self) -> list[LogDirectory]:
-        """Those that can be used."""
+        """Return the directories that are not offline."""
         return [directory for directory in self.opened if directory.health.failure is None]
 
     @property

@@ -44,7 +44,7 @@ class FailedSyncMark:
         self._name = f"{FILE_NAME}.{directory_id.hex}"
 
     def leave(self, what: str) -> None:
-        """Leave the mark."""
+        """Write the mark of a failed sync."""
         for path in self._paths:
             try:
                 file = self._files.open(path / self._name, create=True)

@@ -125,7 +125,7 @@ class PartitionLog:
 
     @property
     def segments(self) -> list[Segment]:
-        """Oldest first."""
+        """Return the segments, oldest first."""
         return self.segment_list.items
 
     @property

@@ -37,7 +37,7 @@ class ReplayedSegment(Protocol):
 
     @property
     def file(self) -> File:
-        """Its log."""
+        """Return the segment's log file."""
         ...
 
 

@@ -87,12 +87,12 @@ class SegmentList:
 
     @property
     def size_bytes(self) -> int:
-        """Of all `.log` files."""
+        """Return the size of all `.log` files."""
         return sum(segment.size_bytes for segment in self.items)
 
     @property
     def first_base_offset(self) -> int:
-        """Where the files begin."""
+        """Return the base offset of the first segment."""
         return self._bases[0]
 
     @property

@@ -51,7 +51,7 @@ class EntryFile:
 
     @property
     def path(self) -> PurePath:
-        """Where the file is now."""
+        """Return the file's path."""
         return self._path
 
     @property
@@ -60,7 +60,7 @@ class EntryFile:
         return not self._unwritten
 
     def moved(self, path: PurePath) -> None:
-        """The file was renamed."""
+        """Note the new path of a renamed file."""
         self._path = path
 
     def append(self, entry: bytes) -> None:

@@ -147,7 +147,7 @@ class LeaderEpochs:
         self.latest, self.certain, self.complete_below = other.latest, other.certain, other.complete_below
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         self._entries.clear()
         self.latest = UNDEFINED
 

@@ -103,7 +103,7 @@ class ProducerSnapshots:
 
     @property
     def files(self) -> FileSystem:
-        """Where they are."""
+        """Return the file system of the snapshots."""
         return self._files
 
     def path(self, offset: int) -> PurePath:

@@ -157,7 +157,7 @@ class ProducerStateManager:
         return len(self._entries)
 
     def entry(self, producer_id: int) -> ProducerStateEntry | None:
-        """One producer, if known."""
+        """Return the state of a producer, or None."""
         return self._entries.get(producer_id)
 
     def entries(self) -> Iterator[tuple[int, ProducerStateEntry]]:
