@@ -235,6 +235,8 @@ avro_values = st.lists(
 
 @PROPERTY
 @given(avro_values, cuts, cuts, st.none() | st.sampled_from(TYPES))
+@example(values=[avro_value("long", LARGE), avro_value("double", 1.5)], at=[], tasks=[], kind=None)
+@example(values=[avro_value("record", {"x": LARGE}), avro_value("other", {"x": 1.5})], at=[], tasks=[], kind=None)
 def test_avro(values: list[bytes], at: list[int], tasks: list[int], kind: str | None) -> None:
     columns = {} if kind is None else {"a": kind}
     check(RowMapping(avro(columns), RULE, columns), values, at, tasks)

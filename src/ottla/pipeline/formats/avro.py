@@ -29,7 +29,7 @@ from ottla.pipeline.formats.port import NO_VALUE, Parsed
 from ottla.pipeline.formats.registry import NoSuchSchemaError, RegisteredSchema, SchemaRegistry
 from ottla.pipeline.formats.typed import typed_fields
 from ottla.pipeline.lake.schema import Path as LeafPath
-from ottla.pipeline.lake.schema import conform, fit, wider
+from ottla.pipeline.lake.schema import conform, exact_longs, fit, wider
 
 _MAGIC, _HEADER_BYTES = 0, 5
 _DECIMAL_DIGITS_MAX = 38
@@ -139,6 +139,7 @@ class Avro:
             columns, why_not = typed_fields(columns, self.declared)
             fitted = fit(columns, schema, fixed=fixed)
             schema = fitted.schema
+            fixed = {*fixed, *(path for f in schema for path in exact_longs(fitted.columns[f.name], (f.name,)))}
             kept = [at for at in found if at not in lost]
             for at, why in zip(kept, why_not.to_pylist(), strict=True):
                 reasons[at] = why
