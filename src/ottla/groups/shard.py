@@ -37,12 +37,13 @@ from ottla.groups.share.loading import LoadedShareGroup
 from ottla.groups.share.machine import ShareMachine
 from ottla.internal_topics.coordinator_partition import CoordinatorPartition, Term
 from ottla.internal_topics.log import KeyValue, LoadedRecords, Producer, TopicLog
+from ottla.internal_topics.shard import CoordinatorShard
 from ottla.internal_topics.write_errors import coordinator_write_error
 
 log = logging.getLogger(__name__)
 
 
-class Shard:
+class Shard(CoordinatorShard):
     """Coordinates the groups of one partition that this broker leads."""
 
     def __init__(
@@ -51,53 +52,28 @@ class Shard:
         self._config, self._clock, self._cluster = config, clock, cluster
         self._groups: dict[str, GroupRuntime] = {}
         self._in_transactions: dict[int, set[str]] = {}  # producer id -> groups with offsets in its transaction
-        self._partition = CoordinatorPartition(
-            OFFSETS_TOPIC,
-            term,
-            topic_log,
-            lambda: _Loader(self, config.limits),
-            write_timeout_ms=config.offset_commit_timeout_ms,
+        super().__init__(
+            CoordinatorPartition(
+                OFFSETS_TOPIC,
+                term,
+                topic_log,
+                lambda: _Loader(self, config.limits),
+                write_timeout_ms=config.offset_commit_timeout_ms,
+            )
         )
         self._partition.start()
 
     # ---- Loading
 
-    @property
-    def partition(self) -> int:
-        """Return the partition of `__consumer_offsets`."""
-        return self._partition.partition
-
-    @property
-    def leader_epoch(self) -> int:
-        """Return the leader epoch of its term."""
-        return self._partition.leader_epoch
-
-    def continue_in(self, leader_epoch: int) -> bool:
-        """Continue in the next term; returns False if the partition must be loaded again."""
-        return self._partition.continue_in(leader_epoch)
-
-    @property
-    def is_ready(self) -> bool:
-        """Return whether all groups are loaded."""
-        return self._partition.is_ready
-
-    async def wait_until_loaded(self) -> None:
-        """Wait until all groups are loaded."""
-        await self._partition.wait_until_loaded()
-
-    def check_ready(self) -> None:
-        """Raise NotCoordinator or CoordinatorLoadInProgress unless all groups are loaded."""
-        self._partition.check_ready()
-
     def stop(self, *, refuse_writes: bool) -> None:
         """Stop coordinating: timers end and waiting requests fail."""
-        self._partition.stop(refuse_writes=refuse_writes)
+        super().stop(refuse_writes=refuse_writes)
         for runtime in self._groups.values():
             runtime.close(NotCoordinator)
 
     async def close(self) -> None:
         """Wait until the queued writes are written or have failed."""
-        await self._partition.close()
+        await super().close()
         self._groups.clear()
 
     def use_loaded(self, machines: dict[str, Machine], offsets: dict[str, GroupOffsets]) -> int:

@@ -8,50 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from ottla.coordination.view import ClusterView
 from ottla.core.errors import CoordinatorLoadInProgress, NotCoordinator
 from ottla.internal_topics.coordinator_partition import Term
 from ottla.internal_topics.log import TopicLog
 from ottla.internal_topics.partitioning import partition_of
+from ottla.internal_topics.shard import CoordinatorShard
 
-
-class Shard(Protocol):
-    """Coordinates the keys of one partition that this broker leads, in one term."""
-
-    @property
-    def leader_epoch(self) -> int:
-        """Return the leader epoch of its term."""
-        ...
-
-    def continue_in(self, leader_epoch: int) -> bool:
-        """Continue in the next term; returns False if the partition must be loaded again."""
-        ...
-
-    @property
-    def is_ready(self) -> bool:
-        """Return whether its state is loaded."""
-        ...
-
-    def check_ready(self) -> None:
-        """Raise NotCoordinator or CoordinatorLoadInProgress unless its state is loaded."""
-        ...
-
-    async def wait_until_loaded(self) -> None:
-        """Wait until its state is loaded."""
-        ...
-
-    def stop(self, *, refuse_writes: bool) -> None:
-        """Stop coordinating: fail the waiting requests, and the writes that are not appended yet if so asked."""
-        ...
-
-    async def close(self) -> None:
-        """Wait until the queued writes of a stopped shard are written or have failed."""
-        ...
-
-
-S = TypeVar("S", bound=Shard)
+S = TypeVar("S", bound=CoordinatorShard)
 
 
 class LedPartitions(Generic[S]):

@@ -17,6 +17,7 @@ from ottla.core.ids import SHARE_STATE_TOPIC
 from ottla.internal_topics.coordinator_partition import CoordinatorPartition, Term
 from ottla.internal_topics.led_partitions import LedPartitions
 from ottla.internal_topics.log import KeyValue, LoadedRecords, TopicLog
+from ottla.internal_topics.shard import CoordinatorShard
 from ottla.share.config import ShareConfig
 from ottla.share.state_machine import StateMachine, StateResult, StateWrite
 from ottla.share.state_records import MalformedStateRecord, SharePartitionKey, Snapshot, Update, decode
@@ -27,7 +28,7 @@ Exists = Callable[[UUID, int], bool]
 """Whether a topic with this id has a partition with this number."""
 
 
-class StateShard:
+class StateShard(CoordinatorShard):
     """Coordinates the states in one partition of `__share_group_state` that this broker leads."""
 
     def __init__(
@@ -41,8 +42,10 @@ class StateShard:
         self._interval, self._exists = config.snapshot_update_records, exists
         self._topic_log, self._load_again = topic_log, term.load_again
         self._deleted_before = 0
-        self._partition = CoordinatorPartition(
-            SHARE_STATE_TOPIC, term, topic_log, self._loader, write_timeout_ms=config.write_timeout_ms
+        super().__init__(
+            CoordinatorPartition(
+                SHARE_STATE_TOPIC, term, topic_log, self._loader, write_timeout_ms=config.write_timeout_ms
+            )
         )
         self._partition.start()
 
@@ -50,48 +53,13 @@ class StateShard:
         return _Loader(self, StateMachine(self._interval, self._exists))
 
     @property
-    def partition(self) -> int:
-        """Return the partition of `__share_group_state`."""
-        return self._partition.partition
-
-    @property
-    def leader_epoch(self) -> int:
-        """Return the leader epoch of its term."""
-        return self._partition.leader_epoch
-
-    def continue_in(self, leader_epoch: int) -> bool:
-        """Continue in the next term; returns False if the partition must be loaded again."""
-        return self._partition.continue_in(leader_epoch)
-
-    @property
-    def is_ready(self) -> bool:
-        """Return whether all states are loaded."""
-        return self._partition.is_ready
-
-    @property
     def end_offset(self) -> int:
         """Return an offset at or before that of the next record."""
         return self._topic_log.end_offset(self.partition)
 
-    def check_ready(self) -> None:
-        """Raise NotCoordinator or CoordinatorLoadInProgress unless all states are loaded."""
-        self._partition.check_ready()
-
     def check_can_write(self) -> None:
         """Raise CoordinatorNotAvailable while too many writes wait."""
         self._partition.check_can_write()
-
-    async def wait_until_loaded(self) -> None:
-        """Wait until all states are loaded."""
-        await self._partition.wait_until_loaded()
-
-    def stop(self, *, refuse_writes: bool) -> None:
-        """Stop coordinating."""
-        self._partition.stop(refuse_writes=refuse_writes)
-
-    async def close(self) -> None:
-        """Wait until the queued writes are written or have failed."""
-        await self._partition.close()
 
     async def write(self, records: tuple[KeyValue, ...]) -> None:
         """Write the records of a change that memory has already. Raises KafkaError."""

@@ -11,6 +11,7 @@ from ottla.core.clock import Clock
 from ottla.core.ids import TRANSACTIONS_TOPIC
 from ottla.internal_topics.coordinator_partition import CoordinatorPartition, Term
 from ottla.internal_topics.log import LoadedRecords, TopicLog
+from ottla.internal_topics.shard import CoordinatorShard
 from ottla.transactions import records
 from ottla.transactions.markers import MarkerSender
 from ottla.transactions.metadata import TransactionMetadata
@@ -19,7 +20,7 @@ from ottla.transactions.transaction_runtime import Environment, ProducerIds, Tra
 log = logging.getLogger(__name__)
 
 
-class Shard:
+class Shard(CoordinatorShard):
     """Coordinates the transactional ids of one partition that this broker leads."""
 
     def __init__(
@@ -30,41 +31,14 @@ class Shard:
         self._ids: dict[str, TransactionRuntime] = {}
         self._environment: Environment | None = None
         # Each transactional id times its writes itself, with the timeout of its transactions.
-        self._partition = CoordinatorPartition(
-            TRANSACTIONS_TOPIC, term, topic_log, lambda: _Loader(self), write_timeout_ms=0
+        super().__init__(
+            CoordinatorPartition(TRANSACTIONS_TOPIC, term, topic_log, lambda: _Loader(self), write_timeout_ms=0)
         )
         self._partition.start()
 
-    @property
-    def partition(self) -> int:
-        """Return the partition of `__transaction_state`."""
-        return self._partition.partition
-
-    @property
-    def leader_epoch(self) -> int:
-        """Return the leader epoch of its term."""
-        return self._partition.leader_epoch
-
-    def continue_in(self, leader_epoch: int) -> bool:
-        """Continue in the next term; returns False if the partition must be loaded again."""
-        return self._partition.continue_in(leader_epoch)
-
-    @property
-    def is_ready(self) -> bool:
-        """Return whether all transactional ids are loaded."""
-        return self._partition.is_ready
-
-    async def wait_until_loaded(self) -> None:
-        """Wait until all transactional ids are loaded."""
-        await self._partition.wait_until_loaded()
-
-    def check_ready(self) -> None:
-        """Raise NotCoordinator or CoordinatorLoadInProgress unless all transactional ids are loaded."""
-        self._partition.check_ready()
-
     def stop(self, *, refuse_writes: bool) -> None:
         """Stop coordinating: timers end and waiting requests fail. The next load completes decided transactions."""
-        self._partition.stop(refuse_writes=refuse_writes)
+        super().stop(refuse_writes=refuse_writes)
         for runtime in self._ids.values():
             runtime.close()
 
@@ -72,7 +46,7 @@ class Shard:
         """Wait until the tasks have ended and the queued writes are written or have failed."""
         for runtime in self._ids.values():
             await runtime.wait_closed()
-        await self._partition.close()
+        await super().close()
         self._ids.clear()
 
     def use_loaded(self, loaded: dict[str, TransactionMetadata]) -> int:
