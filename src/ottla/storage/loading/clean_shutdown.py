@@ -59,7 +59,7 @@ def load_after_clean_shutdown(
         report_corruption(missing_end(last, end, promise.end_offset))
     last.seal()
     last.write_indexes()
-    last.is_dirty = True
+    last.mark_dirty()
     new = Segment.create(last.files, last.directory, promise.end_offset, now_ms=now_ms)
     if new.base_offset == last.base_offset:  # nothing was promised of what is there
         segments.pop()

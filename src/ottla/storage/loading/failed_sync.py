@@ -157,7 +157,7 @@ def _rewrite(segment: Segment, recovery_point: int) -> int:
     if position > begin:
         if is_known:
             _verify(segment, begin)
-        segment.is_dirty = True
+        segment.mark_dirty()
         segment.sync_is_awaited = False  # by no handle in particular
     return position - begin
 

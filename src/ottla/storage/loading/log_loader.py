@@ -230,7 +230,7 @@ def _note_small_files(
     pending_flush.add_files(*rewritten)
     if was_scanned and was_flushed and known.noted == log.epochs.entries and not pending_flush:
         for segment in log.segments:  # the last run had synced all of it
-            segment.is_dirty = False
+            segment.mark_clean()
     elif was_scanned or rewritten:
         log.is_recovered = True
     log.close_files()  # a start opens every log; most are not used at once
@@ -287,9 +287,8 @@ def list_directory(files: FileSystem, directory: PurePath) -> DirectoryListing:
 
 
 def _segment(place: LogLocation, base_offset: int, now_ms: int) -> Segment:
-    segment = Segment(place.files, place.directory, base_offset, size_bytes=0, created_ms=now_ms)
-    segment.size_bytes = place.files.size_of(segment.path(LOG_SUFFIX))
-    return segment
+    size = place.files.size_of(place.directory / offset_name(base_offset, LOG_SUFFIX))
+    return Segment(place.files, place.directory, base_offset, size_bytes=size, created_ms=now_ms)
 
 
 def _report_missing_start(place: LogLocation, segments: Sequence[Segment], checkpoint: LogCheckpoint) -> None:

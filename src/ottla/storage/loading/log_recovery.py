@@ -26,6 +26,7 @@ from ottla.storage.integrity.verified_ranges import CorruptRange
 from ottla.storage.loading.clean_shutdown import CheckpointedEnd
 from ottla.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
 from ottla.storage.log.segment_list import missing_end
+from ottla.storage.state.index import TimeEntry
 from ottla.storage.state.leader_epochs import EpochEntry, LeaderEpochs
 
 logger = logging.getLogger(__name__)
@@ -119,13 +120,10 @@ class UncleanRecovery:
         whole = end == segment.size_bytes and is_writable
         if end < segment.size_bytes:
             log_truncation(segment, end, end_offset)
-            segment.file.truncate(end)
-            segment.size_bytes = end
-            if segment.verified_ranges is not None:
-                segment.verified_ranges.cut(end)
+            segment.cut(end)
         if segment.verified_ranges is not None and (not segment.verified_ranges.corrupt or not is_writable):
-            segment.verified_ranges = None  # all of it has just been read
-        segment.is_dirty = True  # what survived the crash may still be in the system's memory only
+            segment.mark_verified()
+        segment.mark_dirty()  # what survived the crash may still be in the system's memory only
         segment.sync_is_awaited = False  # by no handle in particular: the one that wrote is gone
         segment.seal()
         return end_offset, whole, is_writable
@@ -168,10 +166,10 @@ def recover_valid_prefix(
         walk.entries.clear()
     for epoch, offset in walk.epochs:
         epochs.assign(epoch, offset)
-    segment.bytes_since_index = walk.bytes_since_index
-    segment.max_timestamp, segment.max_timestamp_offset = walk.greatest_timestamp, walk.greatest_offset
-    if walk.position:
-        segment.roll_timestamp = BatchHeader(file.read_at(0, HEADER_BYTES)).max_timestamp
+    segment.end_rebuild(
+        TimeEntry(walk.greatest_timestamp, walk.greatest_offset),
+        bytes_since_index=walk.bytes_since_index, is_empty=not walk.position,
+    )  # fmt: skip
     return ValidPrefix(walk.position, walk.next_offset, walk.producers.positions())
 
 

@@ -19,7 +19,7 @@ class RecoveredFlush:
         for segment in log.segments[:-1]:
             if segment.is_dirty:  # one by one: there may be more of them than file handles
                 segment.file.sync()
-                segment.is_dirty = False
+                segment.mark_clean()
                 log.pending_flush.add_sealed([segment])
         log.pending_flush.add_directories(log.directory, log.directory.parent)
         if log.pending_flush.epochs_written != log.epochs.entries:

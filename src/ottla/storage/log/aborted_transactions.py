@@ -57,7 +57,7 @@ def _aborted_of(segment: Segment, segments: SegmentList, snapshots: ProducerSnap
     path = segment.path(TXN_INDEX_SUFFIX)
     entries = read_aborted(segment.files, path)
     if entries is not None and (segment.aborts_checked or (_is_as_it_was(segment) and _fit(segment, entries))):
-        segment.aborts_checked = True
+        segment.mark_aborts_checked()
         return entries
     logger.warning("%s is corrupt; it is rebuilt from the log", path)
     return rebuild_aborted(segment, segments, snapshots)
@@ -124,7 +124,7 @@ def rebuild_aborted(segment: Segment, segments: SegmentList, snapshots: Producer
                 if entry is not None:
                     entries.append(entry)
     replace_aborted(segment.files, segment.path(TXN_INDEX_SUFFIX), entries)
-    segment.aborts_checked = True
+    segment.mark_aborts_checked()
     return entries
 
 

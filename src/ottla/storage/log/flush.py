@@ -143,7 +143,7 @@ def sync_before_gap(sealed: Segment, health: DirectoryHealth) -> None:
         sealed.file.sync()
     except OSError as error:
         raise health.fail("fsync of a segment that is sealed", error) from error
-    sealed.is_dirty = False
+    sealed.mark_clean()
 
 
 def _nothing_to_free() -> bool:

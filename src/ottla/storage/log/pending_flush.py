@@ -141,7 +141,7 @@ class PendingFlush:
         if not self._sealed and not self._paths and not self._directories:
             dirty = (active,) if active.is_dirty else ()
             job = FlushJob(self._files, active, dirty, end_offset=end_offset, truncation_count=truncation_count)
-            active.is_dirty = False
+            active.mark_clean()
             return job
         return self._start_full_flush(active, end_offset, truncation_count)
 
@@ -162,7 +162,7 @@ class PendingFlush:
             truncation_count=truncation_count,
         )
         for segment in dirty:
-            segment.is_dirty = False
+            segment.mark_clean()
         self._sealed, self._paths, self._directories = [], set(), set()
         return job
 
@@ -170,7 +170,7 @@ class PendingFlush:
         """Make what a job could not sync pending again, except segments that are no longer in `segments`."""
         there = set(segments)
         for segment in there.intersection(job.dirty):
-            segment.is_dirty = True
+            segment.mark_dirty()
         self._sealed.extend(segment for segment in job.sealed if segment in there)
         self._paths.update(job.paths)
         self._directories.update(job.directories)

@@ -126,7 +126,7 @@ class Segment:
             segment.close()
             raise
         segment._offsets_checked = segment._times_checked = segment.aborts_checked = True
-        segment.is_dirty = True  # the name itself is new
+        segment.mark_dirty()  # the name itself is new
         return segment
 
     def path(self, suffix: str) -> PurePath:
@@ -226,6 +226,22 @@ class Segment:
         except OSError:
             file.truncate(self.size_bytes)
             raise
+
+    def mark_dirty(self) -> None:
+        """Have the next flush sync the file: what it has, or its name, may not be on the disk."""
+        self.is_dirty = True
+
+    def mark_clean(self) -> None:
+        """Have flushes leave the file out until it changes: it is synced, or a flush of it has begun."""
+        self.is_dirty = False
+
+    def mark_aborts_checked(self) -> None:
+        """Have readers trust the index of aborted transactions: it was compared with the log, or made from it."""
+        self.aborts_checked = True
+
+    def mark_verified(self) -> None:
+        """Have readers trust the data of the file: all of it has just been verified."""
+        self.verified_ranges = None
 
     @property
     def is_whole(self) -> bool:
@@ -457,6 +473,13 @@ class Segment:
         self.bytes_since_index = 0
         self.max_timestamp, self.max_timestamp_offset, self.roll_timestamp = NO_TIMESTAMP, self.base_offset, None
 
+    def end_rebuild(self, greatest: TimeEntry, *, bytes_since_index: int, is_empty: bool) -> None:
+        """Note the greatest time and the bytes after the last entry, of indexes whose entries the caller has added."""
+        self.max_timestamp, self.max_timestamp_offset = greatest
+        self.bytes_since_index = bytes_since_index
+        if not is_empty:
+            self.first_timestamp()
+
     def resume_writing(self) -> int | None:
         """Resume a cleanly closed segment; returns its end offset, or None if it does not end cleanly.
 
@@ -511,12 +534,8 @@ class Segment:
         self.check_indexes()
         kept = [entry for entry in self.offset_index.entries() if entry.position < position]
         times = [entry for entry in self.time_index.entries() if entry.offset < end_offset]
-        self.file.truncate(position)
-        self.size_bytes = position
-        self._checksums = None
-        if self.verified_ranges is not None:
-            self.verified_ranges.cut(position)
-        self.is_dirty = True
+        self.cut(position)
+        self.mark_dirty()
         self.offset_index.replace(kept)
         self.time_index.replace(times)
         newest = times[-1] if times else TimeEntry(NO_TIMESTAMP, self.base_offset)
@@ -529,6 +548,14 @@ class Segment:
                 self.max_timestamp, self.max_timestamp_offset = found.header.max_timestamp, found.header.last_offset
         first = read_header(self.file, 0, position)
         self.roll_timestamp = first.max_timestamp if first else None
+
+    def cut(self, position: int) -> None:
+        """Truncate the file alone, where a batch began. Raises OSError."""
+        self.file.truncate(position)
+        self.size_bytes = position
+        self._checksums = None
+        if self.verified_ranges is not None:
+            self.verified_ranges.cut(position)
 
     def end_offset(self) -> int:
         """Return the offset after the last batch, found from the last index entry on."""
