@@ -28,7 +28,7 @@ from ottla.core.clock import SystemClock
 from ottla.core.files import SystemFiles
 from ottla.core.ids import TopicPartition
 from ottla.pipeline.jars import JarsNotFound
-from ottla.records import _scan, _walk, batch_scan, record_columns, record_reader
+from ottla.records import _batch_scan, _record_reader, batch_scan, record_columns, record_reader
 from ottla.records.batch import split, stamp, write_crc
 from ottla.records.builder import NewRecord, build_batch
 from ottla.storage.config import LogConfig
@@ -227,7 +227,7 @@ def recoveries(scratch: Path, sizes: Sizes) -> Rows:
             for way, is_plain in WAYS.items():
                 copy = scratch / "copy"
                 copied(path, copy)
-                with plain(batch_scan, _walk, wanted=is_plain):
+                with plain(batch_scan, _batch_scan, wanted=is_plain):
                     began = time.perf_counter()
                     directory = LogDirectory.open(
                         SystemFiles(), copy, CLOCK, LogConfig(), node_id=1, cluster_id="bench"
@@ -297,7 +297,7 @@ def scans(sizes: Sizes) -> Rows:
             rates: dict[str, list[float]] = {way: [] for way in WAYS}
             for _ in range(sizes.rounds):
                 for way, is_plain in WAYS.items():
-                    with plain(module, _scan, wanted=is_plain):
+                    with plain(module, _record_reader, wanted=is_plain):
                         began = time.perf_counter()
                         count = decode(data)
                         rates[way].append(count / (time.perf_counter() - began))

@@ -11,7 +11,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.records import _walk
+from ottla.records import _batch_scan
 from ottla.records.batch import BatchHeader, split, stamp
 from ottla.records.batch_reader import BatchLocation
 from ottla.records.batch_scan import BatchScan, IndexEntry
@@ -31,7 +31,7 @@ some = settings(max_examples=examples(50), deadline=None)
 
 @pytest.fixture(scope="module")
 def compiled() -> ModuleType:
-    return compiled_loop(_walk)
+    return compiled_loop(_batch_scan)
 
 
 def log_of(source: random.Random, count: int, *, gaps: bool = False) -> bytes:
@@ -153,7 +153,7 @@ def test_both_twins_walk_alike_over_good_and_damaged_bytes(
         )
         return result, found
 
-    assert run(compiled) == run(_walk)
+    assert run(compiled) == run(_batch_scan)
 
 
 @some

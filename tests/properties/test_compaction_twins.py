@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.records import _compact, compaction
+from ottla.records import _compaction, compaction
 from ottla.records.batch import HEADER_BYTES
 from ottla.records.builder import NewRecord, build_batch
 from ottla.records.record_reader import read_records
@@ -26,7 +26,7 @@ some = settings(max_examples=examples(50), deadline=None)
 
 @pytest.fixture(scope="module")
 def compiled() -> ModuleType:
-    return compiled_loop(_compact)
+    return compiled_loop(_compaction)
 
 
 def seen(module: ModuleType, data: bytes, count: int, room: int, latest: int, *, drops: bool) -> Any:
@@ -64,7 +64,7 @@ def test_both_twins_see_the_same_in_good_and_in_damaged_bytes(
     data, size = some_batch(source)
     for shown in (data, mutated(data, source), source.randbytes(source.randrange(60))):
         for count in (size, size + 1, 0):
-            plain = seen(_compact, shown, count, room, latest, drops=drops)
+            plain = seen(_compaction, shown, count, room, latest, drops=drops)
             assert seen(compiled, shown, count, room, latest, drops=drops) == plain
 
 
@@ -72,11 +72,11 @@ def test_both_twins_see_the_same_in_good_and_in_damaged_bytes(
 @given(data=st.binary(max_size=100), key=st.binary(min_size=16, max_size=16))
 def test_both_twins_digest_a_key_the_same(compiled: ModuleType, data: bytes, key: bytes) -> None:
     first, second = compaction.halves(key)
-    expected = _compact.sip(data, 0, len(data), first, second)
+    expected = _compaction.sip(data, 0, len(data), first, second)
     assert compiled.sip(data, 0, len(data), first, second) == expected
     around = b"x" + data + b"y"
     assert compiled.sip(around, 1, len(data) + 1, first, second) == expected, "what lies around the key took part"
-    assert expected != _compact.sip(data + b"\0", 0, len(data) + 1, first, second)
+    assert expected != _compaction.sip(data + b"\0", 0, len(data) + 1, first, second)
 
 
 @some
@@ -88,7 +88,7 @@ def test_whatever_digests_the_keys_the_same_records_stay(
     source = random.Random(seed)
     batches = [some_batch(source) for _ in range(6)]
     outcomes = []
-    for loop in (_compact, compiled):
+    for loop in (_compaction, compiled):
         offsets = OffsetMap(memory_bytes=memory_slots * 24, load_factor=load, loop=loop)
         noted = [
             offsets.note(data, 0, len(data), count=count, base_offset=20 * n, from_offset=0)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.core.errors import CorruptMessage
-from ottla.records import _scan, record_columns
+from ottla.records import _record_reader, record_columns
 from ottla.records.batch import HEADER_BYTES, BatchHeader, split, write_crc
 from ottla.records.builder import build_batch
 from ottla.records.record_columns import HEADERS, KEYS, VALUES, RecordColumns, locate_records
@@ -103,7 +103,7 @@ def test_the_places_of_records_hold_what_a_scan_of_each_record_finds(
 
 @pytest.fixture(scope="module")
 def compiled() -> ModuleType:
-    return compiled_loop(_scan)
+    return compiled_loop(_record_reader)
 
 
 def seen(module: ModuleType, data: bytes, count: int, parts: int) -> Any:
@@ -142,7 +142,7 @@ def test_both_twins_place_the_same_in_good_and_in_damaged_bytes(
         body = bytes(view[HEADER_BYTES:])
         for shown in (body, mutated(body, source), source.randbytes(source.randrange(60))):
             for count in (header.record_count, 0, 1):
-                assert seen(compiled, shown, count, parts) == seen(_scan, shown, count, parts)
+                assert seen(compiled, shown, count, parts) == seen(_record_reader, shown, count, parts)
 
 
 @pytest.mark.parametrize("number", [b"\xff" * 9 + b"\x01", b"\xff" * 9 + b"\x02", b"\xfe" + b"\xff" * 8 + b"\x01"])
@@ -156,7 +156,7 @@ def test_both_twins_refuse_hostile_numbers_in_the_same_words(compiled: ModuleTyp
         fields[place - 1] = number
         body = b"\x00" + b"".join(fields)
         record = bytes([2 * len(body)]) + body
-    assert seen(compiled, record, 1, EVERYTHING) == seen(_scan, record, 1, EVERYTHING)
+    assert seen(compiled, record, 1, EVERYTHING) == seen(_record_reader, record, 1, EVERYTHING)
 
 
 def test_a_header_that_claims_more_records_than_bytes_is_refused_before_memory_is_spent() -> None:

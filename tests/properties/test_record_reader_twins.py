@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.records import _scan
+from ottla.records import _record_reader
 from ottla.records.batch import HEADER_BYTES
 from ottla.records.builder import NewRecord, build_batch
 from tests.fuzz.harnesses import mutated
@@ -22,7 +22,7 @@ some = settings(max_examples=examples(50), deadline=None)
 
 @pytest.fixture(scope="module")
 def compiled() -> ModuleType:
-    return compiled_loop(_scan)
+    return compiled_loop(_record_reader)
 
 
 def seen(module: ModuleType, data: bytes, count: int, first: int, end: int) -> Any:
@@ -53,7 +53,7 @@ def test_both_twins_see_the_same_in_good_and_in_damaged_bytes(
     first += 1 << 40
     for shown in (data, mutated(data, source), source.randbytes(source.randrange(60))):
         for count in (len(records), len(records) + 1, 0):
-            plain = seen(_scan, shown, count, first, first + length)
+            plain = seen(_record_reader, shown, count, first, first + length)
             assert seen(compiled, shown, count, first, first + length) == plain
 
 
@@ -73,4 +73,4 @@ def test_both_twins_see_the_same_in_good_and_in_damaged_bytes(
 )
 def test_both_twins_agree_at_the_edges_of_numbers(compiled: ModuleType, record: bytes) -> None:
     for count in (1, 2, 1 << 40):
-        assert seen(compiled, record, count, 0, 1 << 63) == seen(_scan, record, count, 0, 1 << 63)
+        assert seen(compiled, record, count, 0, 1 << 63) == seen(_record_reader, record, count, 0, 1 << 63)

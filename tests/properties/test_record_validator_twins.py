@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.records import _validate
+from ottla.records import _record_validator
 from ottla.records.batch import HEADER_BYTES
 from ottla.records.builder import NewRecord, build_batch
 from tests.fuzz.harnesses import mutated
@@ -22,7 +22,7 @@ some = settings(max_examples=examples(50), deadline=None)
 
 @pytest.fixture(scope="module")
 def compiled() -> ModuleType:
-    return compiled_loop(_validate)
+    return compiled_loop(_record_validator)
 
 
 def checked(
@@ -61,9 +61,9 @@ def test_both_twins_find_the_faults_that_the_records_have(
     base = records[0].timestamp_ms if records else 0
     for shown in (data, mutated(data, source), source.randbytes(source.randrange(60))):
         for many in (count, count + 1):
-            plain = checked(_validate, shown, many, base, keyed=keyed, chunk=chunk)
+            plain = checked(_record_validator, shown, many, base, keyed=keyed, chunk=chunk)
             assert checked(compiled, shown, many, base, keyed=keyed, chunk=chunk) == plain
-    at, greatest_ms, faults = checked(_validate, data, count, base, keyed=keyed, chunk=chunk)
+    at, greatest_ms, faults = checked(_record_validator, data, count, base, keyed=keyed, chunk=chunk)
     times = [each.timestamp_ms for each in records]
     keyless = [n for n, each in enumerate(records) if keyed and each.key is None]
     outside = [n for n, ms in enumerate(times) if n not in keyless and ms != -1 and not 1 << 39 <= ms <= 1 << 41]
@@ -93,7 +93,7 @@ def test_lengths_and_counts_have_at_most_32_bits(compiled: ModuleType, number: b
         b"\0\0\0" + b"\x01\x01" + b"\x02" + b"\x02h" + number + b"v",  # and of its value
     ):
         data = bytes([2 * len(fields)]) + fields
-        for module in (_validate, compiled):
+        for module in (_record_validator, compiled):
             found = checked(module, data, 1, 1 << 40, keyed=False, chunk=1)
             assert (found == (len(data), 1 << 40, [])) == is_valid, found
 
@@ -115,5 +115,5 @@ def test_lengths_and_counts_have_at_most_32_bits(compiled: ModuleType, number: b
 def test_both_twins_agree_at_the_edges_of_numbers(compiled: ModuleType, record: bytes) -> None:
     for base in (0, (1 << 63) - 1, -(1 << 63)):
         for data in (record, memoryview(bytearray(record))):
-            plain = checked(_validate, bytes(data), 1, base, keyed=True, chunk=1)
+            plain = checked(_record_validator, bytes(data), 1, base, keyed=True, chunk=1)
             assert checked(compiled, data, 1, base, keyed=True, chunk=1) == plain

@@ -1,6 +1,6 @@
 """Checks long runs of batches at once: what a recovery does with every byte that may not have reached the disk.
 
-The loop is `records/_walk.py`, or its compiled twin where the machine that built the package could make one
+The loop is `records/_batch_scan.py`, or its compiled twin where the machine that built the package could make one
 (`hatch_build.py`); `COMPILED` is True then. `BatchScan` is the loop's state from one chunk of a file to the next.
 """
 
@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from ottla.compiled import fastest
 from ottla.core.checksums import crc32c
-from ottla.records import _walk
+from ottla.records import _batch_scan
 
-LOOP = fastest(_walk)
-COMPILED = LOOP is not _walk
+LOOP = fastest(_batch_scan)
+COMPILED = LOOP is not _batch_scan
 """Whether the loop over headers runs as machine code here."""
 
 

@@ -2,7 +2,7 @@
 
 Appends of a leader and of a follower, verified reads, the scrubber, `ottla log verify`, compaction and the clients ask
 here and answer each in their own way: an error of the protocol, a corrupt range, a log that cannot be compacted. The
-loop of `_walk.py` has the same rules for long runs of batches after an unclean shutdown; a test compares the two.
+loop of `_batch_scan.py` has the same rules for long runs of batches after an unclean shutdown; a test compares the two.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads records for compaction: collects their keys, and selects the records to keep. Used by `storage/cleaning` only.
 
-The loops are `records/_compact.py` or its compiled twin (`hatch_build.py`). The compiled one digests keys itself, with
-a keyed SipHash; the plain one leaves that to hashlib, which is twenty times as fast as the same loop in Python.
+The loops are `records/_compaction.py` or its compiled twin (`hatch_build.py`). The compiled one digests keys itself,
+with a keyed SipHash; the plain one leaves that to hashlib, which is twenty times as fast as the same loop in Python.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import struct
 from types import ModuleType
 
 from ottla.compiled import fastest
-from ottla.records import _compact
-from ottla.records._compact import Digest
+from ottla.records import _compaction
+from ottla.records._compaction import Digest
 
 KEY_BYTES = 16
 _HALVES = struct.Struct("<QQ")
 
 
-LOOP = fastest(_compact)
+LOOP = fastest(_compaction)
 """The module whose `note_keys`, `choose`, `move_slots` and `shifted` are to be used."""
 
-COMPILED = LOOP is not _compact
+COMPILED = LOOP is not _compaction
 """Whether compaction runs as machine code here."""
 
 
@@ -33,7 +33,7 @@ def halves(key: bytes) -> tuple[int, int]:
 
 def digest_of(loop: ModuleType, secret: bytes) -> Digest | None:
     """How `loop` is to digest keys: None leaves it to itself."""
-    if loop is not _compact:
+    if loop is not _compaction:
         return None
 
     def digest(key: bytes) -> tuple[int, int]:

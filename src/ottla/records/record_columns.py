@@ -1,8 +1,9 @@
 """Extracts the byte extents of records in many batches, as columns of numbers: Arrow arrays without a Python record.
 
 `record_reader.py` makes an object of every key and value; here none is made. All batches are decompressed one after
-another into one buffer, and the loop of `_scan.py` notes where in it each key, value and header begins and ends. With
-those numbers any columnar library gathers the bytes by itself (`pipeline/connector/decoding.py` does, with Arrow).
+another into one buffer, and the loop of `_record_reader.py` notes where in it each key, value and header begins and
+ends. With those numbers any columnar library gathers the bytes by itself (`pipeline/connector/decoding.py` does, with
+Arrow).
 The caller leaves out control batches and those of aborted transactions.
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ottla.core.errors import CorruptMessage
-from ottla.records._scan import HEADERS, KEYS, VALUES
+from ottla.records._record_reader import HEADERS, KEYS, VALUES
 from ottla.records.batch import HEADER_BYTES, BatchHeader
 from ottla.records.codecs import DECOMPRESSED_BYTES_MAX, Codec, decompress
 from ottla.records.record_reader import LOOP

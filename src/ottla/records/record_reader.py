@@ -1,8 +1,8 @@
 """Reads the records of batches: for compaction, timestamps, consoles and Arrow. Append and fetch do not use it.
 
 `scan` gives the records of one batch, `columns` those of many batches at once, as columns. The loop under both is
-`records/_scan.py`, or its compiled twin where the machine that built the package could make one (`hatch_build.py`);
-`COMPILED` is True then.
+`records/_record_reader.py`, or its compiled twin where the machine that built the package could make one
+(`hatch_build.py`); `COMPILED` is True then.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from ottla.compiled import fastest
 from ottla.core.errors import CorruptMessage
-from ottla.records import _scan
+from ottla.records import _record_reader
 from ottla.records.batch import HEADER_BYTES, NO_END_OFFSET, BatchHeader, split
 from ottla.records.codecs import Codec, decompress
 
-LOOP = fastest(_scan)
-"""The module with the loops over records: `_scan`, or its compiled twin."""
-COMPILED = LOOP is not _scan
+LOOP = fastest(_record_reader)
+"""The module with the loops over records: `_record_reader`, or its compiled twin."""
+COMPILED = LOOP is not _record_reader
 """Whether the loop over records runs as machine code here."""
 
 _EVERYTHING = ("key", "value", "headers")

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from ottla.records._scan import KEYS
+from ottla.records._record_reader import KEYS
 from ottla.records.batch import BatchHeader
 from ottla.records.builder import NewRecord, build_batch
 from ottla.records.codecs import decompress

@@ -101,7 +101,7 @@ class OffsetMap:
         drops_tombstones: bool,
         stretches: list[int],
     ) -> tuple[int, int, int, int, int]:
-        """Which of a batch's records stay: see `records/_compact.py`."""
+        """Which of a batch's records stay: see `records/_compaction.py`."""
         chosen: tuple[int, int, int, int, int] = self._loop.choose(
             data,
             at,

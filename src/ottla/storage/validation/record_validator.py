@@ -22,7 +22,7 @@ from ottla.core.errors import (
     RecordListTooLarge,
 )
 from ottla.core.settings import LONG_MAX
-from ottla.records import _validate
+from ottla.records import _record_validator
 from ottla.records.batch import (
     CODEC_BITS,
     HEADER_BYTES,
@@ -33,10 +33,10 @@ from ottla.records.batch import (
 )
 from ottla.storage.config import LogConfig
 
-LOOP: Final = fastest(_validate)
-"""The module with the loop over records: `_validate`, or its compiled twin."""
+LOOP: Final = fastest(_record_validator)
+"""The module with the loop over records: `_record_validator`, or its compiled twin."""
 _validate_into: Final = LOOP.validate_into
-COMPILED: Final = LOOP is not _validate
+COMPILED: Final = LOOP is not _record_validator
 """Whether the loop over records runs as machine code here."""
 
 FAULTS_MAX: Final = 1000

@@ -1,4 +1,4 @@
-# The C types of _validate.py, for where it is compiled (hatch_build.py). Positions are compared before bytes are read,
+# The C types of _record_validator.py, for where it is compiled (hatch_build.py). Positions are compared before bytes are read,
 # and sums of times before they are added, so that both twins agree on hostile bytes.
 
 import cython

@@ -1,7 +1,8 @@
-"""The loops of compaction over records: which keys are seen, which records stay. Plain Python here; see `_scan.py`.
+"""The loops of compaction over records: which keys are seen, which records stay. Plain Python here.
 
-As there: no imports of ours and no `cython`, `_compact.pxd` gives the types where `hatch_build.py` compiles it,
-`records/compaction.py` is the interface and takes the compiled twin if there is one, and tests hold both equal.
+As in `_record_reader.py` there are no imports of ours and no `cython`; `_compaction.pxd` gives the types where
+`hatch_build.py` compiles it. `records/compaction.py` is the interface and takes the compiled twin if there is one;
+tests compare both.
 
 The table of keys is a flat array of 64-bit numbers, three a slot: the key's digest (two) and its latest offset plus
 one, 0 where the slot is free. A digest's place follows from its upper half by multiplication, so that digests in order

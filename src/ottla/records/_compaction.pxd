@@ -1,4 +1,4 @@
-# The C types of _compact.py, for where it is compiled (hatch_build.py). Sums that may wrap are of unsigned 64 bits, and
+# The C types of _compaction.py, for where it is compiled (hatch_build.py). Sums that may wrap are of unsigned 64 bits, and
 # masked in the source, so that both twins agree.
 
 import cython

@@ -1,7 +1,7 @@
 # cython: boundscheck=False, wraparound=False
 """Validates the records of a producer's batch, in one loop. Its compiled twin is built from this same source.
 
-This file has no imports of ours and does not import `cython`: `_validate.pxd` beside it gives the types where
+This file has no imports of ours and does not import `cython`: `_record_validator.pxd` beside it gives the types where
 `hatch_build.py` compiles it. `storage/validation/record_validator.py` calls it and takes the compiled twin if there is
 one; tests compare both. Every function compares a position with its end before it reads a byte, because the compiled
 twin does not check indexes.

@@ -1,4 +1,4 @@
-# The C types of _walk.py, for where it is compiled (hatch_build.py). Both twins do the same sums: offsets and lengths are
+# The C types of _batch_scan.py, for where it is compiled (hatch_build.py). Both twins do the same sums: offsets and lengths are
 # compared before they are added, so nothing wraps.
 
 import cython

@@ -1,8 +1,8 @@
 """Parses records, in one loop. Plain Python here; its compiled twin is built from this same source.
 
-This file has no imports of ours and no `cython` in it: `_scan.pxd` beside it gives the types where `hatch_build.py`
-compiles it. `records/record_reader.py` is the interface and takes the compiled twin if there is one; tests compare
-both.
+This file has no imports of ours and no `cython` in it: `_record_reader.pxd` beside it gives the types where
+`hatch_build.py` compiles it. `records/record_reader.py` is the interface and takes the compiled twin if there is one;
+tests compare both.
 
 A record, its lengths and deltas zigzag varints:
 

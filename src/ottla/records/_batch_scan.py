@@ -1,7 +1,8 @@
 """The loop over batch headers that a recovery runs. Plain Python here; its compiled twin is made from this same source.
 
-This file has no imports of ours and no `cython` in it: `_walk.pxd` beside it gives the types where `hatch_build.py`
-compiles it. `records/batch_scan.py` is the interface and takes the compiled twin if there is one; tests compare both.
+This file has no imports of ours and no `cython` in it: `_batch_scan.pxd` beside it gives the types where
+`hatch_build.py` compiles it. `records/batch_scan.py` is the interface and takes the compiled twin if there is one;
+tests compare both.
 """
 
 from __future__ import annotations

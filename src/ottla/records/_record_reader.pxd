@@ -1,4 +1,4 @@
-# The C types of _scan.py, for where it is compiled (hatch_build.py). In `scan_into` offsets and times stay Python
+# The C types of _record_reader.py, for where it is compiled (hatch_build.py). In `scan_into` offsets and times stay Python
 # integers, so that sums cannot wrap and both twins agree on hostile bytes; `places_into` checks before it adds.
 
 import cython
