@@ -80,7 +80,7 @@ def per_kind(rows):
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, spark_classes: None) -> Iterator[SparkCluster]:
     with spark_cluster(tmp_path_factory.mktemp("cluster"), workers=2) as found:
         yield found
 

@@ -14,7 +14,9 @@ from pathlib import Path
 import pyspark
 
 from ottla.pipeline.java import java_home
+from tests.support.jvm import SHORT_RUN
 from tests.support.processes import wait_for_line
+from tests.support.spark_classes import VARIABLE
 
 START_TIMEOUT_S = 60.0
 HERE = "127.0.0.1"
@@ -57,6 +59,8 @@ def spark_cluster(directory: Path, *, workers: int) -> Iterator[SparkCluster]:
         "SPARK_HOME": str(Path(pyspark.__file__).parent),
         "SPARK_LOCAL_IP": HERE,
         "SPARK_DAEMON_MEMORY": "256m",
+        # for master, workers and the executors that they start; the archive of classes is there if a test asked for it
+        "JAVA_TOOL_OPTIONS": " ".join((*SHORT_RUN, os.environ.get(VARIABLE, ""))),
     }
     main = "org.apache.spark.deploy.master.Master"
     master = _start(main, "--host", HERE, "--port", "0", "--webui-port", "0", environment=environment)
