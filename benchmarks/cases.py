@@ -31,7 +31,7 @@ class Effort:
     """How much of everything is done."""
 
     rounds: int = 5
-    bulk_rounds: int = 3
+    bulk_rounds: int = 5
     seconds: float = 3.0
     warm_seconds: float = 20.0
     settle_seconds: float = 3.0
