@@ -8,6 +8,7 @@ it: a created topic accepts produce requests.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import random
@@ -148,7 +149,8 @@ class Controller:
         self._cluster.subscribe(self._on_change)
         self._is_stale = self._cluster.current.controller_id == NO_LEADER
         if self._term is not None:
-            await self._take_over(self._term)
+            with contextlib.suppress(NotController):  # its term has ended already: from here on it reacts to the next
+                await self._take_over(self._term)
         self._takes_part = True
         self._wake()
         loop = asyncio.get_running_loop()
