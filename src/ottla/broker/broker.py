@@ -258,7 +258,13 @@ class Broker:
     async def _start_maintenance(self, services: Services) -> None:
         """Start what has work only later, once the first clients have their responses."""
         await asyncio.sleep(_MAINTENANCE_AFTER_SECONDS)
-        await import_in_thread("ottla.broker.log_cleaner", "ottla.broker.scrub_scheduler")
+        try:
+            await import_in_thread("ottla.broker.log_cleaner", "ottla.broker.scrub_scheduler")
+            self._create_maintenance(services)
+        except Exception:
+            log.exception("the log cleaner and the scrubber cannot be started; restart the broker")
+
+    def _create_maintenance(self, services: Services) -> None:
         from ottla.broker.log_cleaner import LogCleaner
         from ottla.broker.scrub_scheduler import ScrubScheduler
 
