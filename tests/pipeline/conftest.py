@@ -1,4 +1,4 @@
-"""Provides one Spark session for the whole run."""
+"""Provides one Spark session for the whole run, and one JVM for the drivers that tests start as processes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """A load in a process of its own that kills itself with -9 at a given step: the other half of test_killed_load.py.
 
-Arguments: the lake's directory, the table's format, the number of records per partition, and the step ("none" for a
-whole load).
+Arguments: the lake's directory, the table's format, the number of records per partition, and the step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The same commands on a Spark cluster of separate processes; a worker dies in the middle, and the counts are exact."""
+"""A job on a Spark cluster of separate processes; a worker dies in each of its stages, and the counts are exact."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class ProxiedCluster:
         return self.brokers[node].log
 
     def content(self, node: int, topic: str, partition: int) -> bytes:
-        """Every byte of a replica's log."""
+        """Every batch of a replica's log."""
         directory = self.brokers[node].data / f"{topic}-{partition}"
         return b"".join(file.read_bytes() for file in sorted(directory.glob("*.log")))
 

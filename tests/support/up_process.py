@@ -115,7 +115,7 @@ class UpProcess:
         os.kill(self.pid(process), number)
 
     def content(self, node: int, topic: str, partition: int) -> bytes:
-        """Every byte of a replica's log."""
+        """Every batch of a replica's log."""
         directory = self.directory / f"broker-{node}" / f"{topic}-{partition}"
         return b"".join(file.read_bytes() for file in sorted(directory.glob("*.log")))
 

@@ -35,7 +35,7 @@ AGAIN_MAX = 2
 
 
 class TransactionSupportedOperation(Enum):
-    """What a client's version of Produce or TxnOffsetCommit supports."""
+    """The transaction protocol that a client's version of Produce or TxnOffsetCommit supports."""
 
     DEFAULT_ERROR = 0
     GENERIC_ERROR = 1  # the error TRANSACTION_ABORTABLE

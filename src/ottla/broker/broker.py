@@ -278,7 +278,7 @@ class Broker:
             )
 
     def _reconfigure(self, old: ClusterView, new: ClusterView) -> None:
-        """Live changes of the broker's own settings (AlterConfigs) take effect."""
+        """Apply live changes of the broker's own settings (AlterConfigs)."""
         if old.configs is new.configs or self._services is None:
             return
         services = self._services
@@ -289,7 +289,7 @@ class Broker:
         services.controller.log_defaults = config.log
 
     def _availability(self, topic_partition: TopicPartition, is_online: bool) -> None:
-        """A coordinator cannot serve the keys whose partition cannot be read or written."""
+        """Inform the coordinators: they cannot serve the keys whose partition cannot be read or written."""
         if self._services is not None:
             self._services.coordinators.partition_changed(topic_partition, is_online=is_online)
 

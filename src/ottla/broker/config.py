@@ -70,13 +70,13 @@ class BrokerConfig:
     given: Mapping[str, SettingText]  # what was set, by Kafka's name, and where
 
     def with_overrides(self, overrides: Mapping[str, str]) -> BrokerConfig:
-        """The same with live changes (AlterConfigs on a broker) laid over it. Raises InvalidSettings."""
+        """Return the settings with live changes (AlterConfigs on a broker) applied to them. Raises InvalidSettings."""
         given = {**self.given, **{key: SettingText(text, "dynamic broker config") for key, text in overrides.items()}}
         return replace(_build(given), given=self.given)
 
 
 def declared() -> dict[str, tuple[str, str, Setting]]:
-    """Every setting by each of its names: the section, the field, the declaration."""
+    """Return every setting by each of its names: the section, the field, the declaration."""
     found: dict[str, tuple[str, str, Setting]] = {}
     for section, (_, cls) in SECTIONS.items():
         for field_name, spec in settings_of(cls).items():
@@ -98,7 +98,7 @@ def read(
     options: Mapping[str, str],
     is_dev: bool = False,
 ) -> tuple[BrokerConfig, list[str]]:
-    """The configuration, and lines worth a warning. Raises InvalidSettings (all that is wrong) or OSError."""
+    """Read the configuration, and lines worth a warning. Raises InvalidSettings (all that is wrong) or OSError."""
     known = declared()
     given = {key: SettingText(text, DEV) for key, text in DEV_DEFAULTS.items()} if is_dev else {}
     if file is not None:
@@ -145,7 +145,7 @@ def _in_units(given: Mapping[str, SettingText], known: Collection[str]) -> tuple
 
 
 def of_directories(config: BrokerConfig, paths: Sequence[Path]) -> BrokerConfig:
-    """The settings with the node id that the log directories carry, unless one was given: that one has to match."""
+    """Return the settings with the node id of the log directories, unless one was given: that one has to match."""
     if config.given.keys() & {"node.id", "broker.id"}:
         return config
     for path in paths:

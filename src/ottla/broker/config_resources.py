@@ -150,7 +150,7 @@ def _entry(name: str, value: str, source: Source, spec: Setting, chain: list[Syn
 
 
 def _layers(services: Services) -> Layers:
-    """What is set while the broker runs, for this one and for all, and what it was started with."""
+    """Return the layers of a broker's settings: its own dynamic ones, those of all brokers, those of its start."""
     stored = services.cluster.current.broker_configs
     this, every = stored.get(str(services.node_id)), stored.get(layout.DEFAULT_ENTITY)
     return [

@@ -53,11 +53,11 @@ class DelayedOperation:
         raise NotImplementedError
 
     def expire(self) -> None:
-        """The deadline has passed: complete with what there is."""
+        """Complete with what there is, because the deadline has passed."""
         raise NotImplementedError
 
     def stop(self) -> None:
-        """The broker stops: complete now, unless what the operation waits for comes all the same."""
+        """Complete now because the broker stops, unless what the operation waits for comes all the same."""
 
 
 class DelayedOperations:
@@ -73,7 +73,7 @@ class DelayedOperations:
         self.is_stopping = False
 
     def __len__(self) -> int:
-        """How many operations are in the heap, completed ones included."""
+        """Return the number of operations in the heap, completed ones included."""
         return len(self._heap)
 
     def add(self, operation: DelayedOperation, timeout_seconds: float) -> None:
@@ -87,7 +87,7 @@ class DelayedOperations:
             self._purge()
 
     def stop(self) -> None:
-        """The broker stops: complete what needs no disk, and let no operation wait for data any more."""
+        """Complete what needs no disk because the broker stops, and let no operation wait for data any more."""
         self.is_stopping = True
         for _, _, operation in self._heap.copy():
             operation.stop()

@@ -166,7 +166,7 @@ class Dispatcher:
         api: _LoadedApi,
         response: PendingResponse,
     ) -> None:
-        """A request of so many elements that it must not hold the loop: in slices, and in a bounded memory."""
+        """Begin a request of so many elements that it must not hold the loop: in slices, and in a bounded memory."""
         if len(frame) > api.request_bytes_max:
             raise MalformedRequest(f"a {api.name} request of {len(frame)} bytes; the limit is {api.request_bytes_max}")
         work = self._serve_long(connection, context, api.copy_frame(frame), header, api, response)

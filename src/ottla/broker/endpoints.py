@@ -73,7 +73,10 @@ def inter_broker_listener(config: NetConfig) -> str:
 
 
 def _reachable(host: str) -> str:
-    """Never a name that resolves to an address family we do not listen on (docs/protocol-pitfalls.md, 15)."""
+    """Return a host that clients can reach.
+
+    Never a name that resolves to an address family we do not listen on (docs/protocol-pitfalls.md, 15).
+    """
     if not _is_wildcard(host):
         return host
     name = socket.gethostname()
@@ -92,5 +95,5 @@ def _is_wildcard(host: str) -> bool:
 
 
 def given_port(port: int) -> dict[str, str]:
-    """`--port` in the words of the settings."""
+    """Return the settings that `--port` stands for."""
     return {"listeners": f"PLAINTEXT://127.0.0.1:{port}"}

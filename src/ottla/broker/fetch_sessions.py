@@ -73,7 +73,7 @@ class FetchSession:
                 partitions.pop((forgotten.topic, forgotten.topic_id, index), None)
 
     async def apply_in_slices(self, request: FetchRequest, slices: LoopSlices) -> None:
-        """The same for a request of many partitions. The session may be changed or used meanwhile."""
+        """Apply a request of many partitions in slices of work. The session may be changed or used meanwhile."""
         for piece in _pieces(request):
             self.apply(piece)
             if slices.spend(1 + sum(len(topic.partitions) for topic in piece.topics)):
@@ -112,7 +112,7 @@ class FetchSessions:
         return session, session.partitions.values()
 
     def find(self, request: FetchRequest, *, by_id: bool, now: float) -> FetchSession | None:
-        """The session a request belongs to, without the partitions of the request. Raises as `resolve` does."""
+        """Return the session a request belongs to, without the partitions of the request. Raises as `resolve` does."""
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(request.session_id, None)
             return self._new(by_id=by_id, now=now) if request.session_epoch == INITIAL_EPOCH else None
@@ -152,7 +152,7 @@ def partitions_of(request: FetchRequest) -> Collection[SessionPartition]:
 
 
 def _pieces(request: FetchRequest) -> Iterator[FetchRequest]:
-    """Requests that together name the partitions of a long one, some at a time."""
+    """Yield requests that together name the partitions of a long one, some at a time."""
     from ottla.wire.hot import fetch
 
     for topic in request.topics:

@@ -102,5 +102,5 @@ async def duplicates(slices: LoopSlices, names: list[T]) -> set[T]:
 
 
 def naming_work(group_id: str) -> int:
-    """The share of a slice of work of finding a group by its name: each character counts in its hash."""
+    """Return the work, for a slice, of finding a group by its name: each character counts in its hash."""
     return len(group_id) // 16

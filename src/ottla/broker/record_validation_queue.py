@@ -64,10 +64,10 @@ _NO_RECORDS: Final = memoryview(b"")
 
 
 class BatchOwner(Protocol):
-    """Who waits for a validated batch."""
+    """Receives a batch when it is validated."""
 
     def batch_validated(self, partition: Partition, part: object, batch: ValidatedBatch) -> None:
-        """Called once, in the partition's order of arrival. Must not raise."""
+        """Take a validated batch, once, in the partition's order of arrival. Must not raise."""
         ...
 
 
@@ -141,7 +141,7 @@ class RecordValidationQueue:
         return self.held_bytes > HELD_BYTES_MAX
 
     def is_required(self, partition: Partition, header: BatchHeader | None, now_ms: int) -> bool:
-        """Whether a client's batch must pass through here and not be validated in place by the log."""
+        """Return whether a client's batch must pass through here and not be validated in place by the log."""
         if self._queues:
             return True
         config = partition.log.config
@@ -196,7 +196,7 @@ class RecordValidationQueue:
             batch.owner.batch_validated(batch.partition, batch.part, outcome)
 
     def _is_still_valid(self, batch: _QueuedBatch, outcome: ValidatedBatch) -> bool:
-        """Whether the outcome holds under the settings of this moment; if not, the batch is validated again."""
+        """Return whether the outcome holds under the settings of this moment; if not, the batch is validated again."""
         partition, config = batch.partition, batch.partition.log.config
         if partition.leader_epoch != batch.leader_epoch or not partition.leads:
             outcome.refusal = NotLeaderOrFollower()
@@ -213,7 +213,7 @@ class RecordValidationQueue:
 
 
 def _task_of(records: memoryview, config: LogConfig, now_ms: int) -> RecordValidation | None:
-    """The validation that a batch needs. Everything that its header can be refused for is checked first."""
+    """Return the validation that a batch needs. Everything that its header can be refused for is checked first."""
     header = read_header(records)
     validate_batch(header, records, config)
     check_client_batch(header)

@@ -1,10 +1,8 @@
-"""Serves the fetches of followers: each has a session that knows which of its partitions have something to send.
+"""Serves the fetches of followers: reads those partitions of a session that have something to send.
 
-A follower names a partition when its position changes, and gets the records after that position once. The session notes
-the partitions with news: those that were named, and those to which the leader has appended while the follower was at
-their end. A request reads these and no others, whatever the number of partitions in the session. A high watermark or a
-log start that moved is news of its own: it goes with the next response that is due, at the latest when the wait of a
-request ends.
+The sessions are in broker/replica_sessions.py. A request reads the partitions with news and no others, whatever the
+number of partitions in the session. A high watermark or a log start that moved is news of its own: it goes with
+the next response that is due, at the latest when the wait of a request ends.
 
 A follower may send its next request while the one before it waits: that ends the wait.
 """
@@ -444,7 +442,7 @@ class ReplicaFetch(DelayedOperation):
         self.complete()
 
     def stop(self) -> None:
-        """The broker stops: there is nothing to wait for."""
+        """Complete now because the broker stops: there is nothing to wait for."""
         self.complete()
 
     def abandon(self) -> None:

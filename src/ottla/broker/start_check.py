@@ -124,7 +124,7 @@ def _exists(path: Path) -> bool:
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether a process holds the lock; the file is only read."""
+    """Return whether a process holds the lock; the file is only read."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

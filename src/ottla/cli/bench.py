@@ -160,7 +160,7 @@ def measured(
 
 
 def percentile_ms(ordered_s: list[float], share: float) -> float | None:
-    """The smallest of the sorted times that `share` of them do not exceed, in ms; None without times."""
+    """Return the smallest of the sorted times that `share` of them do not exceed, in ms; None without times."""
     if not ordered_s:
         return None
     rank = max(1, -(-int(share * 100) * len(ordered_s) // 100))

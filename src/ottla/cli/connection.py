@@ -131,7 +131,7 @@ def client_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _options(target: ConnectionOptions) -> ClientOptions:
-    """The client options of a command: its timeout and the settings of the environment."""
+    """Return the client options of a command: its timeout and the settings of the environment."""
     from ottla.client.properties import InvalidProperty, client_options
 
     base = ClientOptions(

@@ -59,7 +59,7 @@ Group = Annotated[
 
 
 class Isolation(StrEnum):
-    """Which records are read, as in Kafka's `isolation.level`."""
+    """The isolation level of a consumer, as in Kafka's `isolation.level`."""
 
     READ_COMMITTED = "read-committed"
     READ_UNCOMMITTED = "read-uncommitted"
@@ -321,7 +321,7 @@ class _GroupReader:
                     await asyncio.shield(self._membership.commit(moved))
 
     async def _idle(self) -> bool:
-        """Without a partition: wait for the next rebalance; without --follow there is nothing to do."""
+        """Wait for the next rebalance, without a partition; return True without --follow: there is nothing to do."""
         if self._follow:
             await self._rebalancing.wait()
         return not self._follow

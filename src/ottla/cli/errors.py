@@ -107,10 +107,10 @@ def show_notice(text: str) -> None:
 
 
 def usage_error(message: str, advice: str = "") -> CommandFailed:
-    """An invalid command line."""
+    """Return the error for an invalid command line."""
     return CommandFailed(message, code=ExitCode.USAGE, advice=advice)
 
 
 def not_found(message: str, advice: str = "") -> CommandFailed:
-    """A topic, group, file or the like that does not exist."""
+    """Return the error for a topic, group, file or the like that does not exist."""
     return CommandFailed(message, code=ExitCode.NOT_FOUND, advice=advice)

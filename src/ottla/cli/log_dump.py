@@ -104,7 +104,7 @@ class _NoBoundaries:
         self._end = end
 
     def position_at_or_above(self, position: int) -> int | None:
-        """The end of the file."""
+        """Return the end of the file."""
         return self._end if position <= self._end else None
 
 

@@ -13,7 +13,7 @@ from ottla.cli.errors import CommandFailed
 
 @contextlib.contextmanager
 def needs_pipeline_libraries(what: str) -> Iterator[None]:
-    """Raises `CommandFailed` if an import inside fails because a library of `ottla[pipeline]` is not installed."""
+    """Raise `CommandFailed` if an import inside fails because a library of `ottla[pipeline]` is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -27,6 +27,6 @@ class PipelineGroup(TyperGroup):
     """The commands of `ottla pipeline`; each imports what it needs of the pipeline when it runs."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs the command. Raises `CommandFailed` if a library is missing."""
+        """Run the command. Raises `CommandFailed` if a library is missing."""
         with needs_pipeline_libraries("the pipeline"):
             return super().invoke(ctx)

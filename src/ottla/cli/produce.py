@@ -427,7 +427,7 @@ def _at(chunk: RecordChunk, index: int, error: Exception) -> CommandFailed:
 
 
 def _bytes(text: str) -> bytes:
-    """The bytes of an argument, UTF-8 or not."""
+    """Return the bytes of an argument, UTF-8 or not."""
     return text.encode("utf-8", "surrogateescape")
 
 

@@ -89,7 +89,7 @@ class Profiles:
 
 
 def path_of(environment: Mapping[str, str]) -> Path:
-    """The path of the file with the profiles."""
+    """Return the path of the file with the profiles."""
     if environment.get("OTTLA_PROFILES"):
         return Path(environment["OTTLA_PROFILES"])
     base = environment.get("XDG_CONFIG_HOME") or str(Path(environment.get("HOME", "~")).expanduser() / ".config")
@@ -97,7 +97,7 @@ def path_of(environment: Mapping[str, str]) -> Path:
 
 
 def is_profile_name(text: str) -> bool:
-    """Whether a text is a valid name of a profile: it is part of the name of a TOML table."""
+    """Return whether a text is a valid name of a profile: it is part of the name of a TOML table."""
     return _NAME.fullmatch(text) is not None
 
 

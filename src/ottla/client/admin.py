@@ -308,7 +308,7 @@ async def unreachable_reason(cluster: Cluster, node: Node) -> str | None:
 
 
 def _node_for(kind: ResourceType, name: str) -> int:
-    """The broker to ask: a broker's settings are known to itself only, a topic's to every broker."""
+    """Return the broker to ask: a broker's settings are known to itself only, a topic's to every broker."""
     return int(name) if kind in {ResourceType.BROKER, ResourceType.BROKER_LOGGER} and name else ANY_BROKER
 
 

@@ -109,7 +109,7 @@ class ProducedCounter:
         found.count += count
 
     def reports(self) -> Iterator[ProducedCount]:
-        """The totals so far, sorted by partition and bucket."""
+        """Yield the totals so far, sorted by partition and bucket."""
         for (topic, partition, bucket_ms), found in sorted(self._sums.items()):
             yield ProducedCount(
                 topic, partition, self.producer, bucket_ms, found.count, found.first_offset, found.last_offset
@@ -117,7 +117,7 @@ class ProducedCounter:
 
 
 def bucket_of(timestamp_ms: int) -> int:
-    """The start of the bucket that contains a timestamp, in ms since 1970; -1 for no timestamp.
+    """Return the start of the bucket that contains a timestamp, in ms since 1970; -1 for no timestamp.
 
     >>> bucket_of(1_431_857_299_999), bucket_of(-1)
     (1431856800000, -1)

@@ -17,7 +17,7 @@ from ottla.core.ids import TopicPartition
 
 
 async def audit_topic_exists(cluster: Cluster) -> bool:
-    """Whether the cluster has the topic, so that producers report to it."""
+    """Return whether the cluster has the topic, so that producers report to it."""
     info = await cluster.refresh([AUDIT_TOPIC])
     return AUDIT_TOPIC in info.topics and bool(info.topics[AUDIT_TOPIC].partitions)
 

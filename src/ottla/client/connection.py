@@ -120,7 +120,7 @@ class Connection:
         return self._why_closed is None and is_young
 
     def version_for(self, key: ApiKey, *, at_most: int | None = None) -> int:
-        """The newest version that both sides support. Raises `UnsupportedVersion` if there is none."""
+        """Return the newest version that both sides support. Raises `UnsupportedVersion` if there is none."""
         known = API_INFO[key]
         if key not in self.versions:
             raise UnsupportedVersion(f"the broker at {self.address} does not serve {known.name}")
@@ -362,7 +362,7 @@ def _software_version() -> str:
 
 
 def _reason(error: OSError) -> str:
-    """Why connecting failed; asyncio's "Connect call failed" has no reason in it."""
+    """Return the reason why connecting failed; asyncio's "Connect call failed" has none in it."""
     import errno
     import os
     import socket

@@ -49,7 +49,7 @@ class Consumer:
         end: Mapping[TopicPartition, int] | None = None,
         options: ConsumerOptions | None = None,
     ) -> None:
-        """`end` is exclusive; a partition without one is read without end."""
+        """Take `positions` and `end`, which is exclusive; a partition without an end is read without end."""
         self.options = options or ConsumerOptions()
         self.positions = dict(positions)
         self.high_watermarks: dict[TopicPartition, int] = {}
@@ -225,7 +225,7 @@ class Consumer:
         return tp in self._end and offset >= self._end[tp]
 
     def _next_offset(self, tp: TopicPartition, data: Any, *, or_else: int = -1) -> int:
-        """The offset after the last complete batch of a response."""
+        """Return the offset after the last complete batch of a response."""
         last = or_else
         for _, header in split(data.records or b"", partial_tail=True):
             last = header.last_offset + 1

@@ -19,12 +19,12 @@ class AbortedFilter:
     __slots__ = ("_aborted", "_open")
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
-        """`aborted` has (producer id, first offset) pairs; some brokers do not sort them."""
+        """Take `aborted`, which has (producer id, first offset) pairs; some brokers do not sort them."""
         self._aborted = sorted(aborted, key=lambda item: item[1], reverse=True)
         self._open: set[int] = set()
 
     def is_aborted(self, *, producer_id: int, last_offset: int, transactional: bool) -> bool:
-        """Whether the next batch belongs to an aborted transaction."""
+        """Return whether the next batch belongs to an aborted transaction."""
         while self._aborted and self._aborted[-1][1] <= last_offset:
             self._open.add(self._aborted.pop()[0])
         return transactional and producer_id in self._open

@@ -91,7 +91,7 @@ async def resolve(
     *,
     after: Mapping[TopicPartition, int] | None = None,
 ) -> dict[TopicPartition, int]:
-    """The offset that a spec means in each partition, clamped to its bounds.
+    """Return the offset that a spec means in each partition, clamped to its bounds.
 
     A time means the first record of that time or later, and the end where there is none. `+10` counts from `after`,
     or without it from the start.

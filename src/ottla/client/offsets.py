@@ -24,7 +24,7 @@ class OffsetBounds:
     end_offset: int
 
     def clamp(self, offset: int) -> int:
-        """The nearest offset within the bounds; the end counts as within."""
+        """Return the nearest offset within the bounds; the end counts as within."""
         return min(max(offset, self.start_offset), self.end_offset)
 
 

@@ -16,7 +16,7 @@ _MASK = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """The hash as an unsigned 32-bit number (Java prints the same bits as a signed number).
+    """Return the hash as an unsigned 32-bit number (Java prints the same bits as a signed number).
 
     >>> murmur2(b"21")  # Java: -973932308
     3321034988
@@ -36,7 +36,7 @@ def murmur2(data: bytes) -> int:
 
 @lru_cache(maxsize=4096)  # keys repeat
 def partition_for_key(key: bytes, partitions: int) -> int:
-    """The partition of a key as in Kafka's producers: the hash without its sign bit, modulo the partitions."""
+    """Return the partition of a key as in Kafka's producers: the hash without its sign bit, modulo the partitions."""
     assert partitions > 0
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
@@ -56,7 +56,7 @@ class StickyPartitions:
         self._left_bytes = 0
 
     def choose(self, partitions: int, size_bytes: int) -> int:
-        """The partition for a record of this size."""
+        """Return the partition for a record of this size."""
         assert partitions > 0
         if self._left_bytes <= 0 or self._current >= partitions:
             others = [p for p in range(partitions) if p != self._current] or [0]

@@ -67,18 +67,18 @@ class RecordRefused(Exception):
 
 
 class Transaction(Protocol):
-    """What a producer needs of the transactions to which its records belong (client/transactions.py)."""
+    """Provides a producer with the transaction to which its records belong (client/transactions.py)."""
 
     transactional_id: str
     identity: ProducerIdAndEpoch
     produce_version_max: int | None
 
     async def add_partition(self, tp: TopicPartition) -> None:
-        """Called before each batch of a partition. Raises KafkaError."""
+        """Add a partition to the transaction, before each of its batches. Raises KafkaError."""
         ...
 
     def failed(self, error: Exception) -> None:
-        """Called when records were not written, or it is unknown."""
+        """Note that records were not written, or that it is unknown whether they were."""
         ...
 
 
@@ -521,7 +521,7 @@ def _fail(batch: Sequence[_Pending], error: Exception) -> None:
 
 
 def _size_bytes(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> int:
-    """The upper bound of a record's size in a batch."""
+    """Return the upper bound of a record's size in a batch."""
     size_bytes = _RECORD_OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
     if headers:
         size_bytes += sum(len(name) + len(item or b"") + 4 for name, item in headers)

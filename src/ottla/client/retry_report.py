@@ -15,7 +15,7 @@ class RetryReport:
     """Follows the retries of one client. Without a `report` there are no messages."""
 
     def __init__(self, report: Callable[[str], None] | None, clock: Clock) -> None:
-        """`report` gets a sentence for people."""
+        """Take `report`, which gets a sentence for people."""
         self._report = report
         self._now = clock.monotonic
         self._since: float | None = None

@@ -1,4 +1,4 @@
-"""Administers share groups (KIP-932): describes them, reads, alters and deletes their start offsets.
+"""Administers share groups (KIP-932): reads, alters and deletes their start offsets.
 
 The start offset of a partition is the first one that the group has not finished.
 """

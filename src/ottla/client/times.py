@@ -10,7 +10,7 @@ _QUOTED_CHARS_MAX = 80
 
 
 def parse_time_ms(text: str) -> int:
-    """A time in milliseconds since 1970; UTC unless the text has a UTC offset. Raises `ValueError`.
+    """Parse a time into milliseconds since 1970; UTC unless the text has a UTC offset. Raises `ValueError`.
 
     >>> parse_time_ms("2015-05-17T10:00")
     1431856800000
@@ -35,5 +35,5 @@ def parse_time_ms(text: str) -> int:
 
 
 def quoted(text: str) -> str:
-    """The text in quotes for an error message, cut to a readable length."""
+    """Return the text in quotes for an error message, cut to a readable length."""
     return repr(text if len(text) <= _QUOTED_CHARS_MAX else text[:_QUOTED_CHARS_MAX] + "...")

@@ -78,7 +78,7 @@ class TransactionalProducer:
         timeout_ms: int = TRANSACTION_TIMEOUT_MS,
         first_version: bool = False,
     ) -> None:
-        """With `first_version` the second version of transactions is not used even if the cluster has it."""
+        """Take `first_version`: with it the second version of transactions is not used even if the cluster has it."""
         self.transactional_id = transactional_id
         self.identity = ProducerIdAndEpoch()
         self.state = State.UNINITIALIZED

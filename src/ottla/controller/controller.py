@@ -1,8 +1,8 @@
 """Applies the decisions of the controller's state machine with conditional writes, one change at a time.
 
 One broker of the cluster is the controller: the one whose session holds `/controller`. Every write checks that no other
-broker has become controller since. A change returns when it is in `Cluster.current` and all subscribers have acted on
-it: a created topic accepts produce requests.
+broker has become controller since. A change returns when it is in `MetadataCache.current` and all subscribers have
+acted on it: a created topic accepts produce requests.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class Controller:
             return False
 
     async def _follow_session(self) -> None:
-        """After a lost session resign, and only then register again in another one."""
+        """Resign after a lost session, and only then register again in another one."""
         state = self._store.state
         while True:
             while state.status is not SessionStatus.LOST:

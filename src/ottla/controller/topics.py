@@ -170,7 +170,7 @@ def _check_amount(partitions: int) -> None:
 
 
 def too_many_partitions() -> PolicyViolation:
-    """The answer to each topic of a request that would create too many partitions."""
+    """Return the error for each topic of a request that would create too many partitions."""
     return PolicyViolation("Excessively large number of partitions per request.")
 
 

@@ -5,8 +5,8 @@ Kafka's flexible encoding; the key is null. Decoded are the records that topics,
 written are the few an export needs. Everything else keeps its bytes (`Other`), so that it can be carried from one log
 to the next unread. Source: `common/metadata/*.json` in Kafka 4.3's metadata jar, and MetadataRecordSerde.
 
->>> decode(encode(RemoveTopic(topic_id=NO_ID)))
-RemoveTopic(topic_id=UUID('00000000-0000-0000-0000-000000000000'))
+>>> decode(encode(RemoveTopicRecord(topic_id=NO_ID)))
+RemoveTopicRecord(topic_id=UUID('00000000-0000-0000-0000-000000000000'))
 """
 
 from __future__ import annotations

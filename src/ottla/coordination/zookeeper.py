@@ -55,8 +55,8 @@ class ZooKeeperStore:
     async def renew(self) -> None:
         """Open another session in place of a lost one; keep trying until ZooKeeper answers.
 
-        The very first one must be possible within the connection timeout. Raises CannotConnect then, and SessionLost
-        after `close`.
+        The very first one must be possible within the connection timeout. Raises ZooKeeperUnreachable then, and
+        SessionLost after `close`.
         """
         if self._state.status is not SessionStatus.LOST:
             return
@@ -71,7 +71,7 @@ class ZooKeeperStore:
         raise SessionLost("/")
 
     async def _open(self, ordinal: int) -> None:
-        """Open a session in place of the last one. Raises CannotConnect."""
+        """Open a session in place of the last one. Raises ZooKeeperUnreachable."""
         if self._session is not None:
             await self._session.close()
         session = self._session = ZooKeeperSession(

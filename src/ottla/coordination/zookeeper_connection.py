@@ -111,7 +111,7 @@ class ZooKeeperConnection:
         self._client.add_listener(self._on_kazoo_state)
 
     async def open(self, timeout_s: float) -> None:
-        """Connect, and create the chroot if it is missing. Raises CannotConnect and Disconnected."""
+        """Connect, and create the chroot if it is missing. Raises ZooKeeperUnreachable and Disconnected."""
         self._client.start_async()
         try:
             async with asyncio.timeout(timeout_s):

@@ -102,7 +102,7 @@ class ZooKeeperSession:
         self._progress = asyncio.Event()  # replaced at each step of `_follow`, and when the status changes
 
     async def open(self, timeout_s: float) -> None:
-        """Connect and load the tree. Raises CannotConnect."""
+        """Connect and load the tree. Raises ZooKeeperUnreachable."""
         try:
             await self._connection.open(timeout_s)
             with contextlib.suppress(NodeExists):

@@ -11,11 +11,11 @@ class Clock(Protocol):
     """The time of day and a monotonic clock."""
 
     def wall_ms(self) -> int:
-        """The time of day in milliseconds since 1970, for records. It may jump, also backwards."""
+        """Return the time of day in milliseconds since 1970, for records. It may jump, also backwards."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds of a clock that never goes backwards, for timeouts."""
+        """Return the seconds of a clock that never goes backwards, for timeouts."""
         ...
 
 
@@ -26,5 +26,5 @@ class SystemClock:
         self.monotonic: Callable[[], float] = time.monotonic  # itself: each request reads it several times
 
     def wall_ms(self) -> int:
-        """The system's time of day in milliseconds since 1970."""
+        """Return the system's time of day in milliseconds since 1970."""
         return time.time_ns() // 1_000_000

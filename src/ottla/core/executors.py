@@ -19,7 +19,7 @@ class Job(Protocol):
         ...
 
     def finished(self) -> None:
-        """Called on the loop after `run`."""
+        """Continue on the loop after `run`."""
         ...
 
 

@@ -75,11 +75,11 @@ class FileRegion(NamedTuple):
     size: int
 
     def descriptor(self) -> int | None:
-        """The kernel's number for the file, for sendfile; None on a simulated disk."""
+        """Return the kernel's number for the file, for sendfile; None on a simulated disk."""
         return self.file.descriptor()
 
     def read(self) -> bytes:
-        """The bytes themselves; fewer than `size` if the file has become shorter."""
+        """Read the bytes themselves; fewer than `size` if the file has become shorter."""
         return self.file.read_at(self.position, self.size)
 
 
@@ -168,11 +168,11 @@ class Lock(Protocol):
         ...
 
     def check_linked(self) -> None:
-        """Raises OSError if the lock file was deleted, with its directory: one system call, for each group commit."""
+        """Raise OSError if the lock file was deleted, with its directory: one system call, for each group commit."""
         ...
 
     def check_present(self) -> None:
-        """Raises OSError if the lock file is no longer at its path: deleted, moved away or replaced."""
+        """Raise OSError if the lock file is no longer at its path: deleted, moved away or replaced."""
         ...
 
 
@@ -291,7 +291,7 @@ class SystemLock:
         os.close(self._descriptor)
 
     def check_linked(self) -> None:
-        """A deleted file has no name left, though its descriptor works."""
+        """Raise FileNotFoundError for a deleted file: it has no name left, though its descriptor works."""
         if not os.fstat(self._descriptor).st_nlink:
             raise FileNotFoundError(errno.ENOENT, "deleted while it was locked", str(self._path))
 

@@ -5,7 +5,7 @@ it is visible is an output `Store`; the event `Stored` or `NotStored` follows la
 between. A ticket is a number that identifies a waiting request; the machine's answer has the same ticket. Times are
 milliseconds of the monotonic clock unless the name contains `wall`.
 
-The machines: `classic/machine.py`, `consumer/machine.py`.
+The machines: `classic/machine.py`, `consumer/machine.py`, `share/machine.py`.
 """
 
 from __future__ import annotations

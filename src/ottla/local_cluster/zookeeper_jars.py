@@ -74,7 +74,10 @@ def _keep_locked(directory: Path, how: str) -> None:
 
 
 def _move_into_place(fetched: Path, target: Path) -> None:
-    """A directory with missing jars is replaced; of two processes that fetched at once, the first stays."""
+    """Rename the fetched directory to its final path, where one with missing jars is replaced.
+
+    Of two processes that fetched at once, the first stays.
+    """
     if target.exists() and not _is_complete(target):
         shutil.rmtree(target)
     try:

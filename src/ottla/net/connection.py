@@ -31,7 +31,7 @@ UNANSWERED_MAX: Final = 64  # pipelined requests begun and not answered; clients
 
 
 class Budget(Protocol):
-    """Where memory for large requests comes from (quotas/budget.py)."""
+    """Limits the memory of large requests (quotas/budget.py)."""
 
     def take(self, size_bytes: int) -> bool: ...  # noqa: D102
 
@@ -73,7 +73,7 @@ class PendingResponse:
 
 
 class Dispatch(Protocol):
-    """What the connection needs of broker/dispatch.py."""
+    """Handles the requests of a connection (broker/dispatch.py)."""
 
     def __call__(self, connection: Connection, frame: memoryview, response: PendingResponse) -> None:
         """Begin one request. Sets `response.is_pipelined`; completes `response` now or later, exactly once."""
@@ -160,7 +160,7 @@ class Connection(asyncio.BufferedProtocol):
         self._on_close(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        """Where the next bytes go."""
+        """Return the free part of the buffer, for the next bytes of the socket."""
         if self._start == self._end:
             self._start = self._end = 0
             return self._view
@@ -169,7 +169,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._view[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """`nbytes` have arrived."""
+        """Process `nbytes` that have arrived."""
         now = self._now()
         if self._start == self._end:
             self.frame_began = now
@@ -177,17 +177,17 @@ class Connection(asyncio.BufferedProtocol):
         self._process(now)
 
     def pause_writing(self) -> None:
-        """The transport's queue is long: begin no further request until it is short again."""
+        """Begin no further request until the transport's queue, which is long, is short again."""
         if self._outbound is not None:
             self._outbound.is_blocked = True
 
     def resume_writing(self) -> None:
-        """The transport's queue is short again."""
+        """Continue with requests, because the transport's queue is short again."""
         if self._outbound is not None:
             self._outbound.writable()
 
     def eof_received(self) -> bool:
-        """The client has stopped sending: Kafka's clients do so only to leave."""
+        """Return False, so that the connection closes: Kafka's clients stop sending only to leave."""
         return False
 
     # ---- Requests and responses
@@ -213,7 +213,7 @@ class Connection(asyncio.BufferedProtocol):
             self._pause_or_resume_reading()
 
     def _refuse_frame(self, error: FrameRefused) -> None:
-        """No frame begins here: another protocol's client is recognised by its first bytes."""
+        """Log that no frame begins here, and close; another protocol's client is recognised by its first bytes."""
         foreign = foreign_protocol(bytes(self._view[self._start : self._end][:8]), self.listener)
         self.log_malformed(foreign or "no frame", foreign or str(error))
         self.close()
@@ -329,7 +329,7 @@ class Connection(asyncio.BufferedProtocol):
         self._tasks[task] = None
 
     def keep(self, task: asyncio.Task[None]) -> None:
-        """The reverse of `cancel_when_lost`."""
+        """Undo `cancel_when_lost`."""
         self._tasks.pop(task, None)
 
     # ---- Closing

@@ -41,7 +41,7 @@ def foreign_protocol(first_bytes: bytes, listener: str) -> str:
 
 
 class _Source:
-    """What a source has done in the current interval."""
+    """Counts the malformed requests of one source in the current interval."""
 
     __slots__ = ("count", "interval_seconds", "last", "since")
 

@@ -36,7 +36,7 @@ class Outbound:
         raise NotImplementedError
 
     def writable(self) -> None:
-        """The transport takes data again after `is_blocked` was set for it. Sockets watch themselves."""
+        """Continue: the transport takes data again after `is_blocked` was set for it. Sockets watch themselves."""
 
     def close(self) -> None:
         """Discard what has not been sent."""
@@ -70,7 +70,7 @@ class TransportOutbound(Outbound):
         self._transport.writelines([part for part in whole if part])  # asyncio keeps an empty one from 3.12 on
 
     def writable(self) -> None:
-        """The transport's queue is short again."""
+        """Continue: the transport's queue is short again."""
         self.is_blocked = False
         self._on_drained()
 
@@ -171,7 +171,7 @@ class SocketOutbound(Outbound):
 
 
 class _RegionProgress:
-    """How much of a file region has been sent."""
+    """Tracks how much of a file region has been sent."""
 
     __slots__ = ("_left", "_position", "_region", "yields")
 

@@ -122,7 +122,7 @@ class Listeners:
                 del self._per_host[connection.host]
 
     def _log_refusal(self, why: str) -> None:
-        """At most once a minute: a flood of connections must not become a flood of log lines."""
+        """Log refusals at most once a minute: a flood of connections must not become a flood of log lines."""
         now = self._now()
         if self._full_since is None or now - self._full_since > 60:
             self._full_since = now

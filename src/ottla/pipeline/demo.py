@@ -57,7 +57,7 @@ _INTERRUPT_POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class DemoPaths:
-    """Where everything of a run lies."""
+    """The paths of all files of a run."""
 
     output: Path
 
@@ -157,7 +157,7 @@ def _wait_for_ctrl_c(console: Console, bootstrap: str) -> None:
 
 
 def example_log() -> Path:
-    """The access log that comes with Ottla: inside an installed package, or in the checkout's examples."""
+    """Return the access log that comes with Ottla: inside an installed package, or in the checkout's examples."""
     packaged = Path(str(files("ottla.pipeline"))) / "data" / _EXAMPLE
     if packaged.exists():
         return packaged
@@ -166,7 +166,7 @@ def example_log() -> Path:
 
 @contextlib.contextmanager
 def _spark_in_background(options: SparkOptions, console: Console) -> Iterator[Future[SparkSession]]:
-    """A session that is starting; stopped at the end, however that comes."""
+    """Start a session in another thread; stop it at the end, however that comes."""
 
     def notify(text: str) -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -182,7 +182,7 @@ def _spark_in_background(options: SparkOptions, console: Console) -> Iterator[Fu
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """What a run did, and where it is."""
+    """The result of a run: counts, the audit, and the paths of its files."""
 
     places: DemoPaths
     bootstrap: str
@@ -237,7 +237,7 @@ class DemoResult:
         return "\n".join(["", audit_text(self.topic_audit, self.faults), "", *lines, "", *self._going_on()])
 
     def _going_on(self) -> list[str]:
-        """What a person may want to type next."""
+        """Return the lines that suggest commands for after the demo."""
         job = shlex.quote(str(self.places.job))
         commands = [
             (f"ottla pipeline run --job {job}", "load what is new, and all that follows from it"),
@@ -273,7 +273,7 @@ class _Demo:
 
     @contextlib.contextmanager
     def broker(self) -> Iterator[str]:
-        """A broker of our own, as long as the run."""
+        """Run a broker of our own until the run ends."""
         with contextlib.ExitStack() as stack:
             with self.stages.stage("broker") as stage:
                 broker = stack.enter_context(start_demo_broker(self.places.broker_data, self.places.broker_log))
@@ -281,7 +281,7 @@ class _Demo:
             yield broker.bootstrap
 
     def run(self, bootstrap: str, starting: Future[SparkSession]) -> DemoResult:
-        """All stages after the broker's start."""
+        """Run all stages after the broker's start."""
         partitions = ensure_topic(bootstrap, TOPIC, partitions=PARTITIONS, config={})
         produced = self._produce(bootstrap, partitions)
         job = self._job(bootstrap)

@@ -15,7 +15,7 @@ TRAFFIC = "traffic"
 
 @dataclass(frozen=True, slots=True)
 class DemoJob:
-    """What differs from one demo to the next."""
+    """The values of a demo's job file that differ between demos."""
 
     bootstrap: str
     topic: str
@@ -25,7 +25,7 @@ class DemoJob:
     master: str | None = None
 
     def text(self) -> str:
-        """The job file. Its paths are relative to its own directory."""
+        """Return the job file. Its paths are relative to its own directory."""
         texts = {
             "bootstrap": self.bootstrap,
             "topic": self.topic,
@@ -38,7 +38,7 @@ class DemoJob:
 
 
 def quoted(text: str) -> str:
-    r"""A text as TOML writes it.
+    r"""Return a text as TOML writes it.
 
     >>> quoted('a "b" \\ c')
     '"a \\"b\\" \\\\ c"'

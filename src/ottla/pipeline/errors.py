@@ -27,7 +27,7 @@ class InvalidDeclaration(Exception):
 
 
 class FailureKind(Enum):
-    """How a command ends; the command line has a number for each."""
+    """The kinds of failures of a command; the command line has an exit code for each."""
 
     FAILED = "failed"
     CANNOT_CONNECT = "cannot connect"
@@ -60,12 +60,12 @@ _OF_LIBRARIES = frozenset({"DeltaError", "CommitFailedError", "TableNotFoundErro
 
 
 def is_expected(error: BaseException) -> bool:
-    """Whether it says enough by itself: then no traceback is shown."""
+    """Return whether an error says enough by itself: then no traceback is shown."""
     return isinstance(error, EXPECTED) or type(error).__name__ in _OF_LIBRARIES
 
 
 def failure_kind_of(error: BaseException) -> tuple[FailureKind, str]:
-    """How a command ends that met it, and what to do."""
+    """Classify an error; return its kind, and advice for the user."""
     match error:
         case CannotConnect():
             return (
@@ -93,7 +93,7 @@ def failure_kind_of(error: BaseException) -> tuple[FailureKind, str]:
 
 
 def is_retriable(error: BaseException) -> bool:
-    """Whether the same may work in the next round of a job that runs all day."""
+    """Return whether the same may work in the next round of a job that runs all day."""
     if isinstance(error, KafkaError):
         return error.retriable
     return isinstance(error, CannotConnect | LeaseTaken | CommitConflict | RegistryFailed | NoSuchTopic)

@@ -36,7 +36,7 @@ class TimeFrom(StrEnum):
 
 
 class Granularity(StrEnum):
-    """How finely rows are partitioned by event time."""
+    """The unit of time by which rows are partitioned."""
 
     NONE = "none"
     DAY = "day"
@@ -45,7 +45,7 @@ class Granularity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TimeRule:
-    """How a load finds the event time and files by it."""
+    """The rule by which a load finds the event time of a record and partitions by it."""
 
     source: TimeFrom = TimeFrom.RECORD
     field: str = ""
@@ -71,12 +71,12 @@ class TimeRule:
 
     @property
     def columns(self) -> pa.Schema:
-        """What filing adds to a table."""
+        """Return the columns that partitioning by event time adds to a table."""
         types = {LATE: pa.bool_(), DATE: pa.date32(), HOUR: pa.int32()}
         return pa.schema([(EVENT_TIME, TIME), *((name, types[name]) for name in self.partition_by)])
 
     def find(self, records: pa.RecordBatch, rows: pa.Table) -> tuple[Any, Any]:
-        """The event time of each record, and a reason for those without one."""
+        """Return the event time of each record, and a reason for those without one."""
         record_time = records.column("record_time")
         found = record_time if self.source is TimeFrom.RECORD else self._look(records, rows)
         if isinstance(found, pa.ChunkedArray):
@@ -89,7 +89,7 @@ class TimeRule:
         return found, reasons_where(pc.is_null(found), self._why_none)
 
     def file(self, records: pa.RecordBatch, times: Any) -> dict[str, Any]:
-        """The columns a row is partitioned by."""
+        """Return the columns a row is partitioned by."""
         late: Any = pa.repeat(pa.scalar(value=False), len(times))
         if self.lateness_ms is not None:
             by = pc.subtract(records.column("record_time").cast(pa.int64()), times.cast(pa.int64()))
@@ -141,7 +141,7 @@ class TimeRule:
 
 
 def pattern_fault(pattern: str) -> str | None:
-    """What is wrong with a pattern, in words; None if nothing is."""
+    """Return the fault of a pattern in words; None if it is valid."""
     try:
         groups = re.compile(pattern).groupindex
     except re.error as error:
@@ -158,7 +158,7 @@ def pattern_fault(pattern: str) -> str | None:
 
 
 def _readable(values: Any) -> Any:
-    """The time's text; what is not UTF-8 is no time."""
+    """Return the time's text; what is not UTF-8 is no time."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:

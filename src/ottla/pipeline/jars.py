@@ -76,12 +76,12 @@ class InstalledSpark:
         return f"{_GROUP}:{CONNECTOR}_{self.scala}:{self.text}"
 
     def candidates(self) -> list[str]:
-        """Versions of the connector that fit, the best first."""
+        """Return the versions of the connector that fit, the best first."""
         major, minor, patch = self.version
         return [f"{major}.{minor}.{n}" for n in range(patch, -1, -1)]
 
     def has(self, jar: str) -> bool:
-        """Whether Spark brings this library itself, in whatever version."""
+        """Return whether Spark brings this library itself, in whatever version."""
         named = _VERSIONED.fullmatch(jar)
         return named is not None and any(
             other[1] == named[1] for path in self.jars.glob("*.jar") if (other := _VERSIONED.fullmatch(path.name))

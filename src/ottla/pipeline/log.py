@@ -37,7 +37,7 @@ class OffsetRange:
 
     @property
     def count(self) -> int:
-        """How many offsets; with gaps in the log there are fewer records."""
+        """Return the number of offsets; with gaps in the log there are fewer records."""
         return self.end_offset - self.first_offset
 
     @property
@@ -84,5 +84,5 @@ class Reader(Protocol):
     """Reads a range of a partition; `source.py` has the one that asks a broker. Sent to the tasks, so it pickles."""
 
     def read(self, offsets: OffsetRange) -> Iterator[pa.RecordBatch]:
-        """The records as `RECORDS` batches, in order of offset, none outside the range."""
+        """Return the records as `RECORDS` batches, in order of offset, none outside the range."""
         ...

@@ -57,7 +57,10 @@ Progress = Callable[[int], None]
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
-    """The lines of a file, plain or gzip (by its first bytes, not its name), without their ends. Raises OSError."""
+    """Yield the lines of a file without their ends. Raises OSError.
+
+    The file is plain or gzip, by its first bytes, not its name.
+    """
     with path.open("rb") as start:
         is_gzip = start.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
     with gzip.open(path) if is_gzip else path.open("rb") as file:
@@ -66,7 +69,7 @@ def lines_of(path: Path) -> Iterator[bytes]:
 
 
 def client_of(line: bytes) -> bytes:
-    """The first word of a line: the client's address, which is the record's key.
+    """Return the first word of a line: the client's address, which is the record's key.
 
     >>> client_of(b"::1 - - [...]"), client_of(b"")
     (b'::1', b'')
@@ -75,7 +78,7 @@ def client_of(line: bytes) -> bytes:
 
 
 def keyed(lines: Iterable[bytes], partitions: int, read: Counter[int]) -> Iterator[Outgoing]:
-    """Records by client address, where any of Kafka's clients would put them. Counts the lines read in `read`."""
+    """Yield records by client address, where any of Kafka's clients would put them; count the lines read in `read`."""
     place = functools.lru_cache(maxsize=1 << 16)(partition_for_key)
     for line in lines:
         key = client_of(line)

@@ -38,16 +38,16 @@ class Stage:
             self._progress.advance(self._task, count)
 
     def expect(self, count: int) -> None:
-        """So many more are to be done."""
+        """Note that so many more are to be done."""
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, total=self._progress.tasks[0].completed + count)
 
     def warn(self, text: str) -> None:
-        """Prints a warning, on a terminal or not."""
+        """Print a warning, on a terminal or not."""
         _print(self._console, text, "yellow")
 
     def note(self, text: str) -> None:
-        """Shows the state of the stage beside its bar."""
+        """Show the state of the stage beside its bar."""
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, note=text)
 
@@ -111,7 +111,7 @@ class ProgressReporter:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[Stage]:
-        """Shows a stage while it runs."""
+        """Show a stage while it runs."""
         if self.stages is not None:
             with self.stages.stage(name) as stage:
                 yield stage
@@ -123,12 +123,12 @@ class ProgressReporter:
             yield stage
 
     def notify(self, text: str) -> None:
-        """Prints what takes long, on a terminal only."""
+        """Print what takes long, on a terminal only."""
         if not self.quiet and self.console.is_terminal:
             _print(self.console, text, "")
 
     def warn(self, text: str) -> None:
-        """Prints a warning, on a terminal or not."""
+        """Print a warning, on a terminal or not."""
         _print(self.console, text, "yellow")
 
 

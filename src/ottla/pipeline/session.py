@@ -46,7 +46,7 @@ class SparkFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
-    """Where Spark runs and where it writes its own files."""
+    """The options of a Spark session."""
 
     work: Path
     master: str | None = None
@@ -79,7 +79,7 @@ class SparkOptions:
 
 
 def start_session(options: SparkOptions, notify: Notify) -> SparkSession:
-    """A running session; the caller stops it. Raises JavaNotFound or SparkFailed."""
+    """Start a session, which the caller stops. Raises JavaNotFound or SparkFailed."""
     options.work.mkdir(parents=True, exist_ok=True)
     home = java_home(os.environ, notify)
     os.environ.update(
@@ -117,7 +117,10 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 
 
 def _leave_former_jvm() -> None:
-    """PySpark keeps a process's first JVM for all its sessions, with the jars and the log file of that first one."""
+    """Shut down the former JVM.
+
+    PySpark keeps a process's first JVM for all its sessions, with the jars and the log file of that first one.
+    """
     from pyspark import SparkContext
 
     former = SparkContext._gateway  # noqa: SLF001 - PySpark has no other way to it
@@ -192,7 +195,7 @@ def _java_ended() -> str | None:
 
 
 def _reason(text: str) -> str:
-    r"""The line a person needs from Spark's many: the last exception named in it, or the first line.
+    r"""Return the line a person needs from Spark's many: the last exception named in it, or the first line.
 
     >>> _reason("An exception was thrown.\nTraceback:\n  File x\nottla.core.errors.OffsetOutOfRange: no offset 7\n")
     'OffsetOutOfRange: no offset 7'

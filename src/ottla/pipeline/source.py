@@ -40,7 +40,7 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """Where a topic is and how to read it. A value: it travels to the tasks."""
+    """The brokers of a topic, and the options for reading it. Serialized to the tasks."""
 
     bootstrap: str
     client: ClientOptions = field(default_factory=lambda: ClientOptions(client_id=CLIENT_ID, retry_s=60.0))
@@ -78,7 +78,7 @@ class BrokerReader:
     """Whether to bring the column `headers` besides those of `RECORDS`."""
 
     def read(self, offsets: OffsetRange, account: OffsetCounts | None = None) -> Iterator[pa.RecordBatch]:
-        """The records of the range; what became of every offset is added to `account` once all are read.
+        """Yield the records of the range; what became of every offset is added to `account` once all are read.
 
         Raises DataLoss where offsets were deleted, the broker's KafkaError, CannotConnect, CorruptMessage.
         """
@@ -96,7 +96,7 @@ class BrokerReader:
 
 
 def decode(batches: Batches, topic: str, offsets: OffsetRange, *, headers: bool = False) -> Iterator[pa.RecordBatch]:
-    """Batches of one partition as rows of `RECORDS`, without what lies outside the range. A missing time is null."""
+    """Decode batches of one partition to rows of `RECORDS`, without those outside the range. A missing time is null."""
     schema = RECORDS.append(pa.field("headers", COLUMNS["headers"].arrow)) if headers else RECORDS
     for found in decode_columns(
         batches,
@@ -112,7 +112,7 @@ def decode(batches: Batches, topic: str, offsets: OffsetRange, *, headers: bool 
 
 
 def _without_missing(times: pa.Array) -> pa.Array:
-    """Times with null for those a producer gave none (any before 1970 can only be that)."""
+    """Return times with null for those a producer gave none (any before 1970 can only be that)."""
     lowest = pc.min(times).cast(pa.int64()).as_py()
     if lowest is None or lowest >= 0:
         return times

@@ -34,7 +34,7 @@ def register(session: SparkSession) -> None:
 
 
 def _finds_this_environment(environment: Mapping[str, str]) -> bool:
-    """Whether Spark, started from here, runs Python where this package is installed, or where it is set to."""
+    """Return whether Spark, started from here, runs Python where this package is installed, or where it is set to."""
     if "PYSPARK_PYTHON" in environment:
         return True
     found = shutil.which("python3", path=environment.get("PATH", os.defpath))

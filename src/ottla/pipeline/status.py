@@ -74,7 +74,7 @@ def _topic(spec: LoadSpec, offset_client: OffsetClient, topic: str) -> list[Part
 
 
 def _count(table: TableReader, topic: str, *, late: bool = False) -> Counter[int]:
-    """Rows by partition: two narrow columns of the files that can hold them."""
+    """Count rows by partition, from two narrow columns of the files that can hold them."""
     found: Counter[int] = Counter()
     for file in table.files():
         if late and file.partition_values.get(LATE) != "true":

@@ -55,7 +55,7 @@ class LoopSlices(WorkSlice):
             await self.yield_to_loop()
 
     def _resume_one(self) -> None:
-        """A turn of the loop begins: the one that has waited longest continues."""
+        """Continue the one that has waited longest: a turn of the loop begins."""
         self.renew()
         while self._waiting:
             resumed = self._waiting.popleft()

@@ -69,7 +69,10 @@ def sip(data: bytes, at: int, stop: int, key0: int, key1: int) -> tuple[int, int
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """A zigzag varint of at most 64 bits, and where the next byte is. IndexError or ValueError if there is none."""
+    """Return a zigzag varint of at most 64 bits, and where the next byte is.
+
+    Raises IndexError or ValueError if there is none.
+    """
     value = 0
     shift = 0
     while True:
@@ -85,7 +88,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def slot_of(table: Any, slots: int, high: int, low: int) -> int:
-    """The slot that holds a digest, or the free one where it would go. There must be a free one."""
+    """Return the slot that holds a digest, or the free one where it would go. There must be a free one."""
     at = ((high >> 32) * slots) >> 32
     while True:
         place = 3 * at
@@ -97,7 +100,7 @@ def slot_of(table: Any, slots: int, high: int, low: int) -> int:
 
 
 def head(data: bytes, at: int, end: int) -> tuple[int, int, int, int, int]:
-    """A record's end, time delta, offset delta, its key's length (-1 for none) and where the key begins."""
+    """Return a record's end, time delta, offset delta, its key's length (-1 for none) and where the key begins."""
     length, at = varint(data, at)
     if length < 0 or length > end - at:
         raise ValueError("a record that ends after its batch")
@@ -165,7 +168,7 @@ def choose(
     data: bytes, at: int, end: int, count: int, base_offset: int, latest_offset: int, drops_tombstones: bool,
     table: Any, slots: int, key0: int, key1: int, digest: Digest | None, stretches: list[int],
 ) -> tuple[int, int, int, int, int]:  # fmt: skip
-    """Which of `count` records stay: they go into `stretches` as where each run of neighbours begins and ends.
+    """Choose which of `count` records stay; append the start and the end of each run of neighbours to `stretches`.
 
     What is after `latest_offset` stays. Before it a record stays that has a key, is the last of its key, and has a
     value (or is a tombstone and those do not go yet). Gives how many stay, how many of them are tombstones, how many
@@ -215,7 +218,10 @@ def choose(
 
 
 def shifted(data: bytes, stretches: list[int], shift_ms: int) -> bytearray:
-    """The records of `stretches` with `shift_ms` (64 bits, unsigned) added to each time delta, wrapping as Java's."""
+    """Return the records of `stretches` with `shift_ms` added to each time delta.
+
+    `shift_ms` has 64 bits, unsigned; the sum wraps as Java's.
+    """
     mask = 0xFFFFFFFFFFFFFFFF
     out = bytearray()
     for turn in range(0, len(stretches), 2):

@@ -21,7 +21,10 @@ KEYS, VALUES, HEADERS = 1, 2, 4
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """A zigzag varint of at most 64 bits, and where the next byte is. IndexError or ValueError if there is none."""
+    """Return a zigzag varint of at most 64 bits, and where the next byte is.
+
+    Raises IndexError or ValueError if there is none.
+    """
     value = 0
     shift = 0
     while True:
@@ -113,7 +116,7 @@ def _headers_into(data: bytes, at: int, stop: int, found: list[list[tuple[str, b
 
 
 def bounded_varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
-    """A zigzag varint that ends before `stop`, and where the next byte is. ValueError if there is none.
+    """Return a zigzag varint that ends before `stop`, and where the next byte is. ValueError if there is none.
 
     Unlike `varint` it checks its own bounds, so that the compiled twin reads bytes without asking Python.
     """
@@ -139,7 +142,7 @@ def places_into(
     offsets: memoryview, timestamps: memoryview, slots: memoryview, edges: memoryview, headers: list[list[int]],
     filled: int, edged: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Where keys and values are in `data[at:stop]`, which holds `count` records: nothing is copied, no object is made.
+    """Locate keys and values of the `count` records in `data[at:stop]`: nothing is copied, no object is created.
 
     `parts` says what is wanted: KEYS, VALUES, HEADERS. Of records with offsets from `first_offset` up to `end_offset`
     the places from `filled` on of `offsets` and `timestamps` are filled, and `edges` from `edged` on with where each
@@ -189,7 +192,7 @@ def places_into(
 
 
 def _sum(base: int, delta: int) -> int:
-    """Both of 64 bits; ValueError if their sum is not."""
+    """Add two numbers of 64 bits; ValueError if their sum is not one."""
     if (delta > 0 and base > INT64_MAX - delta) or (delta < 0 and base < -INT64_MAX - 1 - delta):
         raise ValueError("a time that does not fit 64 bits")
     return base + delta

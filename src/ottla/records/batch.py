@@ -177,7 +177,7 @@ def stamp_create_time(buffer: bytearray | memoryview, header: BatchHeader, max_t
 
 
 def with_payload(header: BatchHeader, payload: bytes, *, codec: int, max_timestamp: int) -> bytearray:
-    """The same records under another codec: their times and their producer stay, a delete horizon does not."""
+    """Return the same records under another codec: their times and their producer stay, a delete horizon does not."""
     batch = bytearray(HEADER_BYTES)
     batch += payload
     _HEADER.pack_into(
@@ -230,5 +230,5 @@ def split(buffer: bytes | bytearray | memoryview, *, partial_tail: bool = False)
 
 
 def _size_bytes_at(buffer: bytes | bytearray | memoryview, at: int) -> int:
-    """The size of the batch at `at` by its length field; the buffer may end before its header does."""
+    """Return the size of the batch at `at` by its length field; the buffer may end before its header does."""
     return PREFIX_BYTES + int.from_bytes(buffer[at + _LENGTH_AT : at + PREFIX_BYTES], "big", signed=True)

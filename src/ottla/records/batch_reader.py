@@ -29,7 +29,7 @@ class BatchLocation(NamedTuple):
 
 
 def read_header(file: File, position: int, end: int) -> BatchHeader | None:
-    """The batch header at `position`, if one can be there."""
+    """Read the batch header at `position`, if one can be there."""
     raw = file.read_at(position, HEADER_BYTES)
     if len(raw) < HEADER_BYTES:
         return None
@@ -40,7 +40,7 @@ def read_header(file: File, position: int, end: int) -> BatchHeader | None:
 def read_headers(
     file: File, position: int, end: int, *, chunk_bytes: int = HEADER_CHUNK_BYTES
 ) -> Iterator[BatchLocation]:
-    """Every batch from `position` to `end`, by header alone. `position` must be where a batch begins."""
+    """Yield every batch from `position` to `end`, by header alone. `position` must be where a batch begins."""
     while position + HEADER_BYTES <= end:
         chunk = file.read_at(position, min(chunk_bytes, end - position))
         at, last = 0, len(chunk) - HEADER_BYTES

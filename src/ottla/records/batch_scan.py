@@ -47,7 +47,7 @@ class ProducerBatches:
         self._others = array("q")
 
     def note(self, producer_id: int, position: int, transactional: bool) -> None:
-        """One more batch, after all noted before."""
+        """Note one more batch, after all noted before."""
         if transactional:
             self._others.append(position)
             return
@@ -58,7 +58,7 @@ class ProducerBatches:
         lasts.append(position)
 
     def positions(self) -> list[int]:
-        """All of them, ascending."""
+        """Return all positions, ascending."""
         lasts = (position for each in self._lasts.values() for position in each)
         return sorted({*self._others, *self._firsts.values(), *lasts})
 

@@ -43,7 +43,7 @@ def order_fault(header: BatchHeader, next_offset: int, end_offset: int, leader_e
 
 
 def is_checksum_right(buffer: bytes | bytearray | memoryview, header: BatchHeader, at: int = 0) -> bool:
-    """Whether the checksum in `header` fits the bytes of its batch, which begins at `at` in `buffer`."""
+    """Return whether the checksum in `header` fits the bytes of its batch, which begins at `at` in `buffer`."""
     end = at + header.size_bytes
     if isinstance(buffer, (bytes, bytearray)):
         with memoryview(buffer) as view:

@@ -26,11 +26,11 @@ class NewRecord(NamedTuple):
 
 
 class Buildable(Protocol):
-    """What `build_batch` needs of a record; one with an `offset` besides keeps it (compaction leaves gaps)."""
+    """A record for `build_batch`; one that also has an `offset` keeps it (compaction leaves gaps)."""
 
     @property
     def timestamp_ms(self) -> int:
-        """When; -1 for no time."""
+        """Return the timestamp; -1 for none."""
 
     @property
     def key(self) -> bytes | None:
@@ -59,7 +59,7 @@ def build_batch(
     control: bool = False,
     log_append_time_ms: int | None = None,
 ) -> bytearray:
-    """One batch of the records, checksum and all.
+    """Build one batch of the records, checksum and all.
 
     `last_offset` is that of the last record unless given: a compacted batch keeps the place of records that are gone.
     With `log_append_time_ms` that time stands for every record's. A batch may be empty (compaction leaves such ones).
@@ -132,7 +132,7 @@ def _headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """A zigzag varint.
+    """Encode a zigzag varint.
 
     >>> varint(-1).hex(), varint(300).hex()
     ('01', 'd804')

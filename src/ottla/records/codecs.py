@@ -52,7 +52,7 @@ class Codec(IntEnum):
 
 
 def codec_named(name: str) -> Codec:
-    """The codec that a `compression.type` names: none, gzip, snappy, lz4 or zstd.
+    """Return the codec that a `compression.type` names: none, gzip, snappy, lz4 or zstd.
 
     >>> codec_named("lz4")
     <Codec.LZ4: 3>
@@ -64,7 +64,7 @@ def codec_named(name: str) -> Codec:
 
 
 def decompressed_max(compressed_bytes: int) -> int:
-    """The most that so many bytes may decompress to, where the caller has no limit of its own.
+    """Return the most that so many bytes may decompress to, where the caller has no limit of its own.
 
     24 MiB, or eight times as much as came, up to 256 MiB: what costs a peer little never costs us much.
 
@@ -75,7 +75,7 @@ def decompressed_max(compressed_bytes: int) -> int:
 
 
 def compress(codec: int, data: bytes | bytearray | memoryview, *, level: int | None = None) -> bytes:
-    """`data` under a codec, as every Kafka client can read it.
+    """Compress `data` under a codec, as every Kafka client can read it.
 
     `level` is Kafka's (`compression.<codec>.level`); None, and -1 for gzip, is the codec's own choice. Snappy has none.
     """
@@ -98,7 +98,7 @@ def compress(codec: int, data: bytes | bytearray | memoryview, *, level: int | N
 
 
 def decompress(codec: int, data: bytes | bytearray | memoryview, *, limit: int | None = None) -> bytes:
-    """What `data` holds. CorruptMessage if it is not of that codec, or holds more than `limit` bytes.
+    """Decompress `data`. Raises CorruptMessage if it is not of that codec, or holds more than `limit` bytes.
 
     Without a limit `decompressed_max` sets it.
     """
@@ -109,12 +109,12 @@ def decompress(codec: int, data: bytes | bytearray | memoryview, *, limit: int |
 
 
 def decompress_within(codec: int, data: bytes | bytearray | memoryview, limit: int) -> bytes:
-    """The same, but raises TooMuch if the result exceeds `limit` bytes."""
+    """Decompress `data` as `decompress` does, but raise TooMuch if the result exceeds `limit` bytes."""
     return bytes(decompress_view(codec, data, limit))
 
 
 def decompress_view(codec: int, data: bytes | bytearray | memoryview, limit: int) -> memoryview:
-    """The same without a copy of the result, for what is read and dropped at once."""
+    """Decompress `data` within `limit` bytes, without a copy of the result, for what is read and dropped at once."""
     match codec:
         case Codec.NONE:
             if len(data) > limit:
@@ -195,7 +195,10 @@ def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
 
 
 def _snappy_length(block: memoryview, limit: int) -> int:
-    """The decompressed length that a raw block begins with, which is compared with the limit before memory is spent."""
+    """Return the decompressed length that a raw block begins with.
+
+    It is compared with the limit before memory is spent.
+    """
     if not len(block):
         raise CorruptMessage("snappy: no bytes at all")
     try:

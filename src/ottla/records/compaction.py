@@ -26,13 +26,13 @@ COMPILED = LOOP is not _compaction
 
 
 def halves(key: bytes) -> tuple[int, int]:
-    """The secret key of a table as the loops take it."""
+    """Return the secret key of a table as the loops take it."""
     first, second = _HALVES.unpack(key)
     return first, second
 
 
 def digest_of(loop: ModuleType, secret: bytes) -> Digest | None:
-    """How `loop` is to digest keys: None leaves it to itself."""
+    """Return the function that digests keys for `loop`; None if the loop does so itself."""
     if loop is not _compaction:
         return None
 

@@ -59,7 +59,7 @@ def locate_records(
     times: bool = True,
     limit: int | None = None,
 ) -> Iterator[RecordColumns]:
-    """The records of whole batches, offsets from `from_offset` up to `end_offset`, some 64 MB of them at a time.
+    """Yield the records of whole batches, offsets from `from_offset` up to `end_offset`, some 64 MB of them at a time.
 
     `parts` are the bits KEYS, VALUES and HEADERS. Without any, and without `times`, a batch whose offsets have no gaps
     is not even decompressed: its header suffices. `limit` caps what each batch may decompress to. Raises

@@ -71,7 +71,7 @@ def read_columns(
     include: Callable[[BatchHeader], bool] | None = None,
     limit: int | None = None,
 ) -> Columns:
-    """The users' records in a buffer of whole batches, offsets from `from_offset` up to `end_offset` (exclusive).
+    """Read the users' records in a buffer of whole batches, offsets from `from_offset` up to `end_offset` (exclusive).
 
     `want` names the columns besides offsets and timestamps: "key", "value", "headers". Control batches are passed
     over, and so are those that `include` does not want (a transaction that was aborted). `limit` caps what each batch
@@ -99,7 +99,7 @@ def _scan_batch(
     want: Collection[str],
     limit: int | None,
 ) -> tuple[array[int], array[int]]:
-    """Keys, values and headers go into `found`; offsets and timestamps are returned."""
+    """Add keys, values and headers to `found`; return offsets and timestamps."""
     if header.codec > Codec.ZSTD:
         raise CorruptMessage(f"the batch at offset {header.base_offset}: there is no codec {header.codec}")
     data = decompress(header.codec, batch[HEADER_BYTES : header.size_bytes], limit=limit)

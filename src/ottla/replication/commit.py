@@ -54,31 +54,31 @@ _TRIAL_ROUNDS_MAX: Final = 4096  # doubled with each outlier on the loop: a disk
 
 
 def _nothing() -> None:
-    """A directory that cannot vanish."""
+    """Do nothing, for a directory that cannot vanish."""
 
 
 class Flushable(Protocol):
-    """What a group commit needs of a partition."""
+    """A partition that a group commit flushes."""
 
     def begin_flush(self) -> FlushJob:
         """Note how far the log has been written; the job fsyncs up to there. Raises StorageError."""
         ...
 
     def complete_flush(self, job: FlushJob) -> None:
-        """The job has run: what it covers is durable. Raises StorageError where it could not be done."""
+        """Complete a job that has run: what it covers is durable. Raises StorageError where it could not be done."""
         ...
 
     def fail_flush(self, error: StorageError) -> None:
-        """The directory is lost: nothing above the last good flush will ever be durable."""
+        """Fail the flush because the directory is lost: nothing above the last good flush will ever be durable."""
         ...
 
     def give_up_waiting(self, error: StorageError) -> None:
-        """The flush is still to come, at an unknown time: fail those who wait for it."""
+        """Fail those who wait for the flush: it is still to come, at an unknown time."""
         ...
 
 
 def _ignore(partition: Flushable, error: StorageError) -> None:
-    """Partitions without an owner."""
+    """Do nothing, for partitions without an owner."""
 
 
 class SyncSpeed:
@@ -93,7 +93,7 @@ class SyncSpeed:
         self.is_fast = False  # a disk is slow until it is measured
 
     def allows_on_loop(self, syncs: int) -> bool:
-        """Whether a round of so many fsyncs may run on the loop."""
+        """Return whether a round of so many fsyncs may run on the loop."""
         return self.is_fast and self._average * syncs <= LOOP_ROUND_SECONDS_MAX
 
     def record(self, seconds: float, syncs: int, *, on_loop: bool) -> None:
@@ -213,7 +213,7 @@ class GroupCommit:
             self._begin_round()
 
     def schedule_within(self, partition: Flushable, seconds: float) -> None:
-        """The same after so many seconds at most, unless it is due sooner already."""
+        """Schedule a flush after so many seconds at most, unless it is due sooner already."""
         due, timer = self._loop.time() + seconds, self._timers.get(partition)
         if timer is not None:
             if timer.when() <= due:
@@ -226,7 +226,7 @@ class GroupCommit:
         self.schedule(partition)
 
     def forget(self, partition: Flushable) -> None:
-        """The partition is removed: what it has not flushed need not be."""
+        """Forget a partition that is removed: what it has not flushed need not be."""
         if (timer := self._timers.pop(partition, None)) is not None:
             timer.cancel()
         self._waiting.pop(partition, None)
@@ -235,13 +235,13 @@ class GroupCommit:
             self._set_idle_if_done()
 
     def release(self, partition: Flushable) -> None:
-        """The partition has another log now, in another directory: this one flushes nothing of it any more."""
+        """Release a partition with another log now, in another directory: nothing of it is flushed here any more."""
         self.forget(partition)
         if self._running is not None:
             self._running.released.add(partition)
 
     def fail(self, error: StorageError) -> None:
-        """The directory is lost: fail those who wait, and all later ones."""
+        """Fail those who wait, and all later ones, because the directory is lost."""
         self._failed = error
         failed, self._waiting, self._refused = {**self._waiting, **self._refused}, {}, {}
         for partition in failed:
@@ -301,7 +301,7 @@ class GroupCommit:
             self._set_idle_if_done()
 
     def end_round(self, ended: _Round) -> None:
-        """The round has run: complete its flushes."""
+        """Complete the flushes of a round that has run."""
         self._is_busy, self._running = False, None
         try:
             if ended.stopped_at is not None:
@@ -329,7 +329,7 @@ class GroupCommit:
             self._set_idle_if_done()
 
     def _complete(self, partition: Flushable, job: FlushJob) -> None:
-        """Raises StorageError where the directory is lost."""
+        """Complete a partition's flush. Raises StorageError where the directory is lost."""
         try:
             partition.complete_flush(job)
         except StorageError as refused:
@@ -350,7 +350,7 @@ class GroupCommit:
         self._on_missing(partition, why)
 
     def _put_off(self, partition: Flushable, why: StorageError) -> None:
-        """Nothing is lost: try again soon, and fail those who wait if it takes long."""
+        """Try again soon, and fail those who wait if it takes long: nothing is lost."""
         now = self._loop.time()
         if now - self._refused.setdefault(partition, now) >= PATIENCE_SECONDS:
             partition.give_up_waiting(why)

@@ -31,7 +31,7 @@ class FetchListener:
         raise NotImplementedError
 
     def disconnected(self, error: Exception) -> None:
-        """Called once, when no response can come any more."""
+        """Take the error, once, when no response can come any more."""
         raise NotImplementedError
 
 
@@ -60,7 +60,7 @@ class FetchChannel(asyncio.BufferedProtocol):
         return SocketOutbound(own, on_drained=self._nothing, on_error=self._end_with)
 
     def _nothing(self) -> None:
-        """Requests are few and small: none waits until the socket takes them."""
+        """Do nothing: requests are few and small, none waits until the socket takes them."""
 
     def send(self, frame: bytearray) -> None:
         """Send a request."""
@@ -74,7 +74,7 @@ class FetchChannel(asyncio.BufferedProtocol):
     # ---- Callbacks of asyncio
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        """Where the next bytes go."""
+        """Return the free part of the buffer, for the next bytes of the socket."""
         if self._start == self._end:
             self._start = self._end = 0
         elif self._end == len(self._buffer):
@@ -84,7 +84,7 @@ class FetchChannel(asyncio.BufferedProtocol):
         return self._view[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """`nbytes` have arrived."""
+        """Process `nbytes` that have arrived."""
         self._end += nbytes
         try:
             while not self._is_over and self._start < self._end:
@@ -103,21 +103,21 @@ class FetchChannel(asyncio.BufferedProtocol):
             self._end_with(NetworkException(f"{self._peer} sent no response of Kafka's protocol: {error}"))
 
     def eof_received(self) -> bool:
-        """The leader has closed the connection."""
+        """Return False, so that the connection closes: the leader has closed it."""
         return False
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The connection is gone; its owner waits for this, too."""
+        """End the channel because the connection is gone; its owner waits for this, too."""
         self._before.connection_lost(exc if isinstance(exc, Exception) else None)
         why = f": {exc}" if exc is not None else ""
         self._end_with(NetworkException(f"the connection to {self._peer} was closed{why}"))
 
     def pause_writing(self) -> None:
-        """The transport's queue is long."""
+        """Inform the protocol that had the connection before that the transport's queue is long."""
         self._before.pause_writing()
 
     def resume_writing(self) -> None:
-        """The transport's queue is short again."""
+        """Inform the protocol that had the connection before that the transport's queue is short again."""
         self._before.resume_writing()
 
     def _end_with(self, error: Exception) -> None:

@@ -206,7 +206,7 @@ class ReplicaFetcher(FetchListener):
         self._continue_soon()
 
     def synced(self, each: FetchedPartition) -> None:
-        """The partition may be fetched further: at once if it is the last one that is flushed."""
+        """Continue to fetch the partition: at once if it is the last one that is flushed."""
         self._syncing.pop(each, None)
         if (each.topic_id, each.index) not in self._partitions:
             return
@@ -218,7 +218,7 @@ class ReplicaFetcher(FetchListener):
             self._continue()
 
     def truncated(self, each: FetchedPartition, error: Exception | None) -> None:
-        """The truncation of a partition has ended."""
+        """Continue with a partition whose truncation has ended."""
         if self._partitions.get((each.topic_id, each.index)) is not each:
             return
         if error is not None:
@@ -307,7 +307,7 @@ class ReplicaFetcher(FetchListener):
             self._lost.exception()  # the task may be cancelled at the same moment
 
     def _begin_session(self) -> None:
-        """The next request names all partitions: it begins a session. It leaves when all before it are answered."""
+        """Begin a session: the next request names all partitions. It leaves when all before it are answered."""
         self._session_id, self._session_epoch = NO_SESSION, INITIAL_EPOCH
         self._stale_until = self._number
         self._forgotten.clear()
@@ -546,7 +546,7 @@ class ReplicaFetcher(FetchListener):
         each.backoff_s = 0.0
 
     def _refused(self, each: FetchedPartition, error: KafkaError) -> None:
-        """An error of one partition: wait for a newer term if it was fenced, else fetch it again later."""
+        """Handle an error of one partition: wait for a newer term if it was fenced, else fetch it again later."""
         if error.code == ErrorCode.FENCED_LEADER_EPOCH:
             each.is_stopped = True
         else:

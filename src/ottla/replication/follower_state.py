@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class FetchState(Enum):
-    """What a follower does at the moment."""
+    """The states of a follower."""
 
     FETCHING = 1  # everything in the log is durable
     SYNCING = 2  # a flush is to come or under way
@@ -20,7 +20,7 @@ class FetchState(Enum):
 
 
 class FetchPosition(NamedTuple):
-    """What a fetch request names of a partition, and what its answer is compared with."""
+    """The position of a partition in a fetch request; its response is compared with it."""
 
     leader_epoch: int
     fetch_offset: int
@@ -33,11 +33,11 @@ class SyncListener:
     """A partition of a replica fetcher, which is not fetched further before everything in its log is durable."""
 
     def follower_synced(self) -> None:
-        """Called when everything in the partition's log is durable, or will not be in this term."""
+        """Note that everything in the partition's log is durable, or will not be in this term."""
         raise NotImplementedError
 
     def truncation_ended(self, error: Exception | None) -> None:
-        """Called when the log is truncated, or was not: then it must be tried again."""
+        """Note that the log is truncated, or was not: then it must be tried again."""
         raise NotImplementedError
 
 

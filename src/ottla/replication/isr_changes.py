@@ -77,7 +77,7 @@ class Proposer(Protocol):
     """A partition that has proposed a change of its ISR."""
 
     def isr_change_decided(self, change: IsrChange, outcome: Outcome) -> None:
-        """Called on the loop with the controller's decision; a change that was withdrawn is ignored."""
+        """Take the controller's decision, on the loop; a change that was withdrawn is ignored."""
         ...
 
 
@@ -110,7 +110,7 @@ class IsrChanges:
         self._send_soon()
 
     def withdraw(self, partition: Proposer) -> None:
-        """The snapshot has overtaken the partition's proposal; one that is in flight is ignored when it returns."""
+        """Withdraw a proposal that the snapshot has overtaken; one that is in flight is ignored when it returns."""
         self._waiting.pop(partition, None)
         self._in_flight.pop(partition, None)
 

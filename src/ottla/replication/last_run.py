@@ -23,7 +23,7 @@ from ottla.storage.directories.log_manager import LogManager
 
 
 class LastRun(NamedTuple):
-    """What the last run of this broker has left."""
+    """The state in which the last run of this broker ended."""
 
     missing: frozenset[TopicPartition]  # replicas that may be elected, and whose logs are lost with a directory
     is_unclean: bool  # it ended before the first flush of such a log: all directories are here

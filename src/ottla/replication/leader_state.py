@@ -96,14 +96,17 @@ class LeaderState:
                 self.followers[replica] = known.get(replica) or FollowerReplica(replica, now_s if is_in_sync else NEVER)
 
     def commit_isr(self, isr: tuple[int, ...]) -> None:
-        """The committed ISR is this one now, and nothing is proposed."""
+        """Set the committed ISR, with no change proposed."""
         self.isr = self.maximal_isr = isr
         self.pending = None
 
     # ---- High watermark
 
     def is_alone(self, min_isr: int) -> bool:
-        """Whether only the leader's own writes move the high watermark: no other replica is in sync or has to be."""
+        """Return whether only the leader's own writes move the high watermark.
+
+        That is so if no other replica is in sync or has to be.
+        """
         return len(self.maximal_isr) == 1 and min_isr <= 1
 
     def replicated_end(self, durable_end: int, log_end: int, high_watermark: int, min_isr: int) -> int:
@@ -140,7 +143,7 @@ class LeaderState:
     # ---- Changes of the ISR
 
     def note_append(self, end_before: int) -> None:
-        """The log end moves off followers that were there until now, whenever they fetched last."""
+        """Note that the log end moves off followers that were there until now, whenever they fetched last."""
         for follower in self.followers.values():
             if follower.end_offset == end_before:
                 follower.last_caught_up_s = self._context.clock.monotonic()
@@ -184,13 +187,13 @@ class LeaderState:
         )
 
     def begin_change(self, change: IsrChange) -> None:
-        """A change is proposed. What it adds counts from now on, what it removes counts until it is committed."""
+        """Begin a proposed change. What it adds counts from now on, what it removes counts until it is committed."""
         self.pending = change
         added = tuple(node_id for node_id, _ in change.new_isr if node_id not in self.isr)
         self.maximal_isr = self.isr + added
 
     def refuse_change(self, now_s: float) -> None:
-        """The controller has refused the change: the committed ISR counts."""
+        """Drop a change that the controller has refused: the committed ISR counts."""
         self.commit_isr(self.isr)
         self._refused_until_s = now_s + REFUSAL_SECONDS
 

@@ -186,7 +186,7 @@ class Partition:
             self._context.contradictory.pop(self, None)
 
     def _end_term(self) -> None:
-        """This broker leads no longer: fail those who wait, wake readers."""
+        """Fail those who wait and wake readers, because this broker leads no longer."""
         self._drop_leader_state()
         self.waiters.fail(self._not_leader())
         self._notify_replica_watchers()
@@ -212,7 +212,7 @@ class Partition:
             self.follow_again()
 
     def reconfigure(self, config: LogConfig) -> None:
-        """The topic's settings have changed. Those of durability count for what was written before, too."""
+        """Apply changed settings of the topic. Those of durability count for what was written before, too."""
         self.log.reconfigure(config)
         if self.log.end_offset > self.log.flushed_offset and not self.is_truncating:
             if config.durability == "fsync":
@@ -238,7 +238,7 @@ class Partition:
             self._advance(self.durable_end)
 
     def remove(self) -> None:
-        """The topic is deleted or the replica moved: fail all who wait."""
+        """Fail all who wait, because the topic is deleted or the replica moved."""
         self._removed = True
         self._abandon_truncation()
         self._context.forget(self)
@@ -346,18 +346,18 @@ class Partition:
         return self.append_as_leader(memoryview(batch), acks=-1, now_ms=now_ms, origin=AppendOrigin.COORDINATOR)
 
     def _flush_by_rule(self, config: LogConfig) -> None:
-        """With durability=page-cache: after `flush.messages` records or `flush.ms`, whichever comes first."""
+        """Flush with durability=page-cache after `flush.messages` records or `flush.ms`, whichever comes first."""
         if self.log.end_offset - self.log.flushed_offset >= config.flush_messages:
             self._commit.schedule(self)
         elif config.flush_ms != LONG_MAX:
             self._commit.schedule_within(self, config.flush_ms / 1000)
 
     def begin_flush(self) -> FlushJob:
-        """A round of the group commit begins."""
+        """Begin a flush, because a round of the group commit begins."""
         return self.log.begin_flush()
 
     def complete_flush(self, job: FlushJob) -> None:
-        """A round of the group commit has ended. Raises StorageError where the disk refused or lost the data."""
+        """Complete a flush after its round. Raises StorageError where the disk refused or lost the data."""
         if self._removed:  # its files may be gone already
             return
         self.log.complete_flush(job)
@@ -367,7 +367,7 @@ class Partition:
             self._advance(self.log.flushed_offset)
 
     def fail_flush(self, error: StorageError) -> None:
-        """The disk lost what was written: stop serving. Only a restart, which scans the files, may begin again."""
+        """Stop serving: the disk lost what was written. Only a restart, which scans the files, may begin again."""
         self.failed = error
         self._context.not_removed.pop(self, None)
         self._abandon_truncation()
@@ -378,11 +378,11 @@ class Partition:
         self._notify_replica_watchers()
 
     def give_up_waiting(self, error: StorageError) -> None:
-        """The flush is put off until the disk accepts it: the records are written and may still be replicated."""
+        """Fail all waits: the flush is put off until the disk accepts it; the written records may yet be replicated."""
         self.waiters.fail(error)
 
     def _moved_end(self, end_before: int) -> None:
-        """Records were appended: followers that wait at the old end have something to fetch."""
+        """Inform followers that wait at the old end: records were appended, so they have something to fetch."""
         state = self.leader_state
         assert state is not None
         self._context.lagging[self] = None
@@ -391,7 +391,7 @@ class Partition:
             self._notify_replica_watchers()
 
     def _advance(self, end_offset: int) -> None:
-        """Everything below `end_offset` is durable here: move the high watermark as far as the followers allow."""
+        """Move the high watermark as far as the followers allow: everything below `end_offset` is durable here."""
         log = self.log
         if end_offset <= log.high_watermark:
             return
@@ -484,7 +484,7 @@ class Partition:
         return start if self.leader_state is None else min(start, self.leader_state.lowest_log_start)
 
     def check_followers(self) -> None:
-        """Time has passed or brokers have changed: wait no longer for a follower that does not count, check the ISR."""
+        """Stop waiting for followers that do not count and check the ISR: time has passed or brokers have changed."""
         if self._has_followers and self.is_serving:
             self._advance(self.durable_end)
         self.check_isr()
@@ -710,7 +710,7 @@ class Partition:
     def read(
         self, offset: int, *, max_bytes: int, committed_only: bool, at_least_one: bool, may_check: bool = True
     ) -> FetchDataInfo:
-        """Whole batches from the one that holds `offset`.
+        """Read whole batches from the one that holds `offset`.
 
         Without `may_check` data from before this process began is left out where it would have to be verified first.
         Raises OffsetOutOfRange, StorageError, or CorruptMessage where the log is corrupt.
@@ -729,7 +729,7 @@ class Partition:
         return FetchDataInfo(region, high_watermark, stable, log.log_start_offset, aborted)
 
     def not_readable(self, error: OSError) -> StorageError:
-        """The disk refused a read: without a file handle this request fails, otherwise the directory (as in Kafka)."""
+        """Return a refused read's error: without a file handle this request fails, else the directory (as in Kafka)."""
         return self.log.refused(f"reading {self.topic_partition}", error)
 
     def delete_records(self, before_offset: int) -> int:

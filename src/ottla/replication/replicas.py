@@ -165,7 +165,7 @@ class Replicas:
     # ---- Lookup
 
     def find(self, topic: str, index: int) -> Partition:
-        """The replica on this broker. Raises UnknownTopicOrPartition, NotLeaderOrFollower or StorageError."""
+        """Return the replica on this broker. Raises UnknownTopicOrPartition, NotLeaderOrFollower or StorageError."""
         found = self._by_name.get((topic, index))
         return found if found is not None else self.partition(TopicPartition(topic, index))
 
@@ -182,7 +182,7 @@ class Replicas:
         raise NotLeaderOrFollower(leader_id=view.leader, leader_epoch=view.leader_epoch)
 
     def leader(self, topic: str, index: int, leader_epoch: int = ANY_EPOCH) -> Partition:
-        """The partition, led by this broker in this epoch.
+        """Return the partition, led by this broker in this epoch.
 
         Raises the KafkaError to respond with; NotLeaderOrFollower and FencedLeaderEpoch name the current leader.
         """
@@ -192,11 +192,11 @@ class Replicas:
         return found
 
     def is_offline(self, topic: str, partition: int) -> bool:
-        """Whether this broker has the replica and cannot serve it."""
+        """Return whether this broker has the replica and cannot serve it."""
         return bool(self._offline) and TopicPartition(topic, partition) in self._offline
 
     def is_held(self, topic: str, partition: int) -> bool:
-        """Whether this broker leads the partition only after a truncation that runs has ended."""
+        """Return whether this broker leads the partition only after a truncation that runs has ended."""
         return (found := self._by_name.get((topic, partition))) is not None and found.held_view is not None
 
     @property
@@ -395,7 +395,7 @@ class Replicas:
                 yield
 
     def reconfigure(self, defaults: LogConfig) -> None:
-        """The broker's own defaults have changed: every log hears of it."""
+        """Apply the broker's changed defaults to every log."""
         self.defaults = defaults
         for topic in self._view.topics.values():
             config = self._config_of(topic)
@@ -508,7 +508,7 @@ class Replicas:
         return ""
 
     def _find(self, topic_partition: TopicPartition, topic: TopicView) -> tuple[LogDirectory, PartitionLog] | None:
-        """Where the log lies. One of a deleted topic of the same name is removed. Raises StorageError."""
+        """Find the log and its directory. Removes one of a deleted topic of the same name. Raises StorageError."""
         found = None
         for directory in self.directories.holding(topic_partition):
             there = directory.logs[topic_partition]
@@ -652,7 +652,7 @@ class Replicas:
             self._retry = self._loop.call_later(RETRY_SECONDS, self._try_again)
 
     def _try_again(self) -> None:
-        """What the disk refused: logs to be made, logs to be deleted, corrupt logs to be fetched again."""
+        """Retry what the disk refused: to create logs, to delete logs, to fetch corrupt logs again."""
         self._retry = None
         self._delete_logs()
         for partition in tuple(self.context.not_removed):
@@ -673,7 +673,7 @@ class Replicas:
                     self._open(topic_partition, topic, view, config, is_new=True)
 
     def _pass_failure_to_loop(self, directory: LogDirectory, error: StorageError) -> None:
-        """A directory has failed, maybe in a worker thread, maybe in the midst of one partition's append."""
+        """Pass a directory's failure to the loop; it may come from a worker thread, or in the midst of an append."""
         self._loop.call_soon_threadsafe(self._directory_failed, directory, error)
 
     def _directory_failed(self, directory: LogDirectory, error: StorageError) -> None:

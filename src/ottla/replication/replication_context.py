@@ -18,7 +18,7 @@ _NO_BROKERS: Mapping[int, BrokerInfo] = {}
 
 
 def _ignore(partition: Partition) -> None:
-    """Nothing depends on its role."""
+    """Do nothing: nothing depends on the partition's role."""
 
 
 class ReplicationContext:
@@ -44,7 +44,7 @@ class ReplicationContext:
         self.not_removed: dict[Partition, None] = {}  # whose corrupt log the disk refused to remove
 
     def forget(self, partition: Partition) -> None:
-        """The replica is removed or offline."""
+        """Forget a replica that is removed or offline."""
         self.contradictory.pop(partition, None)
         self.not_removed.pop(partition, None)
 

@@ -34,7 +34,7 @@ class Truncated(Protocol):
     """A partition whose log is truncated."""
 
     def truncation_ended(self, error: Exception | None) -> None:
-        """Called on the loop after the last step, or when one has failed."""
+        """React on the loop to the end of the last step, or to one that has failed."""
         ...
 
 

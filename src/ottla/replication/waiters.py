@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 class PartitionWatcher(Protocol):
-    """Who waits for a change of a partition, maybe of several."""
+    """Receives the changes of partitions for which it waits."""
 
     def partition_changed(self, partition: Partition) -> None:
-        """Called at each move of the high watermark, the log start or the leader. Must not raise."""
+        """React to a move of the high watermark, the log start or the leader. Must not raise."""
         ...
 
 
 class OffsetWaiter(Protocol):
-    """Who waits, maybe for several partitions."""
+    """Receives the results of waiting for offsets, maybe of several partitions."""
 
     def offset_reached(self, part: object, error: BaseException | None) -> None:
-        """Called once per `add`: with None when the offset is reached, with the error when it never will be."""
+        """Take the outcome, once per `add`: None when the offset is reached, the error when it never will be."""
         ...
 
 
@@ -53,7 +53,7 @@ class HighWatermark(Protocol):
 
 
 class OffsetWaiters:
-    """Who waits for which end offset of one partition."""
+    """Lists the waiters of one partition by the end offset for which they wait."""
 
     __slots__ = ("_added", "_heap", "_owner")
 
@@ -66,7 +66,7 @@ class OffsetWaiters:
         return len(self._heap)
 
     def move_to(self, owner: HighWatermark) -> None:
-        """Another log has the high watermark now."""
+        """Move to another log, which has the high watermark now."""
         self._owner = owner
 
     def add(self, end_offset: int, waiter: OffsetWaiter, part: object) -> None:
@@ -78,14 +78,14 @@ class OffsetWaiters:
         heappush(self._heap, (end_offset, self._added, waiter, part))
 
     def advance(self, end_offset: int, error: BaseException | None = None) -> None:
-        """Everything below `end_offset` is replicated now; `error` is the outcome if that is not enough."""
+        """Complete waits up to `end_offset`: all below is replicated. `error` is the outcome if that is too little."""
         heap = self._heap
         while heap and heap[0][0] <= end_offset:
             _, _, waiter, part = heappop(heap)
             waiter.offset_reached(part, error)
 
     def fail(self, error: BaseException) -> None:
-        """No offset will be reached any more: leadership, the topic or the disk is lost."""
+        """Fail all waits: no offset will be reached any more because leadership, the topic or the disk is lost."""
         heap, self._heap = self._heap, []
         while heap:
             _, _, waiter, part = heappop(heap)

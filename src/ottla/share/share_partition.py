@@ -57,7 +57,7 @@ class ShareWatcher(Protocol):
     """Waits for records that a share partition may deliver."""
 
     def share_partition_changed(self) -> None:
-        """Called when records became available. Must not raise."""
+        """React to records that became available. Must not raise."""
         ...
 
 

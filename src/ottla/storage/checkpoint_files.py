@@ -40,7 +40,7 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 
 def text_or_none(files: FileAccess, path: PurePath) -> str | None:
-    """A small file's text; None where it is missing or is not text."""
+    """Read a small file's text; None where it is missing or is not text."""
     try:
         return read_file(files, path).decode()
     except (FileNotFoundError, UnicodeDecodeError):
@@ -48,7 +48,7 @@ def text_or_none(files: FileAccess, path: PurePath) -> str | None:
 
 
 def offsets_text(offsets: Mapping[TopicPartition, int]) -> str:
-    r"""A checkpoint of offsets.
+    r"""Return the text of a checkpoint of offsets.
 
     >>> offsets_text({TopicPartition("web", 0): 7})
     '0\n1\nweb 0 7\n'
@@ -58,7 +58,7 @@ def offsets_text(offsets: Mapping[TopicPartition, int]) -> str:
 
 
 def parse_offsets(text: str | None) -> dict[TopicPartition, int] | None:
-    r"""The reverse of `offsets_text`; an empty file is an empty mapping, None means that the file is corrupt.
+    r"""Parse the text of `offsets_text`; an empty file is an empty mapping, None means that the file is corrupt.
 
     >>> parse_offsets("0\n2\nweb 0 7\n") is None
     True
@@ -85,7 +85,7 @@ class MetaProperties(NamedTuple):
 
 
 def meta_text(meta: MetaProperties, *, now_ms: int) -> str:
-    """`meta.properties` version 1, with the date comment Java writes."""
+    """Return `meta.properties` version 1, with the date comment Java writes."""
     at = time.gmtime(now_ms // 1000)
     date = (
         f"{_DAYS[at.tm_wday]} {_MONTHS[at.tm_mon - 1]} {at.tm_mday:02} "
@@ -98,18 +98,18 @@ def meta_text(meta: MetaProperties, *, now_ms: int) -> str:
 
 
 def parse_meta(text: str) -> dict[str, str]:
-    """The names and values of a properties file as Kafka writes it; `:` and `=` after a backslash are themselves."""
+    """Parse a properties file as Kafka writes it; `:` and `=` after a backslash are themselves."""
     pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
     return {key.strip(): value.strip().replace("\\", "") for key, value in pairs}
 
 
 def partition_metadata_text(topic_id: uuid.UUID) -> str:
-    """The file that ties a partition's directory to one life of its topic."""
+    """Return the text of the file that ties a partition's directory to one life of its topic."""
     return f"version: 0\ntopic_id: {id_text(topic_id)}"
 
 
 def parse_partition_metadata(text: str | None) -> uuid.UUID:
-    """The topic's id; the zero id where the file is missing or torn: the metadata store has it then."""
+    """Return the topic's id; the zero id where the file is missing or torn: the metadata store has it then."""
     fields = dict(line.split(": ", 1) for line in (text or "").splitlines() if ": " in line)
     try:
         return parse_id(fields["topic_id"]) if fields.get("version") == "0" else NO_TOPIC_ID
@@ -118,12 +118,15 @@ def parse_partition_metadata(text: str | None) -> uuid.UUID:
 
 
 def clean_shutdown_text(broker_epoch: int) -> str:
-    """Kafka 4's marker."""
+    """Return the text of Kafka 4's marker of a clean shutdown."""
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
 
 
 def parse_clean_shutdown(text: str | None) -> int | None:
-    """The broker epoch that ended cleanly; -1 where an older Kafka left an empty marker, None where there is none."""
+    """Parse the broker epoch that ended cleanly.
+
+    Returns -1 where an older Kafka left an empty marker, None where there is none.
+    """
     if text is None:
         return None
     try:

@@ -291,7 +291,7 @@ class TopicOnlyConfig:
 
 
 class TopicSetting(NamedTuple):
-    """Where a topic setting is declared."""
+    """Locates the declaration of a topic setting."""
 
     section: type[Any]  # LogConfig or TopicOnlyConfig
     field_name: str
@@ -300,7 +300,7 @@ class TopicSetting(NamedTuple):
 
 @cache
 def topic_settings() -> Mapping[str, TopicSetting]:
-    """Every topic setting by its topic-level name, sorted."""
+    """Return every topic setting by its topic-level name, sorted."""
     found = {
         spec.topic_key: TopicSetting(section, name, spec)
         for section in (LogConfig, TopicOnlyConfig)
@@ -311,7 +311,7 @@ def topic_settings() -> Mapping[str, TopicSetting]:
 
 
 def topic_config(defaults: LogConfig, overrides: Mapping[str, str]) -> LogConfig:
-    """The broker's values with a topic's overrides laid over them.
+    """Return the broker's values with a topic's overrides laid over them.
 
     Raises `InvalidConfig` for a name Kafka 4.3 does not have, a value of the wrong kind or beyond its limits, and
     combinations that cannot work.
@@ -349,7 +349,10 @@ def _parsed(spec: Setting, key: str, text: str) -> Any:
 
 
 def _check_items(key: str, text: str) -> None:
-    """Kafka takes an empty list, but no empty item, and of throttled replicas each alone or all of them."""
+    """Raise InvalidConfig for a list that Kafka refuses.
+
+    Kafka takes an empty list, but no empty item, and of throttled replicas each alone or all of them.
+    """
     items = [item.strip() for item in text.split(",")] if text.strip() else []
     if not key.endswith(".throttled.replicas"):
         if "" in items:

@@ -16,7 +16,7 @@ SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFI
 
 
 def offset_name(offset: int, suffix: str) -> str:
-    """A file's name from an offset.
+    """Return a file's name from an offset.
 
     >>> offset_name(1001, ".log")
     '00000000000000001001.log'

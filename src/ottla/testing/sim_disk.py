@@ -123,19 +123,19 @@ class SimDisk:
         self._used_bytes = sum(len(inode.data) for inode in self._root.inodes())
 
     def states(self) -> int:
-        """The number of states that a power cut could leave now: each dirty page, length and run of names."""
+        """Return the number of states that a power cut could leave now: each dirty page, length and run of names."""
         return self._root.states()
 
     def state(self, number: int) -> SimDisk:
-        """Another disk in one of the `states` that a power cut could leave now; 0 has no unsynced write."""
+        """Return another disk in one of the `states` that a power cut could leave now; 0 has no unsynced write."""
         return SimDisk(capacity_bytes=self.capacity_bytes, lies=self.lies, root=self._root.state(number))
 
     def torn(self, rng: random.Random) -> SimDisk:
-        """Another disk as a power cut could leave it now, with torn pages that `states` does not count."""
+        """Return another disk as a power cut could leave it now, with torn pages that `states` does not count."""
         return SimDisk(capacity_bytes=self.capacity_bytes, lies=self.lies, root=self._root.torn(rng))
 
     def killed(self) -> list[SimDisk]:
-        """Other disks as SIGKILL may leave this one: with all writes, synced or not.
+        """Return other disks as SIGKILL may leave this one: with all writes, synced or not.
 
         The write that `stop_at` prevented may be half done: one disk for each page of it.
         """
@@ -149,7 +149,7 @@ class SimDisk:
         return found
 
     def image(self) -> tuple[tuple[str, object], ...]:
-        """All names and the bytes of all files, for comparisons."""
+        """Return all names and the bytes of all files, for comparisons."""
         return self._root.image()
 
     def process_died(self) -> None:
@@ -179,15 +179,15 @@ class SimDisk:
         return SimFile(self, node, path)
 
     def exists(self, path: PurePath) -> bool:
-        """Whether a file or directory of this name exists."""
+        """Return whether a file or directory of this name exists."""
         return self._node(path) is not None
 
     def is_directory(self, path: PurePath) -> bool:
-        """Whether a directory of this name exists."""
+        """Return whether a directory of this name exists."""
         return isinstance(self._node(path), Directory)
 
     def names_in(self, directory: PurePath) -> list[str]:
-        """The sorted names of a directory."""
+        """Return the sorted names of a directory."""
         return sorted(self._directory(directory).names)
 
     def make_directory(self, path: PurePath) -> None:
@@ -250,24 +250,24 @@ class SimDisk:
             directory.sync()
 
     def size_of(self, path: PurePath) -> int:
-        """The size in bytes, synced or not."""
+        """Return the size in bytes, synced or not."""
         return len(self._inode(path).data)
 
     def modified_ns(self, path: PurePath) -> int:
-        """The time of the last write; no two writes have the same time."""
+        """Return the time of the last write; no two writes have the same time."""
         return self._inode(path).modified
 
     def is_linked(self, inode: Inode) -> bool:
-        """Whether a file has a name."""
+        """Return whether a file has a name."""
         return self._root.contains(inode)
 
     def free_bytes(self, path: PurePath) -> int:
-        """The free space in bytes."""
+        """Return the free space in bytes."""
         del path  # there is one disk
         return self.capacity_bytes - self._used_bytes
 
     def total_bytes(self, path: PurePath) -> int:
-        """The capacity in bytes."""
+        """Return the capacity in bytes."""
         del path  # there is one disk
         return self.capacity_bytes
 
@@ -307,7 +307,7 @@ class SimDisk:
             raise OSError(error, os.strerror(error), what)
 
     def tick(self) -> int:
-        """The time of the next write, later than all before."""
+        """Return the time of the next write, later than all before."""
         self._ticks += 1
         return self._ticks
 
@@ -409,15 +409,15 @@ class SimFile:
             self._inode.sync()
 
     def size(self) -> int:
-        """The size in bytes, synced or not."""
+        """Return the size in bytes, synced or not."""
         return len(self._inode.data)
 
     def is_linked(self) -> bool:
-        """Whether the file has a name."""
+        """Return whether the file has a name."""
         return self._disk.is_linked(self._inode)
 
     def descriptor(self) -> int | None:
-        """None: there is no file descriptor."""
+        """Return None: there is no file descriptor."""
         return None
 
     def close(self) -> None:
@@ -450,7 +450,7 @@ class SimLock:
         self._held.discard(self._path)
 
     def check_linked(self) -> None:
-        """Its file must not have been deleted."""
+        """Raise FileNotFoundError if the file of the lock was deleted."""
         self.check_present()
 
     def check_present(self) -> None:

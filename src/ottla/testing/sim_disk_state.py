@@ -287,7 +287,7 @@ class Directory:
         return found
 
     def contains(self, inode: Inode) -> bool:
-        """Whether the file has a name in the tree."""
+        """Return whether the file has a name in the tree."""
         for node in self.names.values():
             if node is inode or (isinstance(node, Directory) and node.contains(inode)):
                 return True

@@ -103,20 +103,20 @@ class SimHandle(asyncio.TimerHandle):
         return self is other
 
     def cancel(self) -> None:
-        """Never run the callback."""
+        """Cancel the callback: it never runs."""
         self.is_cancelled = True
 
     def cancelled(self) -> bool:
-        """Whether the callback was cancelled."""
+        """Return whether the callback was cancelled."""
         return self.is_cancelled
 
     def when(self) -> float:
-        """The time at which the callback is due."""
+        """Return the time at which the callback is due."""
         return self.when_s
 
 
 class Network(Protocol):
-    """What connects the processes (`sim_network.py`)."""
+    """Connects the processes (`sim_network.py`)."""
 
     async def create_server(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str | list[bytes] | None, port: int
@@ -225,7 +225,7 @@ class SimLoop(_AbstractLoop):
     # ---- Callbacks
 
     def time(self) -> float:
-        """The simulated seconds since the run began."""
+        """Return the simulated seconds since the run began."""
         return self._now
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]
@@ -406,7 +406,7 @@ class SimLoop(_AbstractLoop):
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
     def get_debug(self) -> bool:
-        """Asyncio's debug mode is off."""
+        """Return False: asyncio's debug mode is off."""
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
@@ -415,11 +415,11 @@ class SimLoop(_AbstractLoop):
             self.unseen.append(context)
 
     def is_running(self) -> bool:
-        """Whether the loop runs."""
+        """Return whether the loop runs."""
         return self._is_running
 
     def is_closed(self) -> bool:
-        """Whether the loop is closed."""
+        """Return whether the loop is closed."""
         return self._is_closed
 
     def close(self) -> None:
@@ -450,11 +450,11 @@ class SimClock:
         self.wall_offset_ms = EPOCH_WALL_MS
 
     def wall_ms(self) -> int:
-        """The simulated time of day."""
+        """Return the simulated time of day."""
         return self.wall_offset_ms + round(self._loop.time() * 1000)
 
     def monotonic(self) -> float:
-        """The simulated seconds."""
+        """Return the simulated seconds."""
         return self._loop.time()
 
 

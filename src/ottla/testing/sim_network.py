@@ -33,7 +33,7 @@ _CONNECT_SECONDS = 30.0  # a connection attempt without an answer fails after th
 
 @dataclass(slots=True)
 class NetworkOptions:
-    """How fast and how regular the network is."""
+    """The delays of the simulated network."""
 
     delay_s: float = 0.0005  # the usual time of one way; each piece takes half to twice of it
     slow_share: float = 0.01  # of the pieces
@@ -154,7 +154,7 @@ class SimNetwork:
         return transport, protocol
 
     def _syn(self, connection: _Connection, opened: asyncio.Future[bool]) -> None:
-        """A connection request has arrived."""
+        """Answer a connection request that has arrived."""
         client, server_side = connection.sides
         server = self._servers.get((server_side.host, server_side.port))
 
@@ -192,7 +192,7 @@ class SimNetwork:
             self.loop.call_soon(due, context=self._context)
 
     def forget(self, connection: _Connection) -> None:
-        """Both sides are closed. The objects are kept until the end of the run."""
+        """Forget a connection whose sides are both closed. The objects are kept until the end of the run."""
         if connection in self._connections:
             self._connections.remove(connection)
         self.loop.keep(connection)
@@ -218,7 +218,7 @@ class SimServer:
         return [self]
 
     def getsockname(self) -> tuple[str, int]:
-        """The address."""
+        """Return the address."""
         return self.host, self.port
 
     def close(self) -> None:
@@ -226,7 +226,7 @@ class SimServer:
         self.network.close_server(self)
 
     async def wait_closed(self) -> None:
-        """Nothing to wait for."""
+        """Return at once: there is nothing to wait for."""
 
 
 class _Connection:
@@ -315,14 +315,14 @@ class SimTransport(asyncio.Transport):
             self._loop.call_soon(self._lost, None, context=self.context)
 
     def kernel_closes(self) -> None:
-        """The process is gone; the protocol hears nothing."""
+        """Close the side of a process that is gone; the protocol hears nothing."""
         if not self._is_closed:
             self._is_closing = self._is_closed = True
             self._transmit(_RESET, is_signal=True)
             self._network.forget(self._connection)
 
     def broken(self, error: Exception) -> None:
-        """The network has reset the connection."""
+        """Close because the network has reset the connection."""
         if not self._is_closed and self._protocol is not None:
             self._is_closing = True
             self._loop.call_soon(self._lost, error, context=self.context)
@@ -339,7 +339,7 @@ class SimTransport(asyncio.Transport):
             self._protocol.connection_lost(error)
 
     def is_closing(self) -> bool:
-        """Whether the transport is closed or about to be."""
+        """Return whether the transport is closed or about to be."""
         return self._is_closing
 
     # ---- Writing
@@ -400,7 +400,7 @@ class SimTransport(asyncio.Transport):
             self._loop.call_soon(self._deliver, context=self.context)
 
     def is_reading(self) -> bool:
-        """Whether data is delivered."""
+        """Return whether data is delivered."""
         return not self._is_reading_paused and not self._is_closing
 
     def _arrive(self, data: bytes, is_signal: bool) -> None:

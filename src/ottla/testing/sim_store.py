@@ -127,7 +127,7 @@ class StoreLink:
             self.session.reveal(hidden)
 
     def process_ended(self) -> None:
-        """The broker is gone: its session expires after the timeout."""
+        """Leave the session of a broker that is gone: it expires after the timeout."""
         if self.session is not None:
             self.loop.run_in(self.process, self._expire_later(self.session, None))
             self.session = None

@@ -115,7 +115,7 @@ READ_COMMITTED: Final = 1
 
 
 class ApiInfo(NamedTuple):
-    """What the codecs must know of an API. `flexible_since` is NEVER if no version is flexible."""
+    """The versions of an API, for the codecs. `flexible_since` is NEVER if no version is flexible."""
 
     name: str
     flexible_since: int

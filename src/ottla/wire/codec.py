@@ -45,12 +45,12 @@ def decode_request(key: ApiKey, version: int, body: bytes | bytearray | memoryvi
 
 
 def decoded_bytes_max(size: int) -> int:
-    """The memory that a request of `size` bytes and its answer may take besides these bytes."""
+    """Return the memory that a request of `size` bytes and its answer may take besides these bytes."""
     return size + min(size, ELEMENTS_MAX) * _BYTES_PER_ELEMENT
 
 
 def decode_request_slices(key: ApiKey, version: int, body: bytes, offset: int = 0, *, slices: WorkSlice) -> Slices[Any]:
-    """The same in slices of work, with at most `plan.ELEMENTS_MAX` elements."""
+    """Decode a request in slices of work, with at most `plan.ELEMENTS_MAX` elements."""
     plan = _plan(int(key), version, "Request")
     try:
         if plan.read_slices is None:
@@ -62,7 +62,7 @@ def decode_request_slices(key: ApiKey, version: int, body: bytes, offset: int = 
 
 
 def decode_response(key: ApiKey, version: int, body: bytes | bytearray | memoryview, offset: int = 0) -> Any:
-    """The response that `body` holds from `offset` to its end; MalformedRequest if it holds anything else."""
+    """Decode the response that `body` holds from `offset` to its end; MalformedRequest if it holds anything else."""
     value, rest = _decode(_plan(int(key), version, "Response"), body, offset, key, version)
     if rest:
         raise MalformedRequest(f"API {key} version {version}: {rest} bytes after the message")
@@ -70,17 +70,17 @@ def decode_response(key: ApiKey, version: int, body: bytes | bytearray | memoryv
 
 
 def encode_request(key: ApiKey, version: int, request: Any) -> bytes:
-    """The body of a request; fields that the version lacks are left out."""
+    """Encode the body of a request; fields that the version lacks are left out."""
     return _encode(_plan(int(key), version, "Request"), request)
 
 
 def encode_response(key: ApiKey, version: int, response: Any) -> bytes:
-    """The body of a response; fields that the version lacks are left out."""
+    """Encode the body of a response; fields that the version lacks are left out."""
     return _encode(_plan(int(key), version, "Response"), response)
 
 
 def encode_response_slices(key: ApiKey, version: int, response: Any, *, slices: WorkSlice) -> Slices[bytearray]:
-    """The same in slices of work. Raises AnswerTooLarge."""
+    """Encode the body of a response in slices of work. Raises AnswerTooLarge."""
     plan = _plan(int(key), version, "Response")
     out = bytearray()
     if plan.write_slices is None:
@@ -91,7 +91,7 @@ def encode_response_slices(key: ApiKey, version: int, response: Any, *, slices: 
 
 
 def shape_class(key: ApiKey, kind: str) -> Any:
-    """The generated class of an API's "Request" or "Response"."""
+    """Return the generated class of an API's "Request" or "Response"."""
     name = API_INFO[key].name
     module = importlib.import_module(f"ottla.wire.messages.{name}")
     return getattr(module, "".join(part.capitalize() for part in name.split("_")) + kind)

@@ -26,7 +26,7 @@ class FrameRefused(Exception):
 
 
 def frame_length(buffer: bytes | bytearray | memoryview, at: int, end: int, frame_bytes_max: int) -> int:
-    """How many bytes the frame at `at` has after its length; -1 if the length is not all there (`end` is exclusive).
+    """Return the bytes of the frame at `at` after its length; -1 if the length is incomplete (`end` is exclusive).
 
     Raises FrameRefused.
 
@@ -42,7 +42,7 @@ def frame_length(buffer: bytes | bytearray | memoryview, at: int, end: int, fram
 
 
 def length_prefix(size: int) -> bytes:
-    """The four bytes before a frame of `size` bytes.
+    """Return the four bytes before a frame of `size` bytes.
 
     >>> length_prefix(4).hex(" ")
     '00 00 00 04'

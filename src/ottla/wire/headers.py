@@ -59,18 +59,18 @@ def parse_request_header(frame: memoryview | bytes) -> RequestHeader:
 
 
 def is_flexible(key: int, version: int) -> bool:
-    """Whether messages of this API and version have tagged fields."""
+    """Return whether messages of this API and version have tagged fields."""
     return 0 <= key < _KEYS and version >= _FLEXIBLE_SINCE[key]
 
 
 def response_header(key: int, version: int, correlation_id: int) -> bytes:
-    """The header of an answer."""
+    """Encode the header of an answer."""
     fixed = _CORRELATION_ID.pack(correlation_id)
     return fixed + b"\x00" if key != ApiKey.API_VERSIONS and is_flexible(key, version) else fixed
 
 
 def parse_response_header(frame: memoryview | bytes, key: int, version: int) -> tuple[int, int]:
-    """The correlation id of an answer, and where its body begins. MalformedRequest if it has no header."""
+    """Return the correlation id of an answer, and where its body begins. MalformedRequest if it has no header."""
     try:
         (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
         if key == ApiKey.API_VERSIONS or not is_flexible(key, version):
@@ -81,7 +81,7 @@ def parse_response_header(frame: memoryview | bytes, key: int, version: int) -> 
 
 
 def encode_request_header(key: int, version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """The header of a request."""
+    """Encode the header of a request."""
     encoded = b"" if client_id is None else client_id.encode()
     fixed = _FIXED.pack(key, version, correlation_id, -1 if client_id is None else len(encoded))
     return fixed + encoded + (b"\x00" if is_flexible(key, version) else b"")

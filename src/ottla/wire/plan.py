@@ -161,7 +161,7 @@ def _steps(fields: list[Field], version: int, flexible: bool) -> Iterator[_Step]
 
 
 def _run_step(fields: list[Field]) -> _Step:
-    """Neighbouring fields of fixed size: one `struct` call for all."""
+    """Build the step for neighbouring fields of fixed size: one `struct` call for all."""
     names = tuple(field.name for field in fields)
     layout = struct.Struct(">" + "".join(FIXED[str(field.type)] for field in fields))
     unpack_from, pack, size = layout.unpack_from, layout.pack, layout.size
@@ -257,7 +257,7 @@ def _array_plan(inner: Plan, *, nullable: bool, flexible: bool) -> Plan:
     item_bytes_min = max(item_bytes_min, 1)
 
     def read_count(data: bytes, at: int) -> tuple[int, int]:
-        """How many items follow, -1 for null."""
+        """Read the number of items, -1 for null; return it with the position after it."""
         count, at = read_length(data, at, flexible)
         if count == -1 and nullable:
             return -1, at
@@ -340,7 +340,7 @@ def _array_write_slices(write_count: Callable[[bytearray, list[Any] | None], lis
 
 
 def _tagged_step(shape: type[Shape], fields: list[Field], version: int) -> _Step:
-    """The section at the end of every flexible struct."""
+    """Build the step for the tagged fields, the section at the end of every flexible struct."""
     known = {field.tag: (field.name, field_plan(field, version=version, flexible=True)) for field in fields}
     if not known:
         return _Step(_skip_tags, _write_no_tags, 1)
@@ -383,7 +383,7 @@ def _tagged_step(shape: type[Shape], fields: list[Field], version: int) -> _Step
 
 
 def _skip_tags(data: bytes, at: int, _values: dict[str, Any]) -> int:
-    """A struct that knows no tags: unknown ones are skipped by their length."""
+    """Skip the tags of a struct that knows none: unknown ones by their length."""
     if data[at] == 0:
         return at + 1
     return skip_tags(data, at)
@@ -394,7 +394,7 @@ def _write_no_tags(out: bytearray, _value: Any) -> None:
 
 
 def skip_tags(data: bytes | memoryview, at: int, tags_max: int = TAGS_MAX) -> int:
-    """Where the bytes after a section of unknown tagged fields begin."""
+    """Return the position after a section of unknown tagged fields."""
     count, at = tag_count(data, at, tags_max)
     for _ in range(count):
         _, at = read_uvarint(data, at)
@@ -406,7 +406,7 @@ def skip_tags(data: bytes | memoryview, at: int, tags_max: int = TAGS_MAX) -> in
 
 
 def tag_count(data: bytes | memoryview, at: int, tags_max: int = TAGS_MAX) -> tuple[int, int]:
-    """How many tagged fields follow."""
+    """Read the number of tagged fields; return it with the position after it."""
     count, at = read_uvarint(data, at)
     if count > tags_max:
         raise MalformedRequest(f"a struct of {count} tagged fields")

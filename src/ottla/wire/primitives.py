@@ -37,7 +37,7 @@ _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
 
 
 def read_uvarint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """An unsigned varint of at most 32 bits (five bytes)."""
+    """Read an unsigned varint of at most 32 bits (five bytes)."""
     byte = data[at]
     if byte < 0x80:
         return byte, at + 1
@@ -57,7 +57,7 @@ def read_uvarint(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def write_uvarint(out: bytearray, value: int) -> None:
-    """An unsigned varint."""
+    """Write an unsigned varint."""
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7
@@ -65,7 +65,7 @@ def write_uvarint(out: bytearray, value: int) -> None:
 
 
 def read_length(data: bytes, at: int, flexible: bool) -> tuple[int, int]:
-    """The length of an array or of bytes; -1 is null."""
+    """Read the length of an array or of bytes; -1 is null."""
     if flexible:
         length, at = read_uvarint(data, at)
         return length - 1, at
@@ -74,7 +74,7 @@ def read_length(data: bytes, at: int, flexible: bool) -> tuple[int, int]:
 
 
 def write_length(out: bytearray, length: int, flexible: bool) -> None:
-    """The length of an array or of bytes; -1 is null."""
+    """Write the length of an array or of bytes; -1 is null."""
     if not flexible:
         out += _INT32.pack(length)
     elif length < 0x7F:  # one byte, as almost always
@@ -84,7 +84,7 @@ def write_length(out: bytearray, length: int, flexible: bool) -> None:
 
 
 def length_bytes(length: int, flexible: bool) -> bytes:
-    """The same by itself, for a length that is not null."""
+    """Encode the length of an array or of bytes by itself; it is not null."""
     if flexible and length < 0x7F:
         return _ONE_BYTE[length + 1]
     out = bytearray()
@@ -113,7 +113,7 @@ def read_tagged_fields(data: bytes, at: int) -> tuple[dict[int, bytes], int]:
 
 
 def string_reader(flexible: bool, nullable: bool) -> Read:
-    """Reads a string; null only where the schema allows it."""
+    """Make a reader of strings; null only where the schema allows it."""
 
     def read(data: bytes, at: int) -> tuple[str | None, int]:
         if flexible:
@@ -133,7 +133,7 @@ def string_reader(flexible: bool, nullable: bool) -> Read:
 
 
 def string_writer(flexible: bool, nullable: bool) -> Write:
-    """Writes a string; a null where the schema has none is a TypeError."""
+    """Make a writer of strings; a null where the schema has none is a TypeError."""
 
     def write(out: bytearray, value: str | None) -> None:
         if value is None:
@@ -154,7 +154,7 @@ def string_writer(flexible: bool, nullable: bool) -> Write:
 
 
 def bytes_reader(flexible: bool, nullable: bool) -> Read:
-    """Reads bytes (also the `records` of cold codecs)."""
+    """Make a reader of bytes (also the `records` of cold codecs)."""
 
     def read(data: bytes, at: int) -> tuple[bytes | None, int]:
         length, at = read_length(data, at, flexible)
@@ -167,7 +167,7 @@ def bytes_reader(flexible: bool, nullable: bool) -> Read:
 
 
 def bytes_writer(flexible: bool, nullable: bool) -> Write:
-    """Writes bytes or a view of bytes."""
+    """Make a writer of bytes or a view of bytes."""
 
     def write(out: bytearray, value: bytes | memoryview | None) -> None:
         if value is None:
@@ -182,7 +182,7 @@ def bytes_writer(flexible: bool, nullable: bool) -> Write:
 
 
 def read_uuid(data: bytes, at: int) -> tuple[UUID, int]:
-    """A 128-bit id; the zero id is the one shared value."""
+    """Read a 128-bit id; the zero id is the one shared value."""
     end = _end_of(data, at, 16)
     raw = data[at:end]
     return (NO_TOPIC_ID if raw == _ZERO else UUID(bytes=raw)), end
@@ -192,12 +192,12 @@ _ZERO: Final = bytes(16)
 
 
 def write_uuid(out: bytearray, value: UUID) -> None:
-    """A 128-bit id."""
+    """Write a 128-bit id."""
     out += value.bytes
 
 
 def fixed_reader(code: str) -> Read:
-    """Reads one value of fixed size."""
+    """Make a reader of one value of fixed size."""
     layout = struct.Struct(">" + code)
     unpack_from, size = layout.unpack_from, layout.size
 
@@ -208,7 +208,7 @@ def fixed_reader(code: str) -> Read:
 
 
 def fixed_writer(code: str) -> Write:
-    """Writes one value of fixed size."""
+    """Make a writer of one value of fixed size."""
     pack = struct.Struct(">" + code).pack
 
     def write(out: bytearray, value: Any) -> None:
@@ -218,7 +218,7 @@ def fixed_writer(code: str) -> Write:
 
 
 def primitive(kind: str, *, flexible: bool, nullable: bool) -> tuple[Read, Write, int]:
-    """The reader and the writer of a primitive type, and the fewest bytes a value of it takes."""
+    """Return the reader and the writer of a primitive type, and the fewest bytes a value of it takes."""
     match kind:
         case "string":
             return string_reader(flexible, nullable), string_writer(flexible, nullable), 1 if flexible else 2

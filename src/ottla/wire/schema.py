@@ -32,7 +32,7 @@ class Field(NamedTuple):
     tag: int | None = None
 
     def in_version(self, version: int) -> bool:
-        """Whether messages of this version carry the field."""
+        """Return whether messages of this version carry the field."""
         return self.since <= version <= self.until
 
 
@@ -40,7 +40,7 @@ Wire: TypeAlias = tuple[Field, ...]
 
 
 class Shape(Protocol):
-    """What every message class is: keyword arguments with defaults, and its place on the wire."""
+    """The interface of message classes: keyword arguments with defaults, and the fields on the wire."""
 
     WIRE: ClassVar[Wire]
 

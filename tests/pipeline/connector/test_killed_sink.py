@@ -1,4 +1,4 @@
-"""kill -9 in the middle: a stream's driver, its Python workers, the broker. Every record is in the sink once."""
+"""kill -9 in the middle of one stream: its driver, its Python workers, the broker. Every record is in the sink once."""
 
 from __future__ import annotations
 

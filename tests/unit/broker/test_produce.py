@@ -113,7 +113,7 @@ def test_after_the_answer_to_acks_1_list_offsets_and_fetches_see_the_record(tmp_
 
 
 class _BusyDisk:
-    """A job that keeps the group commit's thread busy, as a slow fsync does."""
+    """A job that keeps the group commit's thread busy, as a fsync does that takes longer than any of the timeouts."""
 
     def run(self) -> None:
         time.sleep(0.1)

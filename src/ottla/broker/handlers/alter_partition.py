@@ -28,7 +28,7 @@ from ottla.wire.messages.alter_partition import (
 
 
 async def handle(ctx: RequestContext, request: AlterPartitionRequest) -> AlterPartitionResponse:
-    """The new state of each partition, or its error."""
+    """Commit the proposed changes; return the new state of each partition, or its error."""
     proposals = [
         _proposed(topic, partition)
         async for topic in ctx.services.slices.each(request.topics)

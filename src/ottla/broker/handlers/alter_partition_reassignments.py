@@ -30,7 +30,7 @@ from ottla.wire.messages.alter_partition_reassignments import (
 async def handle(
     ctx: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
-    """The outcome of each partition."""
+    """Begin or cancel reassignments; return the outcome of each partition."""
     each = ctx.services.slices.each
     allows = ctx.api_version < 1 or request.allow_replication_factor_change
     if not request.topics:

@@ -20,7 +20,7 @@ from ottla.wire.messages.create_acls import AclCreationResult, CreateAclsRequest
 
 
 async def handle(ctx: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
-    """There is no authorizer."""
+    """Refuse each creation: there is no authorizer."""
     return CreateAclsResponse(
         results=[
             AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)

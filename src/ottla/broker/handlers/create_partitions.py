@@ -26,7 +26,7 @@ from ottla.wire.messages.create_partitions import (
 
 
 async def handle(ctx: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
-    """All that can be in one commit, the rest with its reason."""
+    """Create partitions: all that can be in one commit; refuse the rest, each with its reason."""
     each = ctx.services.slices.each
     twice = await duplicates(ctx.services.slices, [topic.name for topic in request.topics])
     outcomes: dict[str, KafkaError | None] = {name: InvalidRequest("Duplicate topic name.") for name in twice}

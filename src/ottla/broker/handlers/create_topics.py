@@ -40,7 +40,7 @@ CONFIGS_WORK = 100
 
 
 async def handle(ctx: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    """All that can be in one commit, the rest with its reason."""
+    """Create topics: all that can be in one commit; refuse the rest, each with its reason."""
     slices = ctx.services.slices
     twice = await duplicates(slices, [topic.name for topic in request.topics])
     outcomes: dict[str, TopicView | KafkaError] = {}
@@ -85,7 +85,7 @@ class _ShownConfigs:
         self._made: dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]] = {}
 
     def of(self, config: Mapping[str, str]) -> list[CreatableTopicConfigs]:
-        """All settings of a topic."""
+        """Return all settings of a topic."""
         key = tuple(config.items())
         if key not in self._made:
             self._ctx.services.slices.spend(CONFIGS_WORK)

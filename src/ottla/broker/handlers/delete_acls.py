@@ -20,7 +20,7 @@ from ottla.wire.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRe
 
 
 async def handle(ctx: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
-    """There is no authorizer."""
+    """Refuse each filter: there is no authorizer."""
     return DeleteAclsResponse(
         filter_results=[
             DeleteAclsFilterResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)

@@ -21,5 +21,5 @@ from ottla.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsR
 
 
 def handle(ctx: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:  # noqa: ARG001
-    """There is no authorizer."""
+    """Refuse the request: there is no authorizer."""
     return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)

@@ -27,7 +27,7 @@ EXACT, DEFAULT, SPECIFIED = 0, 1, 2
 
 
 def handle(ctx: RequestContext, request: DescribeClientQuotasRequest) -> DescribeClientQuotasResponse:  # noqa: ARG001
-    """No quotas, or what is wrong with the filter."""
+    """Return no quotas, or what is wrong with the filter."""
     try:
         _check(request.components)
     except KafkaError as error:
@@ -37,7 +37,10 @@ def handle(ctx: RequestContext, request: DescribeClientQuotasRequest) -> Describ
 
 
 def _check(components: list[ComponentData]) -> None:
-    """Raises InvalidRequest or UnsupportedVersion. Ends after four components at most: there are three types."""
+    """Raise InvalidRequest or UnsupportedVersion for a wrong filter.
+
+    Ends after four components at most: there are three types.
+    """
     types: set[str] = set()
     for component in components:
         name = component.entity_type

@@ -25,7 +25,7 @@ from ottla.wire.messages.describe_cluster import (
 
 
 def handle(ctx: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
-    """The brokers that are alive."""
+    """Return the brokers that are alive."""
     match request.endpoint_type:
         case 1:
             pass

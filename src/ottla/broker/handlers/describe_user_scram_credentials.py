@@ -28,7 +28,7 @@ NAME_SHOWN_MAX = 100  # of a user's name in a message
 async def handle(
     ctx: RequestContext, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
-    """No user has credentials."""
+    """Answer that no user has credentials."""
     slices = ctx.services.slices
     names = [user.name async for user in slices.each(request.users or ())]
     twice = await duplicates(slices, names)

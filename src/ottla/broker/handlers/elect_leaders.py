@@ -49,7 +49,7 @@ KINDS = (Election.PREFERRED, Election.UNCLEAN)
 
 
 async def handle(ctx: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
-    """The outcome of each partition."""
+    """Elect leaders; return the outcome of each partition."""
     each = ctx.services.slices.each
     asked = request.topic_partitions
     if asked is not None and not asked:

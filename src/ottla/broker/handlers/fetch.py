@@ -5,7 +5,7 @@ What it does
   high watermark or (read_committed) the last stable offset. Waits for `min_bytes` up to `max_wait_ms`; each move of a
   high watermark has its partition read again. At least one whole batch is sent even above the size limits (KIP-74).
 
-  Followers fetch up to the log end, in sessions of their own (broker/replica_fetch.py). A consumer may read from a
+  Followers fetch up to the log end, in sessions of their own (broker/replica_sessions.py). A consumer may read from a
   follower, up to the high watermark that it knows; with `replica.selector.class` the leader directs a consumer to an
   in-sync replica in its rack (KIP-392).
 
@@ -114,7 +114,7 @@ def handle(
 async def handle_long(
     ctx: RequestContext, frame: bytes, at: int, response: PendingResponse
 ) -> Coroutine[Any, Any, None] | None:
-    """The same for a request of many partitions: it is decoded, handled and answered in slices of work.
+    """Decode, handle and answer a request of many partitions in slices of work.
 
     Returns what is left to do if the request has to wait.
     """
@@ -387,7 +387,7 @@ class DelayedFetch(DelayedOperation):
         self.complete()
 
     def stop(self) -> None:
-        """The broker stops: there is nothing to wait for."""
+        """Complete now because the broker stops: there is nothing to wait for."""
         self.expire()
 
     def _stop_watching(self) -> None:

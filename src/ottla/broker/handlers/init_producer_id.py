@@ -27,7 +27,7 @@ PRODUCER_FENCED_SINCE = 4
 
 
 async def handle(ctx: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
-    """An id and its epoch, or why there is none."""
+    """Initialize a producer: return an id and its epoch, or why there is none."""
     try:
         return await _init(ctx, request)
     except KafkaError as error:

@@ -32,7 +32,7 @@ PROTOCOLS_MAX = 1000
 
 
 async def handle(ctx: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
-    """Waits for the whole group."""
+    """Join a group; the answer waits for the whole group."""
     if len(request.protocols) > PROTOCOLS_MAX:
         return JoinGroupResponse(
             error_code=ErrorCode.INVALID_REQUEST, protocol_name=None if ctx.api_version >= NULL_PROTOCOL_SINCE else ""

@@ -20,7 +20,7 @@ from ottla.wire.messages.list_groups import ListedGroup, ListGroupsRequest, List
 
 
 async def handle(ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-    """All that pass the filters. An empty filter lets everything through."""
+    """Return all groups that pass the filters. An empty filter lets everything through."""
     each = ctx.services.slices.each
     states = {state.lower() async for state in each(request.states_filter)}
     types = {kind.lower() async for kind in each(request.types_filter)}

@@ -26,7 +26,7 @@ from ottla.wire.messages.list_partition_reassignments import (
 
 
 async def handle(ctx: RequestContext, request: ListPartitionReassignmentsRequest) -> ListPartitionReassignmentsResponse:
-    """The reassignments that are running."""
+    """Return the reassignments that are running."""
     each = ctx.services.slices.each
     asked = None
     if request.topics is not None:

@@ -61,7 +61,7 @@ WORK = 3
 
 
 async def handle(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
-    """The snapshot of the cluster, in the terms of this client's listener."""
+    """Return the snapshot of the cluster, in the terms of this client's listener."""
     asked = request.topics
     each = ctx.services.slices.each
     if asked is not None and ctx.api_version < FIRST_BY_ID and await _any_by_id(ctx, asked):
@@ -138,7 +138,7 @@ async def _create_missing(
 
 
 def _wanted(ctx: RequestContext, name: str) -> CreateTopic:
-    """An internal topic is made as its coordinator would make it."""
+    """Return the topic to create; an internal topic is made as its coordinator would make it."""
     return internal_topic(ctx.services, name) if name == OFFSETS_TOPIC else CreateTopic(name)
 
 

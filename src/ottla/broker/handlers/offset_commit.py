@@ -38,7 +38,7 @@ GROUP_NOT_FOUND_SINCE, TOPIC_IDS_SINCE = 9, 10
 
 
 async def handle(ctx: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
-    """All that can be committed goes into one write."""
+    """Commit offsets; all that can be committed goes into one write."""
     slices = ctx.services.slices
     now_ms = ctx.services.clock.wall_ms()
     expires_ms = now_ms + request.retention_time_ms if request.retention_time_ms >= 0 else NEVER_MS

@@ -25,7 +25,7 @@ from ottla.wire.messages.offset_delete import (
 
 
 async def handle(ctx: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-    """All that may go goes in one write."""
+    """Delete offsets; all that may be deleted goes into one write."""
     if not request.group_id:
         return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     view = ctx.services.cluster.current

@@ -100,7 +100,7 @@ async def _group(
 
 
 def _is_current(ctx: RequestContext, name: str, committed: CommittedOffset) -> bool:
-    """Whether an offset was not committed into an older topic of the same name."""
+    """Return whether an offset was not committed into an older topic of the same name."""
     topic = ctx.services.cluster.current.topics.get(name)
     return topic is None or committed.topic_id in {NO_TOPIC_ID, topic.topic_id}
 
@@ -113,7 +113,7 @@ def _name(ctx: RequestContext, asked: OffsetFetchRequestTopics) -> str | None:
 
 
 async def _all(ctx: RequestContext, offsets: GroupOffsets) -> list[_Wanted]:
-    """Everything the group committed; where the answer has only ids, a topic without one is left out."""
+    """Return everything the group committed; where the answer has only ids, a topic without one is left out."""
     topics: dict[str, list[int]] = {}
     async for where, committed in ctx.services.slices.each(list(offsets.items())):
         if _is_current(ctx, where.topic, committed):

@@ -193,7 +193,7 @@ class _VerificationOfRequest:
 
 
 async def handle_long(ctx: RequestContext, frame: bytearray, at: int, response: PendingResponse) -> None:
-    """The same for a request of many partitions: it is decoded, handled and answered in slices of work."""
+    """Decode, handle and answer a request of many partitions in slices of work."""
     services, version = ctx.services, ctx.api_version
     slices = services.slices
     request = await slices.run(decode_produce_slices(memoryview(frame), version, at, Slicing(slices)))
@@ -295,7 +295,7 @@ class DelayedProduce(DelayedOperation):
         _refuse(part, error)
 
     def batch_validated(self, partition: Partition, part: object, batch: ValidatedBatch) -> None:
-        """The record validation queue is done with a batch: append it."""
+        """Append or refuse a batch that the record validation queue has validated."""
         assert isinstance(part, ProducePartition)
         self._unvalidated -= 1
         if batch.refusal is not None:  # not raised: this frame holds the batch, and the batch the refusal
@@ -310,7 +310,7 @@ class DelayedProduce(DelayedOperation):
             self.complete_or_wait()
 
     def complete_or_wait(self) -> None:
-        """All batches are appended, refused or being validated: respond, or wait for what is left."""
+        """Respond, or wait for what is left, now that all batches are appended, refused or being validated."""
         response = self.response
         if response is None:
             return
@@ -325,7 +325,7 @@ class DelayedProduce(DelayedOperation):
             self.complete()
 
     def offset_reached(self, part: object, error: BaseException | None) -> None:
-        """A partition's batch is replicated, or never will be."""
+        """Note that a partition's batch is replicated, or never will be."""
         assert isinstance(part, ProducePartition)
         self._unreplicated -= 1
         part.is_awaited = False
@@ -384,7 +384,7 @@ class DelayedProduce(DelayedOperation):
         now_ms: int,
         validated: LogConfig | None,
     ) -> None:
-        """Raises the KafkaError to respond with."""
+        """Append a batch. Raises the KafkaError to respond with."""
         acks = self._request.acks
         guard = None
         if self._verification is not None:
@@ -444,7 +444,7 @@ class LongProduce(DelayedProduce):
         self._unvalidated = 1  # it is not complete before `finish`, whatever is replicated meanwhile
 
     def expire(self) -> None:
-        """The deadline has passed: `finish` does the rest."""
+        """Complete because the deadline has passed: `finish` does the rest."""
         self._is_expired = True
         self.complete()
 
@@ -522,7 +522,7 @@ def _without_repeats_in_slices(topics: list[ProduceTopic], slicing: Slicing) -> 
 
 
 def _refusal_of(request: ProduceRequest) -> KafkaError | None:
-    """The error of the request as a whole, which each of its partitions gets; None if there is none."""
+    """Return the error of the request as a whole, which each of its partitions gets; None if there is none."""
     if request.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
         return InvalidRequiredAcks()
     return None
@@ -538,7 +538,7 @@ def _note_refused(services: Services, partition: Partition, records: memoryview)
 
 
 def _refuse(part: ProducePartition, error: BaseException) -> None:
-    """The batch is not in the log."""
+    """Set the error of a partition whose batch is not in the log."""
     failure = part.failure = PartitionProduceResponse(
         index=part.index,
         error_code=error_code_for(error),
@@ -554,7 +554,7 @@ def _refuse(part: ProducePartition, error: BaseException) -> None:
 
 
 def _fail_after_append(part: ProducePartition, error: BaseException) -> None:
-    """The batch is in the log, but not known to be replicated."""
+    """Set the error of a partition whose batch is in the log, but not known to be replicated."""
     part.failure = PartitionProduceResponse(
         index=part.index,
         error_code=error_code_for(error),

@@ -24,7 +24,7 @@ PROTOCOL_REQUIRED_SINCE = 5
 
 
 async def handle(ctx: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
-    """Waits for the leader."""
+    """Return the member's assignment; waits for the leader."""
     says_protocol = request.protocol_type is not None and request.protocol_name is not None
     if ctx.api_version >= PROTOCOL_REQUIRED_SINCE and not says_protocol:
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)

@@ -43,7 +43,7 @@ LOADING_SINCE, ABORTABLE_SINCE, ADDS_PARTITION_SINCE = 2, 4, 5
 
 
 async def handle(ctx: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
-    """All that can be committed goes into one write."""
+    """Commit offsets; all that can be committed goes into one write."""
     now_ms = ctx.services.clock.wall_ms()
     each_of = ctx.services.slices.each
     topics = ctx.services.cluster.current.topics

@@ -7,9 +7,7 @@ A heartbeat does three things:
     3. It moves the member towards its part of the target: what it must release first, then what it gets. A partition
        is given to a member only when no other member has it, so no partition ever has two owners.
 
-Changes are visible in memory at once and written in the order in which they happened, one batch at a time; a request is
-answered when everything before its answer is durable. If a write fails, its requests fail, and its records are written
-with the next event: memory is never older than the log.
+When changes are written and requests answered: `modern/machine.py`.
 
 Members of the classic protocol may be in the group (KIP-848's online migration): they join, sync and send heartbeats as
 in a classic group, with the member's epoch as generation. When the last member of the new protocol leaves, the group

@@ -10,9 +10,7 @@ A heartbeat does three things:
 Only partitions with a share state are given to members; `uninitialized` lists the others, for which the coordinator
 creates one and reports it with `Initialized`.
 
-Changes are visible in memory at once and written in the order in which they happened, one batch at a time; a request is
-answered when everything before its answer is durable. If a write fails, its requests fail, and its records are written
-with the next event.
+When changes are written and requests answered: `modern/machine.py`.
 """
 
 from __future__ import annotations

@@ -45,13 +45,13 @@ class Offsets(Protocol):
     """One side of the account: the log as its readers see it, a table or a quarantine."""
 
     def marks(self, partition: int, first_offset: int, end_offset: int) -> Iterable[OffsetColumns]:
-        """Everything with an offset in the range, in any order, in pieces of any size."""
+        """Return everything with an offset in the range, in any order, in pieces of any size."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionExtent:
-    """What is to be compared of one partition."""
+    """The offsets of one partition between which the log and the table are compared."""
 
     partition: int
     log_start: int
@@ -68,7 +68,7 @@ class PartitionExtent:
 
 @dataclass(frozen=True, slots=True)
 class OffsetReaders:
-    """Where the figures come from; each column has a source of its own."""
+    """Reads the offsets that the audit compares; each column has a source of its own."""
 
     log: Offsets
     table: Offsets
@@ -125,7 +125,7 @@ def add_produced(
 def _count_outside(
     sides: OffsetReaders, audit: PartitionAudit, faults: _Faults, first: int, end: int, *, bucket_ms: int
 ) -> None:
-    """Rows with offsets that neither the log nor the table's own position knows of."""
+    """Count rows with offsets that neither the log nor the table's own position knows of."""
     if first >= end:
         return
     found: list[Longs] = []
@@ -244,7 +244,7 @@ class _Window:
                 faults.note(kind, self._first + first, self._first + stop, count, bucket_ms)
 
     def _by_bucket(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """A run cut where its bucket changes."""
+        """Yield the parts of a run, cut where its bucket changes."""
         buckets = _buckets(self._times[start:end], self._bucket_ms)
         cuts = [0, *(np.flatnonzero(np.diff(buckets)) + 1).tolist(), end - start]
         for first, stop in itertools.pairwise(cuts):
@@ -264,6 +264,6 @@ def _enter(audit: PartitionAudit, column: str, buckets: Longs, weights: NDArray[
 
 
 def _runs(where: Flags) -> Iterator[tuple[int, int]]:
-    """The stretches of True: first and end."""
+    """Yield the stretches of True: first and end."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], where, [False])).astype(np.int8)))
     yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)

@@ -26,7 +26,7 @@ DISCREPANCIES_SHOWN = 20
 
 
 def as_json(topic_audit: TopicAudit) -> dict[str, Any]:
-    """All of it: every bucket of every partition, the sums and the faults."""
+    """Convert the whole audit: every bucket of every partition, the sums and the faults."""
     until = topic_audit.complete_until_ms
     return {
         "topic": topic_audit.topic,
@@ -58,7 +58,7 @@ def as_json(topic_audit: TopicAudit) -> dict[str, Any]:
 
 
 def partition_rows(topic_audit: TopicAudit) -> list[dict[str, Any]]:
-    """A row for each partition, and the sum."""
+    """Return a row for each partition, and the sum."""
     rows = [
         {"partition": str(partition.partition), **columns(topic_audit, partition.total)}
         for partition in topic_audit.partitions
@@ -67,12 +67,12 @@ def partition_rows(topic_audit: TopicAudit) -> list[dict[str, Any]]:
 
 
 def bucket_rows(topic_audit: TopicAudit) -> list[dict[str, Any]]:
-    """A row for each bucket of time, all partitions together."""
+    """Return a row for each bucket of time, all partitions together."""
     return [{"from": bucket_text(at), **columns(topic_audit, counts)} for at, counts in topic_audit.by_bucket().items()]
 
 
 def columns(topic_audit: TopicAudit, counts: AuditCounts) -> dict[str, int | None]:
-    """The columns people see. Where no producer reports, what was produced is not known, which is not nothing."""
+    """Return the columns people see. Where no producer reports, what was produced is unknown, which is not nothing."""
     found: dict[str, int | None] = {name: getattr(counts, name) for name in COLUMNS}
     if not topic_audit.producers:
         found["produced"] = None
@@ -80,7 +80,7 @@ def columns(topic_audit: TopicAudit, counts: AuditCounts) -> dict[str, int | Non
 
 
 def bucket_text(bucket_ms: int) -> str:
-    """The first moment of a bucket.
+    """Return the first moment of a bucket.
 
     >>> bucket_text(1_431_856_800_000), bucket_text(-1)
     ('2015-05-17T10:00:00Z', 'no time')
@@ -89,7 +89,7 @@ def bucket_text(bucket_ms: int) -> str:
 
 
 def verdict(topic_audit: TopicAudit) -> list[str]:
-    """The end of the sheet, line by line."""
+    """Return the end of the sheet, line by line."""
     if (recreated := topic_audit.recreated) is not None:
         return [
             "THE TOPIC WAS DELETED AND CREATED AGAIN: nothing was compared, for its offsets mean other records",

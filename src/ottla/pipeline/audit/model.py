@@ -112,7 +112,7 @@ class PartitionAudit:
     """The offsets that loads skipped, below the position."""
 
     def line(self, bucket_ms: int) -> AuditCounts:
-        """The line of a bucket, made if it is not there."""
+        """Return the line of a bucket, made if it is not there."""
         return self.lines.setdefault(bucket_ms, AuditCounts())
 
     @property
@@ -178,7 +178,7 @@ class TopicAudit:
         return min(limits) if min(limits) >= 0 else None
 
     def by_bucket(self) -> Mapping[int, AuditCounts]:
-        """The lines of all partitions added up, in order of time."""
+        """Return the lines of all partitions added up, in order of time."""
         found: dict[int, AuditCounts] = {}
         for partition in self.partitions:
             for bucket_ms, counts in partition.lines.items():

@@ -51,7 +51,7 @@ class TableOffsetReader:
         self._parts = [part for file in table.files() for part in self._parts_of(file)] if table.exists() else []
 
     def marks(self, partition: int, first_offset: int, end_offset: int) -> Iterator[OffsetColumns]:
-        """The rows of a stretch, row group by row group."""
+        """Yield the rows of a stretch, row group by row group."""
         for part in self._parts:
             if part.may_hold(self._topic, partition, first_offset, end_offset):
                 found = self._marks(part, partition, first_offset, end_offset)
@@ -98,7 +98,7 @@ class LogOffsetReader:
     """Called with the number of records counted since the last call."""
 
     def marks(self, partition: int, first_offset: int, end_offset: int) -> Iterator[OffsetColumns]:
-        """The records of a stretch."""
+        """Yield the records of a stretch."""
         for batch in self.reader.read(OffsetRange(partition, first_offset, end_offset)):
             if len(batch):
                 self.progress(len(batch))
@@ -106,7 +106,7 @@ class LogOffsetReader:
 
 
 def times_ms(column: pa.Array | pa.ChunkedArray) -> Longs:
-    """Milliseconds since 1970, -1 where there is no time.
+    """Return milliseconds since 1970, -1 where there is no time.
 
     >>> times_ms(pa.array([1_500, None], pa.timestamp("us", tz="UTC"))).tolist()
     [1, -1]

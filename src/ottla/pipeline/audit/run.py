@@ -103,7 +103,7 @@ def write_watermark(table: LakeTable, topic_audit: TopicAudit) -> str | None:
 
 
 def time_text(time_ms: int) -> str:
-    """A time as people and programs read it.
+    """Return a time as people and programs read it.
 
     >>> time_text(1_431_856_800_000)
     '2015-05-17T10:00:00Z'

@@ -46,7 +46,7 @@ class AlreadyWritten:
         self.found += 1
 
     def claim(self, places: Iterable[TopicPartition], *whats: bytes) -> bool:
-        """Whether one of these records is in one of the places; if so it will not be found again."""
+        """Return whether one of these records is in one of the places; if so it will not be found again."""
         for tp in places:
             left = self._left.get(tp)
             for what in whats if left is not None else ():
@@ -70,7 +70,7 @@ def find_already_written(
     timed: bool,
     read: Callable[[ReadOptions, PartitionRange], RangeReader] = RangeReader,
 ) -> AlreadyWritten:
-    """The records that these producer ids wrote into the ranges. `timed`: rows bring their own time, so it counts.
+    """Find the records that these producer ids wrote into the ranges. `timed`: rows bring their own time, so it counts.
 
     Raises DataLoss where part of a range is deleted: what was written there is unknown.
     """

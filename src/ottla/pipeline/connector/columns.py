@@ -34,7 +34,7 @@ COLUMNS = MappingProxyType(
 
 
 def ddl(names: Iterable[str]) -> str:
-    """The columns as Spark's schema text.
+    """Return the columns as Spark's schema text.
 
     >>> ddl(["offset", "value"])
     'offset bigint, value binary'
@@ -43,5 +43,5 @@ def ddl(names: Iterable[str]) -> str:
 
 
 def arrow_schema(names: Iterable[str]) -> pa.Schema:
-    """The columns as Arrow's schema."""
+    """Return the columns as Arrow's schema."""
     return pa.schema([(name, COLUMNS[name].arrow) for name in names])

@@ -77,7 +77,7 @@ class Entry:
 def entry_from(value: bytes) -> Entry:
     """Read a record's value.
 
-    >>> entry_from(Entry(3, writers=(ProducerIdAndEpoch(7, 0),), starts={"t": {0: 5}}).as_json()).starts
+    >>> entry_from(ControlEntry(3, writers=(ProducerIdAndEpoch(7, 0),), starts={"t": {0: 5}}).as_json()).starts
     {'t': {0: 5}}
     """
     document = json.loads(value)

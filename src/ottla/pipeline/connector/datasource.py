@@ -35,7 +35,7 @@ class OttlaDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """The columns, for readers that bring no schema of their own. The options' names are checked here first."""
+        """Return the columns, for readers that bring no schema of their own. First the options' names are checked."""
         columns = self.options.get("columns")
         if columns is None:
             with_headers = str(self.options.get("includeheaders", "false")).lower() == "true"
@@ -57,7 +57,7 @@ class OttlaDataSource(DataSource):
         return StreamReader(options, wanted_columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """For a batch: `mode("append")`."""
+        """Return the writer for a batch: `mode("append")`."""
         if overwrite:
             raise InvalidOption('mode: a log can only be appended to; write .mode("append")')
         return BatchWriter(self._job(schema))
@@ -73,7 +73,7 @@ class OttlaDataSource(DataSource):
 
 
 def wanted_columns(schema: StructType) -> tuple[str, ...]:
-    """The columns to decode: those of the reader's own schema, which may be fewer. Raises InvalidOption."""
+    """Return the columns to decode: those of the reader's own schema, which may be fewer. Raises InvalidOption."""
     for field in schema.fields:
         if field.name not in COLUMNS:
             raise InvalidOption(f"schema: there is no column {field.name!r}; there are {', '.join(COLUMNS)}")

@@ -28,7 +28,7 @@ Batches = Sequence[tuple[memoryview, BatchHeader]]
 def decode(
     batches: Batches, *, topic: str, partition: int, first_offset: int, end_offset: int, names: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The records of batches as rows with the columns `names`, of offsets from `first_offset` up to `end_offset`.
+    """Yield the records of batches as rows with the columns `names`, of offsets from `first_offset` up to `end_offset`.
 
     Raises CorruptMessage where a batch is not what its header says.
     """
@@ -64,12 +64,12 @@ def _column(name: str, found: RecordColumns, topic: str, partition: int) -> Any:
 
 
 def numbers(kind: pa.DataType, values: array[int], count: int, first: int = 0) -> Any:
-    """An Arrow array over the same memory."""
+    """Return an Arrow array over the same memory."""
     return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(values)], offset=first)
 
 
 def microseconds(times_ms: Any) -> Any:
-    """Times as Spark keeps them; null where milliseconds are more than microseconds can say."""
+    """Convert times to what Spark keeps; null where milliseconds are more than microseconds can say."""
     limits = pc.min_max(times_ms).as_py()
     if limits["min"] is not None and (limits["min"] < -_MS_MAX or limits["max"] > _MS_MAX):
         fits = pc.and_(pc.greater_equal(times_ms, -_MS_MAX), pc.less_equal(times_ms, _MS_MAX))
@@ -78,7 +78,7 @@ def microseconds(times_ms: Any) -> Any:
 
 
 def gather(found: RecordColumns, half: int) -> Any:
-    """The keys (half 0) or values (half 1)."""
+    """Return the keys (half 0) or values (half 1)."""
     slots = numbers(pa.int32(), found.slots, found.count, first=half * (len(found.slots) // 2))
     if not found.edge_count:
         return pa.nulls(found.count, pa.binary())
@@ -90,7 +90,7 @@ def gather(found: RecordColumns, half: int) -> Any:
 
 
 def _pieces(data: bytes, edges: array[int], count: int) -> Any:
-    """All that lies between neighbouring edges, wanted or not, as one array over the memory as it is."""
+    """Return all that lies between neighbouring edges, wanted or not, as one array over the memory as it is."""
     return pa.Array.from_buffers(pa.binary(), count - 1, [None, pa.py_buffer(edges), pa.py_buffer(data)])
 
 

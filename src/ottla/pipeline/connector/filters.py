@@ -34,7 +34,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class PushedFilters:
-    """What the filters of a query leave to read. A value that travels to the tasks."""
+    """The offsets and times that the filters of a query leave to read. Serialized to the tasks."""
 
     of_partitions: tuple[Any, ...] = ()
     """Filters on topic and partition, as Spark passed them."""

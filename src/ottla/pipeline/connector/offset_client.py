@@ -41,7 +41,7 @@ class NoSuchTopic(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """What a subscription means at this moment."""
+    """The partitions that a subscription selects at this moment."""
 
     partitions: frozenset[TopicPartition]
     ids: Mapping[str, str]
@@ -68,16 +68,19 @@ class OffsetClient:
         return self._call(lambda cluster: _topics(cluster, subscription, missing_ok=missing_ok))
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetBounds]:
-        """The start and end offset of each partition now; the end is the last stable offset with read_committed."""
+        """Return the start and end offset of each partition now.
+
+        The end is the last stable offset with read_committed.
+        """
         wanted, committed = list(partitions), self._read_options.read_committed
         return self._call(lambda cluster: offset_bounds(cluster, wanted, read_committed=committed))
 
     def resolve(self, spec: OffsetSpec, bounds: Mapping[TopicPartition, OffsetBounds]) -> dict[TopicPartition, int]:
-        """The offset that an expression (`client/offset_spec.py`) means in each partition."""
+        """Return the offset that an expression (`client/offset_spec.py`) means in each partition."""
         return self._call(lambda cluster: resolve(cluster, spec, bounds))
 
     def offsets(self, spec: OffsetOption, bounds: Mapping[TopicPartition, OffsetBounds]) -> dict[TopicPartition, int]:
-        """What a place given by options means in each of the partitions. Raises ValueError naming the option."""
+        """Resolve an offset option for each of the partitions. Raises ValueError naming the option."""
         match spec:
             case Earliest():
                 return {tp: span.start_offset for tp, span in bounds.items()}
@@ -174,5 +177,5 @@ def _id(info: TopicInfo) -> str:
 
 
 def _meant(offset: int, span: OffsetBounds) -> int:
-    """-2 and -1 are the log's ends; other numbers are taken at their word."""
+    """Return the offset that a number means: -2 and -1 are the log's ends, other numbers are offsets."""
     return {EARLIEST_OFFSET: span.start_offset, LATEST_OFFSET: span.end_offset}.get(offset, offset)

@@ -39,7 +39,7 @@ class OffsetCounts:
         self.lost += other.lost
 
     def gaps(self) -> str:
-        """What is no record, in words; empty if all are.
+        """Describe the offsets that have no record, in words; empty if all have one.
 
         >>> OffsetCounts(records=5, control=1, compacted=2).gaps()
         '1 control, 2 compacted'

@@ -48,7 +48,7 @@ OffsetOption = Earliest | Latest | AtOffsets | AtTime
 
 
 def starting_offsets(given: OptionLookup, *, streaming: bool) -> OffsetOption:
-    """startingTimestamp, startingOffsetsByTimestamp, startingOffsets. Raises ValueError naming the option."""
+    """Read startingTimestamp, startingOffsetsByTimestamp or startingOffsets. Raises ValueError naming the option."""
     strategy = (given.text("startingOffsetsByTimestampStrategy") or "error").lower()
     if strategy not in {"error", "latest"}:
         raise ValueError(f"startingOffsetsByTimestampStrategy: {strategy!r} is neither error nor latest")
@@ -62,7 +62,7 @@ def starting_offsets(given: OptionLookup, *, streaming: bool) -> OffsetOption:
 
 
 def ending_offsets(given: OptionLookup, *, streaming: bool) -> OffsetOption:
-    """endingTimestamp, endingOffsetsByTimestamp, endingOffsets. Raises ValueError naming the option."""
+    """Read endingTimestamp, endingOffsetsByTimestamp or endingOffsets. Raises ValueError naming the option."""
     names = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
     if streaming:
         for name in names:

@@ -177,7 +177,7 @@ class OptionMap:
         return self._options.get(name.lower())
 
     def flag(self, name: str, *, otherwise: bool) -> bool:
-        """Whether it is true; Spark writes true and false."""
+        """Return whether an option is true; Spark writes true and false."""
         text = self.text(name)
         if text is None:
             return otherwise
@@ -195,7 +195,7 @@ class OptionMap:
         return int(text)
 
     def seconds(self, name: str, *, otherwise: float) -> float:
-        """A length of time as Spark writes them: 30s, 15m, 100ms; a bare number is milliseconds."""
+        """Return a length of time as Spark writes them: 30s, 15m, 100ms; a bare number is milliseconds."""
         text = self.text(name)
         if text is None:
             return otherwise
@@ -304,7 +304,7 @@ def _columns(given: OptionMap) -> tuple[str, ...]:
 
 
 def _blaming(read: Callable[[OptionMap], T], given: OptionMap) -> T:
-    """The readers of single options raise ValueError; here it becomes ours."""
+    """Call a reader of options; raise InvalidOption where it raises ValueError for a single option."""
     try:
         return read(given)
     except InvalidOption:

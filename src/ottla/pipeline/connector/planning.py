@@ -17,7 +17,7 @@ Offsets = Mapping[TopicPartition, int]
 
 
 def ranges(start: Offsets, end: Offsets, ids: Mapping[str, str]) -> list[PartitionRange]:
-    """One range per partition that has anything to read, in order."""
+    """Return one range per partition that has anything to read, in order."""
     return [
         PartitionRange(tp.topic, tp.partition, start[tp], end[tp], ids.get(tp.topic, ""))
         for tp in sorted(end)
@@ -28,7 +28,7 @@ def ranges(start: Offsets, end: Offsets, ids: Mapping[str, str]) -> list[Partiti
 def cut(
     whole: Sequence[PartitionRange], *, min_partitions: int | None, max_records: int | None
 ) -> list[PartitionRange]:
-    """The ranges in pieces: none longer than `max_records` offsets, and at least `min_partitions` of them if possible.
+    """Cut the ranges: no piece longer than `max_records` offsets, and at least `min_partitions` of them if possible.
 
     The longest are cut first, into pieces of equal length as far as whole numbers go.
     """

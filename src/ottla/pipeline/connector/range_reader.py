@@ -61,7 +61,7 @@ class PartitionRange:
 
 
 class _Answer(NamedTuple):
-    """What one fetch brought: the batches to decode, and where the next fetch goes on."""
+    """The result of one fetch: the batches to decode, and the offset of the next fetch."""
 
     batches: Batches
     next_offset: int
@@ -91,7 +91,7 @@ class RangeReader:
                 runner.run(cluster.close())
 
     def decoded(self, batches: Batches, records: int) -> None:
-        """Of these batches so many records were in the range; what else they cover is holes."""
+        """Count the records of these batches that were in the range; what else they cover is holes."""
         covered = sum(self._within(header.base_offset, header.last_offset + 1) for _, header in batches)
         self.account.records += records
         self.account.compacted += covered - records
@@ -211,7 +211,7 @@ class RangeReader:
         return _Answer((), next_offset, next_offset)
 
     def _within(self, first: int, end: int) -> int:
-        """How many offsets of the range lie there."""
+        """Return the number of offsets of the wanted range from `first` up to, not including, `end`."""
         return max(0, min(end, self._wanted.end_offset) - max(first, self._wanted.first_offset))
 
 

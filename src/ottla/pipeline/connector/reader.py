@@ -42,7 +42,7 @@ class RangePartition(InputPartition):
 
 
 def read_range(read_options: ReadOptions, wanted: PartitionRange, names: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """A range as rows; what a task does. Raises what `RangeReader.batches` raises."""
+    """Yield a range as rows, as a task does. Raises what `RangeReader.batches` raises."""
     pa.set_cpu_count(1)  # Spark already runs a task per core
     reader = RangeReader(read_options, wanted)
     for batches in reader.batches():
@@ -71,7 +71,7 @@ class BatchReader(DataSourceReader):
         self._pushed = PushedFilters()
 
     def partitions(self) -> list[InputPartition]:
-        """The ranges, cut as the options say."""
+        """Return the ranges, cut as the options say."""
         options = self._options
         offset_client = OffsetClient(options.read_options)
         try:
@@ -93,7 +93,7 @@ class BatchReader(DataSourceReader):
         return [RangePartition(piece) for piece in pieces]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """One range. Spark asks for None where there is none at all."""
+        """Yield the rows of one range. Spark asks for None where there is none at all."""
         if isinstance(partition, RangePartition):
             yield from read_range(self._options.read_options, partition.wanted, self._names)
 
@@ -108,7 +108,10 @@ class FilteringBatchReader(BatchReader):
 
 
 def _within_log(start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
-    """A range that ends before it begins (two times, or an end that was given) is empty."""
+    """Return the ends, none before its start: a range that ends before it begins is empty.
+
+    Two times or an end that was given may make such a range.
+    """
     return {tp: max(start[tp], offset) for tp, offset in end.items()}
 
 
@@ -137,7 +140,7 @@ class StreamReader(DataSourceStreamReader, spark_api.SupportsTriggerAvailableNow
     # ---- Called on the driver
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Returns where a new query begins: the same position on every call."""
+        """Return where a new query begins: the same position on every call."""
         if self._first is None:
             offset_client = self._client()
             topics = offset_client.topics(self._options.subscription)
@@ -185,7 +188,7 @@ class StreamReader(DataSourceStreamReader, spark_api.SupportsTriggerAvailableNow
         return None if self._latest is None else self._latest.as_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks of one micro-batch; at a restart Spark calls it with the checkpoint's position twice."""
+        """Return the tasks of one micro-batch; at a restart Spark calls it with the checkpoint's position twice."""
         first, last = position_from_json(start), position_from_json(end)
         self._position = last
         if first == last:
@@ -200,7 +203,10 @@ class StreamReader(DataSourceStreamReader, spark_api.SupportsTriggerAvailableNow
         return [RangePartition(piece) for piece in pieces]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """A micro-batch is done. With the option lagGroup a group shows it to lag monitors; nothing depends on that."""
+        """Note that a micro-batch is done.
+
+        With the option lagGroup a group shows it to lag monitors; nothing depends on that.
+        """
         if self._options.lag_group is not None:
             try:
                 self._client().commit(self._options.lag_group, position_from_json(end).offsets)
@@ -221,7 +227,7 @@ class StreamReader(DataSourceStreamReader, spark_api.SupportsTriggerAvailableNow
         yield from read_range(self._options.read_options, partition.wanted, self._names)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A task needs the options and names; a connection does not travel."""
+        """Return what a task needs, the options and names; a connection cannot be pickled."""
         return {**self.__dict__, "_offset_client": None}
 
     # ---- Earlier and current state
@@ -232,7 +238,7 @@ class StreamReader(DataSourceStreamReader, spark_api.SupportsTriggerAvailableNow
         return self._offset_client
 
     def _now(self, position: StreamPosition) -> tuple[Topics, dict[TopicPartition, OffsetBounds]]:
-        """The partitions of this moment, losses reported; partitions that are gone keep their last position."""
+        """Return the partitions of this moment and report losses; partitions that are gone keep their last position."""
         topics = self._topics()
         for loss in losses(position, topics):
             self._report(loss)
@@ -257,14 +263,14 @@ class StreamReader(DataSourceStreamReader, spark_api.SupportsTriggerAvailableNow
     def _from_here(
         self, position: StreamPosition, topics: Topics, bounds: Mapping[TopicPartition, OffsetBounds]
     ) -> dict[TopicPartition, int]:
-        """Where each partition goes on: its position, or the log's start for a partition or topic that is new."""
+        """Return the next offset of each partition: its position, or the log's start for a new partition or topic."""
         return {
             tp: span.start_offset if is_new(tp, position, topics.ids) else position.offsets[tp]
             for tp, span in bounds.items()
         }
 
     def _begin(self, first: StreamPosition, last: StreamPosition) -> dict[TopicPartition, int]:
-        """Where each range of a micro-batch begins; new partitions from their start, which must be offset 0."""
+        """Return where each range of a micro-batch begins; a new partition's at its start, which must be offset 0."""
         new = [tp for tp in last.offsets if is_new(tp, first, last.ids)]
         begin = {tp: first.offsets[tp] for tp in last.offsets if tp not in new}
         for tp, span in (self._client().bounds(new) if new else {}).items():
@@ -274,9 +280,10 @@ class StreamReader(DataSourceStreamReader, spark_api.SupportsTriggerAvailableNow
         return begin
 
     def _is_too_little(self, start: Offsets, end: Offsets) -> bool:
-        """Fewer offsets than wanted, and the longest wait is not over. The first trigger of a run never waits.
+        """Return whether there are fewer offsets than wanted and the longest wait is not over.
 
-        Nor does one with `Trigger.AvailableNow`, for which nothing more is to come.
+        The first trigger of a run never waits, nor does one with `Trigger.AvailableNow`, for which nothing more is to
+        come.
         """
         if self._triggered_at is None or self._available is not None:
             return False
@@ -308,7 +315,7 @@ def beyond_end(start: Offsets, bounds: Mapping[TopicPartition, OffsetBounds]) ->
 
 
 def is_new(tp: TopicPartition, position: StreamPosition, ids: Mapping[str, str]) -> bool:
-    """Whether a partition was not there at that position, or belonged to another topic of the same name."""
+    """Return whether a partition was not there at that position, or belonged to another topic of the same name."""
     return tp not in position.offsets or _is_another(tp.topic, position.ids, ids)
 
 
@@ -329,5 +336,5 @@ def losses(position: StreamPosition, topics: Topics) -> list[Loss]:
 
 
 def _is_another(topic: str, before: Mapping[str, str], now: Mapping[str, str]) -> bool:
-    """Both ids must be known: a checkpoint of Spark's own source has none."""
+    """Return whether the ids differ; both must be known: a checkpoint of Spark's own source has none."""
     return bool(before.get(topic)) and bool(now.get(topic)) and before[topic] != now[topic]

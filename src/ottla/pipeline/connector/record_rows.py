@@ -36,7 +36,7 @@ class InvalidRow(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RowReader:
-    """Which columns there are. A value that travels to the tasks."""
+    """Reads records from the rows of a DataFrame with these columns. Serialized to the tasks."""
 
     columns: tuple[str, ...]
     topic: str | None
@@ -48,7 +48,7 @@ class RowReader:
         return "timestamp" in self.columns
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[Row]:
-        """The rows of a batch. A null time is the time of writing (None). Raises InvalidRow."""
+        """Yield the rows of a batch. A null time is the time of writing (None). Raises InvalidRow."""
         count = batch.num_rows
         topics = [self.topic] * count if self.topic is not None else self._texts(batch, "topic")
         for at, (topic, partition, key, value, time_ms, headers) in enumerate(

@@ -23,7 +23,7 @@ _NAMES_UNTIL = 12  # Produce up to this version names topics, later ones carry t
 
 
 async def init_producer_id(cluster: Cluster) -> ProducerIdAndEpoch:
-    """Requests a new producer id from the brokers. Raises KafkaError or CannotConnect."""
+    """Request a new producer id from the brokers. Raises KafkaError or CannotConnect."""
     from ottla.wire.messages.init_producer_id import InitProducerIdRequest
 
     async def attempt() -> ProducerIdAndEpoch:
@@ -50,17 +50,17 @@ class Sender:
         self._under_way: dict[TopicPartition, asyncio.Task[None]] = {}
 
     async def send(self, tp: TopicPartition, records: Sequence[NewRecord]) -> None:
-        """Starts to write the records. Raises the error of the partition's previous batch."""
+        """Start to write the records. Raises the error of the partition's previous batch."""
         await self._settle(tp)
         self._under_way[tp] = asyncio.ensure_future(self._write(tp, records))
 
     async def finish(self) -> None:
-        """Waits until all batches are acknowledged. Raises the first error."""
+        """Wait until all batches are acknowledged. Raises the first error."""
         for tp in list(self._under_way):
             await self._settle(tp)
 
     async def close(self) -> None:
-        """Cancels the batches in flight."""
+        """Cancel the batches in flight."""
         tasks = list(self._under_way.values())
         self._under_way.clear()
         for task in tasks:
@@ -73,7 +73,7 @@ class Sender:
             await task
 
     async def _write(self, tp: TopicPartition, records: Sequence[NewRecord]) -> None:
-        """Writes one batch; if the broker rejects it as too large, writes it in two halves."""
+        """Write one batch; if the broker rejects it as too large, write it in two halves."""
         base_sequence = self._next_sequence.get(tp, 0)
         batch = bytes(
             build_batch(

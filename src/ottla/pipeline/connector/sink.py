@@ -92,7 +92,7 @@ class BatchWriter(DataSourceArrowWriter):
             asyncio.run(_forget(self.job.options, done))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Some tasks failed for good. What was written stays written: a log takes nothing back."""
+        """Log that some tasks failed for good. What was written stays in the log."""
         log.warning("the write failed; records of %d finished tasks stay", sum(m is not None for m in messages))
 
 
@@ -114,10 +114,10 @@ class StreamWriter(StreamArrowWriter):
         return write_task(self.job, TaskId(query, context.partitionId(), int(epoch)), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: N803
-        """Each task said in the ledger that it is done; nothing is left to do."""
+        """Do nothing: each task wrote in the ledger that it is done."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: N803
-        """What was written stays; the micro-batch will be repeated, and what is there is not written again."""
+        """Keep the written records; the micro-batch is repeated, and skips the rows that are written already."""
 
 
 def new_job(options: SinkOptions, reader: RowReader) -> Job:
@@ -214,7 +214,7 @@ class _TaskWriter:
         return False
 
     def _look(self) -> AlreadyWritten:
-        """What the attempts before have written."""
+        """Find the rows that earlier attempts have written."""
         starts = {TopicPartition(t, p): at for t, ends in self._entry.starts.items() for p, at in ends.items()}
         ends = self._run(list_offsets(self._cluster, dict.fromkeys(starts, LATEST)))
         ranges = {tp: (at, max(at, ends[tp].offset)) for tp, at in starts.items()}
@@ -249,7 +249,10 @@ class _TaskWriter:
         return False
 
     def _strike_off(self, row: Row, number: int | None, count: int) -> bool:
-        """A row without a partition of its own may have gone to any: by chance, or when there were fewer."""
+        """Claim a row that an earlier attempt wrote; return whether there is one.
+
+        A row without a partition of its own may be in any: by chance, or because there were fewer.
+        """
         record = row.record
         bare = fingerprint(record.key, record.value, record.headers)
         whats: tuple[bytes, ...] = (bare,)
@@ -259,7 +262,7 @@ class _TaskWriter:
         return self._already_written.claim((TopicPartition(row.topic, n) for n in numbers), *whats)
 
     def _open(self, topic: str) -> int:
-        """A topic that is written to for the first time: say so in the ledger first."""
+        """Note in the ledger, first, a topic that is written to for the first time; return its number of partitions."""
         info = self._run(self._cluster.topic(topic, fresh=True, allow_auto_topic_creation=True))
         count = self._partitions[topic] = len(info.partitions)
         chance = random.Random()

@@ -26,7 +26,7 @@ class StreamPosition:
     """Empty for a topic whose id is not known."""
 
     def as_json(self) -> dict[str, Any]:
-        """For Spark: keys in order, and nothing that json would write in two ways."""
+        """Convert to what Spark keeps: keys in order, and nothing that json would write in two ways."""
         by_topic: dict[str, dict[str, int]] = {}
         for tp in sorted(self.offsets):
             by_topic.setdefault(tp.topic, {})[str(tp.partition)] = self.offsets[tp]

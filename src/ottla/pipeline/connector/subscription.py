@@ -17,7 +17,7 @@ class OptionLookup(Protocol):
     """Port: looks up options by name."""
 
     def text(self, name: str) -> str | None:
-        """The value of an option, if it is given."""
+        """Return the value of an option, if it is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class Subscription:
     partitions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def picks(self, topic: str, *, internal: bool) -> bool:
-        """Whether a pattern means this topic: all of its name, and never one of the brokers' own."""
+        """Return whether a pattern means this topic: all of its name, and never one of the brokers' own."""
         return self.pattern is not None and not internal and re.fullmatch(self.pattern, topic) is not None
 
     def keeps(self, tp: TopicPartition) -> bool:
-        """Whether a partition of a topic that is meant is meant too."""
+        """Return whether a partition of a topic that is meant is meant too."""
         return not self.partitions or tp.partition in self.partitions.get(tp.topic, ())
 
     @property
@@ -67,7 +67,7 @@ def subscription_from(given: OptionLookup) -> Subscription:
 
 
 def partition_numbers(name: str, text: str, value: str) -> dict[TopicPartition, int]:
-    """`{"topic": {"0": 5}}` as Spark writes offsets and times. Raises ValueError naming the option."""
+    """Parse `{"topic": {"0": 5}}` as Spark writes offsets and times. Raises ValueError naming the option."""
     found: dict[TopicPartition, int] = {}
     for topic, numbers in _json_object(name, text).items():
         if not isinstance(numbers, dict):

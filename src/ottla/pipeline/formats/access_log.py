@@ -63,7 +63,7 @@ class AccessLog:
     """A `Format`. Its `event_time` is the table's, unless the load takes the time from elsewhere."""
 
     def columns(self) -> pa.Schema:
-        """The fields of a combined log."""
+        """Return the fields of a combined log."""
         return FIELDS
 
     def parse(self, records: pa.RecordBatch, known: pa.Schema, fixed: Collection[Path] = ()) -> Parsed:  # noqa: ARG002
@@ -73,7 +73,7 @@ class AccessLog:
 
 
 def parse(lines: pa.Array) -> pa.Table:
-    """The fields of each line, in the order of the lines (binary, may hold nulls), and last the column `reason`.
+    """Return the fields of each line, in the order of the lines (binary, may hold nulls), and last the column `reason`.
 
     A row has either a `reason` (and no fields) or its fields (and a null reason). Times are in UTC.
     """
@@ -101,7 +101,7 @@ def parse(lines: pa.Array) -> pa.Table:
 
 
 def _event_time(found: Any) -> Any:
-    """UTC, or null where the calendar has no such day or the clock no such hour."""
+    """Return the time in UTC, or null where the calendar has no such day or the clock no such hour."""
     text = _text(pc.struct_field(found, "time"))
     local = pc.strptime(text, format=_TIME_FORMAT, unit="s", error_is_null=True)
     real = pc.equal(pc.strftime(local, format=_TIME_FORMAT), text)  # 31/Feb would come back as a day in March
@@ -116,7 +116,7 @@ def _event_time(found: Any) -> Any:
 
 
 def _reasons(lines: pa.Array, is_line: Any, has_time: Any) -> Any:
-    """Why a line was not understood; null where it was."""
+    """Return the reason of each line that could not be parsed; null for the others."""
     blank = pc.match_substring_regex(lines, r"^\s*$")
     return pc.case_when(
         pc.make_struct(
@@ -131,13 +131,13 @@ def _reasons(lines: pa.Array, is_line: Any, has_time: Any) -> Any:
 
 
 def _given(struct: Any, name: str) -> Any:
-    """A field's text; null where the log says "-" or nothing."""
+    """Return a field's text; null where the log says "-" or nothing."""
     text = _text(pc.struct_field(struct, name))
     return pc.if_else(pc.is_in(text, value_set=pa.array(["-", ""])), pa.scalar(None, pa.string()), text)
 
 
 def _text(values: Any) -> Any:
-    """Bytes as text. What is not UTF-8 keeps its readable part."""
+    """Decode bytes as text. What is not UTF-8 keeps its readable part."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:

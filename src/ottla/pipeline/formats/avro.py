@@ -72,7 +72,7 @@ class _Reader:
 
 @dataclass(slots=True)
 class _Memory:
-    """What was asked and prepared before."""
+    """Caches the client of the registry, and a reader for each schema id."""
 
     registry: SchemaRegistry | None = None
     readers: dict[int, _Reader | str] = field(default_factory=dict)
@@ -90,19 +90,19 @@ class Avro:
 
     @staticmethod
     def of_file(path: Path) -> Avro:
-        """Of a schema in an .avsc file. Raises OSError or UnsupportedSchema."""
+        """Make the format of a schema in an .avsc file. Raises OSError or UnsupportedSchema."""
         text = path.read_text(encoding="utf-8")
         reader_of(RegisteredSchema("AVRO", text))
         return Avro(schema_text=text)
 
     def columns(self) -> pa.Schema:
-        """The file's; a registry's turn up with the records."""
+        """Return the columns of the file's schema; those of a registry's schemas are found with the records."""
         if self.schema_text is None:
             return pa.schema([])
         return reader_of(RegisteredSchema("AVRO", self.schema_text)).columns
 
     def parse(self, records: pa.RecordBatch, known: pa.Schema, fixed: Collection[LeafPath] = ()) -> Parsed:
-        """Raises RegistryFailed if the registry cannot be asked: that says nothing about the records."""
+        """Parse records. Raises RegistryFailed if the registry cannot be asked: that says nothing about the records."""
         values = records.column("value").to_pylist()
         reasons: list[str | None] = [None] * len(values)
         rows: dict[int, dict[int, dict[str, Any]]] = defaultdict(dict)
@@ -125,7 +125,10 @@ class Avro:
         known: pa.Schema,
         fixed: Collection[LeafPath],
     ) -> Parsed:
-        """The rows of each schema as columns, then of all of them; a schema that came first decides a column's type."""
+        """Convert the rows of each schema to columns, then all of them.
+
+        A schema that came first decides a column's type.
+        """
         tables, places, conflicts = [], [], []
         schema = known
         for schema_id, found in sorted(rows.items(), key=lambda item: min(item[1])):
@@ -160,7 +163,7 @@ class Avro:
         return Parsed(spread.drop_columns(""), why, has_conflicts=against_others.null_count < len(reasons))
 
     def _schema_of(self, value: bytes | None) -> tuple[int, int, str | None]:
-        """The id of the schema (0 for the file's), where the record begins, and a reason if neither can be said."""
+        """Return the id of the schema (0 for the file's), where the record begins, and a reason if neither is known."""
         if value is None:
             return 0, 0, NO_VALUE
         if self.registry_url is None:
@@ -170,7 +173,7 @@ class Avro:
         return int.from_bytes(value[1:_HEADER_BYTES]), _HEADER_BYTES, None
 
     def _reader(self, schema_id: int) -> _Reader | str:
-        """The schema, or why there is none to read with."""
+        """Return the reader of a schema, or why there is none to read with."""
         memory = self._memory
         if schema_id not in memory.readers:
             memory.readers[schema_id] = self._new_reader(schema_id)
@@ -192,7 +195,7 @@ def _of(table: pa.Table, field_: pa.Field) -> Any:
 
 
 def reader_of(schema: RegisteredSchema) -> _Reader:
-    """A schema made ready. Raises UnsupportedSchema where it makes no table."""
+    """Prepare a schema for reading. Raises UnsupportedSchema where it makes no table."""
     if schema.kind != "AVRO":
         raise UnsupportedSchema(f"the schema is {schema.kind}, not AVRO")
     try:
@@ -209,7 +212,7 @@ def reader_of(schema: RegisteredSchema) -> _Reader:
 
 
 def _plain(avro: Any) -> Any:
-    """The schema with numbers for times: Arrow makes times of whole columns at once."""
+    """Return the schema with numbers for times: Arrow makes times of whole columns at once."""
     match avro:
         case dict() if avro.get("logicalType") is not None and not _is_decimal(avro):
             return _plain({name: value for name, value in avro.items() if name != "logicalType"})
@@ -225,13 +228,13 @@ _INSIDE = frozenset({"fields", "type", "items", "values"})
 
 
 def _is_decimal(avro: dict[str, Any]) -> bool:
-    """One that a column can hold; larger ones stay the bytes they are."""
+    """Return whether a column can hold the decimal; larger ones stay the bytes they are."""
     digits = avro.get("precision", 0)
     return avro.get("logicalType") == "decimal" and isinstance(digits, int) and 0 < digits <= _DECIMAL_DIGITS_MAX
 
 
 def _column_type(avro: Any, path: str, deep: int, above: tuple[str, ...]) -> pa.DataType:
-    """A schema's type as a column's."""
+    """Return a schema's type as a column's."""
     if deep > _DEPTH_MAX:
         raise UnsupportedSchema(f"{path} is too deep")
     match avro:
@@ -288,7 +291,7 @@ def _decode(reader: _Reader, value: bytes, start: int) -> dict[str, Any]:
 
 
 def _columns(rows: dict[int, dict[str, Any]], schema: pa.Schema) -> tuple[pa.Table, dict[int, str]]:
-    """Rows as columns, and those that Arrow cannot hold, by their place."""
+    """Convert rows to columns; return them, and those that Arrow cannot hold, by their place."""
     try:
         return pa.Table.from_pylist(list(rows.values()), schema=schema), {}
     except pa.ArrowException:

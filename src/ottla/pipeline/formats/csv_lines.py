@@ -46,7 +46,7 @@ class CsvLines:
         return _line(self.names, self.delimiter)
 
     def parse(self, records: pa.RecordBatch, known: pa.Schema, fixed: Collection[Path] = ()) -> Parsed:  # noqa: ARG002
-        """The plain lines at once, the others alone."""
+        """Parse the plain lines at once, the others one by one."""
         values, reasons = texts(records.column("value"))
         values = pc.replace_substring_regex(values, r"\r?\n$", "")
         if self.header:
@@ -73,7 +73,7 @@ class CsvLines:
         return pc.fill_null(pc.or_(care, pc.equal(pc.binary_length(values), 0)), fill_value=False)
 
     def _read_plain(self, values: pa.Array) -> tuple[pa.Table, pa.Array]:
-        """Rows, all nulls where the count of fields is wrong, and the reasons."""
+        """Read the rows, all nulls where the count of fields is wrong, and the reasons."""
         schema = self.columns()
         if not len(values):
             return schema.empty_table(), pa.array([], pa.string())
@@ -116,7 +116,7 @@ class CsvLines:
         return rows, pa.array([why for _, why in read], pa.string())
 
     def _read_one(self, text: str) -> tuple[list[str | None], str | None]:
-        """The fields of one record, or nulls and why."""
+        """Return the fields of one record, or nulls and why."""
         nothing: list[str | None] = [None] * len(self.names)
         quoting: Any = csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE
         reader = csv.reader(
@@ -141,7 +141,7 @@ class CsvLines:
 
 
 def names_in(line: str, form: CsvLines) -> tuple[str, ...]:
-    """The names that a header line has; an empty one gets its number, a second one of a name gets it too."""
+    """Return the names that a header line has; an empty one gets its number, a second one of a name gets it too."""
     quoting: Any = csv.QUOTE_MINIMAL if form.quote else csv.QUOTE_NONE
     fields = next(csv.reader([line], delimiter=form.delimiter, quotechar=form.quote or None, quoting=quoting), [""])
     found: list[str] = []

@@ -72,7 +72,7 @@ class JsonObjects:
         return Parsed(place(rows.rename_columns(_numbered(names)), good), reasons, has_conflicts)
 
     def _read_at_once(self, values: pa.Array, known: pa.Schema, expected: dict[str, Any]) -> pa.Table | None:
-        """All records, or None if one of them is wrong, contradicts another or the table, or would lose digits."""
+        """Read all records at once; None if one is wrong, contradicts another or the table, or would lose digits."""
         if _brackets(values) > _BRACKETS_MAX:
             return None
         kinds = self._declared_decimals()
@@ -115,7 +115,10 @@ class JsonObjects:
         return rows
 
     def _undeclared(self, kinds: dict[str, Any]) -> dict[str, Any]:
-        """The kinds of the fields whose type is not declared. Raises _Refused if a declared one is no single value."""
+        """Return the kinds of the fields whose type is not declared.
+
+        Raises _Refused if a declared one is no single value.
+        """
         for name in self.declared:
             if isinstance(kinds.get(name), dict | list):
                 raise _Refused(f"field {name} is {_spoken(kinds[name])}")
@@ -124,7 +127,10 @@ class JsonObjects:
     def _read_in_parts(
         self, values: pa.Array, reasons: Any, known: pa.Schema, expected: dict[str, Any]
     ) -> tuple[pa.Table, Any, bool]:
-        """Rows of the records without a reason, all the reasons, and whether some are for the sake of other records."""
+        """Read the rows of the records without a reason.
+
+        Returns them, all the reasons, and whether some are for the sake of other records.
+        """
         while True:
             look = self._look_closer(values, pc.is_null(reasons), known, expected)
             found = pc.coalesce(reasons, pa.array(look.reasons, pa.string()))
@@ -166,7 +172,7 @@ class JsonObjects:
         return _Part(places, rows, reasons, [])
 
     def _look_closer(self, values: pa.Array, good: pa.Array, known: pa.Schema, expected: dict[str, Any]) -> _Look:
-        """Records that are wrong or contradict an earlier one (or the table) get a reason, the others a part."""
+        """Give a reason to records that are wrong or contradict an earlier one (or the table), a part to the others."""
         kinds = expected
         look = _Look([None] * len(values))
         places = pc.indices_nonzero(good).to_pylist()
@@ -220,7 +226,7 @@ class JsonObjects:
         return self.declared[name] == "string" or self.declared[name].startswith("decimal")
 
     def _declared_kind(self, name: str, value: Any) -> Kind:
-        """The kind of a declared field's value. Raises _Refused where no value of this kind can be of the type."""
+        """Return the kind of a declared field's value. Raises _Refused where none of this kind can be of the type."""
         kind = _kind_of_value(value, 2, exact=False)
         if isinstance(kind, dict | list):
             raise _Refused(f"field {name} is {_spoken(kind)}")
@@ -229,14 +235,14 @@ class JsonObjects:
         return kind
 
     def _signature(self, kinds: dict[str, Any]) -> Signature:
-        """What each declared field is."""
+        """Return the kinds of the declared fields."""
         found = ((name, kinds.get(name)) for name in self.declared)
         return frozenset((name, {_EXACT_LONG: _LONG, _WHOLE: _DOUBLE}.get(kind, kind)) for name, kind in found if kind)
 
 
 @dataclass(slots=True)
 class _Look:
-    """What a closer look found: reasons by record, and the records that can be read together."""
+    """The result of decoding records one by one: errors by record, and groups of records that can be read together."""
 
     reasons: list[str | None]
     parts: dict[Signature, list[int]] = field(default_factory=dict)
@@ -270,7 +276,7 @@ def _spread(reasons: Any, places: list[int], count: int) -> pa.Array:
 
 
 def _one_table(parts: list[_Part]) -> pa.Table:
-    """Parts as one table. Their types differ only where one is wider than the other."""
+    """Join the parts to one table. Their types differ only where one is wider than the other."""
     kinds: dict[str, pa.DataType] = {}
     for part in parts:
         for f in part.rows.schema:
@@ -280,7 +286,7 @@ def _one_table(parts: list[_Part]) -> pa.Table:
 
 
 def _as(part: _Part, name: str, kind: pa.DataType) -> Any:
-    """A column in a type that is wider."""
+    """Return a column in a type that is wider."""
     if name not in part.rows.column_names:
         return pa.nulls(len(part.places), kind)
     return conform(part.rows[name], kind)[0]
@@ -299,7 +305,7 @@ def _doubles_of(values: Any) -> Iterator[Any]:
 
 
 def _numbered(names: Iterable[str]) -> list[str]:
-    """Names that became the same by losing characters get a number."""
+    """Number the names that became the same by losing characters."""
     found: list[str] = []
     for name in names:
         unique, n = name, 1
@@ -311,7 +317,7 @@ def _numbered(names: Iterable[str]) -> list[str]:
 
 
 def _read(values: pa.Array, texts_known: pa.Schema) -> pa.Table | None:
-    """One row per value, or None if that is not what Arrow finds."""
+    """Read one row per value; None if that is not what Arrow finds."""
     if not len(values):
         return pa.table({})
     offsets = pa.array([0, len(values)], pa.int32())
@@ -342,7 +348,7 @@ def _read_text(joined: pa.Buffer, texts_known: pa.Schema) -> pa.Table | None:
 
 
 def _texts_of(schema: pa.Schema) -> pa.Schema:
-    """The part of a schema that is text, for Arrow must not guess it."""
+    """Return the part of a schema that is text, for Arrow must not guess it."""
     return pa.schema([pa.field(f.name, found) for f in schema if (found := _text_part(f.type)) is not None])
 
 
@@ -399,7 +405,7 @@ A _WHOLE like 4.0 is a _DOUBLE, except that a column with an _EXACT_LONG takes i
 
 
 def _in_braces(values: pa.Array) -> Any:
-    """Whether each value begins with `{` and ends with `}`, whatever blanks there are around."""
+    """Return whether each value begins with `{` and ends with `}`, whatever blanks there are around."""
     bare = pc.and_(pc.starts_with(values, "{"), pc.ends_with(values, "}"))
     if pc.all(bare).as_py():  # the usual case, and much quicker
         return bare
@@ -407,7 +413,7 @@ def _in_braces(values: pa.Array) -> Any:
 
 
 def _brackets(values: pa.Array) -> int:
-    """The most opening brackets in one value."""
+    """Return the largest number of opening brackets in one value."""
     if (pc.max(pc.binary_length(values)).as_py() or 0) <= _BRACKETS_MAX:
         return 0
     both = pc.add(pc.count_substring(values, "{"), pc.count_substring(values, "["))
@@ -442,7 +448,7 @@ class _Number(float):
 
 
 def _object_of(text: str) -> dict[str, Any]:
-    """A record's fields. Raises _Refused, or RecursionError."""
+    """Return a record's fields. Raises _Refused, or RecursionError."""
     try:
         value = json.loads(text, object_pairs_hook=_fields, parse_float=_number, parse_constant=_number)
     except ValueError as error:
@@ -471,7 +477,7 @@ def _digits_of(value: int | _Number) -> str:
 
 
 def _kind_of_value(value: Any, depth: int, *, exact: bool = True) -> Kind:
-    """What a value is. Raises RecursionError, and _Refused over a number that no column holds, unless not `exact`."""
+    """Return the kind of a value. Raises RecursionError; if `exact`, _Refused for a number that no column can hold."""
     if depth > DEPTH_MAX:
         raise RecursionError
     match value:
@@ -495,7 +501,7 @@ def _kind_of_value(value: Any, depth: int, *, exact: bool = True) -> Kind:
 
 
 def _in_array(kind: Kind) -> Kind:
-    """Arrow reads the numbers of one array together."""
+    """Return a kind as it is inside an array: Arrow reads the numbers of one array together."""
     if isinstance(kind, dict):
         return {name: _in_array(inner) for name, inner in kind.items()}
     return _DOUBLE if kind == _WHOLE else kind
@@ -513,7 +519,7 @@ def _leaves_of(kind: Kind, path: Path, wanted: str) -> Iterator[Path]:
 
 
 def _with_longs(kind: pa.DataType, path: Path, exact: Collection[Path]) -> pa.DataType:
-    """The type with longs at some leaves."""
+    """Return the type with longs at some leaves."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(f.name, _with_longs(f.type, (*path, f.name), exact)) for f in kind])
     return pa.int64() if pa.types.is_floating(kind) and path in exact else kind

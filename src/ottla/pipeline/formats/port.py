@@ -36,11 +36,11 @@ class Format(Protocol):
     """Reads the values of records."""
 
     def columns(self) -> pa.Schema:
-        """The columns it always gives; the others turn up with the records."""
+        """Return the columns that the format always gives; the others are found with the records."""
         ...
 
     def parse(self, records: pa.RecordBatch, known: pa.Schema, fixed: Collection[Path] = ()) -> Parsed:
-        """The fields of a batch of records (`log.RECORDS`).
+        """Return the fields of a batch of records (`log.RECORDS`).
 
         `known` has the columns of the table so far; the leaves in `fixed` keep their type.
         """
@@ -58,7 +58,7 @@ def reasons_where(mask: Any, why: str) -> Any:
 
 
 def texts(values: pa.Array) -> tuple[pa.Array, Any]:
-    """Bytes as texts, and a reason for those that are none."""
+    """Decode bytes as texts; return them, and a reason for those that are none."""
     missing = reasons_where(pc.is_null(values), NO_VALUE)
     try:
         return values.cast(pa.string()), missing
@@ -78,7 +78,7 @@ def _text(value: bytes | None) -> str | None:
 
 
 def place(rows: pa.Table, where: pa.Array) -> pa.Table:
-    """Rows of the records that `where` is true of, spread over all of them; the others get nulls."""
+    """Spread the rows of the records that `where` is true of over all of them; the others get nulls."""
     if len(rows) == len(where):
         return rows
     counted = pc.cumulative_sum(where.cast(pa.int64()))

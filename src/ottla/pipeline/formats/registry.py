@@ -49,7 +49,7 @@ class SchemaRegistry:
     _known: dict[int, RegisteredSchema | None] = field(default_factory=dict)
 
     def schema(self, schema_id: int) -> RegisteredSchema:
-        """By its id. Raises NoSuchSchemaError or RegistryFailed."""
+        """Return a schema by its id. Raises NoSuchSchemaError or RegistryFailed."""
         if schema_id not in self._known:
             self._known[schema_id] = self._fetch(schema_id)
         found = self._known[schema_id]
@@ -81,14 +81,14 @@ class SchemaRegistry:
             found[key] = response["schema"]
 
     def _schema(self, path: str) -> dict[str, Any] | None:
-        """A schema, or None where the registry says that there is none."""
+        """Return a schema, or None where the registry says that there is none."""
         response = self._get(path)
         if response is not None and not (isinstance(response, dict) and isinstance(response.get("schema"), str)):
             raise RegistryFailed(f"the registry at {self._shown} answers {path} with no schema")
         return response
 
     def _get(self, path: str) -> Any:
-        """The answer, or None where the registry says that there is no such schema."""
+        """Return the answer, or None where the registry says that there is no such schema."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return self._get_once(path)

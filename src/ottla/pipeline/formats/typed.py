@@ -44,7 +44,7 @@ _TRIED_ALONE = 32
 
 
 def column_type(text: str) -> pa.DataType | None:
-    """The type of a name, or None if there is none of that name.
+    """Return the type of a name, or None if there is none of that name.
 
     >>> column_type("decimal(10,2)"), column_type("number")
     (Decimal128Type(decimal128(10, 2)), None)
@@ -61,7 +61,7 @@ def no_value_of(name: str, kind: str) -> str:
 
 
 def typed_fields(rows: pa.Table, kinds: Mapping[str, str]) -> tuple[pa.Table, pa.Array]:
-    """Rows with some fields in their declared types, and the reasons to refuse rows."""
+    """Convert some fields to their declared types; return the rows, and the reasons to refuse rows."""
     reasons = pa.nulls(len(rows), pa.string())
     for at, name in enumerate(rows.column_names):
         if (kind := kinds.get(name)) is None:
@@ -75,7 +75,7 @@ def typed_fields(rows: pa.Table, kinds: Mapping[str, str]) -> tuple[pa.Table, pa
 
 
 def typed(values: Any, name: str) -> tuple[Any, Any]:
-    """Values of a declared type, and a mask of those that are none (null then), or None for none.
+    """Convert values to a declared type; return them and a mask of those that are none (null then), or None for none.
 
     `name` is one that `column_type` knows.
     """
@@ -118,7 +118,7 @@ def _since_1970(values: Any, us_per_unit: int) -> tuple[Any, Any]:
 
 
 def cast_each(values: Any, kind: pa.DataType) -> tuple[Any, Any]:
-    """A cast of the whole column; where that is refused, of halves and their halves, down to the values to blame."""
+    """Cast the whole column; where that is refused, halves and their halves, down to the values that cannot be cast."""
     try:
         if pa.types.is_string(values.type) or pa.types.is_binary(values.type):
             return _trimmed(values, kind).cast(kind), None
@@ -145,14 +145,14 @@ def _one_by_one(values: Any, kind: pa.DataType) -> tuple[Any, Any]:
 
 
 def _trimmed(values: Any, kind: pa.DataType) -> Any:
-    """Strips the spaces around numbers in texts."""
+    """Strip the spaces around numbers in texts."""
     if pa.types.is_string(values.type) and not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
         return pc.utf8_trim_whitespace(values)
     return values
 
 
 def iso_time(texts: Any) -> Any:
-    """ISO 8601 texts as times in UTC; null where a text is none, or names a day or hour that is not."""
+    """Parse ISO 8601 texts as times in UTC; null where a text is none, or names a day or hour that does not exist."""
     try:
         return texts.cast(TIME)  # every text names its offset: the quickest way
     except pa.ArrowInvalid:
@@ -168,7 +168,7 @@ def iso_time(texts: Any) -> Any:
 
 
 def formed_time(texts: Any, form: str) -> Any:
-    """Times of a strptime form, UTC unless it ends in %z; null where a text is none."""
+    """Parse times of a strptime form, UTC unless it ends in %z; null where a text is none."""
     if not form.endswith("%z"):
         return _local_time(texts, form).cast(TIME)
     found = pc.extract_regex(texts, _ZONE)

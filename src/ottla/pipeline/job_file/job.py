@@ -145,7 +145,7 @@ class Job:
 
     @property
     def spark_work(self) -> Path:
-        """Where Spark writes its own files and its log."""
+        """Return the directory in which Spark writes its own files and its log."""
         return self.work or self.lake.root.with_name(self.lake.root.name + "-spark")
 
 

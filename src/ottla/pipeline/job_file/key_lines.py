@@ -21,7 +21,7 @@ _LITERAL_LINES = re.compile(r"'''.*?'''('{0,2})", re.DOTALL)
 
 
 def lines_of(text: str) -> Mapping[Path, int]:
-    r"""The line, from 1, of every key and table.
+    r"""Return the line, from 1, of every key and table.
 
     >>> dict(lines_of("a = 1\n[[b]]\nc.d = [{e = 2}]"))[("b", 0, "c", "d", 0, "e")]
     3
@@ -58,7 +58,7 @@ class _Scanner:
                 self._pair(table)
 
     def _header(self) -> Path:
-        """A table's path, with the number of the newest table where a name means an array of tables."""
+        """Return a table's path, with the number of the newest table where a name means an array of tables."""
         path: Path = ()
         keys = self._key()
         for n, name in enumerate(keys):

@@ -241,7 +241,10 @@ LOAD = Section(
 
 
 def spec_of(values: Values, *, lake: Lake, brokers: Brokers) -> LoadSpec:
-    """A load as the section says it. The values were checked. Raises OSError or UnsupportedSchema over Avro's file."""
+    """Build a load as the section says it. The values were checked.
+
+    Raises OSError or UnsupportedSchema over Avro's file.
+    """
     return LoadSpec(
         lake=lake,
         brokers=brokers,

@@ -31,7 +31,7 @@ class Problem:
     text: str
 
     def shown(self, file: str) -> str:
-        """As compilers write it, so that editors jump there."""
+        """Format the problem as compilers do, so that editors go there."""
         return f"{file}:{self.line}: {self.text}"
 
 
@@ -65,7 +65,7 @@ def read(text: str, sections: Iterable[Section], *, directory: Path, now_ms: int
 def read_values(
     given: Mapping[str, Any], sections: Iterable[Section], lines: Mapping[Where, int], *, directory: Path, now_ms: int
 ) -> ReadResult:
-    """The same of what TOML's reader gives."""
+    """Read values as TOML's reader gives them."""
     reader = _Reader(ReadResult(lines=lines), directory, now_ms)
     wanted = {section.name: section for section in sections}
     for name in given:
@@ -125,7 +125,7 @@ class _Reader:
         return values
 
     def _value(self, key: Key, value: Any, where: Where, name: str) -> Any:
-        """A value of the key's kind, or None and a mistake noted."""
+        """Return a value of the key's kind, or note a mistake and return None."""
         try:
             found = self._convert(key.kind, value)
         except UnsupportedLocation as error:
@@ -176,7 +176,7 @@ class _Reader:
 
 
 def parse_share(value: Any) -> float | None:
-    """A share as a number from 0 to 1, or None if it is none.
+    """Return a share as a number from 0 to 1, or None if it is none.
 
     >>> parse_share("0.5%"), parse_share("110%"), parse_share(0.1)
     (0.005, None, None)

@@ -115,7 +115,7 @@ STREAM = Section(
 
 
 def source_faults(streams: Sequence[Values], loads: Sequence[Values]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """What contradicts between sections: streams of tables that nothing loads, and names taken twice."""
+    """Yield the contradictions between sections: streams of tables that no load writes, and duplicate names."""
     tables: set[str] = set()
     any_table = False
     for load in loads:

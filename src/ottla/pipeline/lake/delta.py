@@ -63,7 +63,7 @@ class DeltaLake:
         return self.path.name
 
     def exists(self) -> bool:
-        """Whether Delta's log has begun."""
+        """Return whether Delta's log has begun."""
         from deltalake import DeltaTable
 
         check_format(self.path, TableFormat.DELTA)
@@ -71,7 +71,7 @@ class DeltaLake:
         return bool(DeltaTable.is_deltatable(str(self.path)))
 
     def create(self, spec: TableSpec) -> None:
-        """An empty table, unless there is one."""
+        """Create an empty table, unless there is one."""
         from deltalake import DeltaTable, Schema
 
         if self.exists():
@@ -91,7 +91,7 @@ class DeltaLake:
         return TableSpec(_schema_of(table), tuple(table.metadata().partition_columns))
 
     def add_columns(self, schema: pa.Schema) -> None:
-        """A commit that changes no file."""
+        """Add columns, in a commit that changes no file."""
         from deltalake import CommitProperties, Schema
         from deltalake.exceptions import CommitFailedError
 
@@ -126,7 +126,7 @@ class DeltaLake:
         return dict(self._open().metadata().configuration)
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
-        """A commit that changes no file."""
+        """Set properties, in a commit that changes no file."""
         from deltalake import CommitProperties
         from deltalake.exceptions import CommitFailedError
 
@@ -162,11 +162,11 @@ class DeltaLake:
         raise CommitConflict(f"others commit to {self.path} all the time")
 
     def version(self) -> str:
-        """The number of the newest commit."""
+        """Return the number of the newest commit."""
         return str(self._open().version())
 
     def committed_ms(self) -> int | None:
-        """From the newest entry of the log."""
+        """Return the time of the newest entry of the log."""
         history = self._open().history(1)
         return int(history[0]["timestamp"]) if history else None
 
@@ -175,11 +175,11 @@ class DeltaLake:
         return _files(self._open(), self.path)
 
     def paths(self) -> list[str]:
-        """What any reader of Delta opens."""
+        """List the paths that any reader of Delta opens."""
         return [str(self.path / file.path) for file in self.files()]
 
     def own_files(self) -> list[Path]:
-        """Data files: the log's own files are removed by `expire`."""
+        """List the data files: the log's own files are removed by `expire`."""
         return staged_files(self.path, LAYOUT, self.spec().partition_by)
 
     def expire(self, before_ms: int) -> int:
@@ -199,12 +199,12 @@ class DeltaLake:
         return len(gone)
 
     def referenced_paths(self) -> set[str]:
-        """Present files and removed ones that were not vacuumed yet."""
+        """List present files and removed ones that were not vacuumed yet."""
         removed = self._open().vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=True)
         return {*self.paths(), *(str(self.path / path) for path in removed)}
 
     def dataframe(self, spark: SparkSession, files: Sequence[str] | None = None) -> DataFrame:
-        """Spark reads the files; the columns the table is partitioned by come from the directories' names."""
+        """Have Spark read the files; the columns the table is partitioned by come from the directories' names."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         arrow = self.spec().schema
@@ -339,7 +339,7 @@ def _transactions(change: Change, after: Mapping[int, OffsetRange]) -> list[Any]
 
 
 def _add_action(file: StagedFile, *, data_change: bool) -> Any:
-    """Delta's words for a new file. Row counts and limits let readers skip files unopened."""
+    """Describe a new file to Delta. Row counts and limits let readers skip files unopened."""
     from deltalake.transaction import AddAction
 
     limits = {
@@ -357,7 +357,7 @@ def _add_action(file: StagedFile, *, data_change: bool) -> Any:
 
 
 def _limit(name: str, value: Any, *, up: bool) -> Any:
-    """Delta's limits of times are whole milliseconds, and must not exclude what they limit."""
+    """Convert a limit to Delta's: of times in whole milliseconds, which must not exclude what they limit."""
     if name not in _TIMES:
         return value
     at_ms = -(-value // 1000) if up else value // 1000

@@ -48,7 +48,7 @@ def staged_files(table: Path, layout: Layout, partition_by: Sequence[str]) -> li
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the files of one table go: a value, for it travels to the tasks."""
+    """Names the place of one table's files: a value, for it travels to the tasks."""
 
     root: Path
     layout: Layout
@@ -187,7 +187,10 @@ class TableWriter:
 
 
 def split(rows: pa.Table, by: Sequence[str]) -> Iterator[tuple[tuple[str, ...], pa.Table]]:
-    """The rows of each combination of the columns in `by`, in order, with the values as directories spell them."""
+    """Yield the rows of each combination of the columns in `by`, in order.
+
+    The values come with them, as directories spell them.
+    """
     if not len(rows):
         return
     limits = [pc.min_max(rows[name]).as_py() for name in by]
@@ -208,7 +211,7 @@ def split(rows: pa.Table, by: Sequence[str]) -> Iterator[tuple[tuple[str, ...], 
 
 
 def spell(value: object) -> str:
-    """A partition column's value as both table formats write it.
+    """Return a partition column's value as both table formats write it.
 
     >>> spell(True), spell(7)
     ('true', '7')
@@ -227,7 +230,7 @@ def _options(schema: pa.Schema) -> dict[str, Any]:
 
 
 def _leaves(path: str, kind: pa.DataType) -> Iterable[str]:
-    """Parquet's paths of the columns worth a dictionary: texts and small numbers, not bytes or fractions."""
+    """Yield Parquet's paths of the columns worth a dictionary: texts and small numbers, not bytes or fractions."""
     if pa.types.is_struct(kind):
         for child in kind:
             yield from _leaves(f"{path}.{child.name}", child.type)

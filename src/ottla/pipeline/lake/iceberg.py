@@ -70,7 +70,7 @@ class IcebergLake:
         return self.path.name
 
     def exists(self) -> bool:
-        """Whether the catalogue knows it."""
+        """Return whether the catalogue knows the table."""
         check_format(self.path, TableFormat.ICEBERG)
         if not (self.path.parent / CATALOG).exists():
             return False
@@ -78,7 +78,7 @@ class IcebergLake:
             return bool(catalog.table_exists(self._identifier))
 
     def create(self, spec: TableSpec) -> None:
-        """An empty table, unless there is one."""
+        """Create an empty table, unless there is one."""
         from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
         from pyiceberg.partitioning import PartitionField, PartitionSpec
         from pyiceberg.transforms import IdentityTransform
@@ -125,12 +125,12 @@ class IcebergLake:
         self._until_first(attempt)
 
     def positions(self, topic: str, partitions: Iterable[int]) -> dict[int, OffsetRange]:
-        """From the newest snapshot that has them."""
+        """Return the positions in the newest snapshot that has them."""
         with self._table() as table:
             return _positions(_snapshot_property(table, _POSITIONS), topic, partitions)
 
     def transaction_version(self, name: str) -> int:
-        """From the newest snapshot that has them."""
+        """Return the version in the newest snapshot that has it."""
         with self._table() as table:
             return int(_snapshot_property(table, _TRANSACTIONS).get(name, 0))
 
@@ -149,7 +149,7 @@ class IcebergLake:
         self._until_first(attempt)
 
     def commit(self, change: Change) -> None:
-        """One snapshot: files, positions and application transactions."""
+        """Commit one snapshot: files, positions and application transactions."""
         self._until_first(lambda table: self._commit_once(table, change))
 
     def version(self) -> str:
@@ -165,17 +165,17 @@ class IcebergLake:
             return snapshot.timestamp_ms if snapshot else None
 
     def files(self) -> list[TableFile]:
-        """As the newest snapshot has them."""
+        """List the files as the newest snapshot has them."""
         with self._table() as table:
             by = table.properties.get(_PARTITION_BY, "").split(",")
             return [self._table_file(file, by) for file in _data_files(table)]
 
     def paths(self) -> list[str]:
-        """What any reader of Iceberg opens."""
+        """List the paths that any reader of Iceberg opens."""
         return [str(self.path / file.path) for file in self.files()]
 
     def own_files(self) -> list[Path]:
-        """Data files, and manifests where all metadata files in the directory are this table's."""
+        """List the data files, and manifests where all metadata files in the directory are this table's."""
         with self._table() as table:
             own = staged_files(self.path, LAYOUT, [n for n in table.properties.get(_PARTITION_BY, "").split(",") if n])
             if _foreign_metadata(self.path, str(table.metadata.table_uuid)) is not None:
@@ -198,13 +198,13 @@ class IcebergLake:
         return sum(path.suffix == ".parquet" for path in gone)
 
     def referenced_paths(self) -> set[str]:
-        """Files of all snapshots there are, with their manifests and the metadata itself."""
+        """List the files of all snapshots there are, with their manifests and the metadata itself."""
         with self._table() as table:
             metadata = [table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)]
             return {str(path) for path in _needed(table)} | {str(_local(location)) for location in metadata}
 
     def dataframe(self, spark: SparkSession, files: Sequence[str] | None = None) -> DataFrame:
-        """Spark reads the files, which hold all columns."""
+        """Have Spark read the files, which hold all columns."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         schema = from_arrow_schema(self.spec().schema)
@@ -361,7 +361,7 @@ def _data_files(table: Table) -> list[DataFile]:
 
 
 def _needed(table: Table) -> set[Path]:
-    """Every data file, manifest and list of manifests of every snapshot the table remembers."""
+    """Return every data file, manifest and list of manifests of every snapshot the table remembers."""
     found: set[Path] = set()
     seen: set[str] = set()
     for snapshot in table.snapshots():
@@ -404,7 +404,7 @@ def _arrow_schema(table: Table) -> pa.Schema:
 
 
 def _mapping(schema: Schema) -> dict[str, str]:
-    """Which column of a file is which of the table: by name, for tasks write files before the table has the column."""
+    """Map a file's columns to those of the table by name: tasks write files before the table has the column."""
     return {"schema.name-mapping.default": schema.name_mapping.model_dump_json()}
 
 
@@ -424,7 +424,7 @@ def _change_types(transaction: Transaction, wanted: pa.Schema) -> None:
 def _changed(
     above: tuple[str, ...], have: pa.Schema | pa.StructType, wanted: pa.Schema | pa.StructType
 ) -> Iterator[tuple[tuple[str, ...], pa.DataType]]:
-    """The paths and new types of leaves whose type changes."""
+    """Yield the paths and new types of leaves whose type changes."""
     for field in have:
         new = wanted.field(field.name).type
         yield from _changed_type((*above, field.name), field.type, new)

@@ -70,7 +70,7 @@ class _DurableStream:
         return self._file.size()
 
     def close(self) -> None:
-        """The bytes, the name, and the directory's own name reach the disk."""
+        """Sync the bytes, the name, and the directory's own name to the disk, and close the file."""
         if self._file is None:
             return
         self._file.sync()

@@ -125,13 +125,13 @@ def _described(intent: Intent) -> str:
 
 
 def next_number(table: LakeTable, quarantine: LakeTable) -> int:
-    """The number of a new intent: larger than all before, and no other's, even of one made at the same moment."""
+    """Return the number of a new intent: larger than all before, and no other's, even if made at the same moment."""
     sequence = max(table.transaction_version(OPERATION), quarantine.transaction_version(OPERATION)) >> _CHANCE_BITS
     return (sequence + 1 << _CHANCE_BITS) | (new_uuid().int & ((1 << _CHANCE_BITS) - 1))
 
 
 def intended_names(table: Path) -> set[str]:
-    """The names of files that an unfinished intent will put into a table or its quarantine."""
+    """Return the names of files that an unfinished intent will put into a table or its quarantine."""
     found = set()
     for directory in (table, table.with_name(table.name.removesuffix("_quarantine"))):
         with contextlib.suppress(ValueError, KeyError, TypeError):  # an unreadable intent will not be completed

@@ -28,11 +28,11 @@ class Lake:
         object.__setattr__(self, "root", local_path(str(self.root)))
 
     def table(self, name: str) -> LakeTable:
-        """A table by its name, whether it exists or not."""
+        """Return a table by its name, whether it exists or not."""
         return (DeltaLake if self.table_format is TableFormat.DELTA else IcebergLake)(self.root / name)
 
     def table_names(self) -> list[str]:
-        """The names of the tables there are, without the quarantines."""
+        """Return the names of the tables there are, without the quarantines."""
         if not self.root.is_dir():
             return []
         names = {path.name for path in self.root.iterdir() if path.is_dir()}
@@ -47,7 +47,7 @@ class Lake:
 
 
 def table_name(topic: str) -> str:
-    """A topic's name as a table's: readers by SQL want letters, digits and underscores.
+    """Return a topic's name as a table's: readers by SQL want letters, digits and underscores.
 
     >>> table_name("web-access.v2")
     'web_access_v2'

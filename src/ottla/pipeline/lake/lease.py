@@ -57,7 +57,7 @@ def lease(table: Path, work: str) -> Iterator[Lease]:
 
 
 def held(table: Path) -> set[str]:
-    """The ids of the leases held on a table at this moment, by anybody."""
+    """Return the ids of the leases held on a table at this moment, by anybody."""
     found = set()
     for path in (table / PRIVATE).glob(f"*{_SUFFIX}"):
         try:

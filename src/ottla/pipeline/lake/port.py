@@ -84,7 +84,7 @@ class AppTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one commit does, all of it or nothing."""
+    """Describes one commit, which happens as a whole or not at all."""
 
     what: str
     """In a word, for the people who read the table's history."""
@@ -108,7 +108,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """What a table holds: all its columns, and which of them its files are partitioned by."""
+    """Describes a table: all its columns, and those that its files are partitioned by."""
 
     schema: pa.Schema
     partition_by: tuple[str, ...] = ()
@@ -116,7 +116,7 @@ class TableSpec:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the files of a format lie below the table."""
+    """Describes the layout of a format's files below the table."""
 
     data: str
     """The directory of the data files, relative to the table: "" or "data/"."""
@@ -135,11 +135,14 @@ class TableReader(Protocol):
         ...
 
     def exists(self) -> bool:
-        """Whether the table was created."""
+        """Return whether the table was created."""
         ...
 
     def spec(self) -> TableSpec:
-        """The columns and the partitioning. Raises TableMismatch if there is no table, as all methods below do."""
+        """Return the columns and the partitioning.
+
+        Raises TableMismatch if there is no table, as all methods below do.
+        """
         ...
 
     def properties(self) -> dict[str, str]:
@@ -151,11 +154,14 @@ class TableReader(Protocol):
         ...
 
     def paths(self) -> list[str]:
-        """The data files as absolute paths."""
+        """Return the data files as absolute paths."""
         ...
 
     def dataframe(self, spark: SparkSession, files: Sequence[str] | None = None) -> DataFrame:
-        """The table (or these of its files) as Spark reads it, without a jar. Columns are in the table's order."""
+        """Return the table (or these of its files) as Spark reads it, without a jar.
+
+        Columns are in the table's order.
+        """
         ...
 
 
@@ -163,19 +169,19 @@ class LoadPositions(Protocol):
     """Reads how far a table is loaded, from the metadata of its newest commit."""
 
     def positions(self, topic: str, partitions: Iterable[int]) -> dict[int, OffsetRange]:
-        """By partition, from the first offset in the table to the next offset to load; without those never loaded."""
+        """Return by partition the first offset in the table and the next offset to load; without those never loaded."""
         ...
 
     def transaction_version(self, name: str) -> int:
-        """The version of an application transaction; 0 until a change sets it."""
+        """Return the version of an application transaction; 0 until a change sets it."""
         ...
 
     def version(self) -> str:
-        """The identifier of the newest commit."""
+        """Return the identifier of the newest commit."""
         ...
 
     def committed_ms(self) -> int | None:
-        """The time of the newest commit in milliseconds since 1970."""
+        """Return the time of the newest commit in milliseconds since 1970."""
         ...
 
 
@@ -185,19 +191,19 @@ class TableCommitter(Protocol):
     layout: Layout
 
     def create(self, spec: TableSpec) -> None:
-        """Creates the table; does nothing if it exists."""
+        """Create the table; do nothing if it exists."""
         ...
 
     def add_columns(self, schema: pa.Schema) -> None:
-        """Appends the columns (and fields of structs) of `schema` that the table does not have. Idempotent."""
+        """Append the columns (and fields of structs) of `schema` that the table does not have. Idempotent."""
         ...
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Sets some properties and keeps the others."""
+        """Set some properties and keep the others."""
         ...
 
     def commit(self, change: Change) -> None:
-        """Applies the whole change or nothing. Raises NotContiguous or CommitConflict if nothing was applied."""
+        """Apply the whole change or nothing. Raises NotContiguous or CommitConflict if nothing was applied."""
         ...
 
 
@@ -207,15 +213,15 @@ class TableMaintenance(Protocol):
     path: Path
 
     def own_files(self) -> list[Path]:
-        """Data and metadata files, referenced or not, that only this table's writers can have written."""
+        """List data and metadata files, referenced or not, that only this table's writers can have written."""
         ...
 
     def expire(self, before_ms: int) -> int:
-        """Expires the versions before a time and deletes the files that only they reference; returns how many."""
+        """Expire the versions before a time and delete the files that only they reference; return how many."""
         ...
 
     def referenced_paths(self) -> set[str]:
-        """Absolute paths of every file that the current version or an unexpired one references."""
+        """Return the absolute paths of every file that the current version or an unexpired one references."""
         ...
 
 
@@ -274,7 +280,7 @@ def _check_once(ranges: Sequence[OffsetRange]) -> None:
 
 
 def held_after(change: Change, held: Mapping[int, OffsetRange]) -> dict[int, OffsetRange]:
-    """What the table holds of the partitions of the change once it happened."""
+    """Return the offsets that the table has of the partitions of the change once it happened."""
     after = {}
     for r in change.ranges:
         first = min(held[r.partition].first_offset, r.first_offset) if r.partition in held else r.first_offset
@@ -327,5 +333,5 @@ def loaded_topic_id(table: TableReader, topic: str) -> str:
 
 
 def topics_of(table: TableReader) -> list[str]:
-    """The topics a table was loaded from."""
+    """Return the topics a table was loaded from."""
     return sorted(name.removeprefix(_TOPIC_ID) for name in table.properties() if name.startswith(_TOPIC_ID))

@@ -38,7 +38,7 @@ class FileSwap:
 
 
 def target_of(table: LakeTable, spec: TableSpec, *, file_bytes: int = FILE_BYTES) -> Target:
-    """Where new files of a table go."""
+    """Return the place of new files of a table."""
     return Target(table.path, table.layout, spec.partition_by, file_bytes)
 
 
@@ -104,7 +104,7 @@ def _taken_out(table: LakeTable, keep: Keep, touched: Callable[[Path], bool], st
 
 
 def _may_hold(path: Path, topic: str, wanted: OffsetRange) -> bool:
-    """By the limits in the file's end, which say for each row group what is in it."""
+    """Return whether a file may hold a part of the range, by the limits in its end, which it has for each row group."""
     footer = pq.read_metadata(path)
     names = {footer.schema.column(n).path: n for n in range(footer.num_columns)}
     for n in range(footer.num_row_groups):
@@ -119,7 +119,7 @@ def _may_hold(path: Path, topic: str, wanted: OffsetRange) -> bool:
 
 
 def read(table: TableReader, file: TableFile, spec: TableSpec) -> Iterator[pa.Table]:
-    """A file's rows, row group by row group, with the columns it is partitioned by; columns it lacks stay out."""
+    """Yield a file's rows, row group by row group, with the columns it is partitioned by; columns it lacks stay out."""
     types = {f.name: f.type for f in spec.schema}
     for rows in read_row_groups(table.path / file.path):
         columns = {name: rows[name] for name in rows.column_names}
@@ -228,7 +228,7 @@ def _check_same_rows(files: Sequence[TableFile], merged: Sequence[TableFile]) ->
 
 
 def _bins(files: Iterable[TableFile], file_bytes: int) -> Iterator[list[TableFile]]:
-    """Files of one directory that are worth merging: each less than half of what a file should be."""
+    """Yield files of one directory that are worth merging: each less than half of what a file should be."""
     directories: Mapping[tuple[tuple[str, str], ...], list[TableFile]] = defaultdict(list)
     for file in files:
         if file.size_bytes < file_bytes // 2:

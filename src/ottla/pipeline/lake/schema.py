@@ -46,7 +46,7 @@ _INTEGER_RANKS = {
 
 
 def canonical(kind: pa.DataType) -> pa.DataType:
-    """The type a table has for values of an Arrow type; `null` for the parts of which nothing is known yet.
+    """Return the type a table has for values of an Arrow type; `null` for the parts of which nothing is known yet.
 
     >>> canonical(pa.large_string()), canonical(pa.int16()), canonical(pa.list_(pa.null()))
     (DataType(string), DataType(int32), ListType(list<item: null>))
@@ -99,22 +99,22 @@ def storable(kind: pa.DataType) -> pa.DataType | None:
 
 
 def storable_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns that a table can have; those of which nothing is known are left out."""
+    """Return the columns that a table can have; those of which nothing is known are left out."""
     return pa.schema([pa.field(f.name, kind) for f in schema if (kind := storable(f.type)) is not None])
 
 
 def storable_columns(columns: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
-    """Columns in the types of `storable_schema`."""
+    """Convert columns to the types of `storable_schema`."""
     return {f.name: conform(columns[f.name], f.type)[0] for f in storable_schema(schema)}
 
 
 def canonical_schema(schema: pa.Schema) -> pa.Schema:
-    """All its columns in the table's types; those of which nothing is known are left out."""
+    """Return a schema with all its columns in the table's types; those of which nothing is known are left out."""
     return storable_schema(pa.schema([pa.field(f.name, canonical(f.type)) for f in schema]))
 
 
 def column_name(name: str) -> str:
-    r"""A field's name as a column's: Parquet and Delta refuse some characters.
+    r"""Return a field's name as a column's: Parquet and Delta refuse some characters.
 
     >>> column_name("a b(c)"), column_name("")
     ('a_b_c_', '_')
@@ -123,7 +123,10 @@ def column_name(name: str) -> str:
 
 
 def wider(have: pa.DataType, new: pa.DataType, fixed: Collection[Path] = (), path: Path = ()) -> pa.DataType | None:
-    """The type that holds both, or None where they conflict. Both are canonical. Leaves in `fixed` keep their type."""
+    """Return the type that holds both, or None where they conflict. Both are canonical.
+
+    Leaves in `fixed` keep their type.
+    """
     t = pa.types
     if have == new or t.is_null(new):
         return have
@@ -175,7 +178,7 @@ class Fitted:
 
 
 def fit(rows: pa.Table, known: pa.Schema, *, fixed: Collection[Path] = (), columns_max: int = 1000) -> Fitted:
-    """Rows in the columns of `known`, which grows and widens as the head of this module says.
+    """Fit rows into the columns of `known`, which grows and widens as the head of this module says.
 
     Leaves in `fixed` are never promoted. More than `columns_max` columns are a conflict of the rows that bring them.
     """
@@ -228,7 +231,7 @@ def _note(conflicts: Any, where: Any, why: str) -> Any:
 
 
 def conform(values: Any, kind: pa.DataType) -> tuple[Any, Any]:
-    """The values in a wider type, and a mask of those it cannot hold exactly (null then), or None for none."""
+    """Convert values to a wider type, with a mask of those it cannot hold exactly (null then), or None for none."""
     if values.type == kind:
         return values, None
     if isinstance(values, pa.ChunkedArray):
@@ -262,7 +265,7 @@ def _cast_what_fits(values: Any, kind: pa.DataType) -> tuple[Any, Any]:
 
 
 def _to_decimal(values: Any, kind: pa.DataType) -> tuple[Any, Any]:
-    """Digit for digit: a fraction is the shortest decimal that stands for its double; nothing is rounded."""
+    """Convert digit for digit: a fraction is the shortest decimal that stands for its double; nothing is rounded."""
     digits = values.cast(pa.string())
     exact = pa.array([_fits_decimal(text, kind) for text in digits.to_pylist()], pa.bool_())
     misfits = pc.invert(exact)
@@ -333,7 +336,7 @@ def _conform_nested(values: Any, kind: pa.DataType) -> tuple[Any, Any]:
 
 
 def merge(schemas: Iterable[pa.Schema], *, fixed: Collection[Path] = ()) -> pa.Schema:
-    """One schema of several, as if the first one's rows came first. A conflict is decided for the earlier."""
+    """Merge several schemas to one, as if the first one's rows came first. A conflict is decided for the earlier."""
     types: dict[str, pa.DataType] = {}
     spelled: dict[str, str] = {}
     for schema in schemas:
@@ -348,7 +351,7 @@ def merge(schemas: Iterable[pa.Schema], *, fixed: Collection[Path] = ()) -> pa.S
 
 
 def grown(have: pa.Schema, more: pa.Schema) -> pa.Schema:
-    """The columns of `have` with their types, the new fields of its structs, and then the new columns of `more`."""
+    """Return the columns of `have` with their types, the new fields of its structs, then the new columns of `more`."""
     names = {f.name.lower(): f for f in more}
     kept = [pa.field(f.name, _grown(f.type, names.get(f.name.lower(), f).type)) for f in have]
     known = {f.name.lower() for f in have}

@@ -64,7 +64,7 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class LoadLimits:
-    """What a load is to bring: by default everything that is new."""
+    """The limits of a load; by default it loads everything that is new."""
 
     first: Mapping[int, int] = field(default_factory=dict)
     """Where partitions begin that were never loaded from; otherwise the log's start."""
@@ -95,7 +95,7 @@ class LoadResult:
 
 
 class TopicLoader:
-    """What a load of one topic works with: made once, used for every commit."""
+    """Loads one topic: created once, used for every commit."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class TopicLoader:
         self._remove_rows = remove_rows
 
     def run(self, bounds: Mapping[int, OffsetBounds], wanted: LoadLimits = LoadLimits()) -> LoadResult:
-        """Loads the next part of the log, up to the ends in `bounds`, in one commit.
+        """Load the next part of the log, up to the ends in `bounds`, in one commit.
 
         Raises CannotLoad if offsets are missing, TableMismatch, and what the tasks raise. After any of them, and after
         a kill at any point, calling it again is safe. If another load commits first, it plans again (RACES_MAX times).
@@ -219,7 +219,7 @@ def _files(staged: Sequence[StagedFiles]) -> tuple[list[StagedFile], list[Staged
 
 
 def result_of(ranges: Sequence[OffsetRange], lost: Sequence[OffsetRange], staged: Sequence[StagedFiles]) -> LoadResult:
-    """What the tasks did, added up."""
+    """Add up the results of the tasks."""
     rows, quarantined_files = _files(staged)
     reasons: Counter[str] = Counter()
     for task in staged:

@@ -71,7 +71,7 @@ class LoadSpec:
         return Tables(self.lake.table(name), self.lake.quarantine(name))
 
     def loads(self, topic: str) -> bool:
-        """Whether it is a load of this topic."""
+        """Return whether it is a load of this topic."""
         return topic in self.topics if self.pattern is None else re.fullmatch(self.pattern, topic) is not None
 
     def quarantines_too_much(self, records: int, quarantined: int) -> bool:
@@ -79,7 +79,7 @@ class LoadSpec:
         return records > 0 and (quarantined >= records or quarantined > self.quarantine_max * records)
 
     def is_of(self, table: TableReader) -> bool:
-        """Whether an existing table has topics that the pattern means."""
+        """Return whether an existing table has topics that the pattern means."""
         assert self.pattern is not None
         wanted = re.compile(self.pattern)
         return any(
@@ -87,7 +87,7 @@ class LoadSpec:
         )
 
     def group_of(self, tables: Tables) -> str:
-        """Whose offsets show how far it is."""
+        """Return the group whose offsets show how far the load is."""
         return self.group.replace("{table}", tables.table.name)
 
 
@@ -95,20 +95,20 @@ class LoadProgress(Protocol):
     """Shows the progress of a load: `progress.Stage` on a terminal."""
 
     def expect(self, count: int) -> None:
-        """So many more offsets are to be loaded."""
+        """Note that so many more offsets are to be loaded."""
 
     def advance(self, count: int) -> None:
-        """So many more records were read."""
+        """Note that so many more records were read."""
 
     def note(self, text: str) -> None:
-        """The state of the load in one line."""
+        """Show the state of the load in one line."""
 
     def warn(self, text: str) -> None:
-        """A failure that does not stop the load."""
+        """Report a failure that does not stop the load."""
 
 
 class Spark(Protocol):
-    """Where shares become tasks. Started when the first one is needed: a load with nothing to do needs no Spark."""
+    """Runs write tasks. Started when the first one is needed: a load with nothing to do needs no Spark."""
 
     def task_runner(self, progress: Callable[[int], None]) -> TaskRunner:
         """Return the function that runs write tasks."""
@@ -121,7 +121,7 @@ class Spark(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TopicLoad:
-    """What a round did for one topic."""
+    """The result of a round for one topic."""
 
     topic: str
     table: str
@@ -172,7 +172,7 @@ class Window:
 def load_topics(
     spec: LoadSpec, spark: Spark, progress: LoadProgress, *, window: Window | None = None
 ) -> list[TopicLoad]:
-    """One round. With a window, its offsets are replaced as far as they were loaded, and loaded as far as not.
+    """Load one round. With a window, its offsets are replaced as far as they were loaded, and loaded as far as not.
 
     Raises CannotLoad, TableMismatch, LeaseTaken, NoSuchTopic, KafkaError, CannotConnect, and what Spark raises.
     """
@@ -201,7 +201,7 @@ def replay_topics(spec: LoadSpec, spark: Spark, progress: LoadProgress) -> list[
 
 
 def resolve_topics(spec: LoadSpec, offset_client: OffsetClient) -> list[str]:
-    """The names, in order. Raises CannotLoad where a pattern means no topic."""
+    """Return the topics' names, in order. Raises CannotLoad where a pattern means no topic."""
     if spec.pattern is None:
         return list(spec.topics)
     found = sorted({tp.topic for tp in offset_client.topics(Subscription(pattern=spec.pattern)).partitions})
@@ -218,7 +218,7 @@ def resolve_topics(spec: LoadSpec, offset_client: OffsetClient) -> list[str]:
 def resolve_offsets(
     offset_client: OffsetClient, topic: str, spec: OffsetSpec | None, state: TopicState
 ) -> dict[int, int]:
-    """The offset that an expression means in each partition, clamped to the log; empty without an expression."""
+    """Return the offset that an expression means in each partition, clamped to the log; empty without an expression."""
     if spec is None:
         return {}
     bounds = {TopicPartition(topic, p): found for p, found in state.bounds.items()}
@@ -320,7 +320,7 @@ def _show_position(
 
 
 def _with_names(shape: RowMapping, spec: LoadSpec, topic: str, state: TopicState, tables: Tables) -> RowMapping:
-    """The shape, with the columns' names from the topic's first record where they are to come from there."""
+    """Return the shape, with the columns' names from the topic's first record where they are to come from there."""
     value = shape.value
     if not isinstance(value, CsvLines) or value.names:
         return shape
@@ -329,7 +329,7 @@ def _with_names(shape: RowMapping, spec: LoadSpec, topic: str, state: TopicState
 
 
 def _keep_names(tables: Tables, topic: str, value: Format) -> None:
-    """The log may lose its first record; the table keeps what it said."""
+    """Keep the names of the columns in the table: the log may lose its first record, which has them."""
     if isinstance(value, CsvLines) and value.header and tables.table.properties().get(_HEADER + topic) is None:
         tables.table.set_properties({_HEADER + topic: value.line})
 
@@ -347,7 +347,7 @@ def _first_line(spec: LoadSpec, topic: str, state: TopicState) -> str:
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a topic's name as people give it is a regular expression: no topic's name has such letters.
+    """Return whether a topic's name as people give it is a regular expression: no topic's name has such letters.
 
     >>> is_pattern("web-access.v2"), is_pattern("web-.*")
     (False, True)

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class OnLoss(StrEnum):
-    """What to do where offsets were deleted from the log before they were loaded."""
+    """The reactions to offsets that were deleted from the log before they were loaded."""
 
     FAIL = "fail"
     SKIP = "skip"

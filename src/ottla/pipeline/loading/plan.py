@@ -44,7 +44,7 @@ def plan(
     """Plans the new offsets of each partition, up to `end` and at most `most` offsets of each.
 
     `first` is the start of partitions that were never loaded; the default is the log start offset. Raises CannotLoad
-    for a gap, because no later load would detect it, unless `on_loss` is SKIP: then the gap is part of `Plan.lost`.
+    for a gap, because no later load would detect it, unless `on_loss` is SKIP: then the gap is part of `LoadPlan.lost`.
     """
     ranges, lost = [], []
     for partition, span in sorted(bounds.items()):
@@ -72,7 +72,7 @@ def plan(
 
 
 def share(ranges: Iterable[OffsetRange], cores: int) -> list[list[OffsetRange]]:
-    """The ranges in equal shares, one per task: the partitions in a row, cut where a share is full.
+    """Divide the ranges into equal shares, one per task: the partitions in a row, cut where a share is full.
 
     One task per core where that is not too much for one, so that a load makes few and large files; a share of several
     small partitions writes their rows into the same files.
@@ -100,7 +100,7 @@ def share(ranges: Iterable[OffsetRange], cores: int) -> list[list[OffsetRange]]:
 
 
 def check_complete(ranges: Iterable[OffsetRange], staged: Iterable[OffsetRange]) -> None:
-    """What the tasks brought back must make up the ranges, or a lost task would become a gap."""
+    """Raise CannotLoad unless the tasks' ranges make up the requested ones: a lost task would become a gap."""
     spans: dict[int, tuple[int, int]] = {}
     for at in sorted(staged):
         first, end = spans.get(at.partition, (at.first_offset, at.first_offset))

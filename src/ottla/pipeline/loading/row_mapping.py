@@ -46,7 +46,7 @@ COLUMNS_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class RowMapping:
-    """How the records of a topic become rows: what a load declares."""
+    """The mapping of a topic's records to rows, as a load declares it."""
 
     value: Format
     time: TimeRule = field(default_factory=TimeRule)
@@ -79,11 +79,11 @@ class RowMapping:
         return [(self.field_name(f.name), f.type) for f in self.value.columns() if not self.is_the_time(f.name)]
 
     def is_the_time(self, name: str) -> bool:
-        """Whether a field of the format is the event time itself, and no column of its own."""
+        """Return whether a field of the format is the event time itself, and no column of its own."""
         return name == EVENT_TIME and self.time.source is TimeFrom.FORMAT
 
     def field_name(self, name: str) -> str:
-        """A field's column: one that has the name of a column of ours gets an underscore."""
+        """Return a field's column: one that has the name of a column of ours gets an underscore."""
         taken = {own.lower() for own in self.own_columns.names}
         while name.lower() in taken:
             name += "_"
@@ -149,7 +149,7 @@ class RowMapper:
         self.fixed = fixed | {(name,) for name in shape.columns}
 
     def shape(self, records: pa.RecordBatch) -> MappedRows:
-        """Rows for the table, and for the quarantine."""
+        """Map records to rows for the table, and for the quarantine."""
         mapped = list(self._in_order(records))
         parts = [found.rows(self.fields) for found in mapped]
         if len(parts) == 1:
@@ -216,7 +216,7 @@ class RowMapper:
         return rows.rename_columns([self._shape.field_name(name) for name in rows.column_names])
 
     def _declared(self, rows: pa.Table) -> tuple[pa.Table, Any]:
-        """Declared columns in their types, and reasons."""
+        """Convert declared columns to their types; return the rows, and reasons."""
         fields = {name: self._shape.field_name(name) for name in rows.column_names if not self._shape.is_the_time(name)}
         declared = self._shape.columns
         return typed_fields(rows, {name: declared[column] for name, column in fields.items() if column in declared})
@@ -244,14 +244,14 @@ class RowMapper:
 
 
 def part(records: pa.RecordBatch, name: str) -> Any:
-    """A part of the records; nulls where the reader did not bring it."""
+    """Return a part of the records; nulls where the reader did not bring it."""
     if name in records.schema.names:
         return records.column(name)
     return pa.nulls(len(records), _PARTS[name])
 
 
 def _blank(rows: pa.Table, good: Any) -> pa.Table:
-    """What was not understood must not decide a type."""
+    """Replace rows that could not be decoded by nulls, so that they do not decide a column's type."""
     if pc.all(good).as_py() or not rows.num_columns:
         return rows
     counted = pa.array(range(len(rows)), pa.int64())

@@ -36,7 +36,7 @@ class SparkHost:
         return host
 
     def session(self) -> SparkSession:
-        """The session, started now if it was not."""
+        """Return the session, started now if it was not."""
         if self._session is None:
             self._session = start_session(self.options, self.notify)
         return self._session
@@ -47,7 +47,7 @@ class SparkHost:
         return self._session is not None
 
     def task_runner(self, progress: Callable[[int], None]) -> TaskRunner:
-        """Shares as tasks. Spark's failures come out as SparkFailed with the log's path."""
+        """Return a function that runs shares as tasks. Spark's failures come out as SparkFailed with the log's path."""
 
         def write_ranges(job: WriteSpec, shares: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
             with spark_step("loading", self.options.log):

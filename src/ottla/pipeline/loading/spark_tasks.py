@@ -30,12 +30,12 @@ _INTERVAL_S = 0.5
 
 
 def run_in_process(job: WriteSpec, shares: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
-    """A `TaskRunner` without Spark: one share after the other, in this process."""
+    """Run the shares as a `TaskRunner` without Spark: one after the other, in this process."""
     return [write_ranges(job, share) for share in shares]
 
 
 def run_on_spark(spark: SparkSession, progress: Callable[[int], None] = lambda _: None) -> TaskRunner:
-    """A `TaskRunner` that gives each share to a task of its own."""
+    """Return a `TaskRunner` that gives each share to a task of its own."""
 
     def task_runner(job: WriteSpec, shares: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
         todo = [list(share) for share in shares]
@@ -71,7 +71,7 @@ class ProgressFile:
     _clock: SystemClock = field(default_factory=SystemClock)
 
     def __call__(self, records: int) -> None:
-        """Adds to the records that were read."""
+        """Add to the records that were read."""
         self.records += records
         if self._clock.monotonic() >= self._next_at:
             self._next_at = self._clock.monotonic() + _INTERVAL_S
@@ -81,7 +81,7 @@ class ProgressFile:
 
 @contextlib.contextmanager
 def reported(board: Path, progress: Callable[[int], None]) -> Iterator[None]:
-    """Reports the records that the tasks have read while they run, from their progress files."""
+    """Report the records that the tasks have read while they run, from their progress files."""
     over = threading.Event()
 
     def poll() -> None:

@@ -27,7 +27,7 @@ from ottla.pipeline.log import OffsetRange, Reader
 
 @dataclass(frozen=True, slots=True)
 class WriteSpec:
-    """What a task needs to know beside its ranges. A value: it travels."""
+    """The parameters of a write task besides its ranges. Serialized to the tasks."""
 
     topic: str
     reader: Reader
@@ -46,7 +46,7 @@ class WriteSpec:
 
 @dataclass(frozen=True, slots=True)
 class StagedFiles:
-    """What a task wrote for its ranges."""
+    """The files that a task wrote for its ranges."""
 
     ranges: Sequence[OffsetRange]
     rows: Sequence[StagedFile]
@@ -184,7 +184,7 @@ def _fits(have: pa.Schema, wanted: pa.Schema) -> bool:
 
 
 def as_json(staged: StagedFiles) -> str:
-    """For the way back to the driver."""
+    """Convert to JSON for the way back to the driver."""
     document = asdict(staged) | {"fields": base64.b64encode(staged.fields.serialize()).decode()}
     return json.dumps(document)
 

@@ -13,7 +13,7 @@ from ottla.pipeline.reporting.page import frame, table
 
 
 def audit_section(topic_audits: Sequence[TopicAudit]) -> str:
-    """One section of HTML for all topics; "" for none."""
+    """Return one section of HTML for all topics; "" for none."""
     parts = []
     for topic_audit in topic_audits:
         first, *rest = verdict(topic_audit)

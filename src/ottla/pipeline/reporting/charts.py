@@ -21,12 +21,12 @@ _PALETTE = ("#4a78b5", "#d9902f", "#2f7d5b", "#6b5b95", "#b8352c", "#3a8f9e", "#
 
 
 def colours(names: Sequence[str]) -> list[str]:
-    """A colour for each series: the usual one for a known first word of its name."""
+    """Return a colour for each series: the usual one for a known first word of its name."""
     return [_KNOWN.get(name.split(" ")[0], _PALETTE[n % len(_PALETTE)]) for n, name in enumerate(names)]
 
 
 def columns_chart(content: ChartData, column: str, title: str = "") -> str:
-    """Stacked columns, one unit wide each. `title` is that of the section."""
+    """Draw stacked columns, one unit wide each. `title` is that of the section."""
     heights = [sum(values[n] for values in content.values) for n in range(len(content.places))]
     highest = max(heights, default=0)
     if highest <= 0:
@@ -59,7 +59,7 @@ def _visible(heights: list[float]) -> list[float]:
 
 
 def lines_chart(content: ChartData, column: str, title: str = "") -> str:
-    """One line a series. `title` is that of the section."""
+    """Draw one line a series. `title` is that of the section."""
     highest = max((max(values, default=0) for values in content.values), default=0)
     if highest <= 0:
         return nothing()
@@ -75,7 +75,7 @@ def lines_chart(content: ChartData, column: str, title: str = "") -> str:
 
 
 def bar(share: float) -> str:
-    """A bar under a label, its length a share of the widest."""
+    """Draw a bar under a label, its length a share of the widest."""
     return (
         f'<svg viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true">'
         f'<rect width="{min(max(share, 0), 1) * 100:.2f}" height="1" fill="{_PALETTE[0]}"/></svg>'
@@ -94,7 +94,7 @@ def _values_at(content: ChartData, n: int, place: Any, column: str) -> str:
 
 
 def number(amount: float, column: str) -> str:
-    """A chart's number as its column's values look."""
+    """Format a chart's number as its column's values look."""
     return text_of(int(amount) if amount == int(amount) else amount, column)
 
 
@@ -112,7 +112,7 @@ def _framed(content: ChartData, pieces: str, box: str, highest: float, column: s
 
 
 def _value_table(content: ChartData, column: str, name: str) -> str:
-    """The chart's values as a table that a keyboard opens."""
+    """Return the chart's values as a table that a keyboard opens."""
     heads = "".join(f'<th scope="col" class="n">{escape(series or _plain(column))}</th>' for series in content.series)
     rows = "".join(
         f'<tr><th scope="row">{escape(text_of(place))}</th>'
@@ -131,7 +131,7 @@ def _plain(column: str) -> str:
 
 
 def _some(places: Sequence[Any]) -> list[Any]:
-    """Five places from the first to the last: what fits on a phone."""
+    """Return five places from the first to the last: what fits on a phone."""
     last = len(places) - 1
     return [places[n] for n in sorted({last * quarter // 4 for quarter in range(5)})] if places else []
 

@@ -22,7 +22,7 @@ _CONTENTS_FROM = 4
 
 
 def render(report: Report, *more: str) -> str:
-    """The whole file. `more` are finished pieces of HTML, put at the end. Raises InvalidReportSection."""
+    """Return the whole file. `more` are finished pieces of HTML, put at the end. Raises InvalidReportSection."""
     body = "\n".join(part for part in (*_sections(report.sections), *more) if part)
     parts = [_header(report), _contents(report.sections), f"<main>{body}</main>", _footer(report)]
     return (
@@ -75,7 +75,7 @@ def _section(section: Section, name: str) -> str:
 
 
 def frame(title: str, body: str, note: str = "", *, name: str) -> str:
-    """A section of finished HTML; `name` is its anchor."""
+    """Return a section of finished HTML; `name` is its anchor."""
     noted = f'<p class="soft">{escape(note)}</p>' if note else ""
     return f'<section id="{escape(name)}"><h2>{escape(title)}</h2>{body}{noted}</section>'
 
@@ -104,7 +104,7 @@ def _figures(section: Section, name: str) -> str:
 
 
 def _long(figure: str) -> str:
-    """A figure of many letters, as a time, is set smaller: it would fill its box alone."""
+    """Return a class for a figure of many letters, as a time, which is set smaller: it would fill its box alone."""
     return ' class="long"' if len(figure) > _FIGURE_LETTERS else ""
 
 
@@ -122,7 +122,7 @@ def _bars(rows: pa.Table, caption: str) -> str:
 
 
 def table(rows: pa.Table, *, caption: str, sums: bool = False) -> str:
-    """Rows as they are, the last one as the sum of the others if `sums`; a table wider than the page scrolls."""
+    """Format rows as they are, the last as the sum of the others if `sums`; a table wider than the page scrolls."""
     last = len(rows) - 1 if sums else -1
     body = "".join(
         ('<tr class="sum">' if n == last else "<tr>")
@@ -155,7 +155,7 @@ def _table_of(head: str, body: str, caption: str) -> str:
 
 
 def _label(name: str) -> str:
-    """A column's name as words; what the value shows by itself is left out.
+    """Return a column's name as words; what the value shows by itself is left out.
 
     >>> _label("sent_bytes"), _label("window_start")
     ('sent', 'window start')

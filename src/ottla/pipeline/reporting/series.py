@@ -38,7 +38,7 @@ class ChartData:
 
 
 def drawn(rows: pa.Table) -> ChartData:
-    """From rows of x, value or of x, series, value. A row without x is left out."""
+    """Build a chart from rows of x, value or of x, series, value. A row without x is left out."""
     x, value = rows.column_names[0], rows.column_names[-1]
     named = rows.column_names[1] if len(rows.column_names) > 2 else None
     found: dict[Any, dict[str, float]] = {}
@@ -64,7 +64,7 @@ def drawn(rows: pa.Table) -> ChartData:
 
 
 def _time(value: Any) -> Any:
-    """Dates and times alike as times in UTC."""
+    """Convert dates and times alike to times in UTC."""
     if isinstance(value, datetime):
         return value if value.tzinfo else value.replace(tzinfo=UTC)
     if isinstance(value, date):
@@ -73,7 +73,7 @@ def _time(value: Any) -> Any:
 
 
 def _names(totals: dict[str, float]) -> list[str]:
-    """The series in alphabetical order, the small ones of many as one."""
+    """Return the series in alphabetical order, the small ones of many as one."""
     if len(totals) <= SERIES_MAX:
         return sorted(totals)
     kept = sorted(totals, key=lambda name: -totals[name])[: SERIES_MAX - 1]
@@ -81,7 +81,7 @@ def _names(totals: dict[str, float]) -> list[str]:
 
 
 def _step(times: Sequence[datetime]) -> timedelta:
-    """The distance that divides all others: in whole seconds, a day where there is only one time."""
+    """Return the distance that divides all others: in whole seconds, a day where there is only one time."""
     seconds = 0
     for first, second in pairwise(times):
         gap = round((second - first).total_seconds())
@@ -91,7 +91,7 @@ def _step(times: Sequence[datetime]) -> timedelta:
 
 
 def _along(first: datetime, last: datetime, step: timedelta) -> tuple[list[datetime], timedelta]:
-    """The places from the first time to the last, and the step between them: few enough to be seen.
+    """Return the places from the first time to the last, and the step between them: few enough to be seen.
 
     Steps taken together make one that clocks and calendars know, and begin where it does, counted from 1970 in UTC.
     """
@@ -106,7 +106,7 @@ def _along(first: datetime, last: datetime, step: timedelta) -> tuple[list[datet
 
 
 def step_text(step: timedelta) -> str:
-    """A step for people.
+    """Format a step for people.
 
     >>> step_text(timedelta(minutes=5)), step_text(timedelta(hours=1)), step_text(timedelta(days=7))
     ('5 minutes', 'hour', '7 days')

@@ -15,7 +15,7 @@ _KILO = 1000
 
 
 class SectionKind(StrEnum):
-    """How the rows of a section are shown."""
+    """The forms in which the rows of a section are shown."""
 
     FIGURES = "figures"
     """One row: each column a figure."""
@@ -80,7 +80,7 @@ def check(section: Section) -> None:
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether a column can be drawn."""
+    """Return whether a column can be drawn."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
@@ -118,12 +118,12 @@ def text_of(value: Any, column: str = "") -> str:
 
 
 def _unit(column: str) -> str:
-    """The last word of a column's name, which says what it counts."""
+    """Return the last word of a column's name, which says what it counts."""
     return column.rpartition("_")[2]
 
 
 def size_text(size_bytes: float) -> str:
-    """Bytes for people.
+    """Format bytes for people.
 
     >>> size_text(512), size_text(2_400_000), size_text(999_960)
     ('512 B', '2.4 MB', '1.0 MB')
@@ -136,7 +136,7 @@ def size_text(size_bytes: float) -> str:
 
 
 def share_text(share: float) -> str:
-    """A share for people: what is there is never shown as nothing.
+    """Format a share for people: what is there is never shown as nothing.
 
     >>> share_text(0.0002), share_text(0.5), share_text(0)
     ('<0.1%', '50.0%', '0.0%')

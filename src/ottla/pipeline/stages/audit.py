@@ -21,7 +21,7 @@ from ottla.pipeline.stages.runner import Context, StageResult
 
 
 def run(context: Context) -> StageResult:
-    """Audits all topics; the result is not ok if one does not balance. The report of the same round shows the audits.
+    """Audit all topics; the result is not ok if one does not balance. The report of the same round shows the audits.
 
     Raises what `audit_topics` raises.
     """
@@ -33,7 +33,7 @@ def run(context: Context) -> StageResult:
 
 
 def audit_topics(context: Context, audits: list[TopicAudit]) -> None:
-    """Audits the topics of every load and adds each audit to `audits`, which has those before a failure too.
+    """Audit the topics of every load and add each audit to `audits`, which has those before a failure too.
 
     Raises KafkaError, CannotConnect, NoSuchTopic, CannotLoad, TableMismatch.
     """
@@ -53,7 +53,7 @@ def audit_load(
     *,
     discrepancies_max: int = DISCREPANCIES_MAX,
 ) -> list[TopicAudit]:
-    """Audits the topics of one load. Raises what `audit_topics` raises."""
+    """Audit the topics of one load. Raises what `audit_topics` raises."""
     settings = context.job.sections["audit"]
     audits = []
     for topic in resolve_topics(load, offset_client):
@@ -72,7 +72,7 @@ def audit_load(
 
 
 def _produced_counts(brokers: Brokers, topic: str) -> tuple[list[ProducedCount], bool]:
-    """Reads the counts that producers reported, and whether the topic is compacted."""
+    """Read the counts that producers reported, and whether the topic is compacted."""
 
     async def read() -> tuple[list[ProducedCount], bool]:
         async with await connect(brokers.read_options.connection) as cluster:

@@ -43,7 +43,7 @@ def maintain_table(context: Context, table: LakeTable, *, grace_ms: int = GRACE_
 
 
 def tables_of(context: Context) -> list[Tables]:
-    """The tables that the job's loads have made so far."""
+    """Return the tables that the job's loads have made so far."""
     found: dict[str, Tables] = {}
     for spec in context.job.loads:
         for topic in spec.topics or ():

@@ -76,7 +76,7 @@ def as_json(load: TopicLoad) -> dict[str, Any]:
 
 
 def select_loads(specs: Sequence[LoadSpec], tables: Sequence[str]) -> list[LoadSpec]:
-    """The loads into some tables. Raises ValueError naming one that there is none into."""
+    """Return the loads into some tables. Raises ValueError naming one that there is none into."""
     if unknown := set(tables) - {spec.table for spec in specs}:
         raise ValueError(f"the job loads nothing into {', '.join(sorted(unknown))}")
     return [replace(spec) for spec in specs if not tables or spec.table in tables]

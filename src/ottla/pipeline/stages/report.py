@@ -21,7 +21,7 @@ from ottla.pipeline.stages.runner import Context, StageResult
 
 
 def run(context: Context) -> StageResult:
-    """Writes the page. Raises InvalidReportSection, SparkFailed, OSError."""
+    """Write the page. Raises InvalidReportSection, SparkFailed, OSError."""
     settings = context.job.sections["report"]
     output: Path = settings["output"]
     with context.reporter.stage("report") as stage:
@@ -37,7 +37,7 @@ def run(context: Context) -> StageResult:
 
 
 def made_text(now_ms: int) -> str:
-    """When the page was made, and by which version.
+    """Return the line with the time and the version of Ottla that made the page.
 
     >>> made_text(1_431_856_800_000).partition(" by ")[0]
     'Made 17 May 2015 10:00 UTC'
@@ -46,7 +46,7 @@ def made_text(now_ms: int) -> str:
 
 
 def offsets_text(topic_audits: Sequence[TopicAudit]) -> str:
-    """The offsets that the tables have been loaded from, for each topic and partition; "" without an audit."""
+    """Return the offsets that the tables have been loaded from, for each topic and partition; "" without an audit."""
     return " ".join(
         f"From topic {audit.topic}: "
         + ", ".join(f"partition {one.partition} offsets {one.first_offset:,} to {one.position - 1:,}" for one in loaded)
@@ -64,7 +64,10 @@ def _replace_file(path: Path, text: str) -> None:
 
 
 def tables_by_name(context: Context) -> dict[str, TableReader]:
-    """The tables that a report may query: those that the job loads, their quarantines, and the results of streams."""
+    """Return the tables that a report may query.
+
+    Those are the tables that the job loads, their quarantines, and the results of streams.
+    """
     found: dict[str, TableReader] = {}
     for tables in tables_of(context):
         found |= {table.name: table for table in (tables.table, tables.quarantine)}

@@ -156,7 +156,7 @@ def run_rounds(
 
 @contextlib.contextmanager
 def stopping_on_signals(stop: threading.Event) -> Iterator[None]:
-    """SIGTERM and Ctrl-C end a job that runs all day between two rounds; a second one ends it at once."""
+    """End a job that runs all day between two rounds at SIGTERM or Ctrl-C; a second one ends it at once."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def note(number: int, _frame: object) -> None:

@@ -101,7 +101,7 @@ def run_stream(spec: StreamSpec, brokers: Brokers, offset_client: OffsetClient, 
 
 
 def loaded_ranges(source: LakeTable, offset_client: OffsetClient) -> LoadedRanges:
-    """What the table holds of every topic it was loaded from. A topic that is no more brings nothing new."""
+    """Return the loaded offsets of every topic of a table. A topic that no longer exists brings nothing new."""
     found = {}
     for topic in topics_of(source):
         try:
@@ -113,7 +113,7 @@ def loaded_ranges(source: LakeTable, offset_client: OffsetClient) -> LoadedRange
 
 
 def streams_of(values: Values, *, lake: Lake) -> list[StreamSpec]:
-    """Builds the streams of a job. Raises InvalidFunction."""
+    """Build the streams of a job. Raises InvalidFunction."""
     return [_stream(stream, lake) for stream in values["stream"]]
 
 

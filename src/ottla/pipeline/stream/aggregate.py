@@ -31,7 +31,7 @@ START, END = "window_start", "window_end"
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """How time is cut: `slide` shorter than `size` makes windows overlap. Durations in Spark's syntax: "5 minutes"."""
+    """Windows of event time; if `slide` is shorter than `size` they overlap. In Spark's syntax: "5 minutes"."""
 
     size: str
     slide: str = ""
@@ -54,7 +54,7 @@ class Aggregate:
     """Rows for which this is not true are left out."""
 
     def __call__(self, rows: DataFrame) -> DataFrame:
-        """The windows of these rows. Raises InvalidExpression naming the part that Spark does not understand."""
+        """Return the windows of these rows. Raises InvalidExpression naming the part that Spark does not understand."""
         return rows.transform(self._with_columns).transform(self._in_windows).transform(self._measured)
 
     def _with_columns(self, rows: DataFrame) -> DataFrame:
@@ -101,7 +101,7 @@ def naming(what: str) -> Iterator[None]:
 
 
 def _plain(wanted: MeasureSpec) -> Column:
-    """A measure that one pass over a group gives."""
+    """Return a measure that one pass over a group gives."""
     condition = F.expr(wanted.condition) if wanted.condition else None
     if wanted.measure is Measure.COUNT:
         found = F.count("*") if condition is None else F.count_if(condition)
@@ -129,7 +129,7 @@ def _plain(wanted: MeasureSpec) -> Column:
 
 
 def _top(rows: DataFrame, key: Sequence[str], wanted: MeasureSpec) -> DataFrame:
-    """The most frequent values, [{value, count}, ...]: ties in the order of the values, so that it is one result."""
+    """Return the most frequent values, [{value, count}, ...]; ties in the order of the values: it is one result."""
     if wanted.condition:
         rows = rows.where(F.expr(wanted.condition))
     counted = (
@@ -147,7 +147,7 @@ def _top(rows: DataFrame, key: Sequence[str], wanted: MeasureSpec) -> DataFrame:
 
 
 def _joined(left: DataFrame, right: DataFrame, key: Sequence[str], column: str) -> DataFrame:
-    """Side by side by key; a dimension may be null and is then equal to null."""
+    """Join side by side by key; a dimension may be null and is then equal to null."""
     renamed = right.select(*(F.col(name).alias(f"__{name}") for name in key), column)
     same = reduce(lambda a, b: a & b, (left[name].eqNullSafe(renamed[f"__{name}"]) for name in key))
     joined = left.join(renamed, same, "left").drop(*(f"__{name}" for name in key))
@@ -156,13 +156,13 @@ def _joined(left: DataFrame, right: DataFrame, key: Sequence[str], column: str) 
 
 
 def storable(result: DataFrame) -> DataFrame:
-    """Numbers as a table of any format keeps them: decimals, which sums of decimals make ever wider, as doubles."""
+    """Convert numbers to what a table of any format keeps: decimals, which sums make ever wider, to doubles."""
     wide = {f.name: F.col(f.name).cast("double") for f in result.schema if isinstance(f.dataType, DecimalType)}
     return result.withColumns(wide) if wide else result
 
 
 def function_of(reference: str) -> Callable[[DataFrame], DataFrame]:
-    """A person's own DataFrame to DataFrame function, named `module:function`. Raises InvalidFunction."""
+    """Return a person's own DataFrame to DataFrame function, named `module:function`. Raises InvalidFunction."""
     module_name, colon, name = reference.partition(":")
     if not colon or not module_name or not name:
         raise InvalidFunction(f"{reference!r}: write module:function")

@@ -62,7 +62,7 @@ _IF = " if "
 
 
 def parse_measure(name: str, text: str) -> MeasureSpec:
-    """A measure from its text.
+    """Parse a measure from its text.
 
     >>> parse_measure("p95", "quantile(ms, 0.95) if status < 500")
     MeasureSpec(name='p95', measure=<Measure.QUANTILE: 'quantile'>, about='ms', number=0.95, condition='status < 500')
@@ -90,7 +90,7 @@ def parse_measure(name: str, text: str) -> MeasureSpec:
 
 
 def _split_condition(text: str) -> tuple[str, str]:
-    """The text before and after an ` if ` that stands outside brackets."""
+    """Return the text before and after an ` if ` that stands outside brackets."""
     depth = 0
     for at, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")

@@ -62,7 +62,7 @@ class Results:
         self._steps = 0
 
     def gone(self, step: Step) -> list[Message]:
-        """For the topic, before the commit: the rows that the table has and will not have any more."""
+        """Return for the topic, before the commit, the rows that the table has and will not have any more."""
         if not self.table.exists():
             return []
         kept = {key_of(row, self._key) for row in step.rows.select(self._key).to_pylist()}
@@ -102,13 +102,13 @@ class Results:
         self.table.set_properties({KEY: json.dumps(self._key)})
 
     def messages(self, since: datetime | None) -> Iterator[Message]:
-        """The rows of the windows from a time on, as records."""
+        """Yield the rows of the windows from a time on, as records."""
         for rows in self._rows(self.table.files()):
             wanted = rows if since is None else rows.filter(pc.greater_equal(rows[START], pa.scalar(since, TIME)))
             yield from messages(wanted, self._key)
 
     def rows(self) -> pa.Table:
-        """All of them, oldest window first."""
+        """Return all of them, oldest window first."""
         spec = self.table.spec()
         found = [rows.select(spec.schema.names) for rows in self._rows(self.table.files())]
         whole = pa.concat_tables([spec.schema.empty_table(), *found], promote_options="permissive")
@@ -128,7 +128,7 @@ class Results:
 
 
 def filed(rows: pa.Table) -> pa.Table:
-    """With `window_date`, and every column in the lake's own types."""
+    """Add `window_date`, and convert every column to the lake's own types."""
     rows = rows.append_column(DATE, rows[START].cast(pa.date32()))
     schema = canonical_schema(rows.schema)
     return rows.select(schema.names).cast(schema)
@@ -143,13 +143,13 @@ def _is_in(rows: pa.Table, windows: Collection[datetime]) -> Any:
 
 
 def messages(rows: pa.Table, key: Sequence[str]) -> Iterator[Message]:
-    """Each row as a record: the key says what is counted, the value is the whole row as JSON."""
+    """Yield each row as a record: the key says what is counted, the value is the whole row as JSON."""
     for row in rows.drop_columns([DATE]).to_pylist() if DATE in rows.column_names else rows.to_pylist():
         yield Message(key_of(row, key), json.dumps(_plain(row), separators=(",", ":"), ensure_ascii=False).encode())
 
 
 def key_of(row: Mapping[str, Any], key: Sequence[str]) -> bytes:
-    r"""What makes a row the same row again: the values joined by `|`; one inside a value gets a backslash.
+    r"""Encode the key of a row: the values joined by `|`; one inside a value gets a backslash.
 
     >>> key_of({"window_start": datetime(2015, 5, 17, 10, 5), "path": "/a|b", "n": None}, ["window_start", "path", "n"])
     b'2015-05-17T10:05:00Z|/a\\|b|\\N'
@@ -164,7 +164,7 @@ def _key_text(value: object) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it; times in UTC."""
+    """Return a value as JSON has it; times in UTC."""
     match value:
         case datetime():
             return value.strftime("%Y-%m-%dT%H:%M:%SZ" if not value.microsecond else "%Y-%m-%dT%H:%M:%S.%fZ")

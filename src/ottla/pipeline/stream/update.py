@@ -46,7 +46,7 @@ Publish = Callable[[Iterable[Message]], None]
 
 
 class Late(StrEnum):
-    """What rows do that the load marked late."""
+    """The handling of rows that the load marked late."""
 
     UPDATE = "update"
     DROP = "drop"
@@ -85,7 +85,7 @@ class ResultUpdater:
         self._publish = publish
 
     def advance(self, held: LoadedRanges) -> UpdateResult:
-        """Updates the results for the rows that the source holds now; `held` comes from `LakeTable.positions`.
+        """Update the results for the rows that the source holds now; `held` comes from `LakeTable.positions`.
 
         Raises CommitConflict if another process updated the same stream first, and what Spark and the tables raise.
         After any of them, and after a kill at any point, calling it again is safe.
@@ -115,7 +115,7 @@ class ResultUpdater:
         return UpdateResult(len(windows), len(computed), published + self._publish_rest())
 
     def _transactions(self, held: LoadedRanges, replaced: int) -> list[AppTransaction]:
-        """From where the results are to where the source is."""
+        """Return the transactions from where the results are to where the source is."""
         ends = {f"{topic}/{p}": r.end_offset for topic, ranges in held.items() for p, r in ranges.items()}
         wanted = {**ends, REPLACED: replaced}
         table = self._results.table
@@ -123,7 +123,7 @@ class ResultUpdater:
         return [AppTransaction(name, known(name), new) for name, new in sorted(wanted.items())]
 
     def _touched(self, rows: DataFrame, held: LoadedRanges, done: Mapping[str, int]) -> list[datetime]:
-        """The windows with a row that was not taken into account."""
+        """Return the windows with a row that was not taken into account."""
         new = reduce(
             lambda a, b: a | b,
             (
@@ -157,7 +157,7 @@ class ResultUpdater:
         return rows
 
     def _around(self, windows: Sequence[datetime]) -> Column:
-        """All rows of these windows: a few stretches of time."""
+        """Return the condition for all rows of these windows: a few stretches of time."""
         size = interval_of(self._stream.windows.size)
         stretches = merged([(start, start + size) for start in windows], at_most=_INTERVALS_MAX)
         time = F.col(TIME)
@@ -188,7 +188,7 @@ class ResultUpdater:
 
 
 def _version_of(window: datetime) -> int:
-    """A time as a version that is never 0."""
+    """Return a time as a version that is never 0."""
     return (window - _EPOCH) // _MICROSECOND * 2 + 1
 
 
@@ -200,7 +200,7 @@ _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_80
 
 
 def interval_of(text: str) -> timedelta:
-    """A length of time as Spark's windows take it. Raises ValueError.
+    """Parse a length of time as Spark's windows take it. Raises ValueError.
 
     >>> interval_of("5 minutes"), interval_of("1 day 12 hours")
     (datetime.timedelta(seconds=300), datetime.timedelta(days=1, seconds=43200))
@@ -218,7 +218,7 @@ def interval_of(text: str) -> timedelta:
 
 
 def merged(stretches: Sequence[tuple[datetime, datetime]], *, at_most: int) -> list[tuple[datetime, datetime]]:
-    """Stretches of time that cover these, `at_most` of them: those that touch become one, then the nearest."""
+    """Return `at_most` stretches of time that cover these: those that touch become one, then the nearest."""
     found: list[tuple[datetime, datetime]] = []
     for first, end in sorted(stretches):
         if found and first <= found[-1][1]:

@@ -33,7 +33,7 @@ _MASK = (1 << 64) - 1
 
 
 def records_of(header: BatchHeader, data: bytes, at: int) -> tuple[bytes, int, int]:
-    """The bytes that hold a batch's records, decompressed, and where in them they begin and end.
+    """Return the bytes that hold a batch's records, decompressed, and where in them they begin and end.
 
     Raises Uncleanable where the compression does not hold what it should.
     """
@@ -73,7 +73,7 @@ class BatchFilter:
         self._counts = counts
 
     def apply(self, header: BatchHeader, data: bytes, at: int) -> Buffer | None:
-        """What is to be written for the batch that is in `data` at `at`, whole and checked; None for nothing.
+        """Return what is to be written for the complete, verified batch at `at` of `data`; None for nothing.
 
         Raises Uncleanable for records that contradict the header.
         """
@@ -148,7 +148,7 @@ class BatchFilter:
         )
 
     def _emptied(self, header: BatchHeader, data: bytes, at: int) -> Buffer | None:
-        """Nothing is left of the batch's records; its header may still be needed."""
+        """Return the header of a batch of which no record is left, or None if it is not needed."""
         if not (self._holds_sequence(header) or header.last_offset + 1 == self._upper_bound):
             return None
         batch = bytearray(memoryview(data)[at : at + HEADER_BYTES])
@@ -157,7 +157,7 @@ class BatchFilter:
         return batch
 
     def _holds_sequence(self, header: BatchHeader) -> bool:
-        """Whether an active producer's state would be lost with the batch."""
+        """Return whether an active producer's state would be lost with the batch."""
         active = self._producers.get(header.producer_id) if header.producer_id >= 0 else None
         if active is None:
             return False
@@ -178,7 +178,7 @@ def _rewritten(
     count: int,
     sets_horizon: bool,
 ) -> bytearray:
-    """The batch with the records of `stretches` alone, under its own codec."""
+    """Return the batch with the records of `stretches` alone, under its own codec."""
     shift_ms = header.base_timestamp - base_ms
     if shift_ms:
         records: Buffer = compaction.LOOP.shifted(body, stretches, shift_ms & _MASK)

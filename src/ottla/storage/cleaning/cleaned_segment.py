@@ -91,7 +91,7 @@ class CleanedSegment:
         self._file.close()
 
     def discard(self) -> None:
-        """Nothing came of it. What cannot be removed now is removed by the next start."""
+        """Discard the segment: nothing came of it. What cannot be removed now is removed by the next start."""
         self._file.close()
         with contextlib.suppress(OSError):
             for suffix in SEGMENT_SUFFIXES:
@@ -101,7 +101,10 @@ class CleanedSegment:
         return self._plan.directory / offset_name(self._base_offset, suffix + self._plan.suffix)
 
     def _check_size(self, size: int) -> None:
-        """One that grew alone may exceed `segment.bytes`, as in Kafka, but not the four bytes of an index entry."""
+        """Raise GroupTooLarge or Uncleanable if so many more bytes do not fit.
+
+        A segment that grew alone may exceed `segment.bytes`, as in Kafka, but not the four bytes of an index entry.
+        """
         plan = self._plan
         if self._is_alone:
             if self.written + size > RELATIVE_OFFSET_MAX:

@@ -27,7 +27,7 @@ class CleanedTransactions:
         self.kept: list[AbortedTransaction] = []  # lines for the index of the segment that is being written
 
     def copy(self) -> CleanedTransactions:
-        """To come back to, where a group of segments must be begun again."""
+        """Copy the state to come back to, where a group of segments must be begun again."""
         twin = CleanedTransactions(())
         twin._waiting = self._waiting.copy()
         twin._aborted = self._aborted.copy()
@@ -36,7 +36,7 @@ class CleanedTransactions:
         return twin
 
     def data(self, header: BatchHeader) -> bool:
-        """A batch of users' records; whether its transaction was aborted."""
+        """Note a batch of users' records; return whether its transaction was aborted."""
         self._begin_up_to(header.last_offset)
         if not header.is_transactional:
             return False
@@ -48,7 +48,7 @@ class CleanedTransactions:
         return True
 
     def control(self, header: BatchHeader, marker: Marker | None) -> bool:
-        """A control batch; whether nothing is left of what it decides."""
+        """Note a control batch; return whether nothing is left of what it decides."""
         self._begin_up_to(header.last_offset)
         if not header.record_count:
             return True  # emptied by an earlier pass

@@ -39,7 +39,7 @@ class CleaningPass:
         self.plan = plan
 
     def overtaken(self, group: CleanedGroup | None = None) -> str:
-        """Why the pass, or what came of one group, is worth nothing any more; empty if nothing speaks against it."""
+        """Return the reason why the results of the pass, or of one group, can no longer be used; empty if they can."""
         log = self._log
         if log.health.failure is not None:
             return "its directory is offline"
@@ -109,7 +109,10 @@ def start_cleaning(chosen: LogToClean, config: CleanerConfig, *, token: str, now
 
 
 def _last_data_offset(log: PartitionLog, producer_id: int) -> int:
-    """Of the newest batch that is on the disk: a power cut may take those after it, and its sequence must be left."""
+    """Return the last offset of the producer's newest batch that is on the disk.
+
+    A power cut may take those after it, and its sequence must be left.
+    """
     producer = log.producers.entry(producer_id)
     if producer is None or not producer.batches:
         return -1

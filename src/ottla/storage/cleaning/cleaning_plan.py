@@ -52,7 +52,7 @@ class CleaningPlan:
 
     @property
     def first_uncleanable_offset(self) -> int:
-        """Where the pass must end."""
+        """Return the offset at which the pass must end."""
         return self.sources[-1].end_offset
 
     @property
@@ -61,14 +61,14 @@ class CleaningPlan:
         return f".{self.token}{CLEANED_SUFFIX}"
 
     def to_json(self) -> dict[str, Any]:
-        """For `json.dumps`."""
+        """Convert to what `json.dumps` takes."""
         plain = {name: getattr(self, name) for name in self.__slots__}
         producers = [(producer_id, *active) for producer_id, active in self.producers.items()]
         return plain | {"directory": str(self.directory), "producers": producers}
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> CleaningPlan:
-        """The reverse of `to_json`."""
+        """Build a plan from the result of `to_json`."""
         return cls(
             **plain
             | {
@@ -82,7 +82,7 @@ class CleaningPlan:
 
 @dataclass(slots=True)
 class Counts:
-    """What a pass has done so far."""
+    """Counts what a pass has done so far."""
 
     keys: int = 0
     records_read: int = 0
@@ -109,7 +109,7 @@ class CleanedGroup:
     has_transactions: bool  # whether it has an index of aborted ones
 
     def to_json(self) -> dict[str, Any]:
-        """For `json.dumps`."""
+        """Convert to what `json.dumps` takes."""
         return asdict(self)
 
 
@@ -121,5 +121,5 @@ class PassDone:
     counts: Counts = field(default_factory=Counts)
 
     def to_json(self) -> dict[str, Any]:
-        """For `json.dumps`."""
+        """Convert to what `json.dumps` takes."""
         return asdict(self)

@@ -33,7 +33,7 @@ class LogToClean(NamedTuple):
 
 
 def log_to_clean(log: PartitionLog, cleaned_offset: int | None, *, now_ms: int) -> LogToClean | None:
-    """What there is to clean in a log that compaction has come to `cleaned_offset` in; None if nothing."""
+    """Return the part of a log to clean if the last pass ended at `cleaned_offset`; None if there is none."""
     if log.is_truncating:
         return None
     first_dirty = log.log_start_offset if cleaned_offset is None else cleaned_offset
@@ -62,7 +62,7 @@ def log_to_clean(log: PartitionLog, cleaned_offset: int | None, *, now_ms: int) 
 
 
 def dirtiest_log(candidates: Iterable[LogToClean]) -> LogToClean | None:
-    """The one to clean now; None if none is dirty enough."""
+    """Return the log to clean now; None if none is dirty enough."""
     ready = [each for each in candidates if each.is_due or each.dirty_ratio > each.log.config.min_cleanable_dirty_ratio]
     return max(ready, key=lambda each: each.dirty_ratio, default=None)
 
@@ -72,7 +72,7 @@ def _is_young(segment: Segment, lag_ms: int, now_ms: int) -> bool:
 
 
 def _is_due(log: PartitionLog, first_dirty: int, now_ms: int) -> bool:
-    """Whether the oldest dirty segment's first batch is older than `max.compaction.lag.ms`."""
+    """Return whether the oldest dirty segment's first batch is older than `max.compaction.lag.ms`."""
     lag_ms = log.config.max_compaction_lag_ms
     if lag_ms == LONG_MAX:
         return False

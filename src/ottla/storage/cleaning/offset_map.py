@@ -51,7 +51,7 @@ class OffsetMap:
 
     @property
     def memory_bytes(self) -> int:
-        """What the table takes now."""
+        """Return the memory that the table takes now."""
         return self._slots * SLOT_BYTES
 
     def note(self, data: bytes, at: int, end: int, *, count: int, base_offset: int, from_offset: int) -> bool:
@@ -87,7 +87,7 @@ class OffsetMap:
             self._grow()
 
     def update_latest_offset(self, offset: int) -> None:
-        """Everything up to and including `offset` has been noted, or has nothing to note."""
+        """Note that everything up to and including `offset` has been noted, or has nothing to note."""
         self.latest_offset = max(self.latest_offset, offset)
 
     def choose(
@@ -101,7 +101,7 @@ class OffsetMap:
         drops_tombstones: bool,
         stretches: list[int],
     ) -> tuple[int, int, int, int, int]:
-        """Which of a batch's records stay: see `records/_compaction.py`."""
+        """Choose which of a batch's records stay: see `records/_compaction.py`."""
         chosen: tuple[int, int, int, int, int] = self._loop.choose(
             data,
             at,

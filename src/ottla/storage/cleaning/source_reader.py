@@ -20,7 +20,9 @@ _CHUNK_BYTES_MIN = 16 << 10
 def batches_of(
     files: FileAccess, directory: PurePath, source: Source, *, from_offset: int, buffer_bytes: int, throttle: Throttler
 ) -> Iterator[tuple[BatchHeader, bytes, int]]:
-    """The batches of a segment that reach `from_offset` or come after it: header, a part of the file, and where in it.
+    """Yield the batches of a segment that reach `from_offset` or come after it.
+
+    Each comes as its header, a part of the file, and where in it the batch begins.
 
     Raises Uncleanable at the first that is not whole, has a wrong checksum or an offset out of order; SegmentGone.
     """

@@ -22,7 +22,7 @@ class Throttler:
         self._due = clock.monotonic()  # when what has passed so far would have passed at exactly the rate
 
     def passed(self, size: int) -> None:
-        """`size` bytes were read or written: wait as long as they had to take."""
+        """Wait as long as `size` bytes, which were read or written, had to take."""
         now = self._clock.monotonic()
         self._due = max(self._due, now - 1.0) + size / self._rate
         if self._due > now:

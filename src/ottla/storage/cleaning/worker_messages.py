@@ -22,7 +22,7 @@ LENGTH = struct.Struct(">I")
 
 
 class Failure(Enum):
-    """Why a pass ended without a result."""
+    """The reasons for which a pass ends without a result."""
 
     DAMAGED = "damaged"  # the log cannot be cleaned as it is
     GONE = "gone"  # files were deleted meanwhile
@@ -31,13 +31,13 @@ class Failure(Enum):
 
 
 def framed(message: dict[str, Any]) -> bytes:
-    """A message as it goes through the pipe."""
+    """Encode a message as it goes through the pipe."""
     body = json.dumps(message, separators=(",", ":")).encode()
     return LENGTH.pack(len(body)) + body
 
 
 def step_of(message: dict[str, Any]) -> CleanedGroup | PassDone:
-    """What a worker's message says of the pass. KeyError where it is neither."""
+    """Decode a worker's message. Raises KeyError if it is neither of the two."""
     if "group" in message:
         return CleanedGroup(**message["group"])
     done = message["done"]

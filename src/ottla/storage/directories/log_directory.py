@@ -310,7 +310,7 @@ class LogDirectory:
     def create_log(
         self, topic_partition: TopicPartition, topic_id: uuid.UUID = NO_TOPIC_ID, config: LogConfig | None = None
     ) -> PartitionLog:
-        """A new empty log; the one that is there, if it is of the same topic id. Raises StorageError.
+        """Create an empty log; return the one that is there, if it is of the same topic id. Raises StorageError.
 
         Nothing is synced here: the log's first flush makes its directory durable together with its first records.
         """
@@ -404,7 +404,7 @@ class LogDirectory:
             self._adopt(log, topic_id)
 
     def rewrite_small_files(self) -> None:
-        """Small files in the root were found damaged: write them all. Raises OSError or StorageError."""
+        """Write all small files in the root, because some were found damaged. Raises OSError or StorageError."""
         meta = self.backup.entries.get(names.META_PROPERTIES)
         if meta is not None and meta.text is not None:
             path = self.path / names.META_PROPERTIES
@@ -504,7 +504,7 @@ class LogDirectory:
         return [log.topic_partition for log, found in zip(logs, is_there, strict=True) if not found]
 
     def is_missing(self, topic_partition: TopicPartition) -> bool:
-        """Whether the directory of a log is not there."""
+        """Return whether the directory of a log is not there."""
         log = self.logs.get(topic_partition)
         return log is not None and not self.files.is_directory(log.directory)
 
@@ -573,14 +573,14 @@ class LogDirectory:
         return sum(self.files.size_of(directory / name) for name in self.files.names_in(directory))
 
     def check_present(self) -> None:
-        """Raises OSError if the directory is no longer at its path: deleted, moved away or replaced.
+        """Raise OSError if the directory is no longer at its path: deleted, moved away or replaced.
 
         May be called in a worker thread.
         """
         self.lock.check_present()
 
     def disk_bytes(self) -> tuple[int, int]:
-        """The disk below: its size, and what is free for an ordinary user. Raises OSError."""
+        """Return the size of the disk below, and what is free for an ordinary user. Raises OSError."""
         return self.files.total_bytes(self.path), self.files.free_bytes(self.path)
 
     # ---- Background work
@@ -625,14 +625,14 @@ class LogDirectory:
             log.in_cleaner_checkpoint = True
 
     def begin_checkpoint(self, closing: Mapping[str, BackedUpFile] | None = None) -> CheckpointJob:
-        """The checkpoint files for now, to be written by a worker thread; `closing`: what else is to be vouched for."""
+        """Return a job for a worker thread: write the checkpoint files of now; `closing`: what else to vouch for."""
         job = self._new_checkpoint(closing or {})
         for tp, log in {**self.future_logs, **self.logs}.items():
             job.note(tp, log)
         return job
 
     def begin_checkpoint_slices(self, slices: WorkSlice) -> Generator[None, None, CheckpointJob]:
-        """The same in slices. A cut or a truncation meanwhile begins a newer checkpoint, which is written instead."""
+        """Begin a checkpoint in slices. A cut or truncation meanwhile begins a newer one, which is written instead."""
         job = self._new_checkpoint({})
         for tp, log in {**self.future_logs, **self.logs}.items():
             job.note(tp, log)
@@ -641,7 +641,7 @@ class LogDirectory:
         return job
 
     def _new_checkpoint(self, closing: Mapping[str, BackedUpFile]) -> CheckpointJob:
-        """A checkpoint without the logs. From now on it is the newest."""
+        """Create a checkpoint without the logs. From now on it is the newest."""
         self._checkpointed.update(self.logs, self.future_logs)
         for tp, offset in self.cleaner_offsets.items():  # what was cut off is not clean when it is written again
             if tp not in self.future_logs:

@@ -111,7 +111,10 @@ class LogManager:
                         directory.lost_logs.pop(topic_partition, None)
 
     def _check_duplicates(self) -> None:
-        """Raises DuplicateLog. Two topic ids are two topics: the cluster knows which is there."""
+        """Raise DuplicateLog if a log is in two directories.
+
+        Two topic ids are two topics: the cluster knows which is there.
+        """
         if len(self.opened) == 1:
             return
         seen: dict[TopicPartition, list[PartitionLog]] = {}
@@ -139,7 +142,7 @@ class LogManager:
         return {each.path: str(each.error) for each in self.unusable} | failed
 
     def logs(self) -> Iterator[tuple[LogDirectory, PartitionLog]]:
-        """Every log, with where it is."""
+        """Yield every log, with where it is."""
         for directory in self.opened:
             for log in list(directory.logs.values()):
                 yield directory, log
@@ -147,13 +150,13 @@ class LogManager:
     # ---- Placement
 
     def holding(self, topic_partition: TopicPartition) -> list[LogDirectory]:
-        """Where a log of this name lies; more than one where some are of topics that were deleted."""
+        """List the directories with a log of this name; of deleted topics there may be more than one."""
         return [directory for directory in self.opened if topic_partition in directory.logs]
 
     def create_log(
         self, topic_partition: TopicPartition, topic_id: uuid.UUID, config: LogConfig
     ) -> tuple[LogDirectory, PartitionLog]:
-        """A new log in the directory with the fewest logs that takes it. Raises StorageError where none does.
+        """Create a log in the directory with the fewest logs that takes it. Raises StorageError where none does.
 
         If a directory was chosen for it (`prefer`), the log is created there.
         """
@@ -180,7 +183,7 @@ class LogManager:
         self._preferred[topic_partition] = directory.path
 
     def future_logs(self) -> Iterator[tuple[LogDirectory, PartitionLog]]:
-        """Every copy that will replace a log of another directory, with where it is."""
+        """Yield every copy that will replace a log of another directory, with where it is."""
         for directory in self.opened:
             for log in list(directory.future_logs.values()):
                 yield directory, log

@@ -22,7 +22,7 @@ class ReplacedLog(NamedTuple):
 
 
 class LostLog(NamedTuple):
-    """What the checkpoint files have of a log whose directory is missing."""
+    """The entries of the checkpoint files about a log whose directory is missing."""
 
     topic_id: uuid.UUID
     recovery_point: int

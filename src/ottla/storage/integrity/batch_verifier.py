@@ -30,7 +30,7 @@ _WINDOW_BYTES = 1 << 20
 
 
 class VerifiedBatches(NamedTuple):
-    """Where the valid batches end, and what is wrong with the batch there."""
+    """The end of the valid batches, and the fault of the batch there."""
 
     end: int  # position
     next_offset: int

@@ -58,7 +58,7 @@ class BlockChecksums(NamedTuple):
         return None
 
     def counts_for(self, files: FileAccess, log_path: PurePath, size_bytes: int) -> bool:
-        """Whether the checksums are those of the file as it is now, by its size and modification time."""
+        """Return whether the checksums are those of the file as it is now, by its size and modification time."""
         return size_bytes == self.log_bytes and files.modified_ns(log_path) == self.log_modified_ns
 
 

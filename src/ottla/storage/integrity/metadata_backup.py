@@ -44,7 +44,7 @@ class BackedUpFile(NamedTuple):
         return cls(modified_ns, len(data), crc32c(data), data.decode() if keep_text else None)
 
     def fits(self, data: bytes) -> bool:
-        """Whether this is the content of the entry."""
+        """Return whether this is the content of the entry."""
         return len(data) == self.size_bytes and crc32c(data) == self.crc
 
 
@@ -113,7 +113,7 @@ class MetadataBackup:
         return CheckedText(copy.text, is_certain=True, was_restored=True)
 
     def is_damaged(self, name: str) -> bool:
-        """Whether a file that can be rebuilt is certainly corrupt."""
+        """Return whether a file that can be rebuilt is certainly corrupt."""
         path, copy = self._root / name, self.entries.get(name)
         if copy is None:
             return False

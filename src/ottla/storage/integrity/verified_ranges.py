@@ -109,7 +109,7 @@ class VerifiedRanges:
     __slots__ = ("_segment", "_verified", "corrupt", "end", "indexes_skip_corrupt", "synced_offset")
 
     def __init__(self, segment: VerifiableSegment, end: int, known: list[CorruptRange] | None = None) -> None:
-        """`known` are the corrupt ranges found when the file was open earlier; they are not verified again."""
+        """Take `known`, the corrupt ranges found when the file was open earlier; they are not verified again."""
         self._segment = segment
         self.indexes_skip_corrupt = False  # the indexes have no entries for corrupt ranges
         self.synced_offset: int | None = None  # a run of batches that reaches it is no chance: the file ends torn
@@ -131,7 +131,7 @@ class VerifiedRanges:
     # ---- Verification
 
     def is_verified(self, position: int) -> bool:
-        """Whether the batch that begins at `position` is verified, or was written by this process."""
+        """Return whether the batch that begins at `position` is verified, or was written by this process."""
         verified = self._verified_at(position)
         return position >= self.end or (verified is not None and position < verified.end)
 
@@ -220,7 +220,7 @@ class VerifiedRanges:
         report_corruption(corruption)
 
     def _is_explained(self, verified: VerifiedRange, result: VerifiedBatches, block: Block) -> bool:
-        """Whether the block contains a batch that is corrupt by itself, which explains the block's checksum."""
+        """Return whether the block contains a batch that is corrupt by itself, which explains the block's checksum."""
         if any(corrupt.start < block.end and corrupt.end > block.start for corrupt in self.corrupt):
             return True
         if result.wrong is not None and result.end < block.end:

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class CheckpointedEnd(NamedTuple):
-    """Where the last run ended: its recovery point, and whether the checkpoint file has a copy that says the same."""
+    """Holds the end of the last run: its recovery point, and whether the backup of the checkpoint file agrees."""
 
     end_offset: int
     is_certain: bool
@@ -34,14 +34,14 @@ class CheckpointedEnd(NamedTuple):
         return False
 
     def end_of(self, base_offset: int) -> int:
-        """No batch may reach it, where it is certain."""
+        """Return the offset that no batch may reach, where it is certain."""
         return max(self.end_offset, base_offset + 1) if self.is_certain else NO_END_OFFSET
 
 
 def load_after_clean_shutdown(
     segments: list[Segment], promise: CheckpointedEnd, *, interval_bytes: int, now_ms: int, distrust: bool = False
 ) -> int | None:
-    """The end offset of a log after a clean stop, its last segment ready to be written; None if it must be scanned.
+    """Return a log's end offset after a clean stop, its last segment ready to be written; None if it must be scanned.
 
     With `distrust` the indexes of the last segment are known to be damaged. Raises OSError.
     """

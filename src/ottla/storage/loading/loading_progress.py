@@ -27,7 +27,7 @@ class LoadingProgress:
         self._started_at = self._shown_at = clock.monotonic()
 
     def scanned(self, size_bytes: int) -> None:
-        """So many more bytes of a log were checked."""
+        """Note that so many more bytes of a log were checked."""
         self._scanned_bytes += size_bytes
         self._show()
 

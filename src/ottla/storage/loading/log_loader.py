@@ -56,7 +56,7 @@ _LEFTOVERS = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 
 
 class LogLocation(NamedTuple):
-    """Where a log lives and what it shares with the others of its directory."""
+    """Holds the directory of a log, and what it shares with the others of its log directory."""
 
     files: FileSystem
     clock: Clock
@@ -67,19 +67,19 @@ class LogLocation(NamedTuple):
     backup: MetadataBackup | None = None  # what is known of the directory's small files
 
     def known(self, name: str) -> CheckedText:
-        """The text of a small file of this partition, or the copy of it if the file is damaged."""
+        """Return the text of a small file of this partition, or the copy of it if the file is damaged."""
         if self.backup is None:
             return CheckedText(text_or_none(self.files, self.directory / name), is_certain=False)
         return self.backup.text(f"{self.directory.name}/{name}", must_exist=False)
 
     def copy_of(self, name: str, known: CheckedText) -> BackedUpFile | None:
-        """What is to be noted of a small file that was just read."""
+        """Return the copy to note of a small file that was just read."""
         if known.is_certain and self.backup is not None:
             return self.backup.entries.get(f"{self.directory.name}/{name}")
         return backup_of(self.files, self.directory / name)
 
     def is_damaged(self, base_offset: int, suffix: str) -> bool:
-        """Whether an index is certainly not what a clean stop left."""
+        """Return whether an index is certainly not what a clean stop left."""
         name = f"{self.directory.name}/{offset_name(base_offset, suffix)}"
         return self.backup is not None and self.backup.is_damaged(name)
 
@@ -98,7 +98,7 @@ class DirectoryListing(NamedTuple):
 def create_empty_log(
     place: LogLocation, topic_partition: TopicPartition, topic_id: uuid.UUID, config: LogConfig
 ) -> PartitionLog:
-    """An empty log in a directory that has just been made. Raises OSError."""
+    """Create an empty log in a directory that has just been made. Raises OSError."""
     segment = Segment.create(place.files, place.directory, 0, now_ms=place.clock.wall_ms())
     return _assembled(
         place,
@@ -115,7 +115,7 @@ def create_empty_log(
 
 
 class LogCheckpoint(NamedTuple):
-    """What the checkpoint files of the previous run have of one log."""
+    """Holds the entries of one log in the checkpoint files of the previous run."""
 
     is_clean: bool  # that run ended with a clean shutdown: all of the log was synced
     recovery_point: int  # below it everything was synced; after a clean shutdown the log's end
@@ -134,7 +134,7 @@ def load_log(
 ) -> PartitionLog:
     """Load the log in a directory, recovered as far as it needs to be; `progress` gets the bytes scanned.
 
-    Raises OSError.
+    The second value is False if it found or changed something that may not be on the disk yet. Raises OSError.
     """
     files, now_ms, recovery_point = place.files, place.clock.wall_ms(), checkpoint.recovery_point
     listed = _completed(files, place.directory)
@@ -237,7 +237,7 @@ def _note_small_files(
 
 
 def _completed(files: FileSystem, directory: PurePath) -> DirectoryListing:
-    """Lists what is in a partition's directory once what a crash cut short is finished or removed."""
+    """List what is in a partition's directory once what a crash cut short is finished or removed."""
     found = list_directory(files, directory)
     if found.swaps:
         complete_swaps(files, directory, found.swaps)
@@ -250,7 +250,10 @@ def _completed(files: FileSystem, directory: PurePath) -> DirectoryListing:
 def _after_clean_shutdown(
     place: LogLocation, segments: list[Segment], config: LogConfig, end: CheckpointedEnd, now_ms: int
 ) -> tuple[int | None, int | None]:
-    """The end offset if the log can be taken up as it was left; and from where on it is to be replayed, if at all."""
+    """Return the end offset if the log can be used as it was left.
+
+    The second value is from where on it is to be replayed, if at all.
+    """
     base_offset = segments[-1].base_offset
     is_distrusted = any(place.is_damaged(base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
     end_offset = load_after_clean_shutdown(

@@ -58,7 +58,7 @@ class UncleanRecovery:
         may_have_gaps: bool,
         progress: Callable[[int], None],
     ) -> None:
-        """Everything below `recovery_point` was synced; below `synced_offset` that is certain."""
+        """Take `recovery_point`, below which everything was synced; below `synced_offset` that is certain."""
         self._epochs = epochs
         self._written = epochs.entries if epochs.certain else ()  # the checkpoint, where it is known to be right
         self._interval_bytes = interval_bytes
@@ -174,7 +174,7 @@ def recover_valid_prefix(
 
 
 def _chunk(file: File, position: int, end: int) -> memoryview:
-    """The bytes from a batch's first on: many batches, or the whole of a large one."""
+    """Read the bytes from a batch's first on: many batches, or the whole of a large one."""
     data = file.read_at(position, min(_CHUNK_BYTES, end - position))
     if len(data) == _CHUNK_BYTES < end - position:
         size = BatchHeader(data).size_bytes
@@ -255,7 +255,7 @@ def keep_below_recovery_point(
 
 
 def ends_at(segment: Segment, synced_offset: int) -> bool:
-    """Whether some batch ends just before an offset up to which the log was once synced, as it must."""
+    """Return whether some batch ends just before an offset up to which the log was once synced, as it must."""
     found = segment.seek(synced_offset - 1)
     return isinstance(found, BatchLocation) and found.header.last_offset == synced_offset - 1
 
@@ -299,6 +299,6 @@ class _NoBoundaries:
     """No known boundaries: recovery trusts no index."""
 
     def position_at_or_above(self, position: int) -> int | None:
-        """None is known."""
+        """Return None: no boundary is known."""
         del position
         return None

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 def aborted_in(
     segments: SegmentList, snapshots: ProducerSnapshots, first_offset: int, end_offset: int
 ) -> list[AbortedTransaction]:
-    """Aborted transactions that reach into a range of offsets.
+    """Return the aborted transactions that reach into a range of offsets.
 
     Raises CorruptMessage where neither the index nor the log has the answer.
     """
@@ -64,7 +64,7 @@ def _aborted_of(segment: Segment, segments: SegmentList, snapshots: ProducerSnap
 
 
 def _is_as_it_was(segment: Segment) -> bool:
-    """Whether no checksum contradicts the index."""
+    """Return whether no checksum contradicts the index."""
     checksums = segment.checksums
     if checksums is None:
         return True
@@ -80,7 +80,7 @@ def _read(files: FileAccess, path: PurePath) -> bytes | None:
 
 
 def _fit(segment: Segment, entries: Sequence[AbortedTransaction]) -> bool:
-    """Whether each entry's marker is where it says, and a batch of it where it says that it begins."""
+    """Return whether each entry's marker is where it says, and a batch of it where it says that it begins."""
     for entry in entries:
         found = segment.find(entry.last_offset)
         if found is None or not found.header.is_control or found.header.producer_id != entry.producer_id:
@@ -96,7 +96,7 @@ def _fit(segment: Segment, entries: Sequence[AbortedTransaction]) -> bool:
 
 
 def _begins(segment: Segment, entry: AbortedTransaction) -> bool:
-    """Whether a batch of the transaction begins where the entry says it does; unless compaction has taken it."""
+    """Return whether a batch of the transaction begins where the entry says it does; unless compaction has taken it."""
     found = segment.find(entry.first_offset)
     if found is None:
         return False

@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class AppendOrigin(Enum):
-    """Who created the records."""
+    """Names the creator of the records."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"  # this broker: group offsets, transaction state and markers

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class LogCheckpoints(Protocol):
-    """What a log needs of the directory that keeps its checkpoints."""
+    """Port: the directory that keeps the checkpoints of a log."""
 
     def checkpoint(self) -> None:
         """Write the checkpoint files: the log was truncated, and its recovery point went back. Raises StorageError."""

@@ -58,7 +58,7 @@ class DeletedFiles:
                 self.add(renamed, due_ms=due_ms, file=segment.detach_file() if path.suffix == LOG_SUFFIX else None)
 
     def moved(self, old: PurePath, new: PurePath) -> None:
-        """The directory of a log was renamed: update the paths of its files."""
+        """Update the paths of the files of a log whose directory was renamed."""
         with self._lock:
             numbers = self._in_directory.pop(old, None)
             if numbers is not None:

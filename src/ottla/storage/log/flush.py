@@ -34,12 +34,12 @@ logger = logging.getLogger(__name__)
 
 
 def has_no_space(error: OSError) -> bool:
-    """Whether a write failed because the disk is full or a quota is used up; nothing was lost."""
+    """Return whether a write failed because the disk is full or a quota is used up; nothing was lost."""
     return error.errno in NO_SPACE and not isinstance(error, SyncFailed)
 
 
 def is_passing(error: OSError) -> bool:
-    """Whether an error means that space or file handles are exhausted for now, and not that the disk failed."""
+    """Return whether an error means that space or file handles are exhausted for now, and not that the disk failed."""
     return error.errno in _PASSING and not isinstance(error, SyncFailed)
 
 

@@ -39,7 +39,7 @@ def truncate_copy(future: PartitionLog, offset: int) -> None:
 
 
 def has_all_of(future: PartitionLog, log: PartitionLog) -> bool:
-    """Whether a future log has all records of the log, and all of it is on the disk."""
+    """Return whether a future log has all records of the log, and all of it is on the disk."""
     return (
         future.end_offset == future.flushed_offset == log.end_offset
         and future.log_start_offset == log.log_start_offset

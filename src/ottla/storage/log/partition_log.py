@@ -339,7 +339,7 @@ class PartitionLog:
         self.segment_list.add(new)
 
     def begin_epoch(self, epoch: int) -> None:
-        """A leader's term begins here, before its first record (KIP-279). An epoch already known changes nothing."""
+        """Begin a leader's term here, before its first record (KIP-279). An epoch already known changes nothing."""
         if epoch > self.epochs.latest:
             self.assign_epoch(epoch, self.end_offset)
 
@@ -353,7 +353,7 @@ class PartitionLog:
     def read(
         self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool = True, may_check: bool = True
     ) -> FileRegion | None:
-        """Whole batches from the one that holds `offset`, up to `max_bytes` and not past `end_offset`.
+        """Read whole batches from the one that holds `offset`, up to `max_bytes` and not past `end_offset`.
 
         With `at_least_one` a first batch larger than `max_bytes` is returned whole all the same (KIP-74). None if there
         is nothing, or, without `may_check`, if it would have to be verified first (`verified_ranges.py`). Raises
@@ -371,21 +371,21 @@ class PartitionLog:
         )  # fmt: skip
 
     def offset_for_timestamp(self, timestamp: int, *, end_offset: int) -> TimedOffset | None:
-        """The first record below `end_offset` at or after a time."""
+        """Return the first record below `end_offset` at or after a time."""
         lookup = TimestampLookup(self.segment_list, log_start_offset=self.log_start_offset, end_offset=end_offset)
         return lookup.first_at_or_after(timestamp)
 
     def offset_of_max_timestamp(self, end_offset: int) -> TimedOffset | None:
-        """The first record below `end_offset` that has the greatest timestamp."""
+        """Return the first record below `end_offset` that has the greatest timestamp."""
         lookup = TimestampLookup(self.segment_list, log_start_offset=self.log_start_offset, end_offset=end_offset)
         return lookup.of_max_timestamp()
 
     def epoch_end_offset(self, epoch: int) -> EpochEnd:
-        """The largest known epoch at or below `epoch` and the offset it ends at; (-1, -1) if unknown (KIP-320)."""
+        """Return the largest known epoch at or below `epoch` and where it ends; (-1, -1) if unknown (KIP-320)."""
         return self.epochs.end_offset(epoch, log_end_offset=self.end_offset)
 
     def may_have_aborted_transactions(self) -> bool:
-        """Whether there may be an index of aborted transactions: most logs have none, and each fetch needs to know."""
+        """Return whether there may be an index of aborted transactions: most logs have none, each fetch asks."""
         if self._may_have_aborted is None:
             self._may_have_aborted = any(
                 name.endswith(TXN_INDEX_SUFFIX) for name in self.files.names_in(self.directory)
@@ -393,7 +393,7 @@ class PartitionLog:
         return self._may_have_aborted
 
     def aborted_transactions(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Aborted transactions within a range of offsets, whose records a read_committed consumer must skip."""
+        """Return aborted transactions within a range of offsets, whose records a read_committed consumer must skip."""
         found = aborted_in(self.segment_list, self.snapshots, first_offset, end_offset)
         return found + self.pending_flush.aborted(first_offset, end_offset)
 
@@ -439,7 +439,7 @@ class PartitionLog:
         return self.health.refused(what, error)
 
     def flush(self) -> None:
-        """All three steps at once, here. Raises StorageError."""
+        """Run all three steps of a flush at once, here. Raises StorageError."""
         job = self.begin_flush()
         try:
             job.run()
@@ -508,11 +508,11 @@ class PartitionLog:
 
     @property
     def recovery_point(self) -> int:
-        """Where recovery has to begin after a crash."""
+        """Return the offset at which recovery has to begin after a crash."""
         return self.flushed_offset if self.recovery_limit is None else min(self.flushed_offset, self.recovery_limit)
 
     def delete_records(self, before_offset: int) -> int:
-        """DeleteRecords: the log begins at `before_offset`; returns the new start. Retention deletes the files later.
+        """Begin the log at `before_offset` (DeleteRecords); return the new start. Retention deletes the files later.
 
         Raises OffsetOutOfRange above the high watermark. An offset below the start changes nothing.
         """
@@ -526,7 +526,7 @@ class PartitionLog:
         return self.log_start_offset
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Retention: delete the segments that may go now; how many went. Raises StorageError."""
+        """Delete the segments that may go now by retention; return how many went. Raises StorageError."""
         if self.is_truncating:
             return 0
         count = deletable(
@@ -666,13 +666,13 @@ class PartitionLog:
     # ---- Other
 
     def update_high_watermark(self, high_watermark: int) -> None:
-        """Replication moved it: transactions whose marker is below it are final, and retention may come up to it."""
+        """Set the high watermark: transactions whose marker is below it are final, and retention may come up to it."""
         self.high_watermark = high_watermark
         if not self.producers.is_stable:
             self.producers.high_watermark_updated(high_watermark)
 
     def reconfigure(self, config: LogConfig) -> None:
-        """The topic's settings changed; what is written from now on follows the new ones."""
+        """Apply the topic's changed settings; what is written from now on follows them."""
         self.config = config
         self._set_roll_limits(self.active)
         self.active.sync_is_awaited = True  # until replication decides otherwise
@@ -682,7 +682,7 @@ class PartitionLog:
         return self.producers.remove_expired(now_ms, after_ms=self.config.producer_id_expiration_ms)
 
     def mark_created(self, *paths: PurePath) -> None:
-        """These files and this directory are new: the first flush makes their names durable."""
+        """Note that these files and this directory are new: the first flush makes their names durable."""
         self.pending_flush.add_files(*paths)
         self.pending_flush.add_directories(self.directory, self.directory.parent)
 
@@ -702,7 +702,7 @@ class PartitionLog:
         self.reconfigure(other.config)
 
     def moved(self, directory: PurePath) -> None:
-        """The directory was renamed (the topic is being deleted, or this is the copy of a log and replaces it)."""
+        """Note that the directory was renamed (the topic is being deleted, or this copy of a log replaces it)."""
         self.deleted_files.moved(self.directory, directory)
         self.directory = directory
         self.snapshots.moved(directory)

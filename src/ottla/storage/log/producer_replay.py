@@ -33,7 +33,7 @@ HEADERS_READ_BACK_MAX = 2_000
 
 
 class ReplayedSegment(Protocol):
-    """What is read of a segment besides the headers."""
+    """Holds what is read of a segment besides the headers."""
 
     @property
     def file(self) -> File:
@@ -179,6 +179,6 @@ def _batches_of(
 
 
 def _batches_at(segment: Segment, positions: Iterable[int]) -> Iterator[BatchLocation]:
-    """The batches at these positions, which are known to be good."""
+    """Yield the batches at these positions, which are known to be good."""
     for position in positions:
         yield BatchLocation(position, BatchHeader(segment.file.read_at(position, HEADER_BYTES)))

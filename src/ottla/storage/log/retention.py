@@ -15,7 +15,7 @@ from ottla.storage.log.segment import Segment
 def roll_is_due(
     topic_partition: TopicPartition, segment: Segment, config: LogConfig, newest_ms: int, *, clock: Clock
 ) -> bool:
-    """Whether a segment has lived `segment.ms`: `newest_ms` is the greatest time of a batch about to come.
+    """Return whether a segment has lived `segment.ms`: `newest_ms` is the greatest time of a batch about to come.
 
     By its records' own times; where the first batch has none, by how long the segment has been known here. Both are
     Kafka's rules, and so is that nothing happens while nothing is written: an idle log keeps its segment.
@@ -30,7 +30,7 @@ def roll_is_due(
 
 
 def jitter_ms(topic_partition: TopicPartition, base_offset: int, config: LogConfig) -> int:
-    """How much earlier than `segment.ms` this segment rolls: different for each, the same each time it is asked."""
+    """Return by how many ms before `segment.ms` this segment rolls: different for each, the same at each call."""
     most = min(config.segment_jitter_ms, config.roll_ms)
     return crc32(f"{topic_partition}/{base_offset}".encode()) % most if most > 0 else 0
 
@@ -44,7 +44,7 @@ def deletable(
     end_offset: int,
     now_ms: int,
 ) -> int:
-    """How many of the oldest segments may be deleted now.
+    """Count the oldest segments that may be deleted now.
 
     A segment goes when it is wholly below the log's start (DeleteRecords), or, where the policy deletes, when its
     newest record is older than `retention.ms` or the log without it still has `retention.bytes`. Only the oldest may
@@ -81,7 +81,7 @@ def _too_old(segment: Segment, config: LogConfig, is_active: bool, now_ms: int) 
 
 
 def _last_write_ms(segment: Segment) -> int:
-    """When the file was last written: the age of records without a time, and of records from the future.
+    """Return when the file was last written: the age of records without a time, and of records from the future.
 
     Those would otherwise keep their segment, and all after it, until their time has come. No restart moves it. It is
     asked only then: a record's own time counts, even where the clock was wrong when it was written.

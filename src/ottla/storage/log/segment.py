@@ -182,7 +182,7 @@ class Segment:
 
     @property
     def log_path(self) -> PurePath:
-        """Where the `.log` file is now."""
+        """Return the present path of the `.log` file."""
         return self.path(LOG_SUFFIX)
 
     @property
@@ -272,7 +272,7 @@ class Segment:
         self._index_bytes_max = index_bytes
 
     def indexes_full(self, limit_bytes: int) -> bool:
-        """Whether an index has no space for another entry and the one that is written when the segment is sealed."""
+        """Return whether an index has no space for another entry and the one that sealing the segment writes."""
         return (
             self.offset_index.count >= limit_bytes // OFFSET_ENTRY_BYTES
             or self.time_index.count >= limit_bytes // TIME_ENTRY_BYTES - 1
@@ -329,7 +329,7 @@ class Segment:
         return entry.position if entry else 0
 
     def _entry_holds(self, entry: OffsetEntry) -> bool:
-        """Whether the entry points at the batch that it was written for."""
+        """Return whether the entry points at the batch that it was written for."""
         header = read_header(self.file, entry.position, self.size_bytes)
         if header is None:
             return False
@@ -430,7 +430,10 @@ class Segment:
             self._replace_indexes("the offset index is missing or corrupt")
 
     def _time_index_is_complete(self) -> bool:
-        """Whether no batch after the last time entry has a greater time (or `max_timestamp` has it, while writing)."""
+        """Return whether no batch after the last time entry has a greater time.
+
+        While writing, `max_timestamp` may have it.
+        """
         last = self.time_index.last()
         try:
             start = self._batch_of(last) if last else None

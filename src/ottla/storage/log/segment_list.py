@@ -23,7 +23,7 @@ _POSITIONS_MAX: Final = 64  # more than the consumers one partition usually has
 
 
 def shows_compaction(segment: Segment) -> bool:
-    """Whether batches of a segment miss records, or batches between them: then some may miss at its end too."""
+    """Return whether batches of a segment miss records, or batches between them: then some may miss at its end too."""
     next_offset = segment.base_offset
     for found in segment.batches():
         header = found.header
@@ -34,7 +34,7 @@ def shows_compaction(segment: Segment) -> bool:
 
 
 def missing_end(segment: Segment, first_offset: int, end_offset: int) -> Corruption:
-    """What is said of a segment that lacks its last batches."""
+    """Describe that a segment lacks its last batches."""
     return Corruption(
         segment.log_path,
         f"the file ends before offset {first_offset}, but the next segment begins at {end_offset}",
@@ -48,7 +48,7 @@ def missing_end(segment: Segment, first_offset: int, end_offset: int) -> Corrupt
 
 
 class LogState(Protocol):
-    """What the segments of a log need of the log."""
+    """Port: the log of the segments."""
 
     end_offset: int
 
@@ -97,7 +97,7 @@ class SegmentList:
 
     @property
     def trusted_epochs(self) -> LeaderEpochs | None:
-        """What old batches can be compared with."""
+        """Return the epochs that old batches can be compared with, if they are certain."""
         return self._epochs if self._epochs.certain else None
 
     @property
@@ -106,14 +106,14 @@ class SegmentList:
         return self._log.may_have_gaps
 
     def end_of(self, base_offset: int) -> int:
-        """Where the segment that begins at `base_offset` must end."""
+        """Return the offset where the segment that begins at `base_offset` must end."""
         at = bisect_right(self._bases, base_offset)
         return self._bases[at] if at < len(self._bases) else self._log.end_offset
 
     # ---- Segments
 
     def add(self, segment: Segment) -> None:
-        """A new active segment. What was remembered to follow at the end of the old one begins here instead."""
+        """Add a new active segment. What was remembered to follow at the end of the old one begins here instead."""
         self._positions.pop(segment.base_offset, None)
         self._tail_offset, self._tail_was_read = -1, False
         segment.join(self)
@@ -122,17 +122,17 @@ class SegmentList:
         self.active = segment
 
     def drop_first(self, count: int) -> None:
-        """The oldest ones are gone; never all."""
+        """Drop the oldest segments, which are gone; never all."""
         assert count < len(self.items), "a log always has a segment to write"
         del self.items[:count], self._bases[:count]
         self.forget_positions()
 
     def beginning_at_or_after(self, offset: int) -> list[Segment]:
-        """The segments that begin at or after an offset, but never the first."""
+        """Return the segments that begin at or after an offset, but never the first."""
         return self.items[max(bisect_left(self._bases, offset), 1) :]
 
     def drop_last(self, count: int) -> None:
-        """The newest ones are gone; never all."""
+        """Drop the newest segments, which are gone; never all."""
         kept = len(self.items) - count
         assert kept > 0, "a log always has a segment to write"
         del self.items[kept:], self._bases[kept:]
@@ -156,7 +156,7 @@ class SegmentList:
         self.forget_positions()
 
     def from_offset(self, offset: int) -> list[Segment]:
-        """The segment that may hold an offset, and all after it."""
+        """Return the segment that may hold an offset, and all after it."""
         return self.items[max(bisect_right(self._bases, offset) - 1, 0) :]
 
     # ---- Files that another program removed
@@ -228,7 +228,7 @@ class SegmentList:
         return FileRegion(segment.file, position, limit - position)
 
     def set_tail(self, offset: int, segment: Segment, position: int) -> None:
-        """The batch with `offset` will be at `position`: the end of the last flush, where most consumers read next."""
+        """Set where the batch with `offset` will be: the end of the last flush, where most consumers read next."""
         if self._tail_was_read:  # a consumer that ended there comes back
             self._tail_was_read, before = False, self._tail_offset
             self._tail_offset = -1
@@ -236,17 +236,17 @@ class SegmentList:
         self._tail_offset, self._tail_segment, self._tail_position = offset, segment, position
 
     def _position_of_batch(self, offset: int) -> tuple[Segment, int] | None:
-        """Where the batch that begins with `offset` is, if that is remembered."""
+        """Return the segment and position of the batch that begins with `offset`, if they are remembered."""
         if offset == self._tail_offset and self._is_in(self._tail_segment, self._tail_position):
             return self._tail_segment, self._tail_position
         return self._positions.get(offset)
 
     def _is_in(self, segment: Segment, position: int) -> bool:
-        """False for the end of a sealed segment: the next batch begins the segment after it."""
+        """Return False for the end of a sealed segment: the next batch begins the segment after it."""
         return position < segment.size_bytes or segment is self.active
 
     def _remember(self, offset: int, segment: Segment, position: int) -> None:
-        """The batch that begins with `offset` is, or will be, at `position`."""
+        """Remember that the batch that begins with `offset` is, or will be, at `position`."""
         if not self._is_in(segment, position):
             return
         if offset == self._tail_offset:
@@ -258,14 +258,14 @@ class SegmentList:
         positions[offset] = segment, position
 
     def forget_positions(self) -> None:
-        """Segments went or were cut: nothing remembered holds."""
+        """Forget everything remembered, because segments went or were cut."""
         self._positions.clear()
         self._tail_offset, self._tail_was_read = -1, False
         self._whole_segments.clear()
         self._last_read = None
 
     def _locate(self, offset: int) -> tuple[Segment, int] | None:
-        """The segment and position of the batch that holds `offset`, or of the first after it."""
+        """Return the segment and position of the batch that holds `offset`, or of the first after it."""
         for segment in self.from_offset(offset):
             found = segment.find(offset)
             if found is not None:
@@ -286,9 +286,9 @@ class SegmentList:
             self._whole_segments.add(segment.base_offset)
 
     def _check_gap(self, segment: Segment, offset: int) -> None:
-        """A segment ends before the next one begins: compaction does that, and so does a file that lost its end.
+        """Raise CorruptMessage for a segment that lost its end: the records were there.
 
-        Raises CorruptMessage if it is the latter: the records were there.
+        After compaction, too, a segment may end before the next one begins; that is no error.
         """
         begins, ends = segment.end_offset(), self.end_of(segment.base_offset)
         if not begins <= offset < ends or self._log.may_have_gaps or shows_compaction(segment):
@@ -300,13 +300,13 @@ class SegmentList:
         raise corruption_error(corruption)
 
     def _release_last_read(self, used: Segment) -> None:
-        """Index entries stay in memory for the segment read last and the one being written, for no other."""
+        """Release the indexes of the segment read last: only the one read now and the one being written keep theirs."""
         if self._last_read is not None and self._last_read is not self.active:
             self._last_read.release_indexes()
         self._last_read = used
 
     def _position_of(self, segment: Segment, end_offset: int) -> int:
-        """Where the batches below `end_offset` end in a segment. A batch that crosses it is not below it."""
+        """Return the position where the batches below `end_offset` end. A batch that crosses it is not below it."""
         known = self._position_of_batch(end_offset)
         if known is not None and known[0] is segment:
             return known[1]

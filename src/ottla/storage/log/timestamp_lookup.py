@@ -31,7 +31,7 @@ class TimestampLookup:
         self._end_offset = end_offset
 
     def first_at_or_after(self, timestamp: int) -> TimedOffset | None:
-        """The first record whose timestamp is at least `timestamp`."""
+        """Return the first record whose timestamp is at least `timestamp`."""
         active = self._segments.active
         for segment in self._segments.items:
             if segment.base_offset >= self._end_offset:
@@ -52,7 +52,7 @@ class TimestampLookup:
         return None
 
     def of_max_timestamp(self) -> TimedOffset | None:
-        """The first record that has the greatest timestamp of all there."""
+        """Return the first record that has the greatest timestamp of all there."""
         best: tuple[Segment, BatchLocation] | None = None
         greatest = NO_TIMESTAMP
         active = self._segments.active
@@ -76,7 +76,7 @@ class TimestampLookup:
         return self._first_in_batch(*best, greatest)
 
     def _greatest_in_batch(self, segment: Segment, found: BatchLocation) -> int:
-        """The header's, unless records of the batch are below the log's start or compaction has left none."""
+        """Return the header's time, unless records in it are below the log's start or compaction has left none."""
         from ottla.records.record_reader import read_records
 
         header = found.header

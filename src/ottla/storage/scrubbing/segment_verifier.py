@@ -225,12 +225,12 @@ class _EndOnly(NamedTuple):
     end: int
 
     def position_at_or_above(self, position: int) -> int | None:
-        """The end of the file."""
+        """Return the end of the file."""
         return self.end if position <= self.end else None
 
 
 def _epochs_fit(claimed: LeaderEpochs, batches: BatchColumns) -> bool:
-    """Whether every batch has the epoch that the cache has for its offset."""
+    """Return whether every batch has the epoch that the cache has for its offset."""
     starts = [entry.start_offset for entry in batches.epochs]
     first_known = claimed.entries[0].start_offset if claimed.entries else 0
     return all(

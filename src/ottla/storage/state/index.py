@@ -88,7 +88,7 @@ class EntryFile:
         self._unwritten.clear()
 
     def read_all(self) -> bytes:
-        """Every entry. A missing file is an empty one."""
+        """Read every entry. A missing file is an empty one."""
         try:
             file = self._files.open(self._path)
         except FileNotFoundError:
@@ -99,7 +99,7 @@ class EntryFile:
             file.close()
 
     def read_last(self) -> bytes | None:
-        """The last entry, or None if there is none."""
+        """Return the last entry, or None if there is none."""
         if self._unwritten:
             return bytes(self._unwritten[-self.entry_bytes :])
         try:
@@ -113,18 +113,18 @@ class EntryFile:
             file.close()
 
     def entries_on_disk(self) -> int:
-        """How many whole entries the file holds."""
+        """Return the number of complete entries in the file."""
         return self._files.size_of(self._path) // self.entry_bytes
 
     def whole_on_disk(self) -> bool:
-        """Whether the file is there and a whole number of entries long."""
+        """Return whether the file is there and a whole number of entries long."""
         try:
             return self._files.size_of(self._path) % self.entry_bytes == 0
         except FileNotFoundError:
             return False
 
     def is_empty_on_disk(self) -> bool:
-        """Whether the file is there and empty."""
+        """Return whether the file is there and empty."""
         try:
             return self._files.size_of(self._path) == 0
         except FileNotFoundError:
@@ -192,19 +192,19 @@ class OffsetIndex:
             self._positions.append(position)
 
     def at_or_below(self, offset: int) -> OffsetEntry | None:
-        """The greatest entry whose offset is at most `offset`."""
+        """Return the greatest entry whose offset is at most `offset`."""
         offsets = self._loaded() if self._offsets is None else self._offsets
         at = bisect_right(offsets, offset - self._base_offset) - 1
         return OffsetEntry(offsets[at] + self._base_offset, self._positions[at]) if at >= 0 else None
 
     def at_or_below_position(self, position: int) -> OffsetEntry | None:
-        """The last entry whose batch begins at or before `position`: where to look for the end of a read."""
+        """Return the last entry whose batch begins at or before `position`: where to look for the end of a read."""
         offsets = self._loaded()
         at = bisect_right(self._positions, position) - 1
         return OffsetEntry(offsets[at] + self._base_offset, self._positions[at]) if at >= 0 else None
 
     def position_at_or_above(self, position: int) -> int | None:
-        """The next place after `position`, or there, where a batch should begin; None after the last."""
+        """Return the next place after `position`, or there, where a batch should begin; None after the last."""
         self._loaded()
         at = bisect_left(self._positions, position)
         return self._positions[at] if at < len(self._positions) else None
@@ -216,7 +216,7 @@ class OffsetIndex:
         return OffsetEntry(offsets[at] + self._base_offset, self._positions[at]) if at >= 0 else None
 
     def last(self) -> OffsetEntry | None:
-        """The newest entry, read alone: loading a log after a clean stop needs no more."""
+        """Return the newest entry, read alone: loading a log after a clean stop needs no more."""
         raw = self.file.read_last()
         if raw is None:
             return None
@@ -224,7 +224,10 @@ class OffsetIndex:
         return OffsetEntry(relative + self._base_offset, position)
 
     def sane(self, *, log_bytes: int) -> bool:
-        """Whether the file could be the index of a log of this size: whole entries, both columns strictly growing."""
+        """Return whether the file could be the index of a log of this size.
+
+        Its entries are whole, and both columns grow strictly.
+        """
         if not self.file.whole_on_disk():
             return False
         self.release()
@@ -242,14 +245,14 @@ class OffsetIndex:
         self.count = len(entries)
 
     def entries(self) -> list[OffsetEntry]:
-        """Every entry, for truncation and tests."""
+        """Return every entry, for truncation and tests."""
         offsets = self._loaded()
         return [
             OffsetEntry(offset + self._base_offset, at) for offset, at in zip(offsets, self._positions, strict=True)
         ]
 
     def restore_count(self, count: int) -> None:
-        """How many entries the file already has, when it is opened for more."""
+        """Set the number of entries of a file that is opened for more."""
         self.count = count
 
     def release(self) -> None:
@@ -298,13 +301,13 @@ class TimeIndex:
             self._offsets.append(relative)
 
     def below(self, timestamp: int) -> TimeEntry | None:
-        """The last entry with a smaller timestamp: what is sought is after its offset."""
+        """Return the last entry with a smaller timestamp: what is sought is after its offset."""
         timestamps = self._loaded()
         at = bisect_left(timestamps, timestamp) - 1
         return TimeEntry(timestamps[at], self._offsets[at] + self._base_offset) if at >= 0 else None
 
     def last(self) -> TimeEntry | None:
-        """The newest entry."""
+        """Return the newest entry."""
         raw = self.file.read_last()
         if raw is None:
             return None
@@ -312,14 +315,17 @@ class TimeIndex:
         return TimeEntry(timestamp, relative + self._base_offset)
 
     def last_timestamp(self) -> int:
-        """The newest entry's timestamp; -1 if there is none, as no record has a smaller one."""
+        """Return the newest entry's timestamp; -1 if there is none, as no record has a smaller one."""
         if self._last_timestamp is None:
             entry = self.last()
             self._last_timestamp = entry.timestamp if entry else -1
         return self._last_timestamp
 
     def sane(self, *, end_offset: int) -> bool:
-        """Whether the file could be a time index: whole entries, times growing, offsets growing and inside the log."""
+        """Return whether the file could be a time index.
+
+        Its entries are whole, times grow, and offsets grow and are inside the log.
+        """
         if not self.file.whole_on_disk():
             return False
         self.release()
@@ -338,12 +344,12 @@ class TimeIndex:
         self._last_timestamp = entries[-1].timestamp if entries else -1
 
     def entries(self) -> list[TimeEntry]:
-        """Every entry, for truncation and tests."""
+        """Return every entry, for truncation and tests."""
         timestamps = self._loaded()
         return [TimeEntry(at, offset + self._base_offset) for at, offset in zip(timestamps, self._offsets, strict=True)]
 
     def restore_count(self, count: int) -> None:
-        """How many entries the file already has, when it is opened for more."""
+        """Set the number of entries of a file that is opened for more."""
         self.count = count
 
     def release(self) -> None:
@@ -359,5 +365,5 @@ class TimeIndex:
 
 
 def _grows(column: array[int]) -> bool:
-    """Whether every entry is above the one before it."""
+    """Return whether every entry is above the one before it."""
     return all(map(int.__lt__, column, column[1:]))

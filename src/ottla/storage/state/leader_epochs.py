@@ -57,7 +57,7 @@ class LeaderEpochs:
 
     @property
     def entries(self) -> tuple[EpochEntry, ...]:
-        """What is known, oldest first."""
+        """Return all epochs with their start offsets, oldest first."""
         return tuple(self._entries)
 
     def assign(self, epoch: int, start_offset: int) -> bool:
@@ -74,7 +74,7 @@ class LeaderEpochs:
         return True
 
     def end_offset(self, epoch: int, *, log_end_offset: int) -> EpochEnd:
-        """The largest known epoch at or below `epoch`, and where it ends.
+        """Return the largest known epoch at or below `epoch`, and where it ends.
 
         For the newest epoch that is the log's end. An epoch older than all is answered with itself and the start of
         the oldest: everything a follower has of it is gone here. An epoch newer than all is unknown.
@@ -89,19 +89,22 @@ class LeaderEpochs:
         return EpochEnd(self._entries[at - 1].epoch, self._entries[at].start_offset)
 
     def truncation_offset(self, leader_end: EpochEnd, *, log_end_offset: int) -> int:
-        """Where to truncate a follower whose leader has this end of its largest epoch not above the follower's last."""
+        """Return where a follower truncates, by the leader's end of its largest epoch not above the follower's."""
         ours = self.end_offset(min(leader_end.epoch, self.latest), log_end_offset=log_end_offset)
         if ours.epoch == UNDEFINED:
             return leader_end.end_offset
         return min(leader_end.end_offset, ours.end_offset) if ours.epoch == leader_end.epoch else ours.end_offset
 
     def epoch_of(self, offset: int) -> int:
-        """The epoch a record at `offset` was written in; -1 if unknown."""
+        """Return the epoch a record at `offset` was written in; -1 if unknown."""
         at = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
         return self._entries[at - 1].epoch if at else UNDEFINED
 
     def span_of(self, offset: int, last_offset: int) -> Span:
-        """The epoch of a batch and how far it goes. Unknown below the first entry, but for a batch that reaches it."""
+        """Return the epoch of a batch and how far it goes.
+
+        Unknown below the first entry, but for a batch that reaches it.
+        """
         entries = self._entries
         at = max(bisect_right(entries, offset, key=lambda entry: entry.start_offset), 1)
         if at > len(entries) or last_offset < entries[0].start_offset:
@@ -110,14 +113,14 @@ class LeaderEpochs:
         return Span(min(offset, entries[at - 1].start_offset), end, entries[at - 1].epoch)
 
     def agree_below(self, end_offset: int, noted: Iterable[EpochEntry] | None) -> bool:
-        """Whether what was noted says the same of a log that ends there; epochs without a record do not count."""
+        """Return whether what was noted says the same of a log that ends there; epochs without a record are ignored."""
         if noted is None:
             return False
         ours, theirs = ([entry for entry in one if entry.start_offset < end_offset] for one in (self._entries, noted))
         return ours == theirs
 
     def agree_between(self, certain: Sequence[EpochEntry], end_offset: int) -> bool:
-        """The same from the first offset on that is certain: what was deleted below it may still are in the file."""
+        """Return whether both agree from the first certain offset on; the file may still have what was deleted."""
         found = LeaderEpochs(self._entries)
         found.truncate_from_start(certain[0].start_offset)
         return found.agree_below(end_offset, certain)
@@ -152,13 +155,13 @@ class LeaderEpochs:
         self.latest = UNDEFINED
 
     def to_text(self) -> str:
-        """Kafka's file."""
+        """Return the text of Kafka's file."""
         lines = [str(_VERSION), str(len(self._entries)), *(f"{epoch} {start}" for epoch, start in self._entries)]
         return "\n".join(lines) + "\n"
 
 
 def parse_epochs(text: str) -> LeaderEpochs | None:
-    """The reverse of `to_text`; None where the text is torn or otherwise not a whole file of ours."""
+    """Parse the text of `to_text`; None where it is torn or otherwise not a whole file of ours."""
     lines = text.split("\n")
     try:
         version, count = int(lines[0]), int(lines[1])

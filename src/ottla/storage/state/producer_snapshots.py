@@ -107,11 +107,11 @@ class ProducerSnapshots:
         return self._files
 
     def path(self, offset: int) -> PurePath:
-        """The file of one snapshot."""
+        """Return the path of one snapshot."""
         return self._directory / offset_name(offset, SNAPSHOT_SUFFIX)
 
     def moved(self, directory: PurePath) -> None:
-        """The partition's directory was renamed."""
+        """Note that the partition's directory was renamed."""
         self._directory = directory
 
     def write(self, offset: int, producers: ProducerStateManager) -> PurePath:

@@ -161,7 +161,7 @@ class ProducerStateManager:
         return self._entries.get(producer_id)
 
     def entries(self) -> Iterator[tuple[int, ProducerStateEntry]]:
-        """All producers with their ids, in the order of their first batch."""
+        """Return all producers with their ids, in the order of their first batch."""
         return iter(self._entries.items())
 
     def snapshot_entry(self, producer_id: int, epoch: int, first_sequence: int) -> ProducerStateEntry | None:
@@ -277,11 +277,14 @@ class ProducerStateManager:
         return guard
 
     def is_verifying(self, producer_id: int, guard: VerificationGuard) -> bool:
-        """Whether a guard still holds: neither a batch nor a marker of its producer was appended since it was taken."""
+        """Return whether a guard still holds.
+
+        That is so if neither a batch nor a marker of its producer was appended since it was taken.
+        """
         return self._verifications.get(producer_id) is guard
 
     def has_ongoing_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Whether the producer has written to a transaction of this epoch that has not ended."""
+        """Return whether the producer has written to a transaction of this epoch that has not ended."""
         entry = self._entries.get(producer_id)
         return entry is not None and entry.txn_first_offset != NO_OFFSET and entry.epoch == epoch
 
@@ -401,11 +404,11 @@ class ProducerStateManager:
         return not self._ongoing and not self._unreplicated
 
     def first_undecided_offset(self) -> int | None:
-        """Where the oldest open transaction begins."""
+        """Return the first offset of the oldest open transaction."""
         return next(iter(self._ongoing.values())) if self._ongoing else None
 
     def first_unstable_offset(self) -> int | None:
-        """Where readers of committed records must stop; None if nothing is undecided."""
+        """Return the offset at which read_committed consumers must stop; None if no transaction is undecided."""
         first_undecided = self.first_undecided_offset()
         if not self._unreplicated:
             return first_undecided

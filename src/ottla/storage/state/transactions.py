@@ -53,7 +53,7 @@ def append_aborted(files: FileAccess, path: PurePath, entry: AbortedTransaction)
 
 
 def read_aborted(files: FileAccess, path: PurePath) -> list[AbortedTransaction] | None:
-    """A segment's aborted transactions; none if it has no index, None if that is damaged."""
+    """Return a segment's aborted transactions; none if it has no index, None if that is damaged."""
     try:
         raw = read_file(files, path)
     except FileNotFoundError:
@@ -124,7 +124,7 @@ def replace_aborted(files: FileSystem, path: PurePath, entries: list[AbortedTran
 
 
 class MarkerType(IntEnum):
-    """What a control record decides (`ControlRecordType`)."""
+    """The outcome in a transaction marker (`ControlRecordType`)."""
 
     ABORT = 0
     COMMIT = 1
@@ -138,7 +138,7 @@ class Marker(NamedTuple):
 
 
 def read_marker(batch: memoryview) -> Marker | None:
-    """The marker a control batch holds; None if it is a control record of another kind."""
+    """Return the marker a control batch holds; None if it is a control record of another kind."""
     from ottla.records.record_reader import read_records
 
     record = next(iter(read_records(batch)), None)

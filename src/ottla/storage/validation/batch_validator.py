@@ -132,7 +132,7 @@ def validated(
 def validate_follower_batches(
     records: memoryview, *, end_offset: int, last_epoch: int, leader_epoch: int = NO_EPOCH_LIMIT
 ) -> list[tuple[int, BatchHeader]]:
-    """The whole batches a leader sent and where they begin; a torn last one is left out.
+    """Return the whole batches a leader sent and where they begin; a torn last one is left out.
 
     Raises CorruptMessage for a wrong checksum, a wrong magic, an offset below the log's end, or an epoch that is lower
     than `last_epoch`, the last one of the log, or than that of the batch before, or higher than `leader_epoch`.

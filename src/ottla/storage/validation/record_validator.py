@@ -109,7 +109,7 @@ def required_validation(
 
 
 def is_time_undecided(header: BatchHeader, config: LogConfig, now_ms: int) -> bool:
-    """Whether the topic's bounds on timestamps cannot be decided by a batch's header."""
+    """Return whether the topic's bounds on timestamps cannot be decided by a batch's header."""
     ahead = header.max_timestamp - now_ms > config.timestamp_after_max_ms
     return ahead or config.timestamp_before_max_ms != LONG_MAX
 

@@ -146,7 +146,7 @@ class FetchedTopic:
 
 
 def decode_fetch_request(body: memoryview, version: int, at: int = 0) -> FetchRequest:
-    """The request whose body begins at `at`.
+    """Decode the request whose body begins at `at`.
 
     Raises LongRequest if it has more than `SHORT_ELEMENTS_MAX` topics and partitions, MalformedRequest if the bytes are
     anything else. `codec.decode_request_slices` reads long ones.
@@ -247,7 +247,7 @@ def _flexible_partition_at(body: memoryview, at: int, version: int) -> tuple[Fet
 
 
 def _tag_at(body: memoryview, at: int) -> tuple[int, int, int]:
-    """A tagged field's number, and where its value begins and ends."""
+    """Return a tagged field's number, and where its value begins and ends."""
     tag, at = read_uvarint(body, at)
     size, at = read_uvarint(body, at)
     if at + size > len(body):
@@ -256,7 +256,7 @@ def _tag_at(body: memoryview, at: int) -> tuple[int, int, int]:
 
 
 def _partition_tags(body: memoryview, at: int, version: int, shape: FetchPartition) -> int:
-    """A follower's tags: its directory (KIP-858) and the high watermark it knows (KIP-1166)."""
+    """Read a follower's tags: its directory (KIP-858) and the high watermark it knows (KIP-1166)."""
     count, at = tag_count(body, at, TAGS_MAX)
     for _ in range(count):
         tag, start, at = _tag_at(body, at)
@@ -272,7 +272,7 @@ def _partition_tags(body: memoryview, at: int, version: int, shape: FetchPartiti
 
 
 def _read_request_tags(body: memoryview, at: int, version: int, request: FetchRequest) -> None:
-    """The cluster's id (tag 0) and, from version 15 on, who the follower is (tag 1)."""
+    """Read the cluster's id (tag 0) and, from version 15 on, who the follower is (tag 1)."""
     if version >= _REPLICA_STATE_SINCE and body[at : at + 3] == _ONLY_REPLICA_STATE and body[at + 15] == 0:
         replica_id, replica_epoch, _ = _REPLICA_STATE(body, at + 3)
         request.replica_state = ReplicaState(replica_id=replica_id, replica_epoch=replica_epoch)
@@ -317,7 +317,7 @@ def encode_fetch_response(
     throttle_time_ms: int = 0,
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[RecordBytes]:
-    """The frame of the response in parts, with its length and header; fields that the version lacks are left out."""
+    """Encode the response's frame in parts, with length and header; fields that the version lacks are left out."""
     if not FIRST <= version <= LAST:
         raise UnsupportedVersion(f"no Fetch version {version}")
     flexible = version >= _FLEXIBLE_SINCE
@@ -366,7 +366,7 @@ def encode_fetch_response(
 def encode_fetch_slices(
     topics: Sequence[FetchedTopic], version: int, correlation_id: int, slicing: Slicing, *, session_id: int = 0
 ) -> Slices[list[RecordBytes]]:
-    """The same in slices of work. The response to a long request has no endpoints."""
+    """Encode a response in slices of work. The response to a long request has no endpoints."""
     flexible = version >= _FLEXIBLE_SINCE
     parts: list[RecordBytes] = []
     header = _RESPONSE_HEADER_WITH_TAGS(0, correlation_id, 0) if flexible else _RESPONSE_HEADER(0, correlation_id)
@@ -412,7 +412,7 @@ def _length_of(records: RecordBytes | None) -> int:
 
 
 def _write_head(out: bytearray, data: PartitionData, version: int, flexible: bool) -> None:
-    """The fields of a partition before its records."""
+    """Write the fields of a partition before its records."""
     index, error, high_watermark, stable = (
         data.partition_index,
         data.error_code,
@@ -441,7 +441,7 @@ def _write_aborted(out: bytearray, aborted: list[AbortedTransaction], flexible: 
 
 
 def _write_partition_tags(out: bytearray, data: PartitionData) -> None:
-    """Where a follower's log diverges (KIP-595), the new leader (KIP-951), a snapshot to fetch."""
+    """Write the tagged fields: the diverging epoch (KIP-595), the new leader (KIP-951), a snapshot to fetch."""
     diverging, leader, snapshot = data.diverging_epoch, data.current_leader, data.snapshot_id
     if diverging is NO_EPOCH_END and leader is NO_LEADER and snapshot is NO_SNAPSHOT:
         out.append(0)

@@ -99,7 +99,7 @@ class ProduceRequest:
 
 
 def decode_produce_request(frame: memoryview, version: int, at: int = 0) -> ProduceRequest:
-    """The request whose body begins at `at`.
+    """Decode the request whose body begins at `at`.
 
     Raises LongRequest if it has more than `SHORT_ELEMENTS_MAX` topics and partitions, MalformedRequest if the bytes are
     anything else.
@@ -154,7 +154,7 @@ def decode_produce_request(frame: memoryview, version: int, at: int = 0) -> Prod
 
 
 def decode_produce_slices(frame: memoryview, version: int, at: int, slicing: Slicing) -> Slices[ProduceRequest]:
-    """The same of a request of any length, in slices of work and with at most `plan.ELEMENTS_MAX` elements."""
+    """Decode a request of any length, in slices of work and with at most `plan.ELEMENTS_MAX` elements."""
     flexible = version >= _FLEXIBLE_SINCE
     try:
         transactional_id, at = string_at(frame, at, flexible)
@@ -220,7 +220,7 @@ def encode_produce_response(
     throttle_time_ms: int = 0,
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> bytes:
-    """The whole frame of the response, with its length and header; fields that the version lacks are left out."""
+    """Encode the response's whole frame, with length and header; fields that the version lacks are left out."""
     if not FIRST <= version <= LAST:
         raise UnsupportedVersion(f"no Produce version {version}")
     flexible = version >= _FLEXIBLE_SINCE
@@ -261,7 +261,7 @@ def encode_produce_response(
 def encode_produce_slices(
     topics: Sequence[ProduceTopic], version: int, correlation_id: int, slicing: Slicing
 ) -> Slices[bytearray]:
-    """The same in slices of work: some partitions at a time are cut out of a response that has only them."""
+    """Encode a response in slices of work: some partitions at a time are cut out of a response that has only them."""
     flexible = version >= _FLEXIBLE_SINCE
     header = _RESPONSE_HEADER_WITH_TAGS(0, correlation_id, 0) if flexible else _RESPONSE_HEADER(0, correlation_id)
     before = len(header) + (2 if flexible else 8)  # with the lengths of two arrays
@@ -289,7 +289,7 @@ def encode_produce_slices(
 
 
 def _failure_bytes(failure: PartitionProduceResponse, version: int, flexible: bool) -> bytes:
-    """A partition with an error, or with any field that the template of a successful one lacks."""
+    """Encode a partition with an error, or with any field that the template of a successful one lacks."""
     index, error_code = failure.index, failure.error_code
     base_offset, append_time_ms = failure.base_offset, failure.log_append_time_ms
     if version < _LOG_START_SINCE:

@@ -28,7 +28,7 @@ _FIRST_WITH_THROTTLE, _FIRST_WITH_TIME = 1, 2
 
 
 def refusal(body: memoryview, version: int) -> bytes | None:
-    """The response that refuses each partition; None with acks=0, which has no response. Raises MalformedRequest."""
+    """Build a response that refuses each partition; None with acks=0, which has none. Raises MalformedRequest."""
     try:
         acks, _ = _ACKS.unpack_from(body)
         at = _ACKS.size

@@ -28,7 +28,7 @@ _INT32: Final = struct.Struct(">i").unpack_from
 
 
 def _string_length(view: memoryview, at: int, flexible: bool) -> tuple[int, int]:
-    """How many bytes a string has, or -1 for a null, and where they begin."""
+    """Read the length of a string, -1 for null; return it with the position of the string's bytes."""
     length: int
     if flexible:
         length = view[at] - 1
@@ -48,7 +48,7 @@ def _string_length(view: memoryview, at: int, flexible: bool) -> tuple[int, int]
 
 
 def string_at(view: memoryview, at: int, flexible: bool) -> tuple[str | None, int]:
-    """A string, or None for a null."""
+    """Read a string, or None for a null."""
     length, at = _string_length(view, at, flexible)
     if length < 0:
         return None, at
@@ -56,7 +56,7 @@ def string_at(view: memoryview, at: int, flexible: bool) -> tuple[str | None, in
 
 
 def name_bounds(view: memoryview, at: int, flexible: bool) -> tuple[int, int]:
-    """Where the bytes of a string that cannot be null begin and end."""
+    """Return the start and the end of the bytes of a string that cannot be null."""
     length, at = _string_length(view, at, flexible)
     if length < 0:
         raise MalformedRequest("null in a string that cannot be null")
@@ -64,13 +64,13 @@ def name_bounds(view: memoryview, at: int, flexible: bool) -> tuple[int, int]:
 
 
 def name_at(view: memoryview, at: int, flexible: bool) -> tuple[str, int]:
-    """A string that cannot be null."""
+    """Read a string that cannot be null."""
     begins, end = name_bounds(view, at, flexible)
     return str(view[begins:end], "utf-8"), end
 
 
 def count_at(view: memoryview, at: int, flexible: bool) -> tuple[int, int]:
-    """The length of an array that cannot be null."""
+    """Read the length of an array that cannot be null."""
     if flexible:
         count = view[at] - 1
         if count < 0x7F:  # one byte, as almost always
@@ -94,7 +94,7 @@ def refuse_elements(view: memoryview, elements: int) -> None:
 
 
 def topic_id_at(view: memoryview, at: int) -> tuple[bytes, int]:
-    """The 16 bytes of a topic's id."""
+    """Read the 16 bytes of a topic's id."""
     end = at + 16
     if end > len(view):
         raise MalformedRequest("an id that ends after the message")
@@ -102,7 +102,7 @@ def topic_id_at(view: memoryview, at: int) -> tuple[bytes, int]:
 
 
 def uuid_at(view: memoryview, at: int) -> tuple[UUID, int]:
-    """A 128-bit id; the zero id is the one shared value."""
+    """Read a 128-bit id; the zero id is the one shared value."""
     end = at + 16
     raw = bytes(view[at:end])
     if len(raw) != 16:
@@ -111,7 +111,7 @@ def uuid_at(view: memoryview, at: int) -> tuple[UUID, int]:
 
 
 def after_tags(view: memoryview, at: int, flexible: bool) -> int:
-    """Where the bytes after a section of unknown tags begin."""
+    """Return the position after a section of unknown tags."""
     if not flexible:
         return at
     return at + 1 if view[at] == 0 else skip_tags(view, at, TAGS_MAX)

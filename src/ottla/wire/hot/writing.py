@@ -31,7 +31,7 @@ class Endpoint(Protocol):
 
 
 def string_bytes(value: str | None, flexible: bool) -> bytes:
-    """The encoding of a nullable string."""
+    """Encode a nullable string."""
     if value is None:
         return b"\x00" if flexible else b"\xff\xff"
     encoded = value.encode()
