@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ottla.pipeline.job_file.schema import Key, Section
+    from ottla.pipeline.job_file.schema import Key, SectionSchema
 
 PATH = "src/ottla/pipeline/job_file/example.toml"
 _WIDTH = 110
@@ -27,12 +27,12 @@ def generate() -> dict[str, str]:
     return {PATH: example(SECTIONS)}
 
 
-def example(sections: Iterable[Section]) -> str:
+def example(sections: Iterable[SectionSchema]) -> str:
     """The text. It reads without a mistake as it is."""
     return "\n".join([_HEAD, *("\n".join(_lines(section, "")) for section in sections)])
 
 
-def _lines(section: Section, above: str, *, off: bool = False) -> Iterator[str]:
+def _lines(section: SectionSchema, above: str, *, off: bool = False) -> Iterator[str]:
     """`off`: all of it as a comment, where a job may well have none of it."""
     name = f"{above}{section.name}"
     off = off or not section.defaults_to_present
@@ -54,7 +54,7 @@ def _lines(section: Section, above: str, *, off: bool = False) -> Iterator[str]:
         yield from _lines(sub, f"{name}.", off=off)
 
 
-def _shown(section: Section, key: Key) -> bool:
+def _shown(section: SectionSchema, key: Key) -> bool:
     """Not commented out: what a person has to look at."""
     return (section.name, key.name) in {("brokers", "bootstrap"), ("load", "topics"), ("load", "format")}
 

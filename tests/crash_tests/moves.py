@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from ottla.coordination.view import NO_LEADER, PartitionView
-from ottla.core.executors import Job
+from ottla.core.executors import BlockingJob
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.replication import alter_log_dirs
 from ottla.replication.alter_log_dirs import AlterLogDirs, LogDirMove
@@ -25,7 +25,7 @@ _STEPS_MAX = 500
 class _Unused:
     """No flush of the group commit is begun: the workload flushes."""
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: BlockingJob) -> None:
         raise NotImplementedError
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ottla.core.errors import ErrorCode
 from ottla.share import state_machine
-from ottla.share.in_flight import OffsetRange
+from ottla.share.in_flight import InFlightRange
 from ottla.share.partition_events import Reply
 from ottla.share.partition_machine import PartitionMachine
 from ottla.share.states import RecordState
@@ -34,7 +34,7 @@ def _nothing(_original: Original) -> Original:
 
 
 def _count_stays(original: Original) -> Original:
-    def take(machine: PartitionMachine, each: OffsetRange, member: str, now_ms: int) -> Any:
+    def take(machine: PartitionMachine, each: InFlightRange, member: str, now_ms: int) -> Any:
         before = each.delivery_count
         acquired = original(machine, each, member, now_ms)
         each.delivery_count = max(before, 1)
@@ -44,7 +44,7 @@ def _count_stays(original: Original) -> Original:
 
 
 def _answered_first(original: Original) -> Original:
-    def persist(machine: PartitionMachine, ranges: list[OffsetRange], ticket: int) -> None:
+    def persist(machine: PartitionMachine, ranges: list[InFlightRange], ticket: int) -> None:
         machine._out.append(Reply(ticket, ErrorCode.NONE))
         original(machine, ranges, -1)
 

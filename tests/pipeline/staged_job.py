@@ -27,7 +27,7 @@ from deltalake import DeltaTable
 
 from ottla.client.audit import ProducedCounter
 from ottla.core.clock import SystemClock
-from ottla.pipeline.job_file.job import Job, read_job
+from ottla.pipeline.job_file.job import PipelineJob, read_job
 from ottla.pipeline.lake.port import LakeTable
 from ottla.pipeline.loading.spark_host import SparkHost
 from ottla.pipeline.produce import report_counts
@@ -118,7 +118,7 @@ class StagedJob:
         return self.directory / "job.toml"
 
     @property
-    def job(self) -> Job:
+    def job(self) -> PipelineJob:
         made, found = read_job(self.file.read_text(), directory=self.directory, now_ms=0)
         assert made is not None, found.faults
         return made

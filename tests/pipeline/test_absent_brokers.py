@@ -17,7 +17,7 @@ from ottla.cli.main import run
 from ottla.client.errors import CannotConnect
 from ottla.pipeline.connector.datasource import OttlaDataSource
 from ottla.pipeline.connector.offset_client import OffsetClient
-from ottla.pipeline.connector.subscription import Subscription
+from ottla.pipeline.connector.subscription import TopicSubscription
 from ottla.pipeline.source import Brokers
 from tests.support.ottla_process import OttlaProcess
 from tests.support.processes import free_port
@@ -37,7 +37,7 @@ def silent(count: int) -> Iterator[str]:
 def topics(brokers: Brokers) -> None:
     offset_client = OffsetClient(brokers.read_options)
     try:
-        offset_client.topics(Subscription(pattern=".*"))
+        offset_client.topics(TopicSubscription(pattern=".*"))
     finally:
         offset_client.close()
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ottla.client.offset_spec import OffsetKind
 from ottla.pipeline.event_time import Granularity, TimeFrom
 from ottla.pipeline.formats.csv_lines import CsvLines
-from ottla.pipeline.job_file.job import SECTIONS, Job, add_options, job_from, read_job
+from ottla.pipeline.job_file.job import SECTIONS, PipelineJob, add_options, job_from, read_job
 from ottla.pipeline.job_file.key_lines import lines_of
 from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.loading.on_loss import OnLoss
@@ -67,7 +67,7 @@ def faults(text: str) -> list[str]:
     return [fault.shown("job.toml") for fault in found.faults]
 
 
-def job(text: str) -> Job:
+def job(text: str) -> PipelineJob:
     made, found = read_job(text, directory=HERE, now_ms=10_000_000)
     assert made is not None, found.faults
     return made

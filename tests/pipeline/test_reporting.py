@@ -16,7 +16,7 @@ from ottla.pipeline.reporting.audit_section import audit_section
 from ottla.pipeline.reporting.charts import colours
 from ottla.pipeline.reporting.page import render
 from ottla.pipeline.reporting.series import OTHERS, PLACES_MAX, drawn, step_text
-from ottla.pipeline.reporting.values import InvalidReportSection, Report, Section, SectionKind, text_of
+from ottla.pipeline.reporting.values import InvalidReportSection, Report, ReportSection, SectionKind, text_of
 from ottla.pipeline.stages.report import made_text, offsets_text
 
 NASTY = '</td></style><script src="http://evil/x.js">alert(1)</script><img src=x onerror=y>&"\''
@@ -50,7 +50,7 @@ class Reader(HTMLParser):
         self.text += data
 
 
-def report(*sections: Section, title: str = "Web traffic", subtitle: str = "web-access") -> Reader:
+def report(*sections: ReportSection, title: str = "Web traffic", subtitle: str = "web-access") -> Reader:
     return Reader(render(Report(title, subtitle, sections, footer=NASTY)))
 
 
@@ -59,13 +59,17 @@ def rows(**columns: object) -> pa.Table:
 
 
 ALL_KINDS = [
-    Section("In short", SectionKind.FIGURES, rows(requests=[12345], sent_bytes=[2_400_000], errors_share=[0.0002])),
-    Section(
+    ReportSection(
+        "In short", SectionKind.FIGURES, rows(requests=[12345], sent_bytes=[2_400_000], errors_share=[0.0002])
+    ),
+    ReportSection(
         "Over time", SectionKind.COLUMNS, rows(start=[TIME, TIME + 2 * HOUR], kind=["2xx", NASTY], requests=[10, 5])
     ),
-    Section("Speed", SectionKind.LINES, rows(start=[TIME, TIME + HOUR], median=[1.5, 2.5]), note=NASTY),
-    Section("Paths", SectionKind.BARS, rows(path=["/blog", NASTY, None], requests=[7, 5, 1], sent_bytes=[1, 2, 3])),
-    Section(
+    ReportSection("Speed", SectionKind.LINES, rows(start=[TIME, TIME + HOUR], median=[1.5, 2.5]), note=NASTY),
+    ReportSection(
+        "Paths", SectionKind.BARS, rows(path=["/blog", NASTY, None], requests=[7, 5, 1], sent_bytes=[1, 2, 3])
+    ),
+    ReportSection(
         NASTY, SectionKind.TABLE, rows(what=[NASTY, "b"], when=[TIME, None], top=[[{"value": NASTY, "count": 3}], []])
     ),
 ]
@@ -112,12 +116,12 @@ def test_time_is_taken_together_in_steps_that_clocks_know(minutes: int, count: i
     assert content.step is not None
     assert step_text(content.step) == step
     assert content.places[0] <= TIME < content.places[0] + content.step
-    page = report(Section("t", SectionKind.COLUMNS, rows(start=times, n=[1, 1, 1])))
+    page = report(ReportSection("t", SectionKind.COLUMNS, rows(start=times, n=[1, 1, 1])))
     assert f"n per {step}" in page.text
 
 
 def test_consecutive_ranked_lists_are_set_in_pairs() -> None:
-    bars = Section("Paths", SectionKind.BARS, rows(path=["/blog"], requests=[7]))
+    bars = ReportSection("Paths", SectionKind.BARS, rows(path=["/blog"], requests=[7]))
     one, two = (render(Report("t", "", [bars] * count)) for count in (1, 2))
     assert ('<div class="two">' in one, '<div class="two">' in two) == (False, True)
 
@@ -131,7 +135,7 @@ def test_the_page_fits_a_phone_and_paper() -> None:
     assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in page.tags
     assert "@media print" in render(Report("t", "", []))
     assert [a.get("class") for tag, a in page.tags if tag == "b"][:3] == [None, None, None], "short figures are large"
-    times = report(Section("", SectionKind.FIGURES, rows(first=[TIME])))
+    times = report(ReportSection("", SectionKind.FIGURES, rows(first=[TIME])))
     assert next(a.get("class") for tag, a in times.tags if tag == "b") == "long"
 
 
@@ -178,15 +182,15 @@ def test_the_page_has_a_dark_form_on_screens_only() -> None:
 
 def test_small_values_of_a_column_are_visible() -> None:
     table = rows(start=[TIME, TIME], kind=["2xx", "5xx"], requests=[9999, 1])
-    page = report(Section("t", SectionKind.COLUMNS, table))
+    page = report(ReportSection("t", SectionKind.COLUMNS, table))
     heights = [float(a["height"] or 0) for tag, a in page.tags if tag == "rect"]
     assert heights == [99.2, 0.8]
 
 
 def test_the_first_rows_of_more_are_marked_with_the_number_of_all() -> None:
     table = rows(path=["/a", "/b"], requests=[7, 5])
-    assert "2 of 1,753." in report(Section("Paths", SectionKind.BARS, table, found="1,753")).text
-    assert " of " not in report(Section("Paths", SectionKind.BARS, table)).text
+    assert "2 of 1,753." in report(ReportSection("Paths", SectionKind.BARS, table, found="1,753")).text
+    assert " of " not in report(ReportSection("Paths", SectionKind.BARS, table)).text
 
 
 def test_the_page_shows_when_it_was_made_by_which_version_and_from_which_offsets() -> None:
@@ -204,7 +208,7 @@ def test_columns_of_many_steps_begin_at_full_hours() -> None:
 
 
 def test_columns_reach_as_high_as_their_share_of_the_highest() -> None:
-    page = report(Section("t", SectionKind.COLUMNS, rows(start=[TIME, TIME + HOUR], n=[10, 5])))
+    page = report(ReportSection("t", SectionKind.COLUMNS, rows(start=[TIME, TIME + HOUR], n=[10, 5])))
     assert [a["height"] for tag, a in page.tags if tag == "rect"] == ["100.000", "50.000"]
     assert "at most 10 n" in page.text
 
@@ -217,7 +221,7 @@ def test_places_that_are_no_times_stay_in_their_order() -> None:
 def test_empty_sections_are_marked_on_the_page() -> None:
     empty = pa.schema([("start", pa.timestamp("us")), ("n", pa.int64())]).empty_table()
     for kind in (SectionKind.COLUMNS, SectionKind.LINES, SectionKind.TABLE, SectionKind.BARS):
-        assert "Nothing to show." in report(Section("t", kind, empty)).text
+        assert "Nothing to show." in report(ReportSection("t", kind, empty)).text
 
 
 @pytest.mark.parametrize(
@@ -232,7 +236,7 @@ def test_empty_sections_are_marked_on_the_page() -> None:
 )
 def test_rows_without_a_chart_are_explained(kind: SectionKind, table: pa.Table) -> None:
     with pytest.raises(InvalidReportSection, match=f"section 'Mine': {kind} needs"):
-        report(Section("Mine", kind, table))
+        report(ReportSection("Mine", kind, table))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from ottla.cli.errors import ExitCode
 from ottla.client.addresses import parse_addresses
 from ottla.client.cluster import Cluster
 from ottla.client.groups import OffsetAndMetadata, committed_offsets
-from ottla.client.transactions import GroupMetadata, TransactionalProducer
+from ottla.client.transactions import ConsumerGroupMetadata, TransactionalProducer
 from ottla.core.clock import SystemClock
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.files import SystemFiles
@@ -95,7 +95,7 @@ def test_offsets_are_committed_with_their_transaction(
             for offset, commits in ((5, True), (7, False)):
                 producer.begin()
                 await producer.send(topic, value=b"x", partition=0)
-                await producer.send_offsets(GroupMetadata(group), {tp: OffsetAndMetadata(offset, -1, "")})
+                await producer.send_offsets(ConsumerGroupMetadata(group), {tp: OffsetAndMetadata(offset, -1, "")})
                 await (producer.commit() if commits else producer.abort())
         assert (await committed_offsets(cluster, group))[tp].offset == 5
 

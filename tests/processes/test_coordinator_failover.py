@@ -16,7 +16,7 @@ from ottla.client.groups import OffsetAndMetadata, commit_offsets, committed_off
 from ottla.client.membership import Membership
 from ottla.client.offsets import LATEST, list_offsets
 from ottla.client.producer import Producer
-from ottla.client.transactions import GroupMetadata, TransactionalProducer
+from ottla.client.transactions import ConsumerGroupMetadata, TransactionalProducer
 from ottla.core.clock import SystemClock
 from ottla.core.errors import KafkaError
 from ottla.core.ids import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
@@ -181,7 +181,7 @@ class Copier:
         sent = [await producer.send("web", value=value, partition=partition) for partition in PARTITIONS]
         await asyncio.gather(*sent)
         offset = OffsetAndMetadata(number + 1, -1, "")
-        await producer.send_offsets(GroupMetadata(self.group_id), {WEB: offset})
+        await producer.send_offsets(ConsumerGroupMetadata(self.group_id), {WEB: offset})
         await producer.commit()
 
 

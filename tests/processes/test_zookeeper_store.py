@@ -23,7 +23,7 @@ from ottla.coordination.store import (
     SessionStatus,
     VersionConflict,
 )
-from ottla.coordination.zookeeper import CannotConnect, ZooKeeperStore
+from ottla.coordination.zookeeper import ZooKeeperStore, ZooKeeperUnreachable
 from ottla.coordination.zookeeper_connect import parse_connect
 from ottla.coordination.zookeeper_connection import ZooKeeperConnection
 from tests.support.real_zookeeper import RealEnsemble, RealZooKeeper, running_zookeeper
@@ -343,7 +343,7 @@ def test_many_writers_and_readers_end_with_the_same_tree(server: RealZooKeeper) 
 def test_the_first_session_needs_a_server(tmp_path: Path) -> None:
     async def scenario() -> None:
         store = ZooKeeperStore(parse_connect("127.0.0.1:1"), session_timeout_s=3, connection_timeout_s=0.5)
-        with pytest.raises(CannotConnect, match=r"no ZooKeeper server of 127\.0\.0\.1:1 answered within 0\.5 s"):
+        with pytest.raises(ZooKeeperUnreachable, match=r"no ZooKeeper server of 127\.0\.0\.1:1 answered within 0\.5 s"):
             await store.renew()
         await store.close()
         with pytest.raises(SessionLost):

@@ -18,7 +18,7 @@ from ottla.groups.config import GroupConfig
 from ottla.groups.coordinator import GroupCoordinator, Joining
 from ottla.groups.machine import Commit
 from ottla.groups.offsets import CommittedOffset
-from ottla.internal_topics.log import Appended, KeyValue, LoadedRecords, Producer
+from ottla.internal_topics.log import Appended, KeyValue, LoadedRecords, ProducerIdentity
 from ottla.internal_topics.partitioning import partition_of
 from ottla.testing.sim_loop import Deadlock, SimClock, TooLong, Unseen, simulate
 from tests.sim.schedules import seeds

@@ -15,7 +15,7 @@ from ottla.groups.coordinator import GroupCoordinator
 from ottla.groups.machine import Commit
 from ottla.groups.offsets import CommittedOffset
 from ottla.groups.records import OffsetRecord, decode
-from ottla.internal_topics.log import Appended, KeyValue, Producer
+from ottla.internal_topics.log import Appended, KeyValue, ProducerIdentity
 from ottla.internal_topics.partitioning import partition_of
 from ottla.testing.sim_loop import simulate
 from tests.sim.schedules import seeds
@@ -32,7 +32,7 @@ class VerifiedLog(MemoryTopicLog):
 
     def __init__(self, partitions: int) -> None:
         super().__init__(partitions)
-        self.open: set[tuple[int, Producer]] = set()
+        self.open: set[tuple[int, ProducerIdentity]] = set()
 
     async def append(
         self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None, *, leader_epoch: int
@@ -45,7 +45,7 @@ class VerifiedLog(MemoryTopicLog):
 class TransactionalLog(SlowLog, VerifiedLog):
     """`__consumer_offsets` with transactions; slow before and after the append."""
 
-    def end(self, partition: int, producer: Producer, *, commit: bool) -> int:
+    def end(self, partition: int, producer: ProducerIdentity, *, commit: bool) -> int:
         self.open.discard((partition, producer))
         return self.end_transaction(partition, producer, commits=commit)
 
@@ -114,7 +114,7 @@ class Scene:
     async def produces(self, producer_id: int) -> None:
         epoch = 0
         while self.running:
-            producer = Producer(producer_id, epoch)
+            producer = ProducerIdentity(producer_id, epoch)
             partitions = {partition_of(group_id, PARTITIONS) for group_id in GROUPS}
             self.log.open |= {(partition, producer) for partition in partitions}
             written: set[int] = set()
@@ -135,14 +135,14 @@ class Scene:
             await asyncio.gather(*late)
             epoch += self.rng.random() < 0.5
 
-    async def commit_in(self, producer: Producer, change: dict[TopicPartition, CommittedOffset]) -> None:
+    async def commit_in(self, producer: ProducerIdentity, change: dict[TopicPartition, CommittedOffset]) -> None:
         await asyncio.sleep(self.rng.random() * 0.5)
         try:
             await self.coordinator.commit(self.rng.choice(GROUPS), IN_TRANSACTION, change, producer)
         except KafkaError:
             pass
 
-    async def end(self, producer: Producer, partitions: set[int], *, commit: bool) -> None:
+    async def end(self, producer: ProducerIdentity, partitions: set[int], *, commit: bool) -> None:
         for partition in partitions:
             self.coordinator.marker_appended(partition, self.log.end(partition, producer, commit=commit))
             while True:

@@ -122,7 +122,7 @@ class Workload:
                 number += 1
                 await self._transaction(producer, name, number, counters, is_abort=rng.random() < 0.3)
             except (KafkaError, CannotConnect, OSError):
-                producer.state = State.FAILED
+                producer.state = TransactionalProducerState.FAILED
                 await asyncio.sleep(0.5)
             await asyncio.sleep(rng.random() * 2 * self.scenario.pause_s)
 

@@ -103,7 +103,7 @@ class InProcessCluster:
             **self._own_options.get(node_id, {}),
         }
         given, _ = config.read(file=None, environment={}, options=options)
-        life = self._lives[node_id] = _Life()
+        self._lives[node_id] = life = _Life()
 
         async def open_store() -> Session:
             life.session = self.store.session()

@@ -7,7 +7,7 @@ from typing import cast
 from uuid import UUID
 
 from ottla.core.files import FileRegion
-from ottla.net.connection import Connection, PendingResponse
+from ottla.net.connection import PendingResponse, ServerConnection
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.headers import parse_response_header
@@ -135,7 +135,7 @@ class CollectedResponse:
         self.is_closed = False
         self.is_busy_polled = True
         self.done = asyncio.Event()
-        self.pending = PendingResponse(cast("Connection", self))
+        self.pending = PendingResponse(cast("ServerConnection", self))
 
     def send_completed(self) -> None:
         """Called by the pending response."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from ottla.coordination.view import BrokerInfo, PartitionView
 from ottla.core.errors import KafkaError
-from ottla.core.executors import Job
+from ottla.core.executors import BlockingJob
 from ottla.replication.commit import GroupCommit
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.fetch_data_info import FetchDataInfo
@@ -33,10 +33,10 @@ class HeldExecutor:
     """Runs its jobs when the test asks for it."""
 
     def __init__(self) -> None:
-        self.jobs: list[Job] = []
+        self.jobs: list[BlockingJob] = []
         self.is_held = False  # nothing is run
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: BlockingJob) -> None:
         """Hold the job."""
         self.jobs.append(job)
 

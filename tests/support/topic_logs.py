@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Generator, Sequence
 
 from ottla.core.errors import FencedLeaderEpoch, KafkaError, NotLeaderOrFollower
-from ottla.internal_topics.log import Appended, KeyValue, LoadedRecords, Producer
+from ottla.internal_topics.log import Appended, KeyValue, LoadedRecords, ProducerIdentity
 
 
 class MemoryTopicLog:
@@ -54,7 +54,7 @@ class MemoryTopicLog:
         first_offset = self.put(partition, records, producer)
         return Appended(first_offset, self.ends[partition], _Replication(self, partition, leader_epoch))
 
-    def put(self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None) -> int:
+    def put(self, partition: int, records: Sequence[KeyValue], producer: ProducerIdentity | None = None) -> int:
         """Append a batch, as the coordinator or as another writer; returns its offset."""
         first_offset = self._next_offset(partition, len(records))
         self.batches[partition].append(LoadedRecords(list(records), producer, base_offset=first_offset))
@@ -65,7 +65,7 @@ class MemoryTopicLog:
         if not self.is_contiguous:
             self.check_epoch(partition, leader_epoch)
 
-    def end_transaction(self, partition: int, producer: Producer, *, commits: bool) -> int:
+    def end_transaction(self, partition: int, producer: ProducerIdentity, *, commits: bool) -> int:
         """Append a transaction marker; returns its offset."""
         offset = self._next_offset(partition, 1)
         self.batches[partition].append(LoadedRecords((), producer, commits, offset))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ottla.broker.controller_channel import ControllerChannel
     from ottla.controller.controller import Controller
-    from ottla.coordination.cluster import Cluster
+    from ottla.coordination.metadata_cache import MetadataCache
     from ottla.wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 
 REQUEST_TIMEOUT_S = 5.0
@@ -26,7 +26,9 @@ REQUEST_TIMEOUT_S = 5.0
 class AlterPartitions:
     """Implements the port `replication.isr_changes.AlterPartitionSender`."""
 
-    def __init__(self, controller: Controller, channel: ControllerChannel, cluster: Cluster, *, node_id: int) -> None:
+    def __init__(
+        self, controller: Controller, channel: ControllerChannel, cluster: MetadataCache, *, node_id: int
+    ) -> None:
         self._controller, self._channel, self._cluster = controller, channel, cluster
         self._node_id = node_id
 

@@ -28,7 +28,7 @@ from ottla.broker.shared_store import expiry_wait_s
 from ottla.broker.topic_deletions import TopicDeletions
 from ottla.controller.controller import Controller
 from ottla.coordination import layout
-from ottla.coordination.cluster import Cluster
+from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.producer_ids import ProducerIdManager
 from ottla.coordination.store import MetadataStore, StoreError
 from ottla.coordination.view import ClusterView
@@ -37,7 +37,7 @@ from ottla.core.errors import KafkaError
 from ottla.core.files import FileSystem
 from ottla.core.ids import TopicPartition
 from ottla.core.runtime import make_executor, new_random
-from ottla.net.server import Endpoint, Listeners
+from ottla.net.server import ListenerAddress, Listeners
 from ottla.quotas.budget import ByteBudget
 from ottla.quotas.slices import LoopSlices
 from ottla.replication.replicas import Replicas
@@ -89,19 +89,19 @@ class Broker:
         self._starting_maintenance: asyncio.Task[None] | None = None
         self._cleaner: LogCleaner | None = None
         self._scrub_scheduler: ScrubScheduler | None = None
-        self._cluster: Cluster | None = None
+        self._cluster: MetadataCache | None = None
         self._following: asyncio.Task[None] | None = None
 
     # ---- Starting
 
-    async def start(self) -> list[Endpoint]:
+    async def start(self) -> list[ListenerAddress]:
         """Open everything; returns where it listens. Raises OSError, KafkaError, and what `open_storage` does."""
         config = self._config
         storage = self._storage = await open_storage(
             config, self._paths, clock=self._clock, files=self._files, open_store=self._open_store
         )
         store = storage.store
-        cluster = self._cluster = Cluster(store)
+        cluster = self._cluster = MetadataCache(store)
         slices = LoopSlices()
         replicas = Replicas(
             storage.directories,
@@ -133,7 +133,7 @@ class Broker:
     def _make_services(
         self,
         store: MetadataStore,
-        cluster: Cluster,
+        cluster: MetadataCache,
         controller: Controller,
         replicas: Replicas,
         slices: LoopSlices,
@@ -178,7 +178,7 @@ class Broker:
         assert self._services is not None
         await create_if_absent(self._services, topic)
 
-    async def _open_listeners(self, services: Services, cluster: Cluster) -> list[Endpoint]:
+    async def _open_listeners(self, services: Services, cluster: MetadataCache) -> list[ListenerAddress]:
         """Bind first, so that port 0 is known; clients are served from the moment the broker is registered."""
         config = self._config
         received_bytes_max = config.net.queued_request_bytes_max

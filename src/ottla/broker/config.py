@@ -108,7 +108,7 @@ def read(
     unknown = sorted(set(given) - set(known))
     given, problems = _in_units(given, known)
     problems += [  # a name in a file may mean something to Kafka; one just typed is a mistake
-        Problem(key, given[key].text, f"there is no such setting{_meant(key, known)}", given[key].origin)
+        SettingProblem(key, given[key].text, f"there is no such setting{_meant(key, known)}", given[key].origin)
         for key in unknown
         if key in options
     ]
@@ -130,17 +130,19 @@ def settings_of_dev(config: BrokerConfig) -> dict[str, str]:
     return {key: given.text for key, given in config.given.items() if given.origin == DEV}
 
 
-def _in_units(given: Mapping[str, SettingText], known: Collection[str]) -> tuple[dict[str, SettingText], list[Problem]]:
+def _in_units(
+    given: Mapping[str, SettingText], known: Collection[str]
+) -> tuple[dict[str, SettingText], list[SettingProblem]]:
     """Convert durations and sizes such as 7d and 1GiB to the numbers that Kafka's settings hold."""
     found = dict(given)
-    problems: list[Problem] = []
+    problems: list[SettingProblem] = []
     for key, value in given.items():
         try:
             if key in known:
                 found[key] = SettingText(in_unit_of(key, value.text), value.origin)
         except ValueError as error:
             del found[key]
-            problems.append(Problem(key, value.text, str(error), value.origin))
+            problems.append(SettingProblem(key, value.text, str(error), value.origin))
     return found, problems
 
 
@@ -161,7 +163,7 @@ def of_directories(config: BrokerConfig, paths: Sequence[Path]) -> BrokerConfig:
 
 def _build(given: Mapping[str, SettingText]) -> BrokerConfig:
     sections: dict[str, Any] = {}
-    problems: list[Problem] = []
+    problems: list[SettingProblem] = []
     for name, (_, cls) in SECTIONS.items():
         try:
             sections[name] = load(cls, given)

@@ -48,19 +48,19 @@ class Synonym(NamedTuple):
 
     name: str
     value: str
-    source: Source
+    source: ConfigSource
 
 
-Layers = list[tuple[Source, Mapping[str, str]]]
+Layers = list[tuple[ConfigSource, Mapping[str, str]]]
 """What is set of a broker's settings, the strongest first."""
 
 
-class Entry(NamedTuple):
+class DescribedConfig(NamedTuple):
     """One setting of one entity."""
 
     name: str
     value: str | None  # None: not set, or secret
-    source: Source
+    source: ConfigSource
     read_only: bool
     sensitive: bool
     kind: Type | None
@@ -72,24 +72,24 @@ HIDDEN = frozenset({"internal.segment.bytes"})
 """Settings for Kafka's own tests, which Kafka does not show either."""
 
 
-def topic_entries(services: Services, overrides: Mapping[str, str]) -> list[Entry]:
+def topic_entries(services: Services, overrides: Mapping[str, str]) -> list[DescribedConfig]:
     """Return every setting of a topic, sorted by name."""
     entries = []
     for key, found in topic_settings().items():
         if key in HIDDEN:
             continue
-        chain: list[Synonym] = [Synonym(key, overrides[key], Source.TOPIC)] if key in overrides else []
+        chain: list[Synonym] = [Synonym(key, overrides[key], ConfigSource.TOPIC)] if key in overrides else []
         if found.section is LogConfig:
             chain += _broker_chain(services, found.spec, _default(found.section, found.field_name))
             inherited = text_of(getattr(services.config.log, found.field_name))
         else:
             inherited = _default(found.section, found.field_name)
-        source = chain[0].source if chain else Source.DEFAULT
+        source = chain[0].source if chain else ConfigSource.DEFAULT
         entries.append(_entry(key, overrides.get(key, inherited), source, found.spec, chain, read_only=False))
     return entries
 
 
-def broker_entries(services: Services) -> list[Entry]:
+def broker_entries(services: Services) -> list[DescribedConfig]:
     """Return every setting of this broker under each of its names (`log.retention.hours`), sorted by name.
 
     As in Kafka a name shows what was set by this name, and below it the names with coarser units. The default belongs
@@ -104,7 +104,7 @@ def broker_entries(services: Services) -> list[Entry]:
     return sorted(entries)
 
 
-def _broker_entry(layers: Layers, spec: Setting, name: str, value: str, default: str) -> Entry:
+def _broker_entry(layers: Layers, spec: Setting, name: str, value: str, default: str) -> DescribedConfig:
     """Return one name of a setting, whose value in use and default are given."""
     kind, doc, shown = spec.kind, spec.doc, value or None
     if spec.topic_key and spec.synonyms:  # one period in several units
@@ -115,38 +115,42 @@ def _broker_entry(layers: Layers, spec: Setting, name: str, value: str, default:
     else:
         chain = [Synonym(name, values[name], source) for source, values in layers if name in values]
         if name == spec.key and default:
-            chain.append(Synonym(name, default, Source.DEFAULT))
-    source = chain[0].source if chain else Source.DEFAULT
+            chain.append(Synonym(name, default, ConfigSource.DEFAULT))
+    source = chain[0].source if chain else ConfigSource.DEFAULT
     if name != spec.key:
         unit = f", in {name.rpartition('.')[2]}" if name in spec.scale else ""
         doc = f"Another name of {spec.key}{unit}. {doc}"
     if spec.secret:
-        return Entry(name, None, source, not spec.live, True, kind, doc, ())
+        return DescribedConfig(name, None, source, not spec.live, True, kind, doc, ())
     read_only = not (spec.live and name == spec.key)  # the other names are read at the start only
-    return Entry(name, shown, source, read_only, False, kind, doc, tuple(chain))
+    return DescribedConfig(name, shown, source, read_only, False, kind, doc, tuple(chain))
 
 
-def all_brokers_entries(services: Services) -> list[Entry]:
+def all_brokers_entries(services: Services) -> list[DescribedConfig]:
     """Return the dynamic settings of all brokers; as in Kafka, without defaults."""
     stored = services.cluster.current.broker_configs.get(layout.DEFAULT_ENTITY)
     known = {spec.key: spec for _, cls in SECTIONS.values() for spec in settings_of(cls).values()}
     return [
-        _stored_entry(key, text, known.get(key), Source.ALL_BROKERS)
+        _stored_entry(key, text, known.get(key), ConfigSource.ALL_BROKERS)
         for key, text in sorted((stored.values if stored else {}).items())
     ]
 
 
-def _stored_entry(key: str, text: str, spec: Setting | None, source: Source) -> Entry:
+def _stored_entry(key: str, text: str, spec: Setting | None, source: ConfigSource) -> DescribedConfig:
     secret = spec is None or spec.secret  # an unknown setting may be a secret
     shown = None if secret else text
     chain = () if secret else (Synonym(key, text, source),)
-    return Entry(key, shown, source, False, secret, spec.kind if spec else None, spec.doc if spec else "", chain)
+    return DescribedConfig(
+        key, shown, source, False, secret, spec.kind if spec else None, spec.doc if spec else "", chain
+    )
 
 
-def _entry(name: str, value: str, source: Source, spec: Setting, chain: list[Synonym], *, read_only: bool) -> Entry:
+def _entry(
+    name: str, value: str, source: ConfigSource, spec: Setting, chain: list[Synonym], *, read_only: bool
+) -> DescribedConfig:
     if spec.secret:
-        return Entry(name, None, source, read_only, True, spec.kind, spec.doc, ())
-    return Entry(name, value, source, read_only, False, spec.kind, spec.doc, tuple(chain))
+        return DescribedConfig(name, None, source, read_only, True, spec.kind, spec.doc, ())
+    return DescribedConfig(name, value, source, read_only, False, spec.kind, spec.doc, tuple(chain))
 
 
 def _layers(services: Services) -> Layers:
@@ -154,9 +158,9 @@ def _layers(services: Services) -> Layers:
     stored = services.cluster.current.broker_configs
     this, every = stored.get(str(services.node_id)), stored.get(layout.DEFAULT_ENTITY)
     return [
-        (Source.BROKER, this.values if this else {}),
-        (Source.ALL_BROKERS, every.values if every else {}),
-        (Source.STATIC, {key: given.text for key, given in services.config.given.items()}),
+        (ConfigSource.BROKER, this.values if this else {}),
+        (ConfigSource.ALL_BROKERS, every.values if every else {}),
+        (ConfigSource.STATIC, {key: given.text for key, given in services.config.given.items()}),
     ]
 
 
@@ -171,7 +175,7 @@ def _periods(layers: Layers, spec: Setting, default: str) -> list[Synonym]:
     names = (spec.key, *spec.synonyms)
     chain = [Synonym(name, values[name], source) for source, values in layers for name in names if name in values]
     text = str(int(default) // spec.scale[names[-1]]) if names[-1] in spec.scale else default
-    return [*chain, Synonym(names[-1], text, Source.DEFAULT)]
+    return [*chain, Synonym(names[-1], text, ConfigSource.DEFAULT)]
 
 
 def _default(section: type[Any], field_name: str) -> str:
@@ -351,13 +355,13 @@ def bound_key(key: str, end: str) -> str:
     return f"group.{kind}.{end}.{rest}"
 
 
-def entity_entries(services: Services, kind: str, name: str) -> list[Entry]:
+def entity_entries(services: Services, kind: str, name: str) -> list[DescribedConfig]:
     """Return all settings of a group or a subscription, also if it has none of its own."""
     stored = services.cluster.current.configs.get(kind, {}).get(name)
     values = stored.values if stored else {}
     section, source = {
-        layout.GROUPS_KIND: (OneGroupConfig, Source.GROUP),
-        layout.CLIENT_METRICS_KIND: (ClientMetricsConfig, Source.CLIENT_METRICS),
+        layout.GROUPS_KIND: (OneGroupConfig, ConfigSource.GROUP),
+        layout.CLIENT_METRICS_KIND: (ClientMetricsConfig, ConfigSource.CLIENT_METRICS),
     }[kind]
     bounds = group_bounds(services) if kind == layout.GROUPS_KIND else {}
     entries = []
@@ -365,12 +369,12 @@ def entity_entries(services: Services, kind: str, name: str) -> list[Entry]:
         default = str(bounds[spec.key].default) if spec.key in bounds else _default(section, field_name)
         chain = [Synonym(spec.key, values[spec.key], source)] if spec.key in values else []
         if kind == layout.GROUPS_KIND and not chain:
-            chain = [Synonym(spec.key, default, Source.DEFAULT)]
+            chain = [Synonym(spec.key, default, ConfigSource.DEFAULT)]
         entries.append(
             _entry(
                 spec.key,
                 values.get(spec.key, default),
-                source if spec.key in values else Source.DEFAULT,
+                source if spec.key in values else ConfigSource.DEFAULT,
                 spec,
                 chain,
                 read_only=False,
@@ -406,10 +410,12 @@ def loggers() -> dict[str, logging.Logger]:
     return dict(named())
 
 
-def logger_entries() -> list[Entry]:
+def logger_entries() -> list[DescribedConfig]:
     """Return each logger with its effective level."""
     return [
-        Entry(name, _level_name(logger.getEffectiveLevel()), Source.BROKER_LOGGER, False, False, None, "", ())
+        DescribedConfig(
+            name, _level_name(logger.getEffectiveLevel()), ConfigSource.BROKER_LOGGER, False, False, None, "", ()
+        )
         for name, logger in loggers().items()
     ]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # names only: importing them here would make every handler im
     from ottla.broker.refused_batches import RefusedBatches
     from ottla.broker.replica_fetch import ReplicaSessions
     from ottla.controller.controller import Controller
-    from ottla.coordination.cluster import Cluster
+    from ottla.coordination.metadata_cache import MetadataCache
     from ottla.coordination.producer_ids import ProducerIdManager
     from ottla.replication.replicas import Replicas
 
@@ -40,7 +40,7 @@ class Services:
         node_id: int,
         config: BrokerConfig,
         clock: Clock,
-        cluster: Cluster,
+        cluster: MetadataCache,
         controller: Controller,
         controller_channel: ControllerChannel,
         nodes: NodeConnections,

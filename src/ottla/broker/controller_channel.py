@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ottla.client.errors import CannotConnect, error_or_none
-from ottla.coordination.cluster import Cluster
+from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core.errors import (
     KafkaError,
@@ -44,7 +44,7 @@ class ControllerChannel:
     """The way to the controller. Where this broker is the controller, callers use it directly."""
 
     def __init__(
-        self, controller: Controller, cluster: Cluster, nodes: NodeConnections, *, node_id: int, timeout_s: float
+        self, controller: Controller, cluster: MetadataCache, nodes: NodeConnections, *, node_id: int, timeout_s: float
     ) -> None:
         self._controller, self._cluster, self._nodes = controller, cluster, nodes
         self._node_id = node_id

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.coordination.cluster import Cluster
+from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.view import ClusterView
 from ottla.core.clock import Clock
 from ottla.core.ids import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
@@ -58,7 +58,7 @@ class Coordinators:
         self,
         config: BrokerConfig,
         *,
-        cluster: Cluster,
+        cluster: MetadataCache,
         replicas: Replicas,
         producer_ids: ProducerIdManager,
         clock: Clock,

@@ -25,7 +25,7 @@ from ottla.broker.context import RequestContext, Services
 from ottla.broker.failed_requests import close_without_response
 from ottla.broker.registry import APIS, INTER_BROKER_APIS
 from ottla.core.errors import KafkaError
-from ottla.net.connection import Connection, PendingResponse
+from ottla.net.connection import PendingResponse, ServerConnection
 from ottla.quotas import eager_tasks
 from ottla.quotas.budget import ByteBudget
 from ottla.wire import codec
@@ -89,7 +89,7 @@ class Dispatcher:
         self._loaded: dict[int, _LoadedApi] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
 
-    def __call__(self, connection: Connection, frame: memoryview, response: PendingResponse) -> None:
+    def __call__(self, connection: ServerConnection, frame: memoryview, response: PendingResponse) -> None:
         """Begin one request; see net/connection.py for the contract."""
         try:
             header = parse_request_header(frame)
@@ -130,7 +130,7 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - it is logged there
             close_without_response(response, error)
 
-    def _new_context(self, connection: Connection, version: int, client_id: str | None) -> RequestContext:
+    def _new_context(self, connection: ServerConnection, version: int, client_id: str | None) -> RequestContext:
         context = connection.context = RequestContext(
             self._services,
             api_version=version,
@@ -159,7 +159,7 @@ class Dispatcher:
 
     def _begin_long(
         self,
-        connection: Connection,
+        connection: ServerConnection,
         context: RequestContext,
         frame: memoryview,
         header: RequestHeader,
@@ -176,7 +176,7 @@ class Dispatcher:
 
     async def _serve_long(
         self,
-        connection: Connection,
+        connection: ServerConnection,
         context: RequestContext,
         frame: Any,
         header: RequestHeader,
@@ -236,7 +236,9 @@ class Dispatcher:
         pending.send((_LENGTH.pack(len(answer)), answer))
         return True
 
-    async def _finish(self, connection: Connection, work: Coroutine[Any, Any, Any], pending: PendingResponse) -> None:
+    async def _finish(
+        self, connection: ServerConnection, work: Coroutine[Any, Any, Any], pending: PendingResponse
+    ) -> None:
         """Run what is left of a short request of a deferred API: it uses a session of many partitions."""
         task = asyncio.current_task()
         assert task is not None

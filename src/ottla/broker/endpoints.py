@@ -6,9 +6,9 @@ import ipaddress
 import re
 import socket
 
-from ottla.core.settings import InvalidSettings, Problem
+from ottla.core.settings import InvalidSettings, SettingProblem
 from ottla.net.config import NetConfig
-from ottla.net.server import Endpoint
+from ottla.net.server import ListenerAddress
 
 _ENDPOINT = re.compile(r"(?P<name>[A-Za-z0-9_]+)://(?P<host>\[[0-9A-Fa-f:.]*\]|[^:/\[\]]*):(?P<port>\d+)")
 PORT_MAX = 65535
@@ -18,11 +18,13 @@ def parse_endpoint(text: str, key: str) -> Endpoint:
     """`NAME://host:port`. Raises InvalidSettings saying what is wrong with it."""
     found = _ENDPOINT.fullmatch(text)
     if not found:
-        raise InvalidSettings([Problem(key, text, "must be NAME://host:port, for instance PLAINTEXT://127.0.0.1:9092")])
+        raise InvalidSettings(
+            [SettingProblem(key, text, "must be NAME://host:port, for instance PLAINTEXT://127.0.0.1:9092")]
+        )
     port = int(found["port"])
     if port > PORT_MAX:
-        raise InvalidSettings([Problem(key, text, f"the port must be at most {PORT_MAX}")])
-    return Endpoint(found["name"].upper(), found["host"].strip("[]"), port)
+        raise InvalidSettings([SettingProblem(key, text, f"the port must be at most {PORT_MAX}")])
+    return ListenerAddress(found["name"].upper(), found["host"].strip("[]"), port)
 
 
 def to_listen_at(config: NetConfig) -> list[Endpoint]:
@@ -35,17 +37,19 @@ def to_listen_at(config: NetConfig) -> list[Endpoint]:
     for each in endpoints:
         protocol = protocols.get(each.listener, each.listener)
         if protocol != "PLAINTEXT":
-            problems.append(Problem("listeners", str(each), f"{protocol} is not served: only PLAINTEXT is, so far"))
+            problems.append(
+                SettingProblem("listeners", str(each), f"{protocol} is not served: only PLAINTEXT is, so far")
+            )
         if names.count(each.listener) > 1:
-            problems.append(Problem("listeners", str(each), "each listener needs a name of its own"))
+            problems.append(SettingProblem("listeners", str(each), "each listener needs a name of its own"))
     if not endpoints:
-        problems.append(Problem("listeners", ",".join(config.listeners), "must name at least one"))
+        problems.append(SettingProblem("listeners", ",".join(config.listeners), "must name at least one"))
     if problems:
         raise InvalidSettings(problems)
     return endpoints
 
 
-def to_advertise(config: NetConfig, opened: list[Endpoint]) -> dict[str, tuple[str, int]]:
+def to_advertise(config: NetConfig, opened: list[ListenerAddress]) -> dict[str, tuple[str, int]]:
     """Return the address in Metadata responses by listener; a wildcard is replaced by a reachable address."""
     advertised = {each.listener: (_reachable(each.host), each.port) for each in opened}
     for text in config.advertised_listeners:
@@ -56,7 +60,7 @@ def to_advertise(config: NetConfig, opened: list[Endpoint]) -> dict[str, tuple[s
         elif _is_wildcard(each.host):
             problem = "clients cannot connect to a wildcard address: name the host they see"
         if problem:
-            raise InvalidSettings([Problem("advertised.listeners", text, problem)])
+            raise InvalidSettings([SettingProblem("advertised.listeners", text, problem)])
         advertised[each.listener] = (each.host, each.port or advertised[each.listener][1])
     return advertised
 
@@ -67,7 +71,11 @@ def inter_broker_listener(config: NetConfig) -> str:
     given = config.inter_broker_listener_name.upper()
     if given and given not in names:
         raise InvalidSettings(
-            [Problem("inter.broker.listener.name", given, f"there is no such listener; there is {', '.join(names)}")]
+            [
+                SettingProblem(
+                    "inter.broker.listener.name", given, f"there is no such listener; there is {', '.join(names)}"
+                )
+            ]
         )
     return given or names[0]
 

@@ -55,7 +55,7 @@ class FetchSession:
         self.by_id = by_id
         self.epoch = INITIAL_EPOCH
         self.last_used = now
-        self.partitions: OrderedDict[PartitionKey, SessionPartition] = OrderedDict()
+        self.partitions: OrderedDict[PartitionKey, FetchSessionPartition] = OrderedDict()
 
     def apply(self, request: FetchRequest) -> None:
         """Add, change and remove partitions as requested."""
@@ -64,7 +64,7 @@ class FetchSession:
             for asked in topic.partitions:
                 known = partitions.get((topic.topic, topic.topic_id, asked.partition))
                 if known is None:
-                    known = SessionPartition(topic.topic, topic.topic_id, asked)
+                    known = FetchSessionPartition(topic.topic, topic.topic_id, asked)
                     partitions[known.key] = known
                 else:
                     known.asked = asked
@@ -146,7 +146,7 @@ def partitions_of(request: FetchRequest) -> Collection[SessionPartition]:
     found: dict[PartitionKey, SessionPartition] = {}
     for topic in request.topics:
         for asked in topic.partitions:
-            each = SessionPartition(topic.topic, topic.topic_id, asked)
+            each = FetchSessionPartition(topic.topic, topic.topic_id, asked)
             found[each.key] = each
     return found.values()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ottla.broker.registry import INTER_BROKER_APIS
 from ottla.client.addresses import Address
 from ottla.client.errors import CannotConnect
-from ottla.coordination.cluster import Cluster
+from ottla.coordination.metadata_cache import MetadataCache
 
 if TYPE_CHECKING:  # imported with the first connection: one broker alone has none
     from ottla.client.connection import Connection
@@ -21,7 +21,7 @@ CONNECT_TIMEOUT_S = 5.0
 class NodeConnections:
     """Opens connections to brokers by their node id, and closes all of them with this broker."""
 
-    def __init__(self, cluster: Cluster, *, node_id: int, listener: str) -> None:
+    def __init__(self, cluster: MetadataCache, *, node_id: int, listener: str) -> None:
         self._cluster = cluster
         self._listener = listener  # that brokers use among themselves
         self._client_id = f"broker-{node_id}"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ottla.net.server import Endpoint
+from ottla.net.server import ListenerAddress
 
 NOTIFY_VARIABLE = "NOTIFY_SOCKET"
 """The environment variable with which a service manager, such as systemd, names its notification socket."""
@@ -27,7 +27,7 @@ class ReadyWorker(NamedTuple):
 class Ready(NamedTuple):
     """Describes a broker that serves."""
 
-    listeners: Sequence[Endpoint]
+    listeners: Sequence[ListenerAddress]
     node_id: int
     cluster_id: str
     data: Sequence[Path]
@@ -64,7 +64,7 @@ class Ready(NamedTuple):
         return json.dumps(found)
 
 
-def _address(endpoint: Endpoint) -> str:
+def _address(endpoint: ListenerAddress) -> str:
     """Return the address that a client on the same machine can use."""
     host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(endpoint.host, endpoint.host)  # noqa: S104 - compared
     return f"[{host}]:{endpoint.port}" if ":" in host else f"{host}:{endpoint.port}"

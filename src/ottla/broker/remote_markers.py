@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.broker.node_channels import BatchingQueues, NodeChannels
-from ottla.coordination.cluster import Cluster
+from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core.errors import ErrorCode, error_code_for
 from ottla.core.ids import TopicPartition
@@ -42,7 +42,7 @@ class _Sent(NamedTuple):
 class TransactionMarkerRouter:
     """Writes markers where this broker leads, and has the other leaders write theirs. Call `follow` and `close`."""
 
-    def __init__(self, local: MarkerSender, cluster: Cluster, *, node_id: int, connect_to: ConnectTo) -> None:
+    def __init__(self, local: MarkerSender, cluster: MetadataCache, *, node_id: int, connect_to: ConnectTo) -> None:
         self._local, self._cluster, self._node_id = local, cluster, node_id
         self._channels = NodeChannels(connect_to)
         self._queues = BatchingQueues[_Sent, Results](self._exchange, lambda sent: sent.marker.producer_id)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ottla.broker.node_channels import NodeChannels
-from ottla.coordination.cluster import Cluster
+from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import TopicPartition
@@ -29,7 +29,7 @@ _CONSUMER, _LATEST = -1, -1
 class HighWatermarks:
     """Asks the leader of each partition by ListOffsets. Call `follow` and `close`."""
 
-    def __init__(self, replicas: Replicas, cluster: Cluster, *, node_id: int, connect_to: ConnectTo) -> None:
+    def __init__(self, replicas: Replicas, cluster: MetadataCache, *, node_id: int, connect_to: ConnectTo) -> None:
         self._replicas, self._cluster, self._node_id = replicas, cluster, node_id
         self._channels = NodeChannels(connect_to)
 

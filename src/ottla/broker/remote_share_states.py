@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.node_channels import NodeChannels
-from ottla.coordination.cluster import Cluster
+from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core.errors import CoordinatorNotAvailable, ErrorCode, KafkaError
 from ottla.core.ids import SHARE_STATE_TOPIC
@@ -52,7 +52,7 @@ class ShareStateRouter:
     """Asks the share coordinator of each share partition. Call `follow` and `close`."""
 
     def __init__(
-        self, local: Callable[[], ShareCoordinator], cluster: Cluster, *, node_id: int, connect_to: ConnectTo
+        self, local: Callable[[], ShareCoordinator], cluster: MetadataCache, *, node_id: int, connect_to: ConnectTo
     ) -> None:
         self._local, self._cluster, self._node_id = local, cluster, node_id
         self._channels = NodeChannels(connect_to)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.broker.add_partitions_to_txn import PartitionAdder
 from ottla.broker.node_channels import BatchingQueues, NodeChannels
-from ottla.coordination.cluster import Cluster
+from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core.errors import ErrorCode, RequestTimedOut, error_code_for
 from ottla.core.ids import TRANSACTIONS_TOPIC, TopicPartition
@@ -43,7 +43,7 @@ class TransactionCoordinatorRouter:
     """Asks the coordinator of each transactional id. Call `follow` and `close`."""
 
     def __init__(
-        self, local: Callable[[], PartitionAdder], cluster: Cluster, *, node_id: int, connect_to: ConnectTo
+        self, local: Callable[[], PartitionAdder], cluster: MetadataCache, *, node_id: int, connect_to: ConnectTo
     ) -> None:
         self._local, self._cluster, self._node_id = local, cluster, node_id
         self._channels = NodeChannels(connect_to)

@@ -21,7 +21,7 @@ async def read_cluster(store: MetadataStore) -> ClusterView:
     """Read the cluster once, before this broker registers."""
     await store.sync()
     nodes = await store.list_nodes("/")
-    changes = [Change(0, path, node) for path, node in sorted(nodes.items())]
+    changes = [NodeChange(0, path, node) for path, node in sorted(nodes.items())]
     return await ViewBuilder().build(ClusterView(), changes, is_complete=True)
 
 
@@ -43,7 +43,9 @@ def report_at_start(directories: LogManager) -> ReplicaReport:
 class ReplicaReports:
     """Keeps the report of this broker up to date."""
 
-    def __init__(self, controller: Controller, cluster: Cluster, replicas: Replicas, first: ReplicaReport) -> None:
+    def __init__(
+        self, controller: Controller, cluster: MetadataCache, replicas: Replicas, first: ReplicaReport
+    ) -> None:
         self._controller, self._cluster, self._replicas = controller, cluster, replicas
         self._last = first
 

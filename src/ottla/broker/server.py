@@ -29,7 +29,7 @@ from ottla.core import collector
 from ottla.core.clock import SystemClock
 from ottla.core.errors import KafkaError
 from ottla.core.files import SystemFiles
-from ottla.core.settings import InvalidSettings, Problem
+from ottla.core.settings import InvalidSettings, SettingProblem
 from ottla.storage.directories.log_directory import DirectoryInUse, ForeignDirectory
 from ottla.storage.directories.log_manager import DuplicateLog
 
@@ -161,7 +161,7 @@ def _read_config(
         check_listeners(config.net.listeners, workers)
         if is_in_zookeeper:
             problem = "--workers share a metadata store of their own. Set one of the two"
-            raise InvalidSettings([Problem("zookeeper.connect", config.zookeeper.connect, problem)])
+            raise InvalidSettings([SettingProblem("zookeeper.connect", config.zookeeper.connect, problem)])
     else:
         endpoints.to_listen_at(config.net)
     try:

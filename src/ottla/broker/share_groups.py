@@ -7,7 +7,7 @@ from uuid import UUID
 
 from ottla.broker.config_resources import OneGroupConfig
 from ottla.coordination import layout
-from ottla.coordination.cluster import Cluster
+from ottla.coordination.metadata_cache import MetadataCache
 from ottla.core.errors import ErrorCode, error_for
 from ottla.core.settings import SettingText, load
 from ottla.groups.share.events import StateSummary
@@ -61,7 +61,7 @@ def _check(result: StateResult) -> Snapshot | None:
     return result.state
 
 
-def topic_exists(cluster: Cluster) -> Callable[[UUID, int], bool]:
+def topic_exists(cluster: MetadataCache) -> Callable[[UUID, int], bool]:
     """Return a function that reports whether a topic with an id has a partition."""
 
     def exists(topic_id: UUID, partition: int) -> bool:
@@ -76,7 +76,7 @@ def topic_exists(cluster: Cluster) -> Callable[[UUID, int], bool]:
 class ShareGroupSettings:
     """Reads the settings of share groups: the group's own, within the broker's bounds, else the broker's."""
 
-    def __init__(self, cluster: Cluster, config: ShareConfig) -> None:
+    def __init__(self, cluster: MetadataCache, config: ShareConfig) -> None:
         self._cluster, self._config = cluster, config
         self._cache: dict[str, tuple[object, GroupSettings]] = {}
 

@@ -14,7 +14,7 @@ from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.store import MetadataStore, SessionLost
 from ottla.coordination.zookeeper_connect import ZooKeeperConnect, parse_connect
 from ottla.core.errors import StorageError
-from ottla.core.settings import InvalidSettings, Problem
+from ottla.core.settings import InvalidSettings, SettingProblem
 
 _EXPIRY_DELAY_S = 5.0
 """ZooKeeper ends sessions by its ticks, and starts to count again when it elects a leader."""
@@ -28,7 +28,7 @@ def zookeeper_of(config: BrokerConfig) -> ZooKeeperConnect | None:
     try:
         return parse_connect(text)
     except ValueError as error:
-        problem = Problem("zookeeper.connect", text, f"{error}. Write host:port,host:port/path")
+        problem = SettingProblem("zookeeper.connect", text, f"{error}. Write host:port,host:port/path")
         raise InvalidSettings([problem]) from error
 
 

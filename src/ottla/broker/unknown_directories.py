@@ -67,7 +67,7 @@ def unknown_directories(files: FileSystem, directories: Sequence[Path], *, remov
 async def _read_view(store: Path) -> ClusterView:
     session = EmbeddedMetadataStore.open(store).session()
     try:
-        view = await Cluster(session).load()
+        view = await MetadataCache(session).load()
     finally:
         await session.close()
     if not view.controller_epoch:

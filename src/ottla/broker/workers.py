@@ -38,8 +38,8 @@ from ottla.coordination.store import MetadataStore
 from ottla.coordination.store_frames import SocketAddress
 from ottla.coordination.store_server import StoreServer
 from ottla.core.files import SystemFiles
-from ottla.core.settings import InvalidSettings, Problem
-from ottla.net.server import Endpoint
+from ottla.core.settings import InvalidSettings, SettingProblem
+from ottla.net.server import ListenerAddress
 from ottla.storage.checkpoint_files import LOCK
 from ottla.storage.directories.directory_identity import cluster_id_of, make_durably
 from ottla.storage.directories.log_directory import DirectoryInUse
@@ -156,7 +156,7 @@ def check_listeners(texts: Sequence[str], workers: int) -> None:
         elif port.isdecimal() and int(port) > PORT_MAX:
             problem = f"the port of the last worker is larger than {PORT_MAX}"
         if problem:
-            raise InvalidSettings([Problem("listeners", text, problem)])
+            raise InvalidSettings([SettingProblem("listeners", text, problem)])
 
 
 # ---- The owner
@@ -293,7 +293,7 @@ class WorkerReady:
     pid: int
     node_id: int
     cluster_id: str
-    listeners: Sequence[Endpoint]
+    listeners: Sequence[ListenerAddress]
     bootstrap: str
 
 
@@ -379,7 +379,7 @@ class _Worker:
         assert self._ready is not None
         try:
             found: dict[str, Any] = json.loads(line)
-            listeners = [Endpoint(each["name"], each["host"], each["port"]) for each in found["listeners"]]
+            listeners = [ListenerAddress(each["name"], each["host"], each["port"]) for each in found["listeners"]]
             ready = WorkerReady(self.number, pid, found["node_id"], found["cluster_id"], listeners, found["bootstrap"])
         except (ValueError, KeyError, TypeError):
             sys.stderr.write(line.decode(errors="replace"))
@@ -390,7 +390,7 @@ class _Worker:
             self._keep_ports(listeners)
             self._ready.set_result(ready)
 
-    def _keep_ports(self, listeners: Sequence[Endpoint]) -> None:
+    def _keep_ports(self, listeners: Sequence[ListenerAddress]) -> None:
         """Start the process at the same ports again, also those that the system picked."""
         texts = ",".join(
             f"{each.listener}://{f'[{each.host}]' if ':' in each.host else each.host}:{each.port}" for each in listeners

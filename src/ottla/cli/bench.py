@@ -41,7 +41,7 @@ class Driver(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class BenchResult:
     """The result of one case; the latencies are those of single requests, None if not measured."""
 
     case: str
@@ -139,7 +139,7 @@ class Load:
 
 def measured(
     case: str, client: str, load: Load, records: int, seconds: float, times_s: list[float] | None = None
-) -> Result:
+) -> BenchResult:
     """Compute a result from a count and times.
 
     >>> measured("latency", "own", Load("t", 1, 100, 4), 4, 2.0, [0.001, 0.002, 0.003, 0.004]).p50_ms
@@ -147,7 +147,7 @@ def measured(
     """
     per_s = records / seconds if seconds > 0 else 0.0
     ordered = sorted(times_s or [])
-    return Result(
+    return BenchResult(
         case=case,
         client=client,
         records=records,
@@ -167,7 +167,7 @@ def percentile_ms(ordered_s: list[float], share: float) -> float | None:
     return ordered_s[rank - 1] * 1000
 
 
-async def run_own(load: Load, cluster: Cluster, clock: Clock) -> list[Result]:
+async def run_own(load: Load, cluster: Cluster, clock: Clock) -> list[BenchResult]:
     """Run the three cases with Ottla's own client."""
     tps = [TopicPartition(load.topic, p.partition) for p in (await cluster.topic(load.topic)).partitions]
     await _warm_up(load, cluster, clock, tps)
@@ -229,7 +229,7 @@ async def _read(load: Load, cluster: Cluster, starts: dict[TopicPartition, int])
     return read
 
 
-def run_confluent(load: Load, bootstrap: str, clock: Clock, *, timeout_s: float) -> list[Result]:
+def run_confluent(load: Load, bootstrap: str, clock: Clock, *, timeout_s: float) -> list[BenchResult]:
     """Run the three cases with confluent-kafka (librdkafka)."""
     import confluent_kafka as ck
 

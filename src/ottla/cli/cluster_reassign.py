@@ -17,7 +17,7 @@ from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_fa
 from ottla.cli.errors import CommandFailed, show_notice, usage_error
 from ottla.cli.name_patterns import select
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout
-from ottla.cli.output import ProgressBar, Result, show_json, show_results, show_rows
+from ottla.cli.output import ItemResult, ProgressBar, show_json, show_results, show_rows
 from ottla.client import admin, log_dirs, replica_admin
 from ottla.client.cluster import Cluster
 from ottla.client.reassignment_plan import ImpossiblePlan, Move, leaders_by_broker, plan_drain, plan_reassignment
@@ -45,7 +45,7 @@ Topics = Annotated[
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until all replicas are moved.")]
 
 
-class Election(StrEnum):
+class ElectionOption(StrEnum):
     """The kinds of `--elect`."""
 
     PREFERRED = "preferred"
@@ -153,7 +153,7 @@ def cancel(
     outcomes = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
     report_failures([(each.name, each.error) for each in outcomes], what="partition")
     if shape is OutputFormat.JSON:
-        show_results([Result(each.name, "canceled") for each in outcomes], shape)
+        show_results([ItemResult(each.name, "canceled") for each in outcomes], shape)
     else:
         print(f"canceled {len(outcomes)} moves" if outcomes else "no replicas are being moved")
 
@@ -203,7 +203,7 @@ async def _begin(cluster: Cluster, moves: Sequence[Move], shape: OutputFormat, *
         changed = NoReassignmentInProgress("the move was canceled, or replaced by another one")
         report_failures([(str(move.tp), changed if move.tp in undone else None) for move in moves], what="partition")
     if not is_text:
-        show_results([Result(str(move.tp), "moved" if wait else "moving") for move in moves], shape)
+        show_results([ItemResult(str(move.tp), "moved" if wait else "moving") for move in moves], shape)
     elif wait:
         print(f"moved {len(moves)} partitions")
 
@@ -332,7 +332,7 @@ def _ids(option: str, text: str) -> list[int]:
 def leaders(
     topics: Topics = None,
     elect: Annotated[
-        Election | None,
+        ElectionOption | None,
         typer.Option("--elect", help="Elect the preferred leaders; or, where none is in sync, any live replica."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept that --elect unclean may lose records.")] = False,
@@ -342,7 +342,7 @@ def leaders(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Show how many partitions each broker leads, and how many it would lead if every preferred leader led."""
-    if elect is Election.UNCLEAN and not yes:
+    if elect is ElectionOption.UNCLEAN and not yes:
         raise usage_error("--elect unclean may lose acknowledged records", "add --yes to accept that")
 
     async def work(cluster: Cluster) -> tuple[list[admin.Outcome], dict[int, tuple[int, int, int]]]:
@@ -367,16 +367,16 @@ def leaders(
     report_failures([(each.name, each.error) for each in outcomes if each.error is not None], what="partition")
 
 
-async def _elect(cluster: Cluster, elect: Election, topics: Sequence[str] | None) -> list[admin.Outcome]:
+async def _elect(cluster: Cluster, elect: ElectionOption, topics: Sequence[str] | None) -> list[admin.Outcome]:
     partitions = None
-    if topics or elect is Election.UNCLEAN:
+    if topics or elect is ElectionOption.UNCLEAN:
         current, _ = await _replicas(cluster, topics)
         info = cluster.info.topics
         partitions = [
             tp
             for tp in current
-            if elect is Election.PREFERRED
+            if elect is ElectionOption.PREFERRED
             or next(p.leader_id for p in info[tp.topic].partitions if p.partition == tp.partition) < 0
         ]
-    kind = ElectionType.PREFERRED if elect is Election.PREFERRED else ElectionType.UNCLEAN
+    kind = ElectionType.PREFERRED if elect is ElectionOption.PREFERRED else ElectionType.UNCLEAN
     return await replica_admin.elect_leaders(cluster, kind, partitions)

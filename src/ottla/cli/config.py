@@ -141,7 +141,7 @@ def set_(
         ConnectionOptions(brokers, profile, timeout),
         lambda cluster: admin.alter_configs(cluster, kind, name, wanted, validate_only=dry_run),
     )
-    show_results([Result(resource, "would change" if dry_run else "changed")], shape)
+    show_results([ItemResult(resource, "would change" if dry_run else "changed")], shape)
 
 
 @app.command()
@@ -156,15 +156,15 @@ def unset(
 ) -> None:
     """Reset settings to their defaults."""
     kind, name = parse_resource(resource)
-    wanted = [admin.ConfigChange(key, admin.AlterOperation.DELETE) for key in names]
+    wanted = [admin.AlterConfigOp(key, admin.AlterOperation.DELETE) for key in names]
     run_on_cluster(
         ConnectionOptions(brokers, profile, timeout),
         lambda cluster: admin.alter_configs(cluster, kind, name, wanted, validate_only=dry_run),
     )
-    show_results([Result(resource, "would change" if dry_run else "changed")], shape)
+    show_results([ItemResult(resource, "would change" if dry_run else "changed")], shape)
 
 
-def parse_change(text: str) -> admin.ConfigChange:
+def parse_change(text: str) -> admin.AlterConfigOp:
     """Parse `name=value`, `name+=value` or `name-=value`. Raises `CommandFailed`.
 
     >>> parse_change("cleanup.policy+=compact").operation
@@ -177,7 +177,7 @@ def parse_change(text: str) -> admin.ConfigChange:
     name = name if operation is admin.AlterOperation.SET else name[:-1]
     if not name:
         raise usage_error(f"{text}: write NAME=VALUE, such as retention.ms=1h")
-    return admin.ConfigChange(name, operation, value)
+    return admin.AlterConfigOp(name, operation, value)
 
 
 def _row(entry: admin.ConfigEntry) -> dict[str, object]:

@@ -14,7 +14,7 @@ from ottla.cli.group_lag import GroupLag, describe_lags, lag_seconds, offsets_of
 from ottla.cli.name_patterns import existing_topic, is_pattern, select, selected_for_deletion, unknown_name
 from ottla.cli.offset_options import read_offset, read_partitions
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout, Yes
-from ottla.cli.output import Result, duration_text, show_fields, show_json, show_results, show_rows
+from ottla.cli.output import ItemResult, duration_text, show_fields, show_json, show_results, show_rows
 from ottla.client import groups, share_groups
 from ottla.client.admin import Outcome
 from ottla.client.cluster import Cluster
@@ -249,7 +249,7 @@ def remove_members(
         return removed + (await groups.remove_members(cluster, name, member, static=False) if member else [])
 
     outcomes = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
-    show_results([Result(outcome.name, "removed") for outcome in outcomes if outcome.error is None], shape)
+    show_results([ItemResult(outcome.name, "removed") for outcome in outcomes if outcome.error is None], shape)
     report_failures([(outcome.name, outcome.error) for outcome in outcomes], what="member")
 
 
@@ -356,7 +356,7 @@ def delete(
 
     outcomes = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
     result = "would delete" if dry_run else "deleted"
-    show_results([Result(outcome.name, result) for outcome in outcomes if outcome.error is None], shape)
+    show_results([ItemResult(outcome.name, result) for outcome in outcomes if outcome.error is None], shape)
     report_failures([(outcome.name, outcome.error) for outcome in outcomes], what="group")
 
 
@@ -393,5 +393,5 @@ def delete_offsets(
     outcomes = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
     result = "would delete" if dry_run else "deleted"
     done = [outcome.name for outcome in outcomes if outcome.error is None]
-    show_results([Result(each, result, f"{result} the offset of {each}") for each in done], shape)
+    show_results([ItemResult(each, result, f"{result} the offset of {each}") for each in done], shape)
     report_failures([(outcome.name, outcome.error) for outcome in outcomes], what="offset of")

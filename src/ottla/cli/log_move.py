@@ -12,7 +12,7 @@ from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_fa
 from ottla.cli.errors import not_found, usage_error
 from ottla.cli.offset_options import read_partitions
 from ottla.cli.options import Brokers, Format, OutputFormat, Profile, Timeout
-from ottla.cli.output import ProgressBar, Result, bytes_text, show_results, show_rows
+from ottla.cli.output import ItemResult, ProgressBar, bytes_text, show_results, show_rows
 from ottla.client import admin, log_dirs
 from ottla.client.cluster import Cluster
 from ottla.client.log_dirs import Replica
@@ -61,7 +61,7 @@ def move(
         if wait:
             await _wait(cluster, node, moving)
         if not is_text:
-            show_results([Result(str(tp), "moved" if wait else "moving") for tp in sorted(moving)], shape)
+            show_results([ItemResult(str(tp), "moved" if wait else "moving") for tp in sorted(moving)], shape)
         elif wait:
             print(f"moved {len(moving)} replicas")
 

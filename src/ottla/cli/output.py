@@ -49,7 +49,7 @@ class Result(NamedTuple):
     text: str = ""
 
 
-def show_results(results: Iterable[Result], shape: OutputFormat) -> None:
+def show_results(results: Iterable[ItemResult], shape: OutputFormat) -> None:
     """Print what was done: a line for each item, or a list of objects with `name` and `result`."""
     if shape is OutputFormat.JSON:
         show_json([{"name": each.name, "result": each.result} for each in results])

@@ -21,7 +21,7 @@ from ottla.cli.connection import ConnectionOptions
 from ottla.cli.errors import CommandFailed, ExitCode, not_found, usage_error
 from ottla.cli.offset_options import read_offset
 from ottla.cli.options import Brokers, Format, OutputFormat, Profile, parse_location
-from ottla.cli.output import Result, show_json, show_results, show_rows
+from ottla.cli.output import ItemResult, show_json, show_results, show_rows
 from ottla.client.offset_spec import OffsetSpec
 from ottla.core.clock import SystemClock
 from ottla.core.quantities import parse_duration_ms, parse_size
@@ -30,7 +30,7 @@ from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.loading.on_loss import OnLoss
 
 if TYPE_CHECKING:
-    from ottla.pipeline.job_file.job import Job
+    from ottla.pipeline.job_file.job import PipelineJob
     from ottla.pipeline.job_file.reader import ReadResult
     from ottla.pipeline.stages.runner import Context, Round, StageEntry, StageResult
 
@@ -113,7 +113,7 @@ class Plain:
             self.profile,
         )
 
-    def job(self) -> Job:
+    def job(self) -> PipelineJob:
         """Build the job from the options. Raises `CommandFailed`."""
         if self.lake is None:
             raise usage_error("no lake is given: add --lake DIR, or --job FILE")
@@ -157,7 +157,7 @@ def init(
     except OSError as error:
         raise CommandFailed(f"{file} cannot be written: {error.strerror}") from None
     if shape is OutputFormat.JSON:
-        show_results([Result(str(file), "written")], shape)
+        show_results([ItemResult(str(file), "written")], shape)
     else:
         print(f"{file} is written; `ottla pipeline check --job {file}` validates it", file=sys.stderr)
 
@@ -339,7 +339,7 @@ def add_to(app: typer.Typer) -> None:
 class Runner:
     """Runs a job's stages and prints their results."""
 
-    job: Job
+    job: PipelineJob
     shape: OutputFormat
     master: str | None
     quiet: bool
@@ -426,7 +426,7 @@ def _failures() -> Iterator[None]:
         raise CommandFailed(str(error), code=ExitCode[end.name], advice=advice) from error
 
 
-def load_job(job: Path | None, only: Sequence[str] | None, plain: Plain) -> Job:
+def load_job(job: Path | None, only: Sequence[str] | None, plain: Plain) -> PipelineJob:
     """Return the job of a file, or of options."""
     if job is None:
         if only is not None:
@@ -443,12 +443,12 @@ def load_job(job: Path | None, only: Sequence[str] | None, plain: Plain) -> Job:
         raise usage_error(str(error)) from None
 
 
-def with_on_loss(job: Job, on_loss: OnLoss | None) -> Job:
+def with_on_loss(job: PipelineJob, on_loss: OnLoss | None) -> PipelineJob:
     """Return the job with another `on_loss` for every load, if one is given."""
     return job if on_loss is None else replace(job, loads=[replace(load, on_loss=on_loss) for load in job.loads])
 
 
-def with_wait(job: Job, wait: str | None) -> Job:
+def with_wait(job: PipelineJob, wait: str | None) -> PipelineJob:
     """Return the job with another time to wait for brokers, if one is given."""
     if wait is None:
         return job
@@ -465,7 +465,7 @@ def job_path(job: Path | None) -> Path:
     return path
 
 
-def _read_file(path: Path) -> tuple[Job | None, ReadResult]:
+def _read_file(path: Path) -> tuple[PipelineJob | None, ReadResult]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -476,7 +476,7 @@ def _read_file(path: Path) -> tuple[Job | None, ReadResult]:
     return made, found
 
 
-def job_in(path: Path) -> Job:
+def job_in(path: Path) -> PipelineJob:
     """Return the job of a file. Raises `CommandFailed` with every mistake."""
     made, found = _read_file(path)
     if made is None:

@@ -10,7 +10,7 @@ import typer
 from ottla.cli import completion
 from ottla.cli.errors import not_found, usage_error
 from ottla.cli.options import Format, OutputFormat, parse_setting
-from ottla.cli.output import Result, show_fields, show_json, show_results, show_rows
+from ottla.cli.output import ItemResult, show_fields, show_json, show_results, show_rows
 from ottla.cli.profile_file import NamedCluster, Profiles, is_profile_name
 from ottla.client.addresses import parse_addresses
 
@@ -136,7 +136,7 @@ def delete(name: Name, shape: Format = OutputFormat.TABLE) -> None:
 
 
 def _show_result(name: str, result: str, shape: OutputFormat) -> None:
-    show_results([Result(name, result, f"profile {name}: {result}")], shape)
+    show_results([ItemResult(name, result, f"profile {name}: {result}")], shape)
 
 
 def _check_name(name: str) -> None:

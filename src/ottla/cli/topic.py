@@ -12,7 +12,7 @@ from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_fa
 from ottla.cli.errors import not_found, usage_error
 from ottla.cli.name_patterns import existing_topic, is_pattern, select, selected_for_deletion
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout, Yes, parse_setting
-from ottla.cli.output import Result, bytes_text, show_fields, show_json, show_results, show_rows
+from ottla.cli.output import ItemResult, bytes_text, show_fields, show_json, show_results, show_rows
 from ottla.client import admin
 from ottla.client.cluster import Cluster
 from ottla.client.metadata import TopicInfo
@@ -119,9 +119,9 @@ def create(
         existed = if_not_exists and isinstance(outcome.error, TopicAlreadyExists)
         outcomes.append((outcome.name, None if existed else outcome.error))
         if outcome.error is None:
-            done.append(Result(outcome.name, "would create" if dry_run else "created"))
+            done.append(ItemResult(outcome.name, "would create" if dry_run else "created"))
         elif existed:
-            done.append(Result(outcome.name, "exists", f"{outcome.name} exists"))
+            done.append(ItemResult(outcome.name, "exists", f"{outcome.name} exists"))
     show_results(done, shape)
     report_failures(outcomes, what="topic")
 
@@ -228,9 +228,9 @@ def alter(
 ) -> None:
     """Change the settings of a topic, or increase the number of its partitions."""
     changes = [
-        admin.ConfigChange(key, admin.AlterOperation.SET, value) for key, value in parse_settings(config).items()
+        admin.AlterConfigOp(key, admin.AlterOperation.SET, value) for key, value in parse_settings(config).items()
     ]
-    changes += [admin.ConfigChange(key, admin.AlterOperation.DELETE) for key in unset or []]
+    changes += [admin.AlterConfigOp(key, admin.AlterOperation.DELETE) for key in unset or []]
     if not changes and partitions is None:
         raise usage_error("nothing to alter", "use --config NAME=VALUE, --unset NAME or --partitions N")
 
@@ -245,7 +245,7 @@ def alter(
         return topic
 
     run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
-    show_results([Result(name, "would alter" if dry_run else "altered")], shape)
+    show_results([ItemResult(name, "would alter" if dry_run else "altered")], shape)
 
 
 @app.command()
@@ -277,7 +277,7 @@ def delete(
         missing = if_exists and isinstance(outcome.error, UnknownTopicOrPartition)
         outcomes.append((outcome.name, None if missing else outcome.error))
         if outcome.error is None:
-            done.append(Result(outcome.name, "would delete" if dry_run else "deleted"))
+            done.append(ItemResult(outcome.name, "would delete" if dry_run else "deleted"))
     show_results(done, shape)
     report_failures(outcomes, what="topic")
 

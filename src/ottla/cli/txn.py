@@ -12,7 +12,7 @@ from ottla.cli.errors import not_found, usage_error
 from ottla.cli.name_patterns import existing_topic, select
 from ottla.cli.offset_options import read_partitions
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout, parse_seconds
-from ottla.cli.output import Result, duration_text, show_fields, show_json, show_results, show_rows
+from ottla.cli.output import ItemResult, duration_text, show_fields, show_json, show_results, show_rows
 from ottla.client import transaction_admin
 from ottla.client.cluster import Cluster
 from ottla.client.transaction_admin import OpenTransaction
@@ -202,7 +202,7 @@ def abort(
         tp, offset = TopicPartition(name, partition), start_offset
         text = run_on_cluster(target, lambda cluster: _abort_on_partition(cluster, tp, offset, dry_run=dry_run))
         named = str(tp)
-    show_results([Result(named, "would abort" if dry_run else "aborted", text)], shape)
+    show_results([ItemResult(named, "would abort" if dry_run else "aborted", text)], shape)
 
 
 async def _abort_by_id(cluster: Cluster, name: str, *, dry_run: bool) -> str:

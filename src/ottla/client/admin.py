@@ -12,7 +12,7 @@ from enum import IntEnum
 
 from ottla.client.cluster import ANY_BROKER, Cluster
 from ottla.client.errors import CannotConnect, raise_for
-from ottla.client.metadata import Node, TopicInfo
+from ottla.client.metadata import BrokerNode, TopicInfo
 from ottla.core.errors import ErrorCode, KafkaError, UnsupportedVersion, error_for
 from ottla.wire.apis import API_INFO, ApiKey
 
@@ -198,7 +198,7 @@ async def describe_configs(
 
 
 async def alter_configs(
-    cluster: Cluster, kind: ResourceType, name: str, changes: Sequence[ConfigChange], *, validate_only: bool = False
+    cluster: Cluster, kind: ResourceType, name: str, changes: Sequence[AlterConfigOp], *, validate_only: bool = False
 ) -> None:
     """Change settings, all of them or none. Raises the resource's `KafkaError`."""
     from ottla.wire.messages.incremental_alter_configs import (
@@ -221,7 +221,7 @@ class ClusterDescription:
 
     cluster_id: str
     controller_id: int
-    nodes: tuple[Node, ...]
+    nodes: tuple[BrokerNode, ...]
 
 
 async def describe_cluster(cluster: Cluster) -> ClusterDescription:
@@ -234,7 +234,9 @@ async def describe_cluster(cluster: Cluster) -> ClusterDescription:
         info = await cluster.refresh([])
         return ClusterDescription(info.cluster_id or "", info.controller_id, tuple(info.nodes.values()))
     raise_for(answer.error_code, answer.error_message)
-    nodes = sorted((Node(b.broker_id, b.host, b.port, b.rack) for b in answer.brokers), key=lambda node: node.node_id)
+    nodes = sorted(
+        (BrokerNode(b.broker_id, b.host, b.port, b.rack) for b in answer.brokers), key=lambda node: node.node_id
+    )
     return ClusterDescription(answer.cluster_id, answer.controller_id, tuple(nodes))
 
 
@@ -298,7 +300,7 @@ async def api_versions(cluster: Cluster, node_id: int = ANY_BROKER) -> list[ApiV
     return found
 
 
-async def unreachable_reason(cluster: Cluster, node: Node) -> str | None:
+async def unreachable_reason(cluster: Cluster, node: BrokerNode) -> str | None:
     """Return None if the broker answers at its advertised listener, else the reason why not."""
     try:
         await cluster.connection(node.node_id)

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 from ottla.client.addresses import Address
 from ottla.client.connection import Connection, Dial, Security, dialer, open_connection
 from ottla.client.errors import CannotConnect, raise_for
-from ottla.client.metadata import ClusterInfo, Node, PartitionInfo, TopicInfo, from_response
+from ottla.client.metadata import BrokerNode, ClusterInfo, PartitionInfo, TopicInfo, from_response
 from ottla.client.retry_report import RetryReport
 from ottla.core.clock import SystemClock
 from ottla.core.errors import ErrorCode, KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
@@ -164,7 +164,7 @@ class Cluster:
         raise_for(found.error_code, found.error_message, about=f"the coordinator of {key}")
         if found.node_id not in self.info.nodes:
             await self.refresh([])
-        nodes = {**self.info.nodes, found.node_id: Node(found.node_id, found.host, found.port)}
+        nodes = {**self.info.nodes, found.node_id: BrokerNode(found.node_id, found.host, found.port)}
         self.info = ClusterInfo(self.info.cluster_id, self.info.controller_id, nodes, self.info.topics)
         return int(found.node_id)
 

@@ -12,7 +12,7 @@ from ottla.core.errors import ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class BrokerNode:
     """A broker."""
 
     node_id: int
@@ -56,13 +56,13 @@ class ClusterInfo:
 
     cluster_id: str | None
     controller_id: int
-    nodes: Mapping[int, Node]
+    nodes: Mapping[int, BrokerNode]
     topics: Mapping[str, TopicInfo]
 
 
 def from_response(answer: Any) -> ClusterInfo:
     """Convert a MetadataResponse. Topics that the broker does not know are kept, with their error code."""
-    nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in answer.brokers}
+    nodes = {b.node_id: BrokerNode(b.node_id, b.host, b.port, b.rack) for b in answer.brokers}
     topics = {t.name: _topic(t) for t in answer.topics if t.name is not None}
     return ClusterInfo(answer.cluster_id, answer.controller_id, nodes, topics)
 

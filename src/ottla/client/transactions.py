@@ -56,7 +56,7 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class GroupMetadata:
+class ConsumerGroupMetadata:
     """The member of a consumer group in whose name offsets are committed."""
 
     group_id: str
@@ -81,7 +81,7 @@ class TransactionalProducer:
         """Take `first_version`: with it the second version of transactions is not used even if the cluster has it."""
         self.transactional_id = transactional_id
         self.identity = ProducerIdAndEpoch()
-        self.state = State.UNINITIALIZED
+        self.state = TransactionalProducerState.UNINITIALIZED
         self.produce_version_max: int | None = None
         self._cluster = cluster
         self._timeout_ms = timeout_ms
@@ -99,7 +99,7 @@ class TransactionalProducer:
 
     async def __aexit__(self, kind: object, *_: object) -> None:
         try:
-            if self.state in {State.IN_TRANSACTION, State.FAILED}:
+            if self.state in {TransactionalProducerState.IN_TRANSACTION, TransactionalProducerState.FAILED}:
                 await self.abort()
         finally:
             await self.close()
@@ -109,12 +109,12 @@ class TransactionalProducer:
     async def init(self) -> None:
         """Take the transactional id over: the transaction of an earlier producer is aborted, and it is fenced."""
         self.identity = await self._cluster.retrying(lambda: self._init_producer_id(ProducerIdAndEpoch()))
-        self.state = State.READY
+        self.state = TransactionalProducerState.READY
 
     def begin(self) -> None:
         """Begin a transaction."""
-        self._expect(State.READY)
-        self.state = State.IN_TRANSACTION
+        self._expect(TransactionalProducerState.READY)
+        self.state = TransactionalProducerState.IN_TRANSACTION
 
     async def send(
         self,
@@ -127,7 +127,7 @@ class TransactionalProducer:
         partition: int | None = None,
     ) -> asyncio.Future[RecordMetadata]:
         """Queue a record, as `Producer.send` does."""
-        self._expect(State.IN_TRANSACTION)
+        self._expect(TransactionalProducerState.IN_TRANSACTION)
         return await self._producer.send(
             topic, key=key, value=value, headers=headers, timestamp_ms=timestamp_ms, partition=partition
         )
@@ -136,16 +136,18 @@ class TransactionalProducer:
         self, topic: str, records: Sequence[NewRecord], *, partitions: Sequence[int | None] | None = None
     ) -> list[RecordGroup]:
         """Queue records, as `Producer.send_many` does."""
-        self._expect(State.IN_TRANSACTION)
+        self._expect(TransactionalProducerState.IN_TRANSACTION)
         return await self._producer.send_many(topic, records, partitions=partitions)
 
     async def flush(self) -> None:
         """Send all queued records, and wait until each is acknowledged or has failed."""
         await self._producer.flush()
 
-    async def send_offsets(self, group: GroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    async def send_offsets(
+        self, group: ConsumerGroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> None:
         """Commit offsets of a group with this transaction: they count once it is committed. Raises KafkaError."""
-        self._expect(State.IN_TRANSACTION)
+        self._expect(TransactionalProducerState.IN_TRANSACTION)
         if not offsets:
             return
         try:
@@ -160,21 +162,21 @@ class TransactionalProducer:
     async def commit(self) -> None:
         """Wait for all records, then commit. Raises the error of the first record that failed: abort then."""
         await self._producer.flush()
-        self._expect(State.IN_TRANSACTION)
+        self._expect(TransactionalProducerState.IN_TRANSACTION)
         await self._end(committed=True)
-        self.state = State.READY
+        self.state = TransactionalProducerState.READY
 
     async def abort(self) -> None:
         """Drop the transaction: readers of committed records never see it. Raises KafkaError."""
-        if self.state not in {State.IN_TRANSACTION, State.FAILED}:
-            self._expect(State.IN_TRANSACTION)
+        if self.state not in {TransactionalProducerState.IN_TRANSACTION, TransactionalProducerState.FAILED}:
+            self._expect(TransactionalProducerState.IN_TRANSACTION)
         await self._producer.flush()
-        has_failed = self.state is State.FAILED
+        has_failed = self.state is TransactionalProducerState.FAILED
         await self._end(committed=False)
         if has_failed and not self._bumps_epochs:  # unknown which sequence the broker expects (KIP-360)
             self.identity = await self._cluster.retrying(lambda: self._init_producer_id(self.identity))
         self._error = None
-        self.state = State.READY
+        self.state = TransactionalProducerState.READY
 
     async def close(self) -> None:
         """Stop. An open transaction stays open until it is aborted by its timeout."""
@@ -198,13 +200,13 @@ class TransactionalProducer:
     def failed(self, error: Exception) -> None:
         """Note that a record or offsets were not written: the transaction cannot be committed."""
         is_fenced = isinstance(error, KafkaError) and error.code in _FENCING
-        if self.state is not State.FENCED:
-            self.state = State.FENCED if is_fenced else State.FAILED
+        if self.state is not TransactionalProducerState.FENCED:
+            self.state = TransactionalProducerState.FENCED if is_fenced else TransactionalProducerState.FAILED
             self._error = self._error or error
 
     # ---- Internals
 
-    def _expect(self, state: State) -> None:
+    def _expect(self, state: TransactionalProducerState) -> None:
         if self.state is state:
             return
         if self._error is not None:
@@ -260,7 +262,9 @@ class TransactionalProducer:
         answer = await self._ask_coordinator(ApiKey.ADD_OFFSETS_TO_TXN, ask)
         raise_for(answer.error_code, about=f"adding the offsets of group {group_id} to a transaction")
 
-    async def _commit_offsets(self, group: GroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    async def _commit_offsets(
+        self, group: ConsumerGroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> None:
         from ottla.wire.messages.txn_offset_commit import (
             TxnOffsetCommitRequest,
             TxnOffsetCommitRequestPartition,

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from ottla.controller.partition_changes import Election
-from ottla.controller.reassignments import Reassignment
+from ottla.controller.reassignments import RequestedReassignment
 from ottla.coordination import layout
 from ottla.coordination.store import Delete, MetadataStore, Node, NoSuchNode, VersionConflict
 from ottla.coordination.view import ClusterView
@@ -28,7 +28,7 @@ class AdminNodes:
         store: MetadataStore,
         *,
         view: Callable[[], ClusterView],
-        reassign: Callable[[Sequence[Reassignment]], Awaitable[list[KafkaError | None]]],
+        reassign: Callable[[Sequence[RequestedReassignment]], Awaitable[list[KafkaError | None]]],
         elect_leaders: Callable[[Election, Sequence[TopicPartition]], Awaitable[list[KafkaError | None]]],
     ) -> None:
         self._store, self._view, self._reassign, self._elect_leaders = store, view, reassign, elect_leaders
@@ -52,7 +52,7 @@ class AdminNodes:
         """Begin the moves; return whether all are over."""
         wanted = layout.decode_reassign_partitions(node.value)
         new = {tp: replicas for tp, replicas in wanted.items() if (node.created, tp) not in self._begun}
-        todo = [Reassignment(tp, replicas) for tp, replicas in new.items() if not self._has(tp, replicas)]
+        todo = [RequestedReassignment(tp, replicas) for tp, replicas in new.items() if not self._has(tp, replicas)]
         if todo:
             _log_refused("reassigned", [each.partition for each in todo], await self._reassign(todo))
         self._begun |= {(node.created, tp) for tp in new}

@@ -31,12 +31,12 @@ from ottla.controller.elections import (
     imbalanced,
 )
 from ottla.controller.event_work import PARTITION_WORK, new_partitions, partitions_of, work_of
-from ottla.controller.isr import AlteredPartition, AlterPartition, ProposedIsr, alter_partitions
+from ottla.controller.isr import AlterPartition, AlterPartitionResult, ProposedIsr, alter_partitions
 from ottla.controller.machine import Event, Outcome, apply
 from ottla.controller.overlay import UNCLEAN_ELECTION, Overlay, PartitionIndex, Rules
 from ottla.controller.partition_changes import Election
-from ottla.controller.reassignments import Reassign, Reassignment, RunningReassignment, running_reassignments
-from ottla.controller.terms import Term, Written, become_controller, give_up_controller, write_in_term
+from ottla.controller.reassignments import Reassign, RequestedReassignment, RunningReassignment, running_reassignments
+from ottla.controller.terms import CommitOutcome, ControllerTerm, become_controller, give_up_controller, write_in_term
 from ottla.controller.topics import (
     BROKER_DEFAULT,
     PARTITIONS_PER_REQUEST_MAX,
@@ -47,7 +47,7 @@ from ottla.controller.topics import (
     too_many_partitions,
 )
 from ottla.coordination import layout, membership
-from ottla.coordination.cluster import Cluster
+from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.store import (
     Create,
     MetadataStore,
@@ -92,7 +92,7 @@ class Controller:
         self,
         *,
         store: MetadataStore,
-        cluster: Cluster,
+        cluster: MetadataCache,
         config: ControllerConfig,
         log_defaults: LogConfig,
         clock: Clock,
@@ -106,7 +106,7 @@ class Controller:
         self._clock, self._rng, self._node_id = clock, rng, node_id
         self._registration: layout.BrokerRegistration | None = None
         self._report: layout.ReplicaReport | None = None
-        self._term: Term | None = None
+        self._term: ControllerTerm | None = None
         self._handled = Handled({})
         self._noted: Mapping[int, int] | None = None  # what the store has about `_handled`; None: it has no node
         self._slices = slices or LoopSlices()
@@ -356,7 +356,7 @@ class Controller:
             if self._term is None:
                 self._elects_missing = False
 
-    async def _take_over(self, term: Term) -> None:
+    async def _take_over(self, term: ControllerTerm) -> None:
         """Begin a term: find what happened without a controller, and act on it."""
         await self._cluster.sync()
         term.is_followed.set()
@@ -374,7 +374,7 @@ class Controller:
         await self._admin_nodes.obey()
         term.has_taken_over = True
 
-    async def _index_partitions(self, term: Term) -> None:
+    async def _index_partitions(self, term: ControllerTerm) -> None:
         """Build the index of a term in slices; what changed meanwhile is applied at the end."""
         view, index = self._cluster.current, PartitionIndex()
         for topic in view.topics.values():
@@ -386,7 +386,7 @@ class Controller:
         index.update(view, self._cluster.current)
         term.index = index
 
-    async def _handle_broker_changes(self, term: Term, gone: Iterable[int] = ()) -> None:
+    async def _handle_broker_changes(self, term: ControllerTerm, gone: Iterable[int] = ()) -> None:
         elects_missing, self._elects_missing = self._elects_missing, False
         try:
             view = await self._cluster.sync() if elects_missing else self._cluster.current
@@ -514,7 +514,7 @@ class Controller:
 
     async def alter_partitions(
         self, broker_id: int, broker_epoch: int, changes: Sequence[ProposedIsr]
-    ) -> list[AlteredPartition | KafkaError]:
+    ) -> list[AlterPartitionResult | KafkaError]:
         """Change ISRs as a leader proposes; returns the new state or an error of each. Raises `StaleBrokerEpoch`."""
         (outcome,) = await self._change([AlterPartition(broker_id, broker_epoch, changes)])
         if isinstance(outcome, KafkaError):
@@ -528,7 +528,7 @@ class Controller:
         return _outcomes(outcome)
 
     async def reassign(
-        self, reassignments: Sequence[Reassignment], *, allow_factor_change: bool = True
+        self, reassignments: Sequence[RequestedReassignment], *, allow_factor_change: bool = True
     ) -> list[KafkaError | None]:
         """Start, replace or cancel reassignments; returns None or an error for each."""
         (outcome,) = await self._change([Reassign(reassignments, allow_factor_change)])
@@ -623,7 +623,7 @@ class Controller:
             self._wake()
 
     async def _decide_and_write(
-        self, term: Term, events: Sequence[Event], *, validate_only: bool
+        self, term: ControllerTerm, events: Sequence[Event], *, validate_only: bool
     ) -> list[Outcome | KafkaError]:
         outcomes: dict[int, Outcome | KafkaError] = {}
         pending = dict(enumerate(events))
@@ -663,7 +663,7 @@ class Controller:
                 )  # fmt: skip
             self._contradictory[name] = epoch
 
-    async def _decide(self, term: Term, events: Mapping[int, Event]) -> tuple[Overlay, dict[int, _Decided]]:
+    async def _decide(self, term: ControllerTerm, events: Mapping[int, Event]) -> tuple[Overlay, dict[int, _Decided]]:
         """Decide in slices of the loop's time; what changes meanwhile makes the write fail, not the decision wrong."""
         overlay = Overlay(self._cluster.current, Rules(self.config, self.log_defaults, term.epoch))
         decided: dict[int, _Decided] = {}
@@ -686,9 +686,11 @@ class Controller:
         except KafkaError as error:
             return error
 
-    async def _alter_partitions(self, overlay: Overlay, event: AlterPartition) -> list[AlteredPartition | KafkaError]:
+    async def _alter_partitions(
+        self, overlay: Overlay, event: AlterPartition
+    ) -> list[AlterPartitionResult | KafkaError]:
         """Decide the proposals of a request in slices; each is decided for itself. Raises `StaleBrokerEpoch`."""
-        outcomes: list[AlteredPartition | KafkaError] = []
+        outcomes: list[AlterPartitionResult | KafkaError] = []
         for first in range(0, len(event.changes), PARTITIONS_PER_EVENT):
             some = event._replace(changes=event.changes[first : first + PARTITIONS_PER_EVENT])
             outcomes += alter_partitions(overlay, some)
@@ -696,7 +698,7 @@ class Controller:
                 await self._slices.yield_to_loop()
         return outcomes
 
-    async def _write(self, term: Term, commits: Sequence[Sequence[Op]]) -> Written:
+    async def _write(self, term: ControllerTerm, commits: Sequence[Sequence[Op]]) -> CommitOutcome:
         """Write in this term and wait for all subscribers."""
         try:
             written = await write_in_term(self._store, term, commits)

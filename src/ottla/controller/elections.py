@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ottla.controller.overlay import Overlay, partitions_of
-from ottla.controller.partition_changes import Election, ElectionRules, Target, changed
+from ottla.controller.partition_changes import Election, ElectionRules, PartitionTarget, changed
 from ottla.coordination import layout
 from ottla.coordination.store import NO_VERSION, Create, Put
 from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView
@@ -102,7 +102,9 @@ def _next_state(
             if partition.partition_epoch == NO_VERSION or node_ids.isdisjoint((partition.leader, *partition.isr)):
                 return None
             rules = overlay.election_rules(*name)._replace(gone=node_ids)
-            return changed(partition, rules, Target(isr=tuple(each for each in partition.isr if each not in node_ids)))
+            return changed(
+                partition, rules, PartitionTarget(isr=tuple(each for each in partition.isr if each not in node_ids))
+            )
         case BrokerStarted(node_id):
             if partition.partition_epoch == NO_VERSION:
                 return _first_leader(overlay, partition) if node_id in partition.replicas else None
@@ -116,7 +118,7 @@ def _next_state(
             if partition.partition_epoch == NO_VERSION or node_id not in (partition.leader, *partition.isr):
                 return None
             rest = tuple(each for each in partition.isr if each != node_id)
-            return changed(partition, overlay.election_rules(*name), Target(isr=rest or partition.isr))
+            return changed(partition, overlay.election_rules(*name), PartitionTarget(isr=rest or partition.isr))
         case ReplicasReported() | ElectMissing():
             if partition.partition_epoch == NO_VERSION:
                 return _first_leader(overlay, partition)
@@ -137,8 +139,8 @@ def is_unclean_start(overlay: Overlay, node_id: int, topic: str) -> bool:
     return report is not None and not report.is_clean and overlay.is_page_cache(topic)
 
 
-def _without_offline(partition: PartitionView, rules: ElectionRules) -> Target:
-    return Target(isr=tuple(each for each in partition.isr if each not in rules.offline))
+def _without_offline(partition: PartitionView, rules: ElectionRules) -> PartitionTarget:
+    return PartitionTarget(isr=tuple(each for each in partition.isr if each not in rules.offline))
 
 
 def _first_leader(overlay: Overlay, partition: PartitionView) -> PartitionView | None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ottla.controller.overlay import Overlay
-from ottla.controller.partition_changes import Target, changed
+from ottla.controller.partition_changes import PartitionTarget, changed
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import (
     FencedLeaderEpoch,
@@ -49,7 +49,7 @@ class AlterPartition(NamedTuple):
     changes: Sequence[ProposedIsr]
 
 
-class AlteredPartition(NamedTuple):
+class AlterPartitionResult(NamedTuple):
     """Holds the state of a partition after an accepted proposal."""
 
     topic_id: uuid.UUID
@@ -70,7 +70,7 @@ def check_broker_epoch(overlay: Overlay, broker_id: int, broker_epoch: int) -> N
         raise StaleBrokerEpoch(f"Expected broker epoch {broker.epoch} of broker {broker_id}, but got {broker_epoch}.")
 
 
-def alter_partition(overlay: Overlay, leader: int, proposed: ProposedIsr) -> AlteredPartition:
+def alter_partition(overlay: Overlay, leader: int, proposed: ProposedIsr) -> AlterPartitionResult:
     """Decide one proposal of the broker `leader`; the caller has checked its broker epoch. Raises the `KafkaError`.
 
     Raises `NewLeaderElected` if the proposal was accepted and completed a reassignment by which the leader leaves.
@@ -85,7 +85,7 @@ def alter_partition(overlay: Overlay, leader: int, proposed: ProposedIsr) -> Alt
         return _altered(proposed.topic_id, partition)
     wanted = {node for node, _ in proposed.new_isr}
     isr = tuple(replica for replica in partition.replicas if replica in wanted)
-    target = Target(isr=isr, is_recovering=proposed.is_recovering)
+    target = PartitionTarget(isr=isr, is_recovering=proposed.is_recovering)
     new = changed(partition, overlay.election_rules(topic, partition.index), target)
     if new is None:
         return _altered(proposed.topic_id, partition)
@@ -141,8 +141,8 @@ def _ineligible(overlay: Overlay, topic: str, partition: PartitionView, proposed
     return found
 
 
-def _altered(topic_id: uuid.UUID, partition: PartitionView) -> AlteredPartition:
-    return AlteredPartition(
+def _altered(topic_id: uuid.UUID, partition: PartitionView) -> AlterPartitionResult:
+    return AlterPartitionResult(
         topic_id,
         partition.index,
         partition.leader,
@@ -153,10 +153,10 @@ def _altered(topic_id: uuid.UUID, partition: PartitionView) -> AlteredPartition:
     )
 
 
-def alter_partitions(overlay: Overlay, request: AlterPartition) -> list[AlteredPartition | KafkaError]:
+def alter_partitions(overlay: Overlay, request: AlterPartition) -> list[AlterPartitionResult | KafkaError]:
     """Decide the proposals of a leader, each for itself. Raises `StaleBrokerEpoch`."""
     check_broker_epoch(overlay, request.broker_id, request.broker_epoch)
-    outcomes: list[AlteredPartition | KafkaError] = []
+    outcomes: list[AlterPartitionResult | KafkaError] = []
     for proposed in request.changes:
         try:
             outcomes.append(alter_partition(overlay, request.broker_id, proposed))

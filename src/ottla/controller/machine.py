@@ -24,7 +24,7 @@ from ottla.controller.elections import (
     elect_leaders,
     note_brokers,
 )
-from ottla.controller.isr import AlteredPartition, AlterPartition, alter_partitions
+from ottla.controller.isr import AlterPartition, AlterPartitionResult, alter_partitions
 from ottla.controller.overlay import Overlay, Rules
 from ottla.controller.reassignments import Reassign, reassign
 from ottla.controller.topics import (
@@ -54,7 +54,7 @@ Event = (
     | NoteBrokers
 )
 
-Outcome = TopicView | list[AlteredPartition | KafkaError] | list[KafkaError | None] | None
+Outcome = TopicView | list[AlterPartitionResult | KafkaError] | list[KafkaError | None] | None
 """The topic of a creation, one outcome for each partition of a request, or None."""
 
 

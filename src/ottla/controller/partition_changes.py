@@ -57,7 +57,7 @@ class ElectionRules(NamedTuple):
         )
 
 
-class Target(NamedTuple):
+class PartitionTarget(NamedTuple):
     """Holds the wanted values of a state; None for those of the present state."""
 
     isr: tuple[int, ...] | None = None
@@ -67,7 +67,7 @@ class Target(NamedTuple):
     is_recovering: bool | None = None
 
 
-UNCHANGED = Target()
+UNCHANGED = PartitionTarget()
 
 
 class _Assignment(NamedTuple):
@@ -86,7 +86,7 @@ class _Elected(NamedTuple):
 def changed(
     partition: PartitionView,
     rules: ElectionRules,
-    target: Target = UNCHANGED,
+    target: PartitionTarget = UNCHANGED,
     *,
     election: Election = Election.ONLINE,
     starts_term: bool = False,
@@ -138,7 +138,7 @@ def changed(
     return replace(new, partition_epoch=partition.partition_epoch + 1)
 
 
-def _assignment(partition: PartitionView, target: Target) -> _Assignment:
+def _assignment(partition: PartitionView, target: PartitionTarget) -> _Assignment:
     """Return the assignment and the ISR, without the replicas to remove if the target is in sync."""
     replicas = partition.replicas if target.replicas is None else target.replicas
     adding = partition.adding if target.adding is None else target.adding

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ottla.controller.overlay import Overlay
-from ottla.controller.partition_changes import Target, changed
+from ottla.controller.partition_changes import PartitionTarget, changed
 from ottla.controller.topics import checked_assignment
 from ottla.coordination.view import ClusterView, PartitionView
 from ottla.core.errors import (
@@ -24,7 +24,7 @@ from ottla.core.errors import (
 from ottla.core.ids import TopicPartition
 
 
-class Reassignment(NamedTuple):
+class RequestedReassignment(NamedTuple):
     """Assign a partition to other brokers; None cancels the reassignment that is running."""
 
     partition: TopicPartition
@@ -34,7 +34,7 @@ class Reassignment(NamedTuple):
 class Reassign(NamedTuple):
     """Start or cancel reassignments. Without `allow_factor_change` the number of replicas must stay (KIP-860)."""
 
-    reassignments: Sequence[Reassignment]
+    reassignments: Sequence[RequestedReassignment]
     allow_factor_change: bool = True
 
 
@@ -60,7 +60,7 @@ def reassign(overlay: Overlay, event: Reassign) -> list[KafkaError | None]:
     return outcomes
 
 
-def _reassign(overlay: Overlay, wanted: Reassignment, event: Reassign) -> None:
+def _reassign(overlay: Overlay, wanted: RequestedReassignment, event: Reassign) -> None:
     name = wanted.partition
     partition = overlay.partition(*name)
     if partition is None:
@@ -81,7 +81,7 @@ def _reassign(overlay: Overlay, wanted: Reassignment, event: Reassign) -> None:
         overlay.put_partition(name.topic, new)
 
 
-def _target(overlay: Overlay, partition: PartitionView, replicas: Sequence[int], event: Reassign) -> Target:
+def _target(overlay: Overlay, partition: PartitionView, replicas: Sequence[int], event: Reassign) -> PartitionTarget:
     """Return the assignment with the new target; it replaces a running one, whose added replicas may go at once."""
     target = checked_assignment(overlay.base, replicas, None)
     original = _original_replicas(partition)
@@ -89,14 +89,14 @@ def _target(overlay: Overlay, partition: PartitionView, replicas: Sequence[int],
         raise InvalidReplicationFactor(f"The replication factor is changed from {len(original)} to {len(target)}")
     removing = tuple(each for each in sorted(original) if each not in target)
     adding = tuple(each for each in sorted(target) if each not in original)
-    return Target(replicas=(*target, *removing), adding=adding, removing=removing)
+    return PartitionTarget(replicas=(*target, *removing), adding=adding, removing=removing)
 
 
-def _original(partition: PartitionView) -> Target:
+def _original(partition: PartitionView) -> PartitionTarget:
     """Return the assignment before the reassignment that is running. Raises `NoReassignmentInProgress`."""
     if not partition.adding and not partition.removing:
         raise NoReassignmentInProgress
-    return Target(replicas=_original_replicas(partition), adding=(), removing=())
+    return PartitionTarget(replicas=_original_replicas(partition), adding=(), removing=())
 
 
 def _original_replicas(partition: PartitionView) -> tuple[int, ...]:

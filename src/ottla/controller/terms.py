@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Term:
+class ControllerTerm:
     """Holds what identifies a term, and what its controller knows beyond the snapshot."""
 
     epoch: int
@@ -45,14 +45,14 @@ class Term:
     has_taken_over: bool = False  # acted on all that happened before the term
 
 
-class Written(NamedTuple):
+class CommitOutcome(NamedTuple):
     """Reports how many operations were committed, and the path of the conflict that ended the writing, if any."""
 
     committed: int
     conflict: str | None = None
 
 
-async def become_controller(store: MetadataStore, node_id: int, now_ms: int, *together: Op) -> Term | None:
+async def become_controller(store: MetadataStore, node_id: int, now_ms: int, *together: Op) -> ControllerTerm | None:
     """Become controller, with `together` in the same commit; returns None if there is a controller.
 
     All of it happens in one store session. Raises the `StoreError` of an operation of `together`, and `SessionLost`.
@@ -78,7 +78,7 @@ async def become_controller(store: MetadataStore, node_id: int, now_ms: int, *to
             return None  # another broker was elected
         _check_session(store, session)
         log.info("became controller", extra={"node_id": node_id, "controller_epoch": epoch})
-        return Term(epoch, version, session)
+        return ControllerTerm(epoch, version, session)
 
 
 def _check_session(store: MetadataStore, session: int) -> None:
@@ -100,7 +100,7 @@ async def give_up_controller(store: MetadataStore, node_id: int) -> bool:
     return True
 
 
-async def write_in_term(store: MetadataStore, term: Term, commits: Sequence[Sequence[Op]]) -> Written:
+async def write_in_term(store: MetadataStore, term: ControllerTerm, commits: Sequence[Sequence[Op]]) -> CommitOutcome:
     """Make commits one after the other. Raises `NotController` once the term is over."""
     committed = 0
     waiting = deque(commits)
@@ -123,9 +123,9 @@ async def write_in_term(store: MetadataStore, term: Term, commits: Sequence[Sequ
         except StoreError as error:
             if error.path == layout.CONTROLLER_EPOCH:
                 raise NotController from None
-            return Written(committed, error.path)
+            return CommitOutcome(committed, error.path)
         committed += len(waiting.popleft())
-    return Written(committed)
+    return CommitOutcome(committed)
 
 
 async def was_committed(store: MetadataStore, ops: Sequence[Op]) -> bool:

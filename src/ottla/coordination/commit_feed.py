@@ -52,7 +52,7 @@ class Effect(NamedTuple):
     value: bytes = b""
 
 
-class Entry(NamedTuple):
+class FeedEntry(NamedTuple):
     """Holds one commit."""
 
     commit_id: str
@@ -132,7 +132,7 @@ def _text(value: bytes) -> str | None:
         return None
 
 
-def decode_entry(value: bytes) -> Entry:
+def decode_entry(value: bytes) -> FeedEntry:
     """Decode an entry. Raises MalformedEntry."""
     try:
         parsed = json.loads(value)
@@ -140,6 +140,6 @@ def decode_entry(value: bytes) -> Entry:
         for kind, path, *rest in parsed["changes"]:
             version, text = rest or (0, "")
             effects.append(Effect(Kind(kind), str(path), int(version), str(text).encode()))
-        return Entry(str(parsed["id"]), tuple(effects))
+        return FeedEntry(str(parsed["id"]), tuple(effects))
     except (ValueError, KeyError, TypeError) as error:
         raise MalformedEntry(repr(error)) from error

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 
-from ottla.coordination.metadata_file import ADVICE, Entry, MetadataFile
+from ottla.coordination.metadata_file import ADVICE, MetadataFile, NodeRow
 from ottla.coordination.store import (
     ANY_VERSION,
     NO_VERSION,
@@ -110,7 +110,7 @@ class _Transaction:
         self._earlier, self._session = earlier, session
         self.number = earlier.last_commit + 1
         self._sequential = 0
-        self.changed: dict[str, Entry | None] = {}
+        self.changed: dict[str, NodeRow | None] = {}
         self.child_count_changes: dict[str, int] = {}  # by parent
 
     @property
@@ -132,7 +132,7 @@ class _Transaction:
             case Put(path, value, expected):
                 entry = self._expect(path, expected)
                 node = entry.node._replace(value=value, version=entry.node.version + 1)
-                self.changed[path] = Entry(node, entry.owner)
+                self.changed[path] = NodeRow(node, entry.owner)
                 return node.version
             case Delete(path, expected):
                 self._expect(path, expected)
@@ -160,16 +160,16 @@ class _Transaction:
         if parent.owner:
             raise NoChildrenAllowed(parent_of(path))
         node = Node(value, 0, self.number, ephemeral)
-        self.changed[path] = Entry(node, self._session if ephemeral else 0)
+        self.changed[path] = NodeRow(node, self._session if ephemeral else 0)
         self._count(path, 1)
 
-    def _entry(self, path: str) -> Entry | None:
+    def _entry(self, path: str) -> NodeRow | None:
         if path in self.changed:
             return self.changed[path]
         earlier = self._earlier.changed
         return earlier[path] if path in earlier else self._nodes.get(path)
 
-    def _expect(self, path: str, version: int) -> Entry:
+    def _expect(self, path: str, version: int) -> NodeRow:
         entry = self._entry(path)
         if entry is None:
             raise NoSuchNode(path)
@@ -190,7 +190,7 @@ class _Batch:
 
     def __init__(self, last_commit: int) -> None:
         self.last_commit = last_commit
-        self.changed: dict[str, Entry | None] = {}
+        self.changed: dict[str, NodeRow | None] = {}
         self.child_count_changes: dict[str, int] = {}
         self.transactions: list[_Transaction] = []
         self.outcomes: list[list[int] | Exception] = []
@@ -214,7 +214,7 @@ class EmbeddedMetadataStore:
         self._file = file
         self._make_space = make_space  # called if the disk is full; returns whether a write may be repeated
         self._last_commit, self.nodes = file.load() if file else (0, {})
-        self.nodes["/"] = Entry(_ROOT, 0)
+        self.nodes["/"] = NodeRow(_ROOT, 0)
         self.child_names: dict[str, set[str]] = {}
         for path in self.nodes:
             self._link(path)
@@ -438,7 +438,9 @@ class EmbeddedMetadataStore:
         """Return a new watch. For `Session`."""
         watch = Watch()
         number = self._last_commit
-        watch.publish((Change(number, path, node) for path, node in self.list_nodes(prefix).items()), is_complete=True)
+        watch.publish(
+            (NodeChange(number, path, node) for path, node in self.list_nodes(prefix).items()), is_complete=True
+        )
         self._watches = {each: of for each, of in self._watches.items() if not each.is_over}
         self._watches[watch] = prefix
         return watch
@@ -453,10 +455,10 @@ def _join(path: str, name: str) -> str:
     return f"{path}/{name}" if path != "/" else f"/{name}"
 
 
-def _changes(number: int, prefix: str, changed: Mapping[str, Entry | None]) -> Iterable[Change]:
+def _changes(number: int, prefix: str, changed: Mapping[str, NodeRow | None]) -> Iterable[NodeChange]:
     everything = prefix == "/"
     return (
-        Change(number, path, None if entry is None else entry.node)
+        NodeChange(number, path, None if entry is None else entry.node)
         for path, entry in changed.items()
         if everything or is_within(path, prefix)
     )

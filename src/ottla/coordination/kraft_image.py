@@ -17,9 +17,9 @@ from ottla.coordination.kraft_records import (
     FeatureLevel,
     MalformedMetadata,
     Other,
-    Partition,
-    PartitionChange,
-    ProducerIds,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
     Record,
     RecordType,
     RemoveTopic,
@@ -30,9 +30,15 @@ from ottla.coordination.kraft_records import (
 
 _PROCESS_RECORDS = frozenset(
     {
-        RecordType.REGISTER_BROKER, RecordType.UNREGISTER_BROKER, RecordType.FENCE_BROKER, RecordType.UNFENCE_BROKER,
-        RecordType.BROKER_REGISTRATION_CHANGE, RecordType.NO_OP, RecordType.ZK_MIGRATION_STATE,
-        RecordType.REGISTER_CONTROLLER, RecordType.CLEAR_ELR,
+        MetadataRecordType.REGISTER_BROKER,
+        MetadataRecordType.UNREGISTER_BROKER,
+        MetadataRecordType.FENCE_BROKER,
+        MetadataRecordType.UNFENCE_BROKER,
+        MetadataRecordType.BROKER_REGISTRATION_CHANGE,
+        MetadataRecordType.NO_OP,
+        MetadataRecordType.ZK_MIGRATION_STATE,
+        MetadataRecordType.REGISTER_CONTROLLER,
+        MetadataRecordType.CLEAR_ELR,
     }
 )  # fmt: skip
 """Records about processes, which have all stopped before an import: ignored."""
@@ -67,13 +73,13 @@ class KraftImage:
 
     def __init__(self) -> None:
         self.topics: dict[UUID, KraftTopic] = {}
-        self.configs: dict[tuple[int, str], dict[str, str]] = {}  # (ResourceType, name) -> settings
+        self.configs: dict[tuple[int, str], dict[str, str]] = {}  # (ConfigResourceType, name) -> settings
         self.features: dict[str, int] = {}
         self.next_producer_id = 0
         self.carried: list[Other] = []  # records not interpreted here, in order: permissions, quotas, credentials
         self._waiting: list[Record] | None = None  # the records of a transaction that has not ended
 
-    def config(self, kind: ResourceType, name: str) -> Mapping[str, str]:
+    def config(self, kind: ConfigResourceType, name: str) -> Mapping[str, str]:
         """Return the settings of an entity."""
         return self.configs.get((kind, name), {})
 
@@ -82,13 +88,13 @@ class KraftImage:
         record = decode(value)
         if isinstance(record, Other):
             match record.number:
-                case RecordType.BEGIN_TRANSACTION:
+                case MetadataRecordType.BEGIN_TRANSACTION:
                     self._waiting = []
                     return
-                case RecordType.ABORT_TRANSACTION:
+                case MetadataRecordType.ABORT_TRANSACTION:
                     self._waiting = None
                     return
-                case RecordType.END_TRANSACTION:
+                case MetadataRecordType.END_TRANSACTION:
                     waiting, self._waiting = self._waiting or [], None
                     for each in waiting:
                         self._apply(each)
@@ -100,26 +106,26 @@ class KraftImage:
 
     def _apply(self, record: Record) -> None:
         match record:
-            case Topic(name=name, topic_id=topic_id):
+            case TopicRecord(name=name, topic_id=topic_id):
                 self.topics[topic_id] = KraftTopic(name, topic_id, {})
-            case Partition():
+            case PartitionRecord():
                 self._topic(record.topic_id).partitions[record.partition] = KraftPartition(
                     tuple(record.replicas), tuple(record.isr), record.leader, record.leader_epoch,
                     record.partition_epoch, tuple(record.directories), tuple(record.eligible_leaders or ()),
                 )  # fmt: skip
-            case PartitionChange():
+            case PartitionChangeRecord():
                 self._change(record)
-            case RemoveTopic(topic_id=topic_id):
-                self.configs.pop((ResourceType.TOPIC, self._topic(topic_id).name), None)
+            case RemoveTopicRecord(topic_id=topic_id):
+                self.configs.pop((ConfigResourceType.TOPIC, self._topic(topic_id).name), None)
                 del self.topics[topic_id]
-            case Config():
+            case ConfigRecord():
                 self._set(record)
-            case FeatureLevel(name=name, level=level):
+            case FeatureLevelRecord(name=name, level=level):
                 if level:
                     self.features[name] = level
                 else:
                     self.features.pop(name, None)
-            case ProducerIds(next_producer_id=next_id):
+            case ProducerIdsRecord(next_producer_id=next_id):
                 self.next_producer_id = max(self.next_producer_id, next_id)
             case Other(number, _):
                 if number not in _PROCESS_RECORDS:
@@ -131,7 +137,7 @@ class KraftImage:
             raise MalformedMetadata(f"a record of topic {topic_id}, which does not exist")
         return found
 
-    def _change(self, record: PartitionChange) -> None:
+    def _change(self, record: PartitionChangeRecord) -> None:
         partitions = self._topic(record.topic_id).partitions
         old = partitions.get(record.partition)
         if old is None:
@@ -149,7 +155,7 @@ class KraftImage:
             else tuple(record.eligible_leaders),
         )
 
-    def _set(self, record: Config) -> None:
+    def _set(self, record: ConfigRecord) -> None:
         entity = (record.resource_type, record.resource_name)
         values = self.configs.setdefault(entity, {})
         if record.value is None:

@@ -22,7 +22,7 @@ from uuid import UUID
 
 from ottla.core.ids import NO_TOPIC_ID as NO_ID
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.plan import Plan, struct_plan
+from ottla.wire.plan import TypePlan, struct_plan
 from ottla.wire.primitives import read_uvarint, write_uvarint
 from ottla.wire.schema import Field, Shape, Wire
 
@@ -75,7 +75,7 @@ class MalformedMetadata(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topic:
+class TopicRecord:
     """A topic begins."""
 
     name: str = ""
@@ -85,7 +85,7 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
+class PartitionRecord:
     """A partition begins, or (in a snapshot) is as it is."""
 
     partition: int = -1
@@ -120,7 +120,7 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionChange:
+class PartitionChangeRecord:
     """Changes a partition: a field that is None (for the leader: `NO_LEADER_CHANGE`) stays as it is."""
 
     partition: int = -1
@@ -151,7 +151,7 @@ class PartitionChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveTopic:
+class RemoveTopicRecord:
     """A topic ends, with its partitions and settings."""
 
     topic_id: UUID = NO_ID
@@ -160,7 +160,7 @@ class RemoveTopic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class ConfigRecord:
     """Sets or (None) removes one setting of one entity. An empty broker name means all brokers."""
 
     resource_type: int = 0
@@ -177,7 +177,7 @@ class Config:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureLevel:
+class FeatureLevelRecord:
     """A feature of the cluster, `metadata.version` among them, and its level; 0 takes it away."""
 
     name: str = ""
@@ -187,7 +187,7 @@ class FeatureLevel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerIds:
+class ProducerIdsRecord:
     """A broker got a block of producer ids; the next block begins with `next_producer_id`."""
 
     broker: int = 0
@@ -219,19 +219,21 @@ class _Kind(NamedTuple):
 
 _KINDS: Mapping[int, _Kind] = MappingProxyType(
     {
-        RecordType.TOPIC: _Kind(Topic, 0, 0),
-        RecordType.PARTITION: _Kind(Partition, 2, 1),  # 2 needs a feature that a cluster may not have (KIP-966)
-        RecordType.PARTITION_CHANGE: _Kind(PartitionChange, 2, 1),
-        RecordType.REMOVE_TOPIC: _Kind(RemoveTopic, 0, 0),
-        RecordType.CONFIG: _Kind(Config, 0, 0),
-        RecordType.FEATURE_LEVEL: _Kind(FeatureLevel, 0, 0),
-        RecordType.PRODUCER_IDS: _Kind(ProducerIds, 0, 0),
+        MetadataRecordType.TOPIC: _Kind(TopicRecord, 0, 0),
+        MetadataRecordType.PARTITION: _Kind(
+            PartitionRecord, 2, 1
+        ),  # 2 needs a feature that a cluster may not have (KIP-966)
+        MetadataRecordType.PARTITION_CHANGE: _Kind(PartitionChangeRecord, 2, 1),
+        MetadataRecordType.REMOVE_TOPIC: _Kind(RemoveTopicRecord, 0, 0),
+        MetadataRecordType.CONFIG: _Kind(ConfigRecord, 0, 0),
+        MetadataRecordType.FEATURE_LEVEL: _Kind(FeatureLevelRecord, 0, 0),
+        MetadataRecordType.PRODUCER_IDS: _Kind(ProducerIdsRecord, 0, 0),
     }
 )
 
 
 @cache
-def _plan(number: int, version: int) -> Plan:
+def _plan(number: int, version: int) -> TypePlan:
     return struct_plan(_KINDS[number].shape, version=version, flexible=True)
 
 
@@ -247,7 +249,9 @@ def decode(value: bytes) -> Record:
         if kind is None:
             return Other(number, value)
         if version > kind.version_max:
-            raise MalformedMetadata(f"{RecordType(number).name} of version {version}; known is {kind.version_max}")
+            raise MalformedMetadata(
+                f"{MetadataRecordType(number).name} of version {version}; known is {kind.version_max}"
+            )
         record, end = _plan(number, version).read(value, at)
     except (MalformedRequest, struct.error, IndexError, UnicodeDecodeError) as error:
         raise MalformedMetadata(f"a metadata record that cannot be read: {error}") from error

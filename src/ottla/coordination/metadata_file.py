@@ -29,7 +29,7 @@ CREATE TABLE seal (digest BLOB NOT NULL);
 ADVICE = "Restore the file from a copy; docs/data-integrity.md explains what can be done without one"
 
 
-class Entry(NamedTuple):
+class NodeRow(NamedTuple):
     """A node and the session that owns it."""
 
     node: Node
@@ -61,7 +61,7 @@ class _ContentDigest:
         self._rows: dict[str, int] = {}
         self._combined = 0
 
-    def change(self, changed: Mapping[str, Entry | None]) -> _DigestChange:
+    def change(self, changed: Mapping[str, NodeRow | None]) -> _DigestChange:
         """Compute the digest after these rows are written; nothing changes here before `apply`."""
         rows: dict[str, int | None] = {}
         row_count, combined = len(self._rows), self._combined
@@ -114,14 +114,14 @@ class MetadataFile:
             self._connection.close()
             raise
 
-    def load(self) -> tuple[int, dict[str, Entry]]:
+    def load(self) -> tuple[int, dict[str, NodeRow]]:
         """Read the number of the last commit and every node. Raises StorageError if rows are corrupt."""
         (last_commit,) = self._connection.execute("SELECT last_commit FROM counter").fetchone()
         rows = self._connection.execute("SELECT path, value, version, created FROM nodes").fetchall()
         if any([*map(type, row)] != [str, bytes, int, int] for row in rows):
             raise StorageError(f"the metadata store {self._path} is corrupt, a row has wrong types. {ADVICE}")
         found = {
-            path: Entry(Node(value, version, created, ephemeral=False), 0) for path, value, version, created in rows
+            path: NodeRow(Node(value, version, created, ephemeral=False), 0) for path, value, version, created in rows
         }
         read = self._digest.change(found)
         stored = self._connection.execute("SELECT digest FROM seal").fetchone()
@@ -138,7 +138,7 @@ class MetadataFile:
         if verdict != "ok":
             raise StorageError(f"the metadata store {self._path} is corrupt, {verdict}. {ADVICE}")
 
-    def write(self, commit: int, changed: dict[str, Entry | None]) -> None:
+    def write(self, commit: int, changed: dict[str, NodeRow | None]) -> None:
         """Write the changes up to a commit in one transaction; after an error none. Raises sqlite3.Error or OSError.
 
         The file must still exist: a write through the open handle succeeds even after the file was removed.

@@ -126,7 +126,7 @@ class Check(NamedTuple):
 Op = Create | Put | Delete | Check
 
 
-class Change(NamedTuple):
+class NodeChange(NamedTuple):
     """Reports the last state of one node."""
 
     number: int  # of the commit, counted over the whole store
@@ -145,12 +145,12 @@ class Watch:
     __slots__ = ("_changes", "_is_complete", "_is_over", "_waiter")
 
     def __init__(self) -> None:
-        self._changes: dict[str, Change] = {}
+        self._changes: dict[str, NodeChange] = {}
         self._is_complete = False
         self._is_over = False
         self._waiter: asyncio.Future[None] | None = None
 
-    def publish(self, changes: Iterable[Change], *, is_complete: bool = False) -> None:
+    def publish(self, changes: Iterable[NodeChange], *, is_complete: bool = False) -> None:
         """Add the changes of a commit, or (`is_complete`) all nodes in place of what was added before."""
         if self._is_over:
             return
@@ -181,7 +181,7 @@ class Watch:
         """Return whether the next `take` returns all nodes: what is not in it does not exist any more."""
         return self._is_complete
 
-    def take(self) -> tuple[Change, ...]:
+    def take(self) -> tuple[NodeChange, ...]:
         """Return what changed since the last call, in the order of the commits; does not wait."""
         taken = tuple(self._changes.values())
         self._changes.clear()
@@ -202,7 +202,7 @@ class Watch:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> tuple[Change, ...]:
+    async def __anext__(self) -> tuple[NodeChange, ...]:
         if not await self.wait():
             raise StopAsyncIteration
         return self.take()

@@ -96,14 +96,14 @@ def decode_nodes(encoded: list[Any]) -> dict[str, Node]:
     return {path: node for path, text in encoded if (node := decode_node(text)) is not None}
 
 
-def encode_changes(changes: Sequence[Change]) -> list[Any]:
+def encode_changes(changes: Sequence[NodeChange]) -> list[Any]:
     """Encode changes."""
     return [[number, path, encode_node(node)] for number, path, node in changes]
 
 
-def decode_changes(encoded: list[Any]) -> list[Change]:
+def decode_changes(encoded: list[Any]) -> list[NodeChange]:
     """Decode changes."""
-    return [Change(number, path, decode_node(node)) for number, path, node in encoded]
+    return [NodeChange(number, path, decode_node(node)) for number, path, node in encoded]
 
 
 def encode_op(op: Op) -> list[Any]:

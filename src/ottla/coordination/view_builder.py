@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ottla.coordination import layout
-from ottla.coordination.store import NO_VERSION, Change, Node
+from ottla.coordination.store import NO_VERSION, Node, NodeChange
 from ottla.coordination.view import (
     NO_LEADER,
     BrokerInfo,
@@ -43,9 +43,9 @@ class _TopicChanges:
     __slots__ = ("assignment", "config", "states")
 
     def __init__(self) -> None:
-        self.assignment: Change | None = None
-        self.config: Change | None = None
-        self.states: dict[int, Change] = {}
+        self.assignment: NodeChange | None = None
+        self.config: NodeChange | None = None
+        self.states: dict[int, NodeChange] = {}
 
     @property
     def exists(self) -> bool:
@@ -73,14 +73,14 @@ class ViewBuilder:
         self._states: dict[bytes, layout.PartitionState] = {}
         self._nodes = 0
 
-    async def build(self, view: ClusterView, changes: Sequence[Change], *, is_complete: bool) -> ClusterView:
+    async def build(self, view: ClusterView, changes: Sequence[NodeChange], *, is_complete: bool) -> ClusterView:
         """Return the snapshot after the changes, `view` itself if nothing in it differs.
 
         With `is_complete` the changes are all nodes of the store. A malformed node is logged once. What it describes
         stays as it was, or is left out if no snapshot had it; a partition with a malformed state is offline.
         """
         topics: dict[str, _TopicChanges] = {}
-        others: list[Change] = []
+        others: list[NodeChange] = []
         if is_complete:
             self._deleting.clear()
         for change in changes:
@@ -91,7 +91,7 @@ class ViewBuilder:
             for name in view.topics:
                 if name not in topics or topics[name].assignment is None:
                     gone = topics.setdefault(name, _TopicChanges())
-                    gone.assignment = Change(0, layout.topic_path(name), None)
+                    gone.assignment = NodeChange(0, layout.topic_path(name), None)
         changed: dict[str, TopicView | None] = {}
         partitions: dict[str, tuple[int, ...]] = {}
         for name, news in topics.items():
@@ -131,7 +131,7 @@ class ViewBuilder:
 
     # ---- Topics
 
-    def _assign(self, change: Change, topics: dict[str, _TopicChanges], others: list[Change]) -> None:
+    def _assign(self, change: NodeChange, topics: dict[str, _TopicChanges], others: list[NodeChange]) -> None:
         match change.path.split("/"):
             case ["", "brokers", "topics", name]:
                 topics.setdefault(name, _TopicChanges()).assignment = change
@@ -227,7 +227,7 @@ class ViewBuilder:
             _log(error)
             return topic if is_known else None
 
-    async def _with_states(self, topic: TopicView, states: Mapping[int, Change]) -> TopicView:
+    async def _with_states(self, topic: TopicView, states: Mapping[int, NodeChange]) -> TopicView:
         partitions = list(topic.partitions)
         for index, change in states.items():
             if index >= len(partitions):
@@ -304,7 +304,7 @@ class ViewBuilder:
             value = layout.encode_config(old.config)
             self._orphans[layout.topic_config_path(name)] = Node(value, old.config_version, 0, ephemeral=False)
 
-    def _keep_orphan(self, change: Change) -> None:
+    def _keep_orphan(self, change: NodeChange) -> None:
         if change.node is not None:
             self._orphans[change.path] = change.node
         else:
@@ -315,7 +315,7 @@ class ViewBuilder:
 
     # ---- Everything else
 
-    def _with_others(self, view: ClusterView, changes: Iterable[Change], *, is_complete: bool) -> ClusterView:
+    def _with_others(self, view: ClusterView, changes: Iterable[NodeChange], *, is_complete: bool) -> ClusterView:
         """Apply the changes of brokers, controller and settings; `view` itself if nothing in it differs."""
         base = ClusterView() if is_complete else view
         brokers, reports, configs = dict(base.brokers), dict(base.replica_reports), base.configs

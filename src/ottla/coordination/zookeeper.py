@@ -25,7 +25,7 @@ from ottla.coordination.store import (
     is_within,
 )
 from ottla.coordination.zookeeper_connect import ZooKeeperConnect
-from ottla.coordination.zookeeper_connection import CannotConnect, ZooKeeperConnection
+from ottla.coordination.zookeeper_connection import ZooKeeperConnection, ZooKeeperUnreachable
 from ottla.coordination.zookeeper_session import Changes, ZooKeeperSession
 
 
@@ -63,7 +63,7 @@ class ZooKeeperStore:
         while not self._is_closed:
             try:
                 await self._open(self._state.ordinal + 1)
-            except CannotConnect:
+            except ZooKeeperUnreachable:
                 if self._state.ordinal == 0:
                     raise
             else:
@@ -115,7 +115,7 @@ class ZooKeeperStore:
         watch = Watch()
         number = session.last_commit
         nodes = session.list_nodes(prefix)
-        watch.publish((Change(number, path, node) for path, node in nodes.items()), is_complete=True)
+        watch.publish((NodeChange(number, path, node) for path, node in nodes.items()), is_complete=True)
         self._watches = {each: of for each, of in self._watches.items() if not each.is_over}
         self._watches[watch] = prefix
         return watch
@@ -137,7 +137,7 @@ class ZooKeeperStore:
 
     def _publish(self, number: int, changes: Changes) -> None:
         for watch, prefix in self._watches.items():
-            watch.publish(Change(number, path, node) for path, node in changes.items() if is_within(path, prefix))
+            watch.publish(NodeChange(number, path, node) for path, node in changes.items() if is_within(path, prefix))
 
     def _enter(self, session: ZooKeeperSession, state: SessionState) -> None:
         """Follow the status of the session in use, not of one that is being opened."""
@@ -156,4 +156,4 @@ class ZooKeeperStore:
         self._state_changed = asyncio.Event()
 
 
-__all__ = ["CannotConnect", "ZooKeeperStore"]
+__all__ = ["ZooKeeperStore", "ZooKeeperUnreachable"]

@@ -58,7 +58,7 @@ class Disconnected(Exception):
     """Reports that a request was not answered: the connection was lost, or the session is over."""
 
 
-class CannotConnect(OSError):
+class ZooKeeperUnreachable(OSError):
     """Reports that no server of ZooKeeper answered in time."""
 
 
@@ -117,7 +117,7 @@ class ZooKeeperConnection:
             async with asyncio.timeout(timeout_s):
                 await self._connected.wait()
         except TimeoutError:
-            raise CannotConnect(
+            raise ZooKeeperUnreachable(
                 f"no ZooKeeper server of {self._hosts} answered within {timeout_s:g} s. Check zookeeper.connect, and "
                 f"that ZooKeeper runs"
             ) from None

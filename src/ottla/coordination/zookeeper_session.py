@@ -41,7 +41,7 @@ from ottla.coordination.store import (
     SessionStatus,
     parent_of,
 )
-from ottla.coordination.zookeeper_connection import CannotConnect, Disconnected, Found, ZooKeeperConnection
+from ottla.coordination.zookeeper_connection import Disconnected, Found, ZooKeeperConnection, ZooKeeperUnreachable
 
 CHECK_INTERVAL_S = 60.0
 """The feed is compared with its directory so often, in case entries were trimmed before they were read."""
@@ -111,7 +111,9 @@ class ZooKeeperSession:
                 with contextlib.suppress(_Gap):
                     await self._load()
         except Disconnected as error:
-            raise CannotConnect(f"the connection to ZooKeeper was lost while all metadata was read: {error}") from error
+            raise ZooKeeperUnreachable(
+                f"the connection to ZooKeeper was lost while all metadata was read: {error}"
+            ) from error
         self._following = asyncio.get_running_loop().create_task(self._follow(), name="zookeeper")
 
     async def close(self) -> None:

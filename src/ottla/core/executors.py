@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import Protocol
 
 
-class Job(Protocol):
+class BlockingJob(Protocol):
     """A piece of blocking work."""
 
     def run(self) -> None:
@@ -26,7 +26,7 @@ class Job(Protocol):
 class Executor(Protocol):
     """Runs jobs in the order of their submission."""
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: BlockingJob) -> None:
         """Run the job soon. Called on the loop."""
         ...
 
@@ -76,10 +76,10 @@ class ThreadExecutor:
         self._name = name
         self._post = post
         self._threads_max = threads
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[BlockingJob | None] = SimpleQueue()
         self._workers: list[threading.Thread] = []
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: BlockingJob) -> None:
         """Run the job in the first thread that is free."""
         if len(self._workers) < self._threads_max:
             worker = threading.Thread(target=self._work, name=self._name, daemon=True)

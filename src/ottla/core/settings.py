@@ -68,7 +68,7 @@ class SettingText(NamedTuple):
     origin: str  # "server.properties line 12", "-o", "environment variable OTTLA_..."
 
 
-class Problem(NamedTuple):
+class SettingProblem(NamedTuple):
     """Describes one invalid setting: its value, its origin and the reason."""
 
     key: str
@@ -84,7 +84,7 @@ class Problem(NamedTuple):
 class InvalidSettings(Exception):
     """Reports all invalid settings, not only the first."""
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
+    def __init__(self, problems: Iterable[SettingProblem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
@@ -144,7 +144,7 @@ def default_of(section: type[Any], field_name: str) -> Any:
 def load(section: type[T], given: Mapping[str, SettingText]) -> T:
     """Build a section from text. Raises `InvalidSettings` naming every invalid value."""
     values: dict[str, Any] = {}
-    problems: list[Problem] = []
+    problems: list[SettingProblem] = []
     for name, spec in settings_of(section).items():
         found = next(((key, given[key]) for key in (spec.key, *spec.synonyms) if key in given), None)
         if found is None:
@@ -153,7 +153,7 @@ def load(section: type[T], given: Mapping[str, SettingText]) -> T:
         try:
             values[name] = parse(spec, value.text, factor=spec.scale.get(key, 1))
         except ValueError as error:
-            problems.append(Problem(key, "[hidden]" if spec.secret else value.text, str(error), value.origin))
+            problems.append(SettingProblem(key, "[hidden]" if spec.secret else value.text, str(error), value.origin))
     if problems:
         raise InvalidSettings(problems)
     return section(**values)

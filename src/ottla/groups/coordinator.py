@@ -42,7 +42,7 @@ from ottla.groups.records import offset_pairs
 from ottla.groups.shard import Shard
 from ottla.internal_topics.coordinator_partition import Term
 from ottla.internal_topics.led_partitions import LedPartitions
-from ottla.internal_topics.log import Producer, TopicLog
+from ottla.internal_topics.log import ProducerIdentity, TopicLog
 
 log = logging.getLogger(__name__)
 
@@ -204,7 +204,7 @@ class GroupCoordinator:
         group_id: str,
         commit: Commit,
         offsets: Mapping[TopicPartition, CommittedOffset],
-        producer: Producer | None = None,
+        producer: ProducerIdentity | None = None,
     ) -> dict[TopicPartition, ErrorCode]:
         """Handle OffsetCommit, or TxnOffsetCommit of a producer; returns an error per partition once it is durable.
 

@@ -36,7 +36,7 @@ from ottla.groups.share.group import ShareGroup
 from ottla.groups.share.loading import LoadedShareGroup
 from ottla.groups.share.machine import ShareMachine
 from ottla.internal_topics.coordinator_partition import CoordinatorPartition, Term
-from ottla.internal_topics.log import KeyValue, LoadedRecords, Producer, TopicLog
+from ottla.internal_topics.log import KeyValue, LoadedRecords, ProducerIdentity, TopicLog
 from ottla.internal_topics.shard import CoordinatorShard
 from ottla.internal_topics.write_errors import coordinator_write_error
 
@@ -243,7 +243,7 @@ class Shard(CoordinatorShard):
         )
 
     async def write_transactional_offsets(
-        self, runtime: GroupRuntime, change: Change, pairs: Sequence[KeyValue], producer: Producer
+        self, runtime: GroupRuntime, change: Change, pairs: Sequence[KeyValue], producer: ProducerIdentity
     ) -> None:
         """Write offsets as part of a producer's transaction; returns once they are durable.
 

@@ -23,7 +23,7 @@ from ottla.core.errors import (
     NotCoordinator,
     error_for,
 )
-from ottla.internal_topics.log import KeyValue, LoadedRecords, Producer, TopicLog
+from ottla.internal_topics.log import KeyValue, LoadedRecords, ProducerIdentity, TopicLog
 from ottla.internal_topics.writer import PartitionWriter
 
 log = logging.getLogger(__name__)
@@ -215,7 +215,7 @@ class CoordinatorPartition:
         finish: WriteResult,
         error_of: Callable[[ErrorCode], ErrorCode],
         *,
-        producer: Producer | None = None,
+        producer: ProducerIdentity | None = None,
     ) -> None:
         """Wait for a write up to the timeout. `finish` gets the result in any case, in the order of the log.
 

@@ -11,7 +11,7 @@ KeyValue = tuple[bytes, bytes | None]
 """The key and value of a record; None deletes the key."""
 
 
-class Producer(NamedTuple):
+class ProducerIdentity(NamedTuple):
     """Names the producer of transactional records.
 
     The guard shows that the transaction coordinator has verified the partition (KIP-890); it is needed for the first
@@ -27,7 +27,7 @@ class LoadedRecords(NamedTuple):
     """Holds records of one batch, or the marker that ends a transaction; a large batch is loaded in parts."""
 
     records: Sequence[KeyValue] = ()
-    producer: Producer | None = None  # of transactional records and of a marker
+    producer: ProducerIdentity | None = None  # of transactional records and of a marker
     commits: bool | None = None  # a marker commits or aborts the transaction of its producer; None: not a marker
     base_offset: int = 0  # of the batch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from ottla.internal_topics.log import LoadedRecords, Producer
+from ottla.internal_topics.log import LoadedRecords, ProducerIdentity
 from ottla.records.batch import split
 from ottla.records.record_reader import read_records
 from ottla.storage.log.partition_log import PartitionLog
@@ -37,7 +37,7 @@ def _decode(data: bytes) -> tuple[int, list[LoadedRecords]]:
     for at, header in split(view):
         next_offset = header.last_offset + 1
         batch = view[at : at + header.size_bytes]
-        producer = Producer(header.producer_id, header.producer_epoch) if header.is_transactional else None
+        producer = ProducerIdentity(header.producer_id, header.producer_epoch) if header.is_transactional else None
         if header.is_control:
             marker = read_marker(batch)
             if marker is not None:

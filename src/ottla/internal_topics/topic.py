@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from ottla.coordination.cluster import Cluster
+from ottla.coordination.metadata_cache import MetadataCache
 from ottla.core.clock import Clock
 from ottla.core.errors import NotEnoughReplicasAfterAppend
 from ottla.core.ids import TopicPartition
-from ottla.internal_topics.log import Appended, KeyValue, LoadedRecords, Producer
+from ottla.internal_topics.log import Appended, KeyValue, LoadedRecords, ProducerIdentity
 from ottla.records.builder import NewRecord, build_batch
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
@@ -27,7 +27,7 @@ RECORDS_ON_LOOP_MAX = 500
 class InternalTopic:
     """Reads and appends to one internal, compacted topic."""
 
-    def __init__(self, topic: str, *, replicas: Replicas, cluster: Cluster, clock: Clock) -> None:
+    def __init__(self, topic: str, *, replicas: Replicas, cluster: MetadataCache, clock: Clock) -> None:
         self.topic = topic
         self._replicas, self._cluster, self._clock = replicas, cluster, clock
 
@@ -116,7 +116,7 @@ def _replicated(replica: Partition, end_offset: int) -> asyncio.Future[None]:
     return reached
 
 
-def _batch(records: Sequence[KeyValue], producer: Producer | None, now_ms: int) -> bytearray:
+def _batch(records: Sequence[KeyValue], producer: ProducerIdentity | None, now_ms: int) -> bytearray:
     built = [NewRecord(key=key, value=value, timestamp_ms=now_ms) for key, value in records]
     if producer is None:
         return build_batch(built)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ottla.core.errors import ErrorCode, error_code_for
-from ottla.internal_topics.log import KeyValue, Producer, TopicLog
+from ottla.internal_topics.log import KeyValue, ProducerIdentity, TopicLog
 from ottla.quotas import eager_tasks
 
 BATCH_BYTES = 256 * 1024
@@ -41,7 +41,7 @@ class _Write(NamedTuple):
     records: Sequence[KeyValue]
     done: Done
     size_bytes: int
-    producer: Producer | None
+    producer: ProducerIdentity | None
 
 
 class PartitionWriter:
@@ -89,7 +89,7 @@ class PartitionWriter:
 
     # ---- Writing
 
-    def write(self, records: Sequence[KeyValue], done: Done, *, producer: Producer | None = None) -> None:
+    def write(self, records: Sequence[KeyValue], done: Done, *, producer: ProducerIdentity | None = None) -> None:
         """Queue the records; they stay together. With a producer they are part of its transaction.
 
         A write to a full queue fails with COORDINATOR_NOT_AVAILABLE, before the writes that wait.
@@ -161,7 +161,7 @@ class PartitionWriter:
         self._waiting_bytes -= write.size_bytes + WRITE_BYTES
         return write
 
-    async def _append(self, records: Sequence[KeyValue], producer: Producer | None) -> ErrorCode:
+    async def _append(self, records: Sequence[KeyValue], producer: ProducerIdentity | None) -> ErrorCode:
         if self._is_refusing:
             return ErrorCode.NOT_COORDINATOR
         try:

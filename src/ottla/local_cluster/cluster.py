@@ -48,7 +48,7 @@ class CannotRun(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ClusterPlan:
     """Describes the brokers of a cluster: `brokers` of them, on the ports from `port` on."""
 
     brokers: int
@@ -69,10 +69,10 @@ class Plan:
         return ",".join(map(self.address, self.nodes))
 
 
-def make_plan(directory: Path, *, brokers: int | None, port: int | None) -> Plan:
+def make_plan(directory: Path, *, brokers: int | None, port: int | None) -> ClusterPlan:
     """Combine what is asked for with what the directory has from the last time. Raises CannotRun."""
     saved = _saved_plan(directory)
-    plan = Plan(
+    plan = ClusterPlan(
         brokers or (saved.brokers if saved else DEFAULT_BROKERS), port or (saved.port if saved else DEFAULT_PORT)
     )
     if plan.port + plan.brokers - 1 > _PORT_MAX:
@@ -87,18 +87,18 @@ def make_plan(directory: Path, *, brokers: int | None, port: int | None) -> Plan
     return plan
 
 
-def _saved_plan(directory: Path) -> Plan | None:
+def _saved_plan(directory: Path) -> ClusterPlan | None:
     file = directory / "cluster.json"
     try:
         found = json.loads(file.read_text())
-        return Plan(int(found["brokers"]), int(found["port"]))
+        return ClusterPlan(int(found["brokers"]), int(found["port"]))
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise CannotRun(f"{file} cannot be read: {error!r}. Restore it, or give --data another directory") from error
 
 
-def broker_settings(plan: Plan, node: int, zookeeper: str) -> dict[str, str]:
+def broker_settings(plan: ClusterPlan, node: int, zookeeper: str) -> dict[str, str]:
     """Return the settings of a broker that differ from the defaults."""
     factor = str(min(plan.brokers, _REPLICAS_MAX))
     return {
@@ -119,7 +119,7 @@ class LocalCluster:
     def __init__(
         self,
         directory: Path,
-        plan: Plan,
+        plan: ClusterPlan,
         *,
         options: Mapping[str, str],
         environment: Mapping[str, str],

@@ -22,7 +22,7 @@ from ottla.client.consumer import Consumer, ConsumerOptions
 from ottla.client.errors import CannotConnect
 from ottla.client.offsets import OffsetBounds, end_offsets, offset_bounds
 from ottla.client.producer import ProducerOptions, RecordGroup
-from ottla.client.transactions import GroupMetadata, TransactionalProducer
+from ottla.client.transactions import ConsumerGroupMetadata, TransactionalProducer
 from ottla.core.clock import Clock
 from ottla.core.errors import KafkaError, OffsetOutOfRange
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
@@ -124,7 +124,7 @@ class Mirror:
     ) -> None:
         self._source, self._target, self._options = source, target, options
         self._clock, self._on_progress = clock, on_progress
-        self._group = GroupMetadata(own_name(options.name))
+        self._group = ConsumerGroupMetadata(own_name(options.name))
         self._translations: dict[TopicPartition, OffsetTranslation] = {}
         self._copies: dict[TopicPartition, _Copy] = {}  # by partition of the source
         self._committed: dict[TopicPartition, Position] = {}  # by partition of the copy

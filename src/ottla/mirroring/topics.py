@@ -155,9 +155,9 @@ async def _own_configs(cluster: Cluster, topic: str) -> dict[str, str]:
 async def _copy_configs(target: Cluster, topic: str, wanted: dict[str, str]) -> None:
     present = await _own_configs(target, topic)
     changes = [
-        ConfigChange(name, AlterOperation.SET, value) for name, value in wanted.items() if present.get(name) != value
+        AlterConfigOp(name, AlterOperation.SET, value) for name, value in wanted.items() if present.get(name) != value
     ]
-    changes += [ConfigChange(name, AlterOperation.DELETE) for name in present if name not in wanted]
+    changes += [AlterConfigOp(name, AlterOperation.DELETE) for name in present if name not in wanted]
     if changes:
         await alter_configs(target, ResourceType.TOPIC, topic, changes)
         log.info("topic %s: changed settings %s", topic, ", ".join(sorted(change.name for change in changes)))

@@ -48,7 +48,7 @@ class PendingResponse:
 
     __slots__ = ("connection", "correlation_id", "is_pipelined", "parts")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ServerConnection) -> None:
         self.connection = connection
         self.correlation_id = 0
         self.parts: Sequence[Part] | None = None
@@ -75,20 +75,20 @@ class PendingResponse:
 class Dispatch(Protocol):
     """Handles the requests of a connection (broker/dispatch.py)."""
 
-    def __call__(self, connection: Connection, frame: memoryview, response: PendingResponse) -> None:
+    def __call__(self, connection: ServerConnection, frame: memoryview, response: PendingResponse) -> None:
         """Begin one request. Sets `response.is_pipelined`; completes `response` now or later, exactly once."""
         ...
 
 
-class Connection(asyncio.BufferedProtocol):
+class ServerConnection(asyncio.BufferedProtocol):
     """The protocol object of one accepted socket."""
 
     def __init__(
         self,
         *,
         dispatch: Dispatch,
-        on_open: Callable[[Connection], bool],
-        on_close: Callable[[Connection], None],
+        on_open: Callable[[ServerConnection], bool],
+        on_close: Callable[[ServerConnection], None],
         budget: Budget,
         busy_poller: BusyPoller,
         frame_bytes_max: int,

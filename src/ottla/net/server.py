@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ottla.net.busy_poll import BusyPoller
 from ottla.net.config import NetConfig
-from ottla.net.connection import Budget, Connection, Dispatch
+from ottla.net.connection import Budget, Dispatch, ServerConnection
 from ottla.net.malformed_requests import MalformedRequestLog
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ SWEEP_SECONDS = 5.0
 QUIET_SECONDS = 10.0  # after which a connection gives a large buffer back
 
 
-class Endpoint(NamedTuple):
+class ListenerAddress(NamedTuple):
     """An address to listen on, or to advertise."""
 
     listener: str
@@ -47,13 +47,13 @@ class Listeners:
         self._handles_for = handles_for  # connections there are file handles for; None for no limit
         self._servers: list[asyncio.Server] = []
         self._busy_poller = BusyPoller(seconds=config.busy_poll_us / 1e6, now=now)
-        self.connections: dict[Connection, None] = {}  # in the order of their beginning
+        self.connections: dict[ServerConnection, None] = {}  # in the order of their beginning
         self._per_host: Counter[str] = Counter()
         self._sweeper: asyncio.TimerHandle | None = None
         self._full_since: float | None = None
         self._malformed = MalformedRequestLog()
 
-    async def open(self, endpoint: Endpoint) -> Endpoint:
+    async def open(self, endpoint: ListenerAddress) -> ListenerAddress:
         """Listen. Returns the endpoint with the port the system chose. Raises OSError (in use, not allowed)."""
         loop = asyncio.get_running_loop()
         server: Any = await loop.create_server(  # its `sockets` are a list in uvloop, a tuple in asyncio
@@ -66,7 +66,7 @@ class Listeners:
         self._servers.append(server)
         if self._sweeper is None:
             self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)
-        return Endpoint(endpoint.listener, endpoint.host, server.sockets[0].getsockname()[1])
+        return ListenerAddress(endpoint.listener, endpoint.host, server.sockets[0].getsockname()[1])
 
     async def close(self, *, within_seconds: float) -> None:
         """Refuse new connections and requests; wait a limited time for the responses to those that have begun."""
@@ -86,8 +86,8 @@ class Listeners:
         await asyncio.sleep(0)  # let the loop call connection_lost
         self._malformed.close(self._now())
 
-    def _connection(self, listener: str) -> Connection:
-        return Connection(
+    def _connection(self, listener: str) -> ServerConnection:
+        return ServerConnection(
             dispatch=self._dispatch,
             on_open=self._opened,
             on_close=self._closed,
@@ -99,7 +99,7 @@ class Listeners:
             malformed=self._malformed,
         )
 
-    def _opened(self, connection: Connection) -> bool:
+    def _opened(self, connection: ServerConnection) -> bool:
         config = self._config
         self.connections[connection] = None
         self._per_host[connection.host] += 1
@@ -114,7 +114,7 @@ class Listeners:
             return False
         return True
 
-    def _closed(self, connection: Connection) -> None:
+    def _closed(self, connection: ServerConnection) -> None:
         if connection in self.connections:
             del self.connections[connection]
             self._per_host[connection.host] -= 1

@@ -13,7 +13,7 @@ from ottla.core.runtime import new_uuid
 from ottla.pipeline.audit.model import DiscrepancyKind
 from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.errors import InvalidDeclaration
-from ottla.pipeline.job_file.job import Job
+from ottla.pipeline.job_file.job import PipelineJob
 from ottla.pipeline.lake.port import LakeTable, topics_of
 from ottla.pipeline.lake.rowless_offsets import Deletion, declare_deleted, joined, rowless_offsets, withdraw
 from ottla.pipeline.log import OffsetRange, parse_offsets
@@ -21,7 +21,7 @@ from ottla.pipeline.stages.audit import audit_load
 from ottla.pipeline.stages.runner import Context
 
 
-def table_of(job: Job, topic: str) -> LakeTable:
+def table_of(job: PipelineJob, topic: str) -> LakeTable:
     """Return the table that the job loads a topic into. Raises InvalidDeclaration if there is none."""
     for spec in job.loads:
         table = spec.tables(topic).table

@@ -37,7 +37,7 @@ from ottla.pipeline.audit.model import TopicAudit
 from ottla.pipeline.demo_broker import BrokerNotStarted, start_demo_broker
 from ottla.pipeline.demo_job import TABLE, TRAFFIC, DemoJob
 from ottla.pipeline.errors import is_expected
-from ottla.pipeline.job_file.job import Job, read_job
+from ottla.pipeline.job_file.job import PipelineJob, read_job
 from ottla.pipeline.loading.spark_host import SparkHost
 from ottla.pipeline.produce import Produced, ensure_topic, keyed, lines_of, produce, report_counts
 from ottla.pipeline.progress import ProgressReporter, Stages
@@ -297,7 +297,7 @@ class _Demo:
         lost = lines - sum(produced.acknowledged.values())
         return DemoResult(self.places, bootstrap, lines, lost, topic_audit, done, self.stages.seconds)
 
-    def _job(self, bootstrap: str) -> Job:
+    def _job(self, bootstrap: str) -> PipelineJob:
         """Write the job file, and read it as `ottla pipeline` would."""
         source = f"{self.input_file.name}, topic {TOPIC}"
         text = DemoJob(bootstrap, TOPIC, TRAFFIC_TOPIC, source, self.spark_options.master).text()

@@ -20,9 +20,9 @@ from ottla.pipeline.connector.decoding import Batches
 from ottla.pipeline.connector.decoding import decode as decode_columns
 from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.connector.offset_counts import OffsetCounts
-from ottla.pipeline.connector.options import WAIT_S, ConnectionOptions, ReadOptions
+from ottla.pipeline.connector.options import WAIT_S, BrokerOptions, ReadOptions
 from ottla.pipeline.connector.range_reader import PartitionRange, RangeReader
-from ottla.pipeline.connector.subscription import Subscription
+from ottla.pipeline.connector.subscription import TopicSubscription
 from ottla.pipeline.log import RECORDS, OffsetRange
 
 CLIENT_ID = "ottla-pipeline"
@@ -53,7 +53,7 @@ class Brokers:
     def read_options(self) -> ReadOptions:
         """The same for the connector. Raises ValueError if the addresses are none."""
         return ReadOptions(
-            ConnectionOptions(parse_addresses(self.bootstrap), self.client, self.wait_s),
+            BrokerOptions(parse_addresses(self.bootstrap), self.client, self.wait_s),
             read_committed=self.read_committed,
             loss_advice='run the load again; with on_loss = "skip" it continues without them',
         )

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.event_time import LATE
-from ottla.pipeline.job_file.job import Job
+from ottla.pipeline.job_file.job import PipelineJob
 from ottla.pipeline.lake.parquet_files import read_columns
 from ottla.pipeline.lake.port import TableReader, topics_of
 from ottla.pipeline.loading.load import LoadSpec, resolve_topics

@@ -17,7 +17,7 @@ NO_WRITE = 0
 
 
 @dataclass(slots=True, kw_only=True)
-class OffsetRange:
+class InFlightRange:
     """Holds consecutive offsets with the same state."""
 
     first: int
@@ -51,10 +51,10 @@ class OffsetRange:
         """Return its state as it is persisted."""
         return StateBatch(self.first, self.last, self.state, self.delivery_count)
 
-    def split(self, offset: int) -> OffsetRange:
+    def split(self, offset: int) -> InFlightRange:
         """Cut the range so that it ends before `offset`; returns the rest."""
         assert self.first < offset <= self.last, f"{offset} is not inside {self}"
-        rest = OffsetRange(
+        rest = InFlightRange(
             first=offset,
             last=self.last,
             state=self.state,
@@ -67,7 +67,7 @@ class OffsetRange:
         self.last = offset - 1
         return rest
 
-    def equals(self, other: OffsetRange) -> bool:
+    def equals(self, other: InFlightRange) -> bool:
         """Return whether two neighbours may become one range."""
         if self.state is not other.state or self.write != other.write or self.delivery_count != other.delivery_count:
             return False
@@ -83,7 +83,7 @@ class InFlight:
 
     def __init__(self, start: int) -> None:
         self.start = start
-        self._ranges: list[OffsetRange] = []
+        self._ranges: list[InFlightRange] = []
 
     @property
     def end(self) -> int:
@@ -95,18 +95,18 @@ class InFlight:
         """Return the number of offsets in flight."""
         return self.end - self.start
 
-    def __iter__(self) -> Iterator[OffsetRange]:
+    def __iter__(self) -> Iterator[InFlightRange]:
         return iter(self._ranges)
 
     def __len__(self) -> int:
         return len(self._ranges)
 
-    def append(self, new: OffsetRange) -> None:
+    def append(self, new: InFlightRange) -> None:
         """Add a range at the end."""
         assert new.first == self.end, f"{new} does not begin at {self.end}"
         self._ranges.append(new)
 
-    def between(self, first: int, last: int) -> list[OffsetRange]:
+    def between(self, first: int, last: int) -> list[InFlightRange]:
         """Return the ranges that cover exactly these offsets; ranges are split for that."""
         if first > last or not self._ranges:
             return []
@@ -124,7 +124,7 @@ class InFlight:
             self._ranges.insert(at, self._ranges[at - 1].split(offset))
         return at
 
-    def overlapping(self, first: int, last: int) -> list[OffsetRange]:
+    def overlapping(self, first: int, last: int) -> list[InFlightRange]:
         """Return the ranges with at least one of these offsets, whole."""
         at = max(bisect_right(self._ranges, first, key=_first) - 1, 0)
         found = []
@@ -149,7 +149,7 @@ class InFlight:
 
     def merge(self) -> None:
         """Join neighbours that are equal."""
-        merged: list[OffsetRange] = []
+        merged: list[InFlightRange] = []
         for each in self._ranges:
             if merged and merged[-1].equals(each):
                 merged[-1].last = each.last
@@ -173,5 +173,5 @@ class InFlight:
             expected = each.last + 1
 
 
-def _first(each: OffsetRange) -> int:
+def _first(each: InFlightRange) -> int:
     return each.first

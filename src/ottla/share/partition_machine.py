@@ -20,7 +20,7 @@ from itertools import groupby
 from typing import assert_never
 
 from ottla.core.errors import ErrorCode
-from ottla.share.in_flight import NO_MEMBER, NO_WRITE, InFlight, OffsetRange
+from ottla.share.in_flight import NO_MEMBER, NO_WRITE, InFlight, InFlightRange
 from ottla.share.partition_events import (
     NO_TICKET,
     Acknowledge,
@@ -89,7 +89,7 @@ class PartitionMachine:
     def _append(self, first: int, last: int, state: RecordState, delivery_count: int) -> None:
         if first <= last:
             width = last - first + 1
-            new = OffsetRange(first=first, last=last, state=state, delivery_count=delivery_count, width=width)
+            new = InFlightRange(first=first, last=last, state=state, delivery_count=delivery_count, width=width)
             self._flight.append(new)
 
     # ---- What a fetch needs
@@ -119,7 +119,7 @@ class PartitionMachine:
         """Return whether a fetch may succeed, as far as the share partition itself is concerned."""
         return self._flight.count < self.limits.record_locks_max or self.next_fetch_offset < self._flight.end
 
-    def ranges(self) -> list[OffsetRange]:
+    def ranges(self) -> list[InFlightRange]:
         """Return the states of all offsets in flight, for tests and descriptions."""
         return list(self._flight)
 
@@ -189,7 +189,7 @@ class PartitionMachine:
         self._append(piece_first, last, RecordState.AVAILABLE, 0)
         found += [self._take(each, request.member, now_ms) for each in flight.between(first, last)]
 
-    def _take(self, each: OffsetRange, member: str, now_ms: int) -> AcquiredRecords:
+    def _take(self, each: InFlightRange, member: str, now_ms: int) -> AcquiredRecords:
         each.state, each.member, each.lock_ms = RecordState.ACQUIRED, member, now_ms + self.limits.lock_duration_ms
         each.delivery_count += 1
         self._expires_at(each.lock_ms)
@@ -205,7 +205,7 @@ class PartitionMachine:
         at = bisect_right(request.batches, limit, key=_first_of) - 1
         return min(last, max(limit, request.batches[at].last)) if at >= 0 else limit
 
-    def _may_deliver_together(self, each: OffsetRange) -> int | None:
+    def _may_deliver_together(self, each: InFlightRange) -> int | None:
         """Return how many of these records a fetch may acquire; None without a limit.
 
         From half of the delivery count limit on, deliveries become smaller: one poison record must not archive the
@@ -297,7 +297,7 @@ class PartitionMachine:
             if refusal is not None:
                 self._reply(ticket, *refusal)
                 return
-        ended: list[OffsetRange] = []
+        ended: list[InFlightRange] = []
         for batch in event.batches:
             for first, last, kind in _by_type(batch):
                 ranges = self._flight.between(max(first, self._flight.start), last)
@@ -329,7 +329,7 @@ class PartitionMachine:
                 return ErrorCode.INVALID_RECORD_STATE, "A record of the batch is acquired by another member."
         return None
 
-    def _renew(self, ranges: list[OffsetRange], now_ms: int) -> None:
+    def _renew(self, ranges: list[InFlightRange], now_ms: int) -> None:
         for each in ranges:
             each.lock_ms = now_ms + self.limits.lock_duration_ms
             self._expires_at(each.lock_ms)
@@ -341,7 +341,7 @@ class PartitionMachine:
             self._end_delivery(each, RecordState.AVAILABLE)
         self._persist(held, ticket)
 
-    def _end_delivery(self, each: OffsetRange, state: RecordState) -> None:
+    def _end_delivery(self, each: InFlightRange, state: RecordState) -> None:
         each.state = self._state_after(each.delivery_count, state)
 
     def _state_after(self, delivery_count: int, state: RecordState) -> RecordState:
@@ -362,7 +362,7 @@ class PartitionMachine:
             self._out.append(Changed())
             self._write(expired, NO_TICKET)
 
-    def _lock_expired(self, each: OffsetRange) -> None:
+    def _lock_expired(self, each: InFlightRange) -> None:
         each.state = self._state_after(each.delivery_count, RecordState.AVAILABLE)
         each.member, each.lock_ms = NO_MEMBER, 0
 
@@ -371,7 +371,7 @@ class PartitionMachine:
 
     # ---- Writes
 
-    def _persist(self, ranges: list[OffsetRange], ticket: int) -> None:
+    def _persist(self, ranges: list[InFlightRange], ticket: int) -> None:
         """Write the ends of deliveries; the ticket is answered when that is durable."""
         if ranges:
             write = self._write(ranges, ticket)
@@ -380,7 +380,7 @@ class PartitionMachine:
         else:
             self._reply(ticket, ErrorCode.NONE)
 
-    def _write(self, ranges: list[OffsetRange], ticket: int) -> int:
+    def _write(self, ranges: list[InFlightRange], ticket: int) -> int:
         self._writes += 1
         self._waiting[self._writes] = ticket
         batches = joined(each.as_batch() for each in ranges)

@@ -6,21 +6,23 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from ottla.core.executors import Job
+from ottla.core.executors import BlockingJob
 
 
 class SimExecutor:
     """Simulates one thread. A job works at the end of its duration; the loop learns of it after `answer_after`."""
 
-    def __init__(self, seconds: Callable[[Job], float], *, answer_after: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self, seconds: Callable[[BlockingJob], float], *, answer_after: Callable[[], float] | None = None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._seconds = seconds
         self._answer_after = answer_after
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[BlockingJob] = deque()
         self.submitted = 0
         self.is_running = False  # a job runs now
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: BlockingJob) -> None:
         """Run the job when those before it are done and its own time has passed."""
         self.submitted += 1
         self._waiting.append(job)
@@ -47,7 +49,7 @@ class SimExecutor:
         else:
             self._loop.call_later(self._answer_after(), job.finished)
 
-    def _run(self, job: Job) -> None:
+    def _run(self, job: BlockingJob) -> None:
         self.is_running = True
         try:
             job.run()

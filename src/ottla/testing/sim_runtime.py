@@ -45,7 +45,7 @@ class SimRuntime:
         for each in shuffled:
             each()
 
-    def _seconds(self, _: Job | None) -> float:
+    def _seconds(self, _: BlockingJob | None) -> float:
         if self._threads.random() < _SLOW_SHARE:
             return self._threads.random() * _SLOW_SECONDS
         return self._threads.random() * self.job_s

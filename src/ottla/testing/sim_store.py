@@ -176,7 +176,7 @@ class _Feed:
     def __init__(self, link: StoreLink, inner: Watch) -> None:
         self.outer = Watch()
         self._link, self._inner = link, inner
-        self._pending: list[tuple[tuple[Change, ...], bool]] = []
+        self._pending: list[tuple[tuple[NodeChange, ...], bool]] = []
         link.loop.run_in(link.process, self._carry())
 
     def flush(self) -> None:
@@ -194,12 +194,12 @@ class _Feed:
         for changes, is_complete in delivered:
             self.outer.publish(changes, is_complete=is_complete)
 
-    def lose(self, nodes: tuple[Change, ...]) -> None:
+    def lose(self, nodes: tuple[NodeChange, ...]) -> None:
         """Lose what was not delivered; deliver all nodes in its place."""
         self._take()
         self._pending = [(nodes, True)]
 
-    def add(self, nodes: tuple[Change, ...]) -> None:
+    def add(self, nodes: tuple[NodeChange, ...]) -> None:
         """Deliver these nodes as changes."""
         self._pending.append((nodes, False))
         self.flush()

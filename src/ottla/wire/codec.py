@@ -98,14 +98,16 @@ def shape_class(key: ApiKey, kind: str) -> Any:
 
 
 @functools.lru_cache(maxsize=_PLANS_MAX)
-def _plan(key: int, version: int, kind: str) -> Plan:
+def _plan(key: int, version: int, kind: str) -> TypePlan:
     info = API_INFO.get(ApiKey(key)) if key in API_INFO else None
     if info is None or not info.min_version <= version <= info.max_version:
         raise UnsupportedVersion(f"no version {version} of API {key}")
     return struct_plan(shape_class(ApiKey(key), kind), version=version, flexible=version >= info.flexible_since)
 
 
-def _decode(plan: Plan, body: bytes | bytearray | memoryview, offset: int, key: int, version: int) -> tuple[Any, int]:
+def _decode(
+    plan: TypePlan, body: bytes | bytearray | memoryview, offset: int, key: int, version: int
+) -> tuple[Any, int]:
     """Decode a message; return it with the number of bytes after it."""
     data = body if isinstance(body, bytes) else bytes(body)
     try:
@@ -115,7 +117,7 @@ def _decode(plan: Plan, body: bytes | bytearray | memoryview, offset: int, key: 
     return value, len(data) - end
 
 
-def _encode(plan: Plan, value: Any) -> bytes:
+def _encode(plan: TypePlan, value: Any) -> bytes:
     out = bytearray()
     plan.write(out, value)
     return bytes(out)

@@ -127,7 +127,7 @@ def struct_plan(shape: type[Shape], *, version: int, flexible: bool) -> Plan:
 
     bytes_min = sum(step.bytes_min for step in steps)
     if all(step.read_slices is None for step in steps):
-        return Plan(read, write, bytes_min)
+        return TypePlan(read, write, bytes_min)
 
     def read_slices(data: bytes, at: int, slicing: Slicing) -> Slices[tuple[Any, int]]:
         values: dict[str, Any] = {}
@@ -145,7 +145,7 @@ def struct_plan(shape: type[Shape], *, version: int, flexible: bool) -> Plan:
             else:
                 yield from step.write_slices(out, value, slicing)
 
-    return Plan(read, write, bytes_min, read_slices, write_slices)
+    return TypePlan(read, write, bytes_min, read_slices, write_slices)
 
 
 def _is_fixed(field: Field) -> bool:
@@ -210,7 +210,7 @@ def field_plan(field: Field, *, version: int, flexible: bool) -> Plan:
     """The plan of one field's value, whatever its type."""
     nullable = version >= field.null_since
     if isinstance(field.type, str):
-        inner = Plan(*primitive(field.type, flexible=flexible, nullable=nullable and not field.array))
+        inner = TypePlan(*primitive(field.type, flexible=flexible, nullable=nullable and not field.array))
     else:
         inner = struct_plan(field.type, version=version, flexible=flexible)
         if nullable and not field.array:
@@ -234,7 +234,7 @@ def _nullable_struct(inner: Plan) -> Plan:
             inner.write(out, value)
 
     if inner.read_slices is None or inner.write_slices is None:
-        return Plan(read, write, 1)
+        return TypePlan(read, write, 1)
     read_inner, write_inner = inner.read_slices, inner.write_slices
 
     def read_slices(data: bytes, at: int, slicing: Slicing) -> Slices[tuple[Any, int]]:
@@ -249,10 +249,10 @@ def _nullable_struct(inner: Plan) -> Plan:
             out.append(1)
             yield from write_inner(out, value, slicing)
 
-    return Plan(read, write, 1, read_slices, write_slices)
+    return TypePlan(read, write, 1, read_slices, write_slices)
 
 
-def _array_plan(inner: Plan, *, nullable: bool, flexible: bool) -> Plan:
+def _array_plan(inner: TypePlan, *, nullable: bool, flexible: bool) -> TypePlan:
     read_item, write_item, item_bytes_min = inner.read, inner.write, inner.bytes_min
     item_bytes_min = max(item_bytes_min, 1)
 
@@ -289,7 +289,7 @@ def _array_plan(inner: Plan, *, nullable: bool, flexible: bool) -> Plan:
         for item in write_count(out, value):
             write_item(out, item)
 
-    return Plan(
+    return TypePlan(
         read,
         write,
         1 if flexible else 4,
@@ -298,7 +298,7 @@ def _array_plan(inner: Plan, *, nullable: bool, flexible: bool) -> Plan:
     )
 
 
-def _array_read_slices(read_count: Callable[[bytes, int], tuple[int, int]], inner: Plan) -> ReadSlices:
+def _array_read_slices(read_count: Callable[[bytes, int], tuple[int, int]], inner: TypePlan) -> ReadSlices:
     read_item, read_item_slices = inner.read, inner.read_slices
 
     def read_slices(data: bytes, at: int, slicing: Slicing) -> Slices[tuple[list[Any] | None, int]]:
@@ -321,7 +321,9 @@ def _array_read_slices(read_count: Callable[[bytes, int], tuple[int, int]], inne
     return read_slices
 
 
-def _array_write_slices(write_count: Callable[[bytearray, list[Any] | None], list[Any]], inner: Plan) -> WriteSlices:
+def _array_write_slices(
+    write_count: Callable[[bytearray, list[Any] | None], list[Any]], inner: TypePlan
+) -> WriteSlices:
     write_item, write_item_slices = inner.write, inner.write_slices
 
     def write_slices(out: bytearray, value: list[Any] | None, slicing: Slicing) -> Slices[None]:

@@ -23,7 +23,7 @@ from ottla.client.addresses import parse_addresses
 from ottla.core.ids import TopicPartition
 from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.connector.offset_counts import OffsetCounts
-from ottla.pipeline.connector.options import ConnectionOptions, ReadOptions
+from ottla.pipeline.connector.options import BrokerOptions, ReadOptions
 from ottla.pipeline.connector.range_reader import PartitionRange
 from ottla.pipeline.source import BrokerReader
 from tests.support.processes import until
@@ -115,7 +115,7 @@ def test_the_holes_of_a_compacted_topic_are_accounted_for(spark: SparkSession, r
         send(writer, topic, key, value, number % PARTITIONS)
         last[number % PARTITIONS, key] = value
     writer.flush(120)
-    how = ReadOptions(ConnectionOptions(parse_addresses(real_kafka.bootstrap)))
+    how = ReadOptions(BrokerOptions(parse_addresses(real_kafka.bootstrap)))
 
     def account() -> OffsetCounts:
         total = OffsetCounts()

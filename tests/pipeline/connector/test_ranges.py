@@ -16,7 +16,7 @@ from ottla.client.errors import CannotConnect
 from ottla.core.errors import CorruptMessage, KafkaError, RequestTimedOut
 from ottla.pipeline.connector.decoding import Batches, decode
 from ottla.pipeline.connector.offset_counts import OffsetCounts
-from ottla.pipeline.connector.options import ConnectionOptions, ReadOptions
+from ottla.pipeline.connector.options import BrokerOptions, ReadOptions
 from ottla.pipeline.connector.range_reader import DataLoss, PartitionRange, RangeReader, TopicRecreated
 from ottla.records.builder import NewRecord, build_batch
 from tests.conftest import Broker
@@ -27,7 +27,7 @@ RECORDS, PER_BATCH = 600, 20
 
 
 def reading(bootstrap: str, *, retry_s: float = 30.0, **more: Any) -> ReadOptions:
-    return ReadOptions(ConnectionOptions(parse_addresses(bootstrap), ClientOptions(retry_s=retry_s)), **more)
+    return ReadOptions(BrokerOptions(parse_addresses(bootstrap), ClientOptions(retry_s=retry_s)), **more)
 
 
 def filled(bootstrap: str) -> str:

@@ -17,7 +17,7 @@ from ottla.pipeline.connector.columns import COLUMNS
 from ottla.pipeline.connector.decoding import decode
 from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.connector.offset_counts import OffsetCounts
-from ottla.pipeline.connector.options import ConnectionOptions, ReadOptions
+from ottla.pipeline.connector.options import BrokerOptions, ReadOptions
 from ottla.pipeline.connector.range_reader import PartitionRange, RangeReader
 from ottla.records.builder import NewRecord, build_batch
 from tests.conftest import Broker
@@ -41,7 +41,7 @@ records = st.builds(
 
 
 def reading(bootstrap: str, *, committed: bool = False, fetch_bytes: int = 1 << 20) -> ReadOptions:
-    return ReadOptions(ConnectionOptions(parse_addresses(bootstrap)), read_committed=committed, fetch_bytes=fetch_bytes)
+    return ReadOptions(BrokerOptions(parse_addresses(bootstrap)), read_committed=committed, fetch_bytes=fetch_bytes)
 
 
 def read_here(how: ReadOptions, topic: str, first: int, end: int) -> tuple[list[ReadRow], OffsetCounts]:

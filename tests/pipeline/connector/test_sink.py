@@ -14,7 +14,7 @@ from ottla.client.addresses import parse_addresses
 from ottla.core.errors import InvalidProducerEpoch
 from ottla.pipeline.connector import sink
 from ottla.pipeline.connector.control_topic import TaskId
-from ottla.pipeline.connector.options import ConnectionOptions
+from ottla.pipeline.connector.options import BrokerOptions
 from ottla.pipeline.connector.record_rows import InvalidRow, RowReader
 from ottla.pipeline.connector.sink import Job, ReplayMismatch, write_task
 from ottla.pipeline.connector.sink_options import SinkOptions
@@ -37,14 +37,14 @@ def topic(broker: Broker) -> str:
     return name
 
 
-def job(broker: Broker, topic: str, *, columns: tuple[str, ...] = COLUMNS, **options: object) -> Job:
+def job(broker: Broker, topic: str, *, columns: tuple[str, ...] = COLUMNS, **options: object) -> WriteJob:
     settings = {
-        "connection": ConnectionOptions(parse_addresses(broker.bootstrap)),
+        "connection": BrokerOptions(parse_addresses(broker.bootstrap)),
         "topic": topic,
         "batch_bytes": 400,
         **options,
     }
-    return Job(SinkOptions(**settings), RowReader(columns, topic), "write")  # type: ignore[arg-type]
+    return WriteJob(SinkOptions(**settings), RowReader(columns, topic), "write")  # type: ignore[arg-type]
 
 
 def task(epoch: int = 0, query: str | None = None) -> TaskId:
@@ -198,7 +198,7 @@ def test_batches_too_large_for_the_topic_are_split_and_a_retry_recognises_them(b
 
 def test_invalid_rows_are_reported_with_their_number(broker: Broker, topic: str) -> None:
     columns = ("value", "partition", "topic", "headers")
-    what = Job(job(broker, topic).options, RowReader(columns, None), "write")
+    what = WriteJob(job(broker, topic).options, RowReader(columns, None), "write")
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
     def batch(
@@ -229,6 +229,6 @@ def test_invalid_rows_are_reported_with_their_number(broker: Broker, topic: str)
 
 
 def test_a_task_without_rows_asks_the_brokers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    nobody = Job(SinkOptions(ConnectionOptions(parse_addresses("127.0.0.1:1"))), RowReader(COLUMNS, "t"), "write")
+    nobody = WriteJob(SinkOptions(BrokerOptions(parse_addresses("127.0.0.1:1"))), RowReader(COLUMNS, "t"), "write")
     assert write_task(nobody, task(), iter([])).rows == 0
     assert sink.write_task(nobody, task(), batches_of([])).rows == 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.config_resources import Source
+from ottla.broker.config_resources import ConfigSource
 from ottla.broker.share_groups import ShareGroupSettings
 from ottla.core.errors import ErrorCode
 from ottla.core.settings import LONG_MAX, Type
@@ -85,25 +85,25 @@ def test_every_layer_that_sets_a_value_is_shown_strongest_first(tmp_path: Path) 
         await create(server, "t")
         key = "log.segment.bytes"
         assert chain((await describe(server, TOPIC, "t"))["segment.bytes"]) == [
-            (key, "2000000", Source.STATIC),
-            (key, "1073741824", Source.DEFAULT),
+            (key, "2000000", ConfigSource.STATIC),
+            (key, "1073741824", ConfigSource.DEFAULT),
         ]
         assert (await change(server, BROKER, "", (key, SET, "3000000")))[0] == 0
         assert (await change(server, BROKER, "1", (key, SET, "4000000")))[0] == 0
         assert (await change(server, TOPIC, "t", ("segment.bytes", SET, "5000000")))[0] == 0
 
         entry = (await describe(server, TOPIC, "t"))["segment.bytes"]
-        assert (entry.value, entry.config_source) == ("5000000", Source.TOPIC)
+        assert (entry.value, entry.config_source) == ("5000000", ConfigSource.TOPIC)
         assert chain(entry) == [
-            ("segment.bytes", "5000000", Source.TOPIC),
-            (key, "4000000", Source.BROKER),
-            (key, "3000000", Source.ALL_BROKERS),
-            (key, "2000000", Source.STATIC),
-            (key, "1073741824", Source.DEFAULT),
+            ("segment.bytes", "5000000", ConfigSource.TOPIC),
+            (key, "4000000", ConfigSource.BROKER),
+            (key, "3000000", ConfigSource.ALL_BROKERS),
+            (key, "2000000", ConfigSource.STATIC),
+            (key, "1073741824", ConfigSource.DEFAULT),
         ]
         assert (await change(server, TOPIC, "t", ("segment.bytes", DELETE, None)))[0] == 0
         entry = (await describe(server, TOPIC, "t"))["segment.bytes"]
-        assert (entry.value, entry.config_source) == ("4000000", Source.BROKER)
+        assert (entry.value, entry.config_source) == ("4000000", ConfigSource.BROKER)
 
     with_broker(tmp_path, scenario, options={"log.segment.bytes": "2000000"})
 
@@ -112,8 +112,8 @@ def test_a_value_given_in_hours_is_shown_in_the_topics_own_unit(tmp_path: Path) 
     async def scenario(server: InProcessBroker) -> None:
         await create(server, "t")
         entry = (await describe(server, TOPIC, "t"))["retention.ms"]
-        assert (entry.value, entry.config_source) == ("10800000", Source.STATIC)
-        assert chain(entry) == [("log.retention.hours", "3", Source.STATIC)]
+        assert (entry.value, entry.config_source) == ("10800000", ConfigSource.STATIC)
+        assert chain(entry) == [("log.retention.hours", "3", ConfigSource.STATIC)]
 
     with_broker(tmp_path, scenario, options={"log.retention.hours": "3"})
 
@@ -125,36 +125,36 @@ def test_a_broker_shows_each_name_of_a_setting_and_null_for_what_is_not_set(tmp_
 
     async def defaults(server: InProcessBroker) -> None:
         broker = await describe(server, BROKER, "1")
-        hours = ("log.retention.hours", "168", Source.DEFAULT)
-        assert row(broker, "log.retention.hours") == ("168", Source.DEFAULT, True, Type.INT, [hours])
-        assert row(broker, "log.retention.minutes") == (None, Source.DEFAULT, True, Type.INT, [])
-        assert row(broker, "log.retention.ms") == (None, Source.DEFAULT, False, Type.LONG, [])
-        flush = ("log.flush.scheduler.interval.ms", str(LONG_MAX), Source.DEFAULT)
+        hours = ("log.retention.hours", "168", ConfigSource.DEFAULT)
+        assert row(broker, "log.retention.hours") == ("168", ConfigSource.DEFAULT, True, Type.INT, [hours])
+        assert row(broker, "log.retention.minutes") == (None, ConfigSource.DEFAULT, True, Type.INT, [])
+        assert row(broker, "log.retention.ms") == (None, ConfigSource.DEFAULT, False, Type.LONG, [])
+        flush = ("log.flush.scheduler.interval.ms", str(LONG_MAX), ConfigSource.DEFAULT)
         assert row(broker, "log.flush.scheduler.interval.ms") == (
-            str(LONG_MAX), Source.DEFAULT, True, Type.LONG, [flush]
+            str(LONG_MAX), ConfigSource.DEFAULT, True, Type.LONG, [flush]
         )  # fmt: skip
-        assert row(broker, "log.flush.interval.ms") == (None, Source.DEFAULT, False, Type.LONG, [])
-        assert row(broker, "broker.rack") == (None, Source.DEFAULT, True, Type.STRING, [])
+        assert row(broker, "log.flush.interval.ms") == (None, ConfigSource.DEFAULT, False, Type.LONG, [])
+        assert row(broker, "broker.rack") == (None, ConfigSource.DEFAULT, True, Type.STRING, [])
         assert (broker["node.id"].value, broker["broker.id"].value) == ("1", "1")
 
     async def set_in_hours(server: InProcessBroker) -> None:
         broker = await describe(server, BROKER, "1")
         assert row(broker, "log.roll.hours") == (
-            "5", Source.STATIC, True, Type.INT,
-            [("log.roll.hours", "5", Source.STATIC), ("log.roll.hours", "168", Source.DEFAULT)],
+            "5", ConfigSource.STATIC, True, Type.INT,
+            [("log.roll.hours", "5", ConfigSource.STATIC), ("log.roll.hours", "168", ConfigSource.DEFAULT)],
         )  # fmt: skip
-        assert row(broker, "log.roll.ms") == (None, Source.DEFAULT, False, Type.LONG, [])
-        rack = ("broker.rack", "r1", Source.STATIC)
-        assert row(broker, "broker.rack") == ("r1", Source.STATIC, True, Type.STRING, [rack])
+        assert row(broker, "log.roll.ms") == (None, ConfigSource.DEFAULT, False, Type.LONG, [])
+        rack = ("broker.rack", "r1", ConfigSource.STATIC)
+        assert row(broker, "broker.rack") == ("r1", ConfigSource.STATIC, True, Type.STRING, [rack])
         assert (await change(server, BROKER, "1", ("log.roll.ms", SET, "7000")))[0] == 0
         broker = await describe(server, BROKER, "1")
-        changed = ("log.roll.ms", "7000", Source.BROKER)
-        hours = [("log.roll.hours", "5", Source.STATIC), ("log.roll.hours", "168", Source.DEFAULT)]
-        assert row(broker, "log.roll.ms") == ("7000", Source.BROKER, False, Type.LONG, [changed, *hours])
-        assert row(broker, "log.roll.hours") == ("5", Source.STATIC, True, Type.INT, hours)
+        changed = ("log.roll.ms", "7000", ConfigSource.BROKER)
+        hours = [("log.roll.hours", "5", ConfigSource.STATIC), ("log.roll.hours", "168", ConfigSource.DEFAULT)]
+        assert row(broker, "log.roll.ms") == ("7000", ConfigSource.BROKER, False, Type.LONG, [changed, *hours])
+        assert row(broker, "log.roll.hours") == ("5", ConfigSource.STATIC, True, Type.INT, hours)
         await create(server, "t")
         entry = (await describe(server, TOPIC, "t"))["segment.ms"]
-        assert (entry.value, entry.config_source, chain(entry)) == ("7000", Source.BROKER, [changed, *hours])
+        assert (entry.value, entry.config_source, chain(entry)) == ("7000", ConfigSource.BROKER, [changed, *hours])
 
     with_broker(tmp_path / "defaults", defaults)
     with_broker(tmp_path / "hours", set_in_hours, options={"log.roll.hours": "5", "broker.rack": "r1"})
@@ -244,7 +244,7 @@ def test_validation_alone_changes_nothing_and_an_entity_named_twice_is_refused(t
     async def scenario(server: InProcessBroker) -> None:
         await create(server, "t")
         assert (await change(server, TOPIC, "t", ("flush.ms", SET, "1"), validate_only=True))[0] == 0
-        assert (await describe(server, TOPIC, "t"))["flush.ms"].config_source == Source.DEFAULT
+        assert (await describe(server, TOPIC, "t"))["flush.ms"].config_source == ConfigSource.DEFAULT
         resource = alter_configs.AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=[])
         twice = alter_configs.AlterConfigsRequest(resources=[resource, resource])
         answers = (await server.call("alter_configs", 2, twice)).responses
@@ -272,7 +272,7 @@ def test_groups_and_subscriptions_are_listed_once_something_is_set_for_them(tmp_
             0
         ] == 0
         entry = (await describe(server, GROUP, "a/b"))["consumer.session.timeout.ms"]
-        assert (entry.value, entry.config_source) == ("50000", Source.GROUP)
+        assert (entry.value, entry.config_source) == ("50000", ConfigSource.GROUP)
 
         async def listed(version: int, *kinds: int) -> set[tuple[int, str]]:
             request = list_config_resources.ListConfigResourcesRequest(resource_types=list(kinds))
@@ -319,7 +319,7 @@ def test_the_settings_of_a_group_have_the_brokers_bounds_and_defaults(tmp_path: 
     async def scenario(server: InProcessBroker) -> None:
         for key, (lowest, highest, default) in GROUP_NUMBERS.items():
             shown = (await describe(server, GROUP, "g"))[key]
-            assert (shown.value, shown.config_source) == (str(default), Source.DEFAULT)
+            assert (shown.value, shown.config_source) == (str(default), ConfigSource.DEFAULT)
             kind, _, rest = key.partition(".")
             assert await change(server, GROUP, "g", (key, SET, str(lowest - 1))) == (
                 ErrorCode.INVALID_CONFIG,

@@ -3,11 +3,11 @@ import pytest
 from ottla.broker import endpoints
 from ottla.core.settings import InvalidSettings
 from ottla.net.config import NetConfig
-from ottla.net.server import Endpoint
+from ottla.net.server import ListenerAddress
 
 
 def test_a_loopback_listener_is_advertised_as_it_is_with_the_port_the_system_chose() -> None:
-    opened = [Endpoint("PLAINTEXT", "127.0.0.1", 41235)]
+    opened = [ListenerAddress("PLAINTEXT", "127.0.0.1", 41235)]
 
     assert endpoints.to_advertise(NetConfig(), opened) == {"PLAINTEXT": ("127.0.0.1", 41235)}
 
@@ -15,26 +15,28 @@ def test_a_loopback_listener_is_advertised_as_it_is_with_the_port_the_system_cho
 def test_in_a_container_clients_get_the_address_of_advertised_listeners() -> None:
     config = NetConfig(advertised_listeners=("PLAINTEXT://broker.example:19092",))
 
-    assert endpoints.to_advertise(config, [Endpoint("PLAINTEXT", "", 9092)]) == {"PLAINTEXT": ("broker.example", 19092)}
+    assert endpoints.to_advertise(config, [ListenerAddress("PLAINTEXT", "", 9092)]) == {
+        "PLAINTEXT": ("broker.example", 19092)
+    }
 
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "::"])
 def test_a_wildcard_address_is_never_advertised(host: str) -> None:
-    ((_, (advertised, port)),) = endpoints.to_advertise(NetConfig(), [Endpoint("PLAINTEXT", host, 9092)]).items()
+    ((_, (advertised, port)),) = endpoints.to_advertise(NetConfig(), [ListenerAddress("PLAINTEXT", host, 9092)]).items()
 
     assert advertised not in {"", "0.0.0.0", "::"}
     assert port == 9092
     with pytest.raises(InvalidSettings, match="wildcard"):
         endpoints.to_advertise(
             NetConfig(advertised_listeners=(f"PLAINTEXT://{'[::]' if host == '::' else host}:1",)),
-            [Endpoint("PLAINTEXT", host, 9092)],
+            [ListenerAddress("PLAINTEXT", host, 9092)],
         )
 
 
 def test_the_controller_listener_of_a_kraft_file_is_not_opened() -> None:
     config = NetConfig(listeners=("PLAINTEXT://:9092", "CONTROLLER://:9093"), controller_listener_names=("CONTROLLER",))
 
-    assert endpoints.to_listen_at(config) == [Endpoint("PLAINTEXT", "", 9092)]
+    assert endpoints.to_listen_at(config) == [ListenerAddress("PLAINTEXT", "", 9092)]
 
 
 def test_a_name_of_ones_own_stands_for_its_protocol() -> None:
@@ -64,4 +66,4 @@ def test_an_advertised_listener_needs_a_listener_of_its_name() -> None:
     config = NetConfig(advertised_listeners=("OUTSIDE://broker.example:1",))
 
     with pytest.raises(InvalidSettings, match="no listener of that name; there is PLAINTEXT"):
-        endpoints.to_advertise(config, [Endpoint("PLAINTEXT", "127.0.0.1", 9092)])
+        endpoints.to_advertise(config, [ListenerAddress("PLAINTEXT", "127.0.0.1", 9092)])

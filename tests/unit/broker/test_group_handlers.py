@@ -60,7 +60,7 @@ class Broker:
     """One broker's group APIs: the coordinator is real, the view of the cluster is fixed."""
 
     def __init__(self) -> None:
-        self.cluster = Cluster(cast("Any", None))
+        self.cluster = MetadataCache(cast("Any", None))
         self.clock = SimClock()
         self.log = MemoryTopicLog()
         self.groups = GroupCoordinator(GroupConfig(), clock=self.clock, log=self.log, node_id=1)

@@ -117,8 +117,8 @@ def test_a_metadata_directory_without_logs_gets_the_identity_kafka_asks_for(tmp_
 
 def test_what_an_earlier_kafka_knew_goes_on_unread_and_its_features_stay(tmp_path: Path) -> None:
     path = directory(tmp_path / "a")
-    permission = Other(RecordType.ACCESS_CONTROL_ENTRY, b"\x01\x12\x00rest")
-    level = encode(FeatureLevel(name="metadata.version", level=27))
+    permission = Other(MetadataRecordType.ACCESS_CONTROL_ENTRY, b"\x01\x12\x00rest")
+    level = encode(FeatureLevelRecord(name="metadata.version", level=27))
     (path / "bootstrap.checkpoint").write_bytes(snapshot([level, permission.raw], now_ms=1))
     assert exported(path).carried == 1
     assert image(path).carried == [permission]
@@ -186,7 +186,7 @@ class Stopping(SystemFiles):
 
 def test_a_crash_before_any_step_leaves_a_directory_that_can_be_exported_again(tmp_path: Path) -> None:
     whole = directory(tmp_path / "whole")
-    permission = Other(RecordType.ACCESS_CONTROL_ENTRY, b"\x01\x12\x00rest")
+    permission = Other(MetadataRecordType.ACCESS_CONTROL_ENTRY, b"\x01\x12\x00rest")
     old = whole / "__cluster_metadata-0"
     old.mkdir()
     (old / "00000000000000000000-0000000000.checkpoint").write_bytes(snapshot([], now_ms=1))

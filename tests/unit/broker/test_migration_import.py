@@ -17,7 +17,7 @@ from ottla.coordination import kraft_records as kraft
 from ottla.coordination import layout
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.kraft_batches import snapshot
-from ottla.coordination.kraft_records import RecordType, ResourceType
+from ottla.coordination.kraft_records import ConfigResourceType, MetadataRecordType
 from ottla.coordination.membership import join_cluster
 from ottla.core.ids import NO_TOPIC_ID, id_text
 from ottla.records.builder import NewRecord, build_batch
@@ -32,22 +32,24 @@ def config(**given: str) -> BrokerConfig:
     return configuration.read(file=None, environment={}, options=options)[0]
 
 
-def topic(name: str = "web", topic_id: UUID = ID) -> kraft.Topic:
-    return kraft.Topic(name=name, topic_id=topic_id)
+def topic(name: str = "web", topic_id: UUID = ID) -> kraft.TopicRecord:
+    return kraft.TopicRecord(name=name, topic_id=topic_id)
 
 
 def partition(
     index: int = 0, *, replicas: Sequence[int] = (NODE,), isr: Sequence[int] = (NODE,), epoch: int = 5, at: UUID = HERE
-) -> kraft.Partition:
+) -> kraft.PartitionRecord:
     places = [at] * len(replicas)
-    return kraft.Partition(
+    return kraft.PartitionRecord(
         partition=index, topic_id=ID, replicas=[*replicas], isr=[*isr], leader=NODE, leader_epoch=epoch,
         partition_epoch=0, directories=places,
     )  # fmt: skip
 
 
-def setting(name: str, value: str, kind: ResourceType = ResourceType.TOPIC, of: str = "web") -> kraft.Config:
-    return kraft.Config(resource_type=kind, resource_name=of, name=name, value=value)
+def setting(
+    name: str, value: str, kind: ConfigResourceType = ConfigResourceType.TOPIC, of: str = "web"
+) -> kraft.ConfigRecord:
+    return kraft.ConfigRecord(resource_type=kind, resource_name=of, name=name, value=value)
 
 
 def kafkas(path: Path, *records: kraft.Record, held: Sequence[str] = ("web-0",), topic_id: UUID = ID) -> Path:
@@ -75,7 +77,7 @@ def found(path: Path, given: BrokerConfig | None = None) -> ImportPlan:
 def test_a_new_directory_and_one_that_was_only_formatted_hold_nothing_to_import(tmp_path: Path) -> None:
     assert plan_import([tmp_path / "not-there"], config()) is None
     assert plan_import([tmp_path], config()) is None
-    features = [kraft.encode(kraft.FeatureLevel(name="metadata.version", level=27))]
+    features = [kraft.encode(kraft.FeatureLevelRecord(name="metadata.version", level=27))]
     (tmp_path / "bootstrap.checkpoint").write_bytes(snapshot(features, now_ms=1))
     assert plan_import([tmp_path], config()) is None
 
@@ -126,7 +128,7 @@ def test_a_topic_whose_retention_is_unknown_is_kept_for_ever(
 
 
 def test_a_dynamic_retention_for_all_brokers_is_known(tmp_path: Path) -> None:
-    live = setting("log.retention.ms", "1000", ResourceType.BROKER, "")
+    live = setting("log.retention.ms", "1000", ConfigResourceType.BROKER, "")
     plan = found(kafkas(tmp_path, topic(), partition(), live))
     assert not plan.topics[0].pinned
     assert plan.configs == {("brokers", "<default>"): {"log.retention.ms": "1000"}}
@@ -139,7 +141,7 @@ def test_a_setting_that_ottla_does_not_accept_is_left_out_and_noted(tmp_path: Pa
 
 
 def test_records_that_ottla_does_not_support_are_noted(tmp_path: Path) -> None:
-    permission = kraft.Other(RecordType.ACCESS_CONTROL_ENTRY, b"\x01\x12\x00")
+    permission = kraft.Other(MetadataRecordType.ACCESS_CONTROL_ENTRY, b"\x01\x12\x00")
     plan = found(kafkas(tmp_path, topic(), partition(), permission, permission))
     assert any("2 ACCESS_CONTROL_ENTRY" in note for note in plan.notes)
 
@@ -203,7 +205,7 @@ def test_a_partition_whose_directory_was_never_made_is_empty(tmp_path: Path) -> 
 
 
 def test_a_metadata_log_of_a_kafka_too_new_is_refused(tmp_path: Path) -> None:
-    directory = kafkas(tmp_path, kraft.Other(RecordType.TOPIC, b"\x01\x02\x09"))
+    directory = kafkas(tmp_path, kraft.Other(MetadataRecordType.TOPIC, b"\x01\x02\x09"))
     assert "version 9" in refusal(directory)
 
 
@@ -238,8 +240,8 @@ def committed(plan: ImportPlan, path: Path) -> Session:
 
 
 def test_everything_is_written_so_that_the_election_takes_the_next_epoch(tmp_path: Path) -> None:
-    ids = kraft.ProducerIds(broker=NODE, next_producer_id=7000)
-    group = setting("consumer.session.timeout.ms", "50000", ResourceType.GROUP, "team")
+    ids = kraft.ProducerIdsRecord(broker=NODE, next_producer_id=7000)
+    group = setting("consumer.session.timeout.ms", "50000", ConfigResourceType.GROUP, "team")
     directory = kafkas(tmp_path, topic(), partition(), setting("retention.ms", "5"), ids, group)
     session = committed(found(directory), directory)
 

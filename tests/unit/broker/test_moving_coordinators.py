@@ -13,7 +13,7 @@ from ottla.client.groups import OffsetAndMetadata, committed_offsets
 from ottla.client.offsets import list_offsets
 from ottla.client.producer import Producer
 from ottla.client.share_groups import start_offsets
-from ottla.client.transactions import GroupMetadata, TransactionalProducer
+from ottla.client.transactions import ConsumerGroupMetadata, TransactionalProducer
 from ottla.core.clock import SystemClock
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
@@ -97,7 +97,9 @@ def test_a_transaction_spans_partitions_and_groups_of_all_brokers(tmp_path: Path
                             await (await producer.send("web", value=b"v", partition=partition))
                         offset = OffsetAndMetadata(10 * number + 1 + (not is_committed), -1, "")
                         for group_id in groups.values():
-                            await producer.send_offsets(GroupMetadata(group_id), {TopicPartition("web", 0): offset})
+                            await producer.send_offsets(
+                                ConsumerGroupMetadata(group_id), {TopicPartition("web", 0): offset}
+                            )
                         await (producer.commit() if is_committed else producer.abort())
                         expected += 2  # a record and a marker
                 for _ in range(200):

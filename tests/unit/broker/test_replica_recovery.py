@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from ottla.controller.reassignments import Reassignment
+from ottla.controller.reassignments import RequestedReassignment
 from ottla.core.ids import TopicPartition
 from tests.support.cluster import InProcessCluster, with_cluster
 from tests.unit.broker.test_replicated_topic import TP, create, equal_replicas, in_sync, leader_of, read, send
@@ -134,11 +134,11 @@ def test_a_replica_that_a_reassignment_removes_is_deleted_also_by_a_broker_that_
         await send(cluster, range(20))
         await cluster.stop(3)
         controller = cluster.services(cluster.controller).controller
-        moves = [Reassignment(TopicPartition("web", index), (1, 2)) for index in range(2)]
+        moves = [RequestedReassignment(TopicPartition("web", index), (1, 2)) for index in range(2)]
         assert await controller.reassign(moves) == [None, None]
         await cluster.restart(3)
         await cluster.until(lambda: not (tmp_path / "broker-3" / "web-0").exists())
-        moves = [Reassignment(TP, (2, 3))]
+        moves = [RequestedReassignment(TP, (2, 3))]
         controller = cluster.services(cluster.controller).controller
         assert await controller.reassign(moves) == [None]
         await cluster.until(lambda: not (tmp_path / "broker-1" / "web-0").exists(), seconds=20)

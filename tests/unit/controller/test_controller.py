@@ -34,7 +34,7 @@ class Node:
     def __init__(self, tree: EmbeddedMetadataStore, node_id: int = 1) -> None:
         self.tree, self.node_id = tree, node_id
         self.store: Session = tree.session()
-        self.cluster = Cluster(self.store)
+        self.cluster = MetadataCache(self.store)
         self.controller = Controller(
             store=self.store,
             cluster=self.cluster,

@@ -24,7 +24,7 @@ from ottla.controller.isr import AlterPartition, ProposedIsr
 from ottla.controller.machine import Event, apply
 from ottla.controller.overlay import Overlay
 from ottla.controller.partition_changes import Election
-from ottla.controller.reassignments import Reassign, Reassignment
+from ottla.controller.reassignments import Reassign, RequestedReassignment
 from ottla.coordination import layout
 from ottla.coordination.store import Create, Delete, Op, Put
 from ottla.coordination.view import NO_LEADER, BrokerInfo, ClusterView, PartitionView
@@ -165,11 +165,11 @@ class Decisions(RuleBasedStateMachine):
     @rule(wanted=st.lists(nodes, min_size=1, max_size=3, unique=True))
     def reassign(self, wanted: list[int]) -> None:
         if all(node in self.view.brokers for node in wanted):
-            self.decide(Reassign([Reassignment(HERE, wanted)]))
+            self.decide(Reassign([RequestedReassignment(HERE, wanted)]))
 
     @rule()
     def cancel(self) -> None:
-        self.decide(Reassign([Reassignment(HERE, None)]))
+        self.decide(Reassign([RequestedReassignment(HERE, None)]))
 
     @rule(election=st.sampled_from([Election.PREFERRED, Election.UNCLEAN]))
     def elect(self, election: Election) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.controller.isr import AlteredPartition, AlterPartition, ProposedIsr, alter_partition, alter_partitions
+from ottla.controller.isr import AlterPartition, AlterPartitionResult, ProposedIsr, alter_partition, alter_partitions
 from ottla.controller.overlay import Overlay
 from ottla.coordination import layout
 from ottla.coordination.store import Put
@@ -29,7 +29,7 @@ def proposed(*nodes: int, **fields: Any) -> ProposedIsr:
     return ProposedIsr(**values)
 
 
-def decide(view: ClusterView, proposal: ProposedIsr, leader: int = 1) -> tuple[AlteredPartition, Overlay]:
+def decide(view: ClusterView, proposal: ProposedIsr, leader: int = 1) -> tuple[AlterPartitionResult, Overlay]:
     overlay = Overlay(view, RULES)
     return alter_partition(overlay, leader, proposal), overlay
 
@@ -37,7 +37,7 @@ def decide(view: ClusterView, proposal: ProposedIsr, leader: int = 1) -> tuple[A
 def test_a_shrunk_isr_is_written_with_the_same_leader_epoch() -> None:
     altered, overlay = decide(view_of(a_partition()), proposed(1, 2))
 
-    assert altered == AlteredPartition(TOPIC_ID, 0, 1, 4, (1, 2), False, 7)
+    assert altered == AlterPartitionResult(TOPIC_ID, 0, 1, 4, (1, 2), False, 7)
     (op,) = overlay.ops()
     assert isinstance(op, Put)
     assert (op.path, op.expected_version) == (layout.state_path("t", 0), 6)

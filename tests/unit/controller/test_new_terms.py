@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ottla.controller.isr import AlteredPartition, ProposedIsr
+from ottla.controller.isr import AlterPartitionResult, ProposedIsr
 from ottla.controller.topics import CreatePartitions
 from ottla.coordination import layout, membership
 from ottla.coordination.embedded import EmbeddedMetadataStore
@@ -46,7 +46,7 @@ def test_a_new_controller_decides_nothing_before_it_knows_what_was_created_witho
             deciding = asyncio.ensure_future(controller.alter_partitions(3, epoch, [proposed]))
             await asyncio.sleep(0.01)
         (outcome,) = await deciding
-        assert isinstance(outcome, AlteredPartition)
+        assert isinstance(outcome, AlterPartitionResult)
         assert outcome.isr == (3,)
         await nodes[2].stop()
         await leader.close()

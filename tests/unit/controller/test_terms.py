@@ -15,7 +15,7 @@ from ottla.controller.elections import BrokersGone, BrokerShutsDown, BrokerStart
 from ottla.controller.isr import ProposedIsr
 from ottla.controller.overlay import OPS_PER_COMMIT, PartitionIndex
 from ottla.controller.partition_changes import Election
-from ottla.controller.reassignments import Reassignment
+from ottla.controller.reassignments import RequestedReassignment
 from ottla.controller.terms import become_controller, write_in_term
 from ottla.controller.topics import CreateTopic
 from ottla.coordination import layout, membership
@@ -545,7 +545,7 @@ def test_a_partition_moves_to_other_brokers_and_the_old_ones_leave() -> None:
         controller = nodes[1].controller
         await controller.create_topic("t", assignments=[(0, [1, 2])])
         here = TopicPartition("t", 0)
-        assert await controller.reassign([Reassignment(here, [3, 2])]) == [None]
+        assert await controller.reassign([RequestedReassignment(here, [3, 2])]) == [None]
         (running,) = controller.list_reassignments()
         assert running == (here, (3, 2, 1), (3,), (1,))
         await expand(nodes[1], nodes[1].cluster.current.topics["t"].partitions[0])
@@ -717,7 +717,7 @@ def test_requests_of_older_tools_to_reassign_and_to_elect_are_obeyed() -> None:
         await tool.commit([Create(layout.REASSIGN_PARTITIONS, json.dumps(growing).encode())])
         await first.until(lambda view: view.topics["u"].partitions[0].adding == (2,))
         assert await tool.get(layout.REASSIGN_PARTITIONS) is not None  # until the new replica is in sync
-        await first.controller.reassign([Reassignment(TopicPartition("u", 0), None)])
+        await first.controller.reassign([RequestedReassignment(TopicPartition("u", 0), None)])
         await until_gone(tool, layout.REASSIGN_PARTITIONS)
         assert first.cluster.current.topics["u"].partitions[0].replicas == (1,)
         await tool.close()

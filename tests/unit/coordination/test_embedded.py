@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ottla.coordination.embedded import EmbeddedMetadataStore
-from ottla.coordination.metadata_file import FILE_NAME, Entry, MetadataFile
+from ottla.coordination.metadata_file import FILE_NAME, MetadataFile, NodeRow
 from ottla.coordination.store import Create, Delete, Node, Op, Put
 from ottla.core.errors import StorageError
 
@@ -402,7 +402,7 @@ class CountingFile(MetadataFile):
 
     transactions = 0
 
-    def write(self, commit: int, changed: dict[str, Entry | None]) -> None:
+    def write(self, commit: int, changed: dict[str, NodeRow | None]) -> None:
         self.transactions += 1
         super().write(commit, changed)
 

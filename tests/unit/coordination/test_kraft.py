@@ -49,7 +49,7 @@ def test_what_kafka_wrote_is_read_as_kafka_reads_it_and_written_again_byte_for_b
     value = bytes.fromhex(entry["bytes"])
     record = kraft.decode(value)
     if isinstance(record, kraft.Other):
-        assert f"{RecordType(record.number).name}_RECORD" == entry["type"]
+        assert f"{MetadataRecordType(record.number).name}_RECORD" == entry["type"]
         assert kraft.encode(record) == value
         return
     said = spoken(record)
@@ -73,7 +73,7 @@ def test_bytes_that_are_no_record_are_refused(broken: bytes) -> None:
 
 def test_bytes_after_a_record_are_refused() -> None:
     with pytest.raises(MalformedMetadata, match="1 bytes after"):
-        kraft.decode(kraft.encode(kraft.RemoveTopic(topic_id=ID)) + b"\0")
+        kraft.decode(kraft.encode(kraft.RemoveTopicRecord(topic_id=ID)) + b"\0")
 
 
 # ---- The image
@@ -86,20 +86,20 @@ def image_of(*records: kraft.Record) -> KraftImage:
     return image
 
 
-def marker(kind: RecordType) -> kraft.Other:
+def marker(kind: MetadataRecordType) -> kraft.Other:
     return kraft.Other(kind, bytes((1, kind, 0)) + b"\0")
 
 
-TOPIC = kraft.Topic(name="web", topic_id=ID)
-PARTITION = kraft.Partition(
+TOPIC = kraft.TopicRecord(name="web", topic_id=ID)
+PARTITION = kraft.PartitionRecord(
     partition=0, topic_id=ID, replicas=[1, 2], isr=[1, 2], leader=1, leader_epoch=4, partition_epoch=9
 )
-KEEP = kraft.Config(resource_type=ResourceType.TOPIC, resource_name="web", name="retention.ms", value="5")
+KEEP = kraft.ConfigRecord(resource_type=ConfigResourceType.TOPIC, resource_name="web", name="retention.ms", value="5")
 
 
 def test_a_change_of_leader_adds_one_to_the_leader_epoch_and_every_change_one_to_the_partition_epoch() -> None:
-    shrunk = kraft.PartitionChange(partition=0, topic_id=ID, isr=[1])
-    moved = kraft.PartitionChange(partition=0, topic_id=ID, leader=-1, isr=[])
+    shrunk = kraft.PartitionChangeRecord(partition=0, topic_id=ID, isr=[1])
+    moved = kraft.PartitionChangeRecord(partition=0, topic_id=ID, leader=-1, isr=[])
     found = image_of(TOPIC, PARTITION, shrunk).topics[ID].partitions[0]
     assert (found.leader, found.leader_epoch, found.partition_epoch, found.isr) == (1, 4, 10, (1,))
     found = image_of(TOPIC, PARTITION, shrunk, moved).topics[ID].partitions[0]
@@ -107,7 +107,7 @@ def test_a_change_of_leader_adds_one_to_the_leader_epoch_and_every_change_one_to
 
 
 def test_a_broker_out_of_sync_but_eligible_to_lead_holds_everything() -> None:
-    record = kraft.PartitionChange(partition=0, topic_id=ID, leader=-1, isr=[], eligible_leaders=[2])
+    record = kraft.PartitionChangeRecord(partition=0, topic_id=ID, leader=-1, isr=[], eligible_leaders=[2])
     image = image_of(TOPIC, PARTITION)
     image.replay(kraft.encode(record, version=2))
     found = image.topics[ID].partitions[0]
@@ -116,14 +116,16 @@ def test_a_broker_out_of_sync_but_eligible_to_lead_holds_everything() -> None:
 
 
 def test_a_removed_topic_takes_its_settings_along_and_one_of_the_same_name_begins_without() -> None:
-    image = image_of(TOPIC, PARTITION, KEEP, kraft.RemoveTopic(topic_id=ID), kraft.Topic(name="web", topic_id=OTHER_ID))
+    image = image_of(
+        TOPIC, PARTITION, KEEP, kraft.RemoveTopicRecord(topic_id=ID), kraft.TopicRecord(name="web", topic_id=OTHER_ID)
+    )
     assert list(image.topics) == [OTHER_ID]
-    assert image.config(ResourceType.TOPIC, "web") == {}
+    assert image.config(ConfigResourceType.TOPIC, "web") == {}
 
 
 def test_a_setting_without_a_value_is_taken_away() -> None:
-    gone = kraft.Config(resource_type=ResourceType.TOPIC, resource_name="web", name="retention.ms")
-    assert image_of(TOPIC, KEEP).config(ResourceType.TOPIC, "web") == {"retention.ms": "5"}
+    gone = kraft.ConfigRecord(resource_type=ConfigResourceType.TOPIC, resource_name="web", name="retention.ms")
+    assert image_of(TOPIC, KEEP).config(ConfigResourceType.TOPIC, "web") == {"retention.ms": "5"}
     assert image_of(TOPIC, KEEP, gone).configs == {}
 
 
@@ -140,7 +142,9 @@ def test_records_of_a_transaction_count_once_it_ends_and_never_if_it_is_aborted(
 
 def test_producer_ids_never_go_back() -> None:
     assert (
-        image_of(kraft.ProducerIds(next_producer_id=3000), kraft.ProducerIds(next_producer_id=2000)).next_producer_id
+        image_of(
+            kraft.ProducerIdsRecord(next_producer_id=3000), kraft.ProducerIdsRecord(next_producer_id=2000)
+        ).next_producer_id
         == 3000
     )
 
@@ -156,14 +160,14 @@ def test_a_change_of_what_is_not_there_is_no_log_of_kafkas() -> None:
         with pytest.raises(MalformedMetadata):
             image_of(record)
     with pytest.raises(MalformedMetadata):
-        image_of(TOPIC, kraft.PartitionChange(partition=0, topic_id=ID))
+        image_of(TOPIC, kraft.PartitionChangeRecord(partition=0, topic_id=ID))
 
 
 # ---- Batches and snapshots
 
 
 def test_a_snapshot_gives_back_its_records_over_several_batches() -> None:
-    wanted = [kraft.encode(kraft.Topic(name=f"topic-{at}", topic_id=UUID(int=at))) for at in range(1203)]
+    wanted = [kraft.encode(kraft.TopicRecord(name=f"topic-{at}", topic_id=UUID(int=at))) for at in range(1203)]
     data = memoryview(snapshot(wanted, now_ms=1))
     assert [value for _, value in values(data)] == wanted
     assert [offset for offset, _ in values(data)] == list(range(1, 1204))
@@ -176,14 +180,14 @@ def test_a_snapshot_cut_anywhere_is_not_whole() -> None:
 
 
 def test_a_log_is_read_up_to_its_first_wrong_byte() -> None:
-    wanted = [kraft.encode(kraft.Topic(name=f"topic-{at}", topic_id=UUID(int=at))) for at in range(1200)]
+    wanted = [kraft.encode(kraft.TopicRecord(name=f"topic-{at}", topic_id=UUID(int=at))) for at in range(1200)]
     data = bytearray(snapshot(wanted, now_ms=1))
     data[-150] ^= 1
     assert [value for _, value in values(memoryview(data))] == wanted[:1000]
 
 
 def test_reading_from_an_offset_passes_over_what_lies_before() -> None:
-    wanted = [kraft.encode(kraft.Topic(name=f"topic-{at}", topic_id=UUID(int=at))) for at in range(1200)]
+    wanted = [kraft.encode(kraft.TopicRecord(name=f"topic-{at}", topic_id=UUID(int=at))) for at in range(1200)]
     data = memoryview(snapshot(wanted, now_ms=1))
     assert [value for _, value in values(data, from_offset=701)] == wanted[700:]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from ottla.coordination.store import SessionStatus
-from ottla.coordination.zookeeper_connection import CannotConnect, ZooKeeperConnection
+from ottla.coordination.zookeeper_connection import ZooKeeperConnection, ZooKeeperUnreachable
 
 
 def ignored(_status: SessionStatus) -> None:
@@ -46,7 +46,7 @@ def test_an_open_that_is_cancelled_leaves_no_thread_that_the_process_waits_for()
 def test_a_server_that_does_not_answer_is_reported_in_time() -> None:
     async def scenario(hosts: str) -> None:
         connection = ZooKeeperConnection(hosts, chroot="", session_timeout_s=1, on_status=ignored)
-        with pytest.raises(CannotConnect, match="no ZooKeeper server"):
+        with pytest.raises(ZooKeeperUnreachable, match="no ZooKeeper server"):
             await connection.open(0.2)
         await connection.close()
 

@@ -30,7 +30,7 @@ from ottla.groups.config import GroupConfig
 from ottla.groups.coordinator import GroupCoordinator, Joining
 from ottla.groups.machine import Commit
 from ottla.groups.offsets import CommittedOffset
-from ottla.internal_topics.log import Appended, KeyValue, Producer
+from ottla.internal_topics.log import Appended, KeyValue, ProducerIdentity
 from ottla.testing.sim_loop import SimClock, simulate
 from tests.support.group_driver import subscription
 from tests.support.topic_logs import MemoryTopicLog
@@ -312,7 +312,7 @@ def test_a_group_whose_only_member_hung_up_is_forgotten() -> None:
 # ---- Offsets in transactions
 
 OTHER = TopicPartition("web", 1)
-PRODUCER = Producer(7, 0)
+PRODUCER = ProducerIdentity(7, 0)
 IN_TRANSACTION = Commit(member_id="", generation=-1, is_transactional=True)
 
 
@@ -320,7 +320,7 @@ def committed(coordinator: GroupCoordinator, group_id: str = "team") -> dict[Top
     return {where: found.offset for where, found in coordinator.fetch(group_id).items()}
 
 
-async def end(coordinator: GroupCoordinator, log: Log, producer: Producer, *, commit: bool) -> None:
+async def end(coordinator: GroupCoordinator, log: Log, producer: ProducerIdentity, *, commit: bool) -> None:
     coordinator.marker_appended(0, log.end_transaction(0, producer, commits=commit))
     await coordinator.complete_transaction(0, producer.producer_id, commit=commit)
 
@@ -369,7 +369,7 @@ def test_of_a_commit_and_an_older_one_in_a_transaction_the_later_in_the_log_wins
 
 def test_transactions_of_two_producers_end_apart() -> None:
     async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
-        second = Producer(8, 0)
+        second = ProducerIdentity(8, 0)
         await coordinator.commit("team", IN_TRANSACTION, {WEB: CommittedOffset(5)}, PRODUCER)
         await coordinator.commit("team", IN_TRANSACTION, {WEB: CommittedOffset(6)}, second)
         await end(coordinator, log, second, commit=True)

@@ -82,10 +82,10 @@ class Driver:
         self.feed(event, self.tickets)
         return self.answers[self.tickets]
 
-    def beat(self, name: str, epoch: int, *topics: str) -> ShareHeartbeatAnswer:
+    def beat(self, name: str, epoch: int, *topics: str) -> HeartbeatAnswer:
         chosen = frozenset(topics) if topics else None
         answer = self.ask(ShareHeartbeat(member_id=name, member_epoch=epoch, topics=chosen, client_id="c"))
-        assert isinstance(answer, ShareHeartbeatAnswer)
+        assert isinstance(answer, HeartbeatAnswer)
         return answer
 
     def initialize(self, *names: str) -> None:

@@ -18,7 +18,7 @@ from ottla.groups.machine import Commit
 from ottla.groups.offsets import CommittedOffset
 from ottla.groups.records import offset_pairs
 from ottla.internal_topics.coordinator_partition import CoordinatorPartition
-from ottla.internal_topics.log import KeyValue, Producer
+from ottla.internal_topics.log import KeyValue, ProducerIdentity
 from ottla.internal_topics.writer import QUEUE_BYTES_MAX, PartitionWriter
 from ottla.testing.sim_loop import SimClock, simulate
 from tests.support.topic_logs import MemoryTopicLog
@@ -298,7 +298,7 @@ def test_a_batch_that_is_not_in_memory_makes_the_coordinator_load_again() -> Non
 def test_a_marker_in_the_log_is_no_difference_from_memory() -> None:
     async def scenario(world: World) -> None:
         await world.commit(1)
-        world.coordinator.marker_appended(0, world.log.end_transaction(0, Producer(7, 0), commits=True))
+        world.coordinator.marker_appended(0, world.log.end_transaction(0, ProducerIdentity(7, 0), commits=True))
         await world.commit(2)
         assert world.committed() == 2
 

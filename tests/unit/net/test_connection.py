@@ -13,9 +13,9 @@ import uvloop
 
 from ottla.core.files import FileRegion, SystemFile
 from ottla.net.config import NetConfig
-from ottla.net.connection import BUFFER_BYTES, Connection, PendingResponse
+from ottla.net.connection import BUFFER_BYTES, PendingResponse, ServerConnection
 from ottla.net.outbound import Part
-from ottla.net.server import Endpoint, Listeners
+from ottla.net.server import ListenerAddress, Listeners
 from ottla.quotas.budget import ByteBudget
 from tests.support.waiting import until
 
@@ -34,7 +34,7 @@ class Echo:
     region: FileRegion | None = None
     begun: list[bytes] = field(default_factory=list)
 
-    def __call__(self, connection: Connection, frame: memoryview, response: PendingResponse) -> None:
+    def __call__(self, connection: ServerConnection, frame: memoryview, response: PendingResponse) -> None:
         payload = bytes(frame)
         self.begun.append(payload[:20])
         if payload.endswith(b"of a follower"):
@@ -64,7 +64,7 @@ def play(
         echo = Echo()
         running = asyncio.get_running_loop()
         listeners = Listeners(config or NetConfig(), dispatch=echo, budget=ByteBudget(budget_bytes), now=running.time)
-        endpoint = await listeners.open(Endpoint("PLAINTEXT", "127.0.0.1", 0))
+        endpoint = await listeners.open(ListenerAddress("PLAINTEXT", "127.0.0.1", 0))
         try:
             await asyncio.wait_for(scenario(echo, listeners, endpoint.port), 30)
         finally:
@@ -277,7 +277,7 @@ def test_a_response_that_comes_later_begins_busy_polling_as_well() -> None:
         echo, clock = Echo(), ManualClock()
         config = NetConfig(busy_poll_us=1_000_000)
         listeners = Listeners(config, dispatch=echo, budget=ByteBudget(1 << 30), now=clock)
-        endpoint = await listeners.open(Endpoint("PLAINTEXT", "127.0.0.1", 0))
+        endpoint = await listeners.open(ListenerAddress("PLAINTEXT", "127.0.0.1", 0))
         reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
         writer.write(framed(b"later pipelined"))
         await until(lambda: bool(echo.held))
@@ -301,7 +301,7 @@ def test_after_a_response_to_a_follower_the_loop_sleeps() -> None:
         echo, clock = Echo(), ManualClock()
         config = NetConfig(busy_poll_us=1_000_000)
         listeners = Listeners(config, dispatch=echo, budget=ByteBudget(1 << 30), now=clock)
-        endpoint = await listeners.open(Endpoint("PLAINTEXT", "127.0.0.1", 0))
+        endpoint = await listeners.open(ListenerAddress("PLAINTEXT", "127.0.0.1", 0))
         reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
         writer.write(framed(b"later, of a follower"))
         await until(lambda: bool(echo.held))

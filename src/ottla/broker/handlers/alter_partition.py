@@ -15,7 +15,7 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.context import RequestContext
-from ottla.controller.isr import UNKNOWN_BROKER_EPOCH, AlteredPartition, ProposedIsr
+from ottla.controller.isr import UNKNOWN_BROKER_EPOCH, AlterPartitionResult, ProposedIsr
 from ottla.core.errors import KafkaError
 from ottla.wire.messages.alter_partition import (
     AlterPartitionRequest,
@@ -62,7 +62,7 @@ def _proposed(topic: AlterPartitionRequestTopicData, partition: AlterPartitionRe
     )
 
 
-def _result(index: int, outcome: AlteredPartition | KafkaError) -> AlterPartitionResponsePartitionData:
+def _result(index: int, outcome: AlterPartitionResult | KafkaError) -> AlterPartitionResponsePartitionData:
     if isinstance(outcome, KafkaError):
         return AlterPartitionResponsePartitionData(partition_index=index, error_code=outcome.code)
     return AlterPartitionResponsePartitionData(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from ottla.broker.context import RequestContext
 from ottla.broker.handler_helpers import error_fields, with_timeout
-from ottla.controller.reassignments import Reassignment
+from ottla.controller.reassignments import RequestedReassignment
 from ottla.core.errors import KafkaError, NoReassignmentInProgress
 from ottla.core.ids import TopicPartition
 from ottla.wire.messages.alter_partition_reassignments import (
@@ -36,7 +36,7 @@ async def handle(
     if not request.topics:
         return AlterPartitionReassignmentsResponse()
     wanted = [
-        Reassignment(TopicPartition(topic.name, partition.partition_index), partition.replicas)
+        RequestedReassignment(TopicPartition(topic.name, partition.partition_index), partition.replicas)
         async for topic in each(request.topics)
         async for partition in each(topic.partitions)
     ]

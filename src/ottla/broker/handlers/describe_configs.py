@@ -17,7 +17,7 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.config_resources import (
-    Entry,
+    DescribedConfig,
     Resource,
     all_brokers_entries,
     broker_entries,
@@ -67,7 +67,7 @@ async def _result(
     return answer
 
 
-def _entries(ctx: RequestContext, asked: DescribeConfigsResource) -> list[Entry]:
+def _entries(ctx: RequestContext, asked: DescribeConfigsResource) -> list[DescribedConfig]:
     services, name = ctx.services, asked.resource_name
     match asked.resource_type:
         case Resource.TOPIC:
@@ -107,7 +107,7 @@ def _check_broker(node_id: int, name: str, otherwise: str) -> None:
         raise InvalidRequest(f"Unexpected broker id, expected {node_id} {otherwise} {name}")
 
 
-def _shown(request: DescribeConfigsRequest, entry: Entry) -> DescribeConfigsResourceResult:
+def _shown(request: DescribeConfigsRequest, entry: DescribedConfig) -> DescribeConfigsResourceResult:
     return DescribeConfigsResourceResult(
         name=entry.name,
         value=entry.value,

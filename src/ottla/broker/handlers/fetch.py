@@ -36,7 +36,7 @@ from typing import Any, Final
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.delayed_operations import DelayedOperation
 from ottla.broker.fetch_data import divergence, new_leader, offsets_of, records_of, refusal, size_of, topic_name
-from ottla.broker.fetch_sessions import INITIAL_EPOCH, NO_SESSION, FetchSession, SessionPartition
+from ottla.broker.fetch_sessions import INITIAL_EPOCH, NO_SESSION, FetchSession, FetchSessionPartition
 from ottla.core.errors import (
     FencedLeaderEpoch,
     KafkaError,
@@ -184,7 +184,7 @@ class DelayedFetch(DelayedOperation):
         listener: str,
         request: FetchRequest,
         session: FetchSession | None,
-        wanted: Collection[SessionPartition],
+        wanted: Collection[FetchSessionPartition],
         response: PendingResponse,
     ) -> None:
         super().__init__(response)
@@ -227,7 +227,7 @@ class DelayedFetch(DelayedOperation):
                 self._bytes += size
             found.append(data)
 
-    def _read(self, each: SessionPartition, left: int) -> PartitionData | None:
+    def _read(self, each: FetchSessionPartition, left: int) -> PartitionData | None:
         asked = each.asked
         try:
             partition = each.partition
@@ -258,7 +258,7 @@ class DelayedFetch(DelayedOperation):
         if partition.high_watermark < fetch_offset <= partition.log.end_offset:
             raise OffsetNotAvailable(f"the follower's high watermark is {partition.high_watermark}")
 
-    def _closer_replica(self, each: SessionPartition, partition: Partition) -> PartitionData | None:
+    def _closer_replica(self, each: FetchSessionPartition, partition: Partition) -> PartitionData | None:
         """Return a response that directs the consumer to a follower in its rack; None if it is to read here."""
         services = self._services
         if self._api_version < FIRST_WITH_RACK or services.config.server.replica_selector != RACK_AWARE_SELECTOR:
@@ -268,7 +268,7 @@ class DelayedFetch(DelayedOperation):
             return None
         return offsets_of(partition, preferred_read_replica=node_id)
 
-    def _read_log(self, each: SessionPartition, partition: Partition, left: int) -> PartitionData | None:
+    def _read_log(self, each: FetchSessionPartition, partition: Partition, left: int) -> PartitionData | None:
         asked, log = each.asked, partition.log
         committed_only = self._request.isolation_level == READ_COMMITTED
         if (
@@ -409,7 +409,7 @@ class DelayedFetch(DelayedOperation):
         if self._reads_again:
             self.read_all()
         topics: list[FetchedTopic] = []
-        served: list[SessionPartition] = []
+        served: list[FetchSessionPartition] = []
         self._collect(self._wanted, self._found, topics, served)
         session_id = NO_SESSION
         if self._session is not None:
@@ -425,10 +425,10 @@ class DelayedFetch(DelayedOperation):
 
     def _collect(
         self,
-        wanted: Collection[SessionPartition],
+        wanted: Collection[FetchSessionPartition],
         found: list[PartitionData | None],
         topics: list[FetchedTopic],
-        served: list[SessionPartition],
+        served: list[FetchSessionPartition],
     ) -> None:
         """Add to a response the partitions that have something new; `served` gets those with records."""
         for each, data in zip(wanted, found, strict=True):
@@ -456,7 +456,7 @@ class LongFetch(DelayedFetch):
         listener: str,
         request: FetchRequest,
         session: FetchSession | None,
-        wanted: list[SessionPartition],
+        wanted: list[FetchSessionPartition],
         response: PendingResponse,
     ) -> None:
         super().__init__(services, api_version, listener, request, session, wanted, response)
@@ -540,7 +540,7 @@ class LongFetch(DelayedFetch):
         response = await self._completed
         slices = self._services.slices
         topics: list[FetchedTopic] = []
-        served: list[SessionPartition] = []
+        served: list[FetchSessionPartition] = []
         for first in range(0, len(self._all), _AT_ONCE):
             end = first + _AT_ONCE
             self._collect(self._all[first:end], self._found[first:end], topics, served)
@@ -601,7 +601,7 @@ def _replica_in_rack(services: Services, partition: Partition, rack: str, fetch_
     return chosen
 
 
-def _is_news(each: SessionPartition, data: PartitionData) -> bool:
+def _is_news(each: FetchSessionPartition, data: PartitionData) -> bool:
     return bool(
         data.records is not None
         or data.error_code

@@ -30,7 +30,7 @@ from ottla.core.errors import (
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.groups.machine import Commit
 from ottla.groups.offsets import CommittedOffset
-from ottla.internal_topics.log import Producer
+from ottla.internal_topics.log import ProducerIdentity
 from ottla.storage.state.producer_state_manager import NO_SEQUENCE
 from ottla.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -98,7 +98,7 @@ async def _commit(
         return dict.fromkeys(offsets, _error_of(error, ctx.api_version))
 
 
-async def _verified(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Producer:
+async def _verified(ctx: RequestContext, request: TxnOffsetCommitRequest) -> ProducerIdentity:
     """Have the transaction coordinator verify the group's partition. Raises KafkaError."""
     services = ctx.services
     if not services.coordinators.groups.led.exists:  # Kafka's verification does not find the partition
@@ -117,7 +117,7 @@ async def _verified(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Pro
         await services.coordinators.add_partitions_to_txn.verify(verification)
         if verification.error is not ErrorCode.NONE:
             raise error_for(verification.error)
-    return Producer(producer_id, epoch, verification.guards.get(where))
+    return ProducerIdentity(producer_id, epoch, verification.guards.get(where))
 
 
 def _operation_of(version: int) -> TransactionSupportedOperation:

@@ -49,9 +49,9 @@ FEATURES = MappingProxyType({"metadata.version": 25, "group.version": 1, "transa
 _NOT_KAFKAS = ("durability", "ottla.")
 _KINDS = MappingProxyType(
     {
-        layout.BROKERS_KIND: ResourceType.BROKER,
-        layout.GROUPS_KIND: ResourceType.GROUP,
-        layout.CLIENT_METRICS_KIND: ResourceType.CLIENT_METRICS,
+        layout.BROKERS_KIND: ConfigResourceType.BROKER,
+        layout.GROUPS_KIND: ConfigResourceType.GROUP,
+        layout.CLIENT_METRICS_KIND: ConfigResourceType.CLIENT_METRICS,
     }
 )
 _CONTROLLER = ("CONTROLLER", "localhost", 9093)  # the name counts; Kafka corrects the rest when it starts
@@ -153,7 +153,7 @@ def _identity(files: FileSystem, directories: Sequence[Path], home: Path) -> tup
 async def _read_store(path: Path) -> _StoreContent:
     session = EmbeddedMetadataStore.open(path).session()
     try:
-        view = await Cluster(session).load()
+        view = await MetadataCache(session).load()
         if view.unreadable_topics:
             raise CannotExport(f"the metadata store has malformed nodes of {', '.join(sorted(view.unreadable_topics))}")
         block = await session.get(layout.PRODUCER_ID_BLOCK)
@@ -173,7 +173,7 @@ def _records(
 ) -> Iterator[kraft.Record]:
     """Generate the first records of the metadata log."""
     for name, level in features.items():
-        yield kraft.FeatureLevel(name=name, level=level)
+        yield kraft.FeatureLevelRecord(name=name, level=level)
     for _, topic in sorted(content.view.topics.items()):
         yield from _of_topic(topic, places, node_id)
         pinned = topic.name in content.pinned
@@ -183,8 +183,8 @@ def _records(
             elif key.startswith(_NOT_KAFKAS):
                 left_out.append(f"{topic.name}: {key}={value}, which Kafka does not have")
             else:
-                kind = ResourceType.TOPIC
-                yield kraft.Config(resource_type=kind, resource_name=topic.name, name=key, value=value)
+                kind = ConfigResourceType.TOPIC
+                yield kraft.ConfigRecord(resource_type=kind, resource_name=topic.name, name=key, value=value)
     for kind_name, kind in _KINDS.items():
         for entity, config in sorted(content.view.configs.get(kind_name, {}).items()):
             name = "" if entity == layout.DEFAULT_ENTITY else entity
@@ -192,19 +192,19 @@ def _records(
                 if key.startswith(_NOT_KAFKAS):
                     left_out.append(f"{kind_name} {entity}: {key}={value}, which Kafka does not have")
                 else:
-                    yield kraft.Config(resource_type=kind, resource_name=name, name=key, value=value)
+                    yield kraft.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
     if content.next_producer_id:
-        yield kraft.ProducerIds(broker=node_id, next_producer_id=content.next_producer_id)
+        yield kraft.ProducerIdsRecord(broker=node_id, next_producer_id=content.next_producer_id)
 
 
 def _of_topic(topic: TopicView, places: Sequence[_Directory], node_id: int) -> Iterator[kraft.Record]:
-    yield kraft.Topic(name=topic.name, topic_id=topic.topic_id)
+    yield kraft.TopicRecord(name=topic.name, topic_id=topic.topic_id)
     for partition in topic.partitions:
         name = TopicPartition(topic.name, partition.index)
         if partition.replicas != (node_id,):
             raise CannotExport(f"{name} is on brokers {list(partition.replicas)}, not on broker {node_id} alone")
         place = next((each for each in places if (each.path / str(name)).is_dir()), places[0])
-        yield kraft.Partition(
+        yield kraft.PartitionRecord(
             partition=partition.index, topic_id=topic.topic_id, replicas=[node_id], isr=[node_id], leader=node_id,
             leader_epoch=partition.leader_epoch, partition_epoch=0, directories=[place.directory_id],
         )  # fmt: skip

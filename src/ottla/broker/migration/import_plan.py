@@ -28,7 +28,7 @@ from ottla.broker.config import BrokerConfig
 from ottla.broker.migration.kafka_directory import UnreadableMetadata, metadata_log_end, read_image
 from ottla.coordination import layout
 from ottla.coordination.kraft_image import KraftImage, KraftTopic
-from ottla.coordination.kraft_records import RecordType, ResourceType
+from ottla.coordination.kraft_records import ConfigResourceType, MetadataRecordType
 from ottla.core.errors import InvalidConfig
 from ottla.core.ids import METADATA_TOPIC, NO_TOPIC_ID, OFFSETS_TOPIC, TopicPartition, parse_id
 from ottla.core.settings import InvalidSettings
@@ -184,13 +184,13 @@ def _from_image(image: KraftImage, held: Mapping[TopicPartition, Path], config: 
 
 
 def _record_name(number: int) -> str:
-    return RecordType(number).name if number in {*RecordType} else f"record {number}"
+    return MetadataRecordType(number).name if number in {*MetadataRecordType} else f"record {number}"
 
 
 def _topic(
     topic: KraftTopic, image: KraftImage, defaults: LogConfig, notes: list[str], *, retention_is_given: bool
 ) -> ImportedTopic:
-    given = image.config(ResourceType.TOPIC, topic.name)
+    given = image.config(ConfigResourceType.TOPIC, topic.name)
     taken = _acceptable(defaults, given)
     refused = sorted(given.keys() - taken.keys())
     if refused:
@@ -217,23 +217,23 @@ def _acceptable(defaults: LogConfig, given: Mapping[str, str]) -> dict[str, str]
 def _other_configs(image: KraftImage, config: BrokerConfig, notes: list[str]) -> dict[tuple[str, str], dict[str, str]]:
     """Select the dynamic settings of brokers, groups and metric subscriptions that this broker accepts."""
     kinds = {
-        ResourceType.BROKER: layout.BROKERS_KIND,
-        ResourceType.GROUP: layout.GROUPS_KIND,
-        ResourceType.CLIENT_METRICS: layout.CLIENT_METRICS_KIND,
+        ConfigResourceType.BROKER: layout.BROKERS_KIND,
+        ConfigResourceType.GROUP: layout.GROUPS_KIND,
+        ConfigResourceType.CLIENT_METRICS: layout.CLIENT_METRICS_KIND,
     }
     found: dict[tuple[str, str], dict[str, str]] = {}
     for (kind, name), values in sorted(image.configs.items()):
         if kind not in kinds:
             continue
         taken = dict(values)
-        if kind == ResourceType.BROKER:
+        if kind == ConfigResourceType.BROKER:
             for key, value in values.items():
                 try:
                     config.with_overrides({key: value})
                 except InvalidSettings:
                     del taken[key]
                     notes.append(f"broker setting that Ottla does not accept: {key}={value}")
-        found[kinds[ResourceType(kind)], name or layout.DEFAULT_ENTITY] = taken
+        found[kinds[ConfigResourceType(kind)], name or layout.DEFAULT_ENTITY] = taken
     return found
 
 

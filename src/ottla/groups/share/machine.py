@@ -188,7 +188,7 @@ class ShareMachine:
         shows_assignment = beat.member_epoch == JOIN_EPOCH or member.assigned != before.assigned
         self._reply(
             ticket,
-            ShareHeartbeatAnswer(
+            HeartbeatAnswer(
                 member_id=member.member_id,
                 member_epoch=member.epoch,
                 heartbeat_interval_ms=self.settings.heartbeat_interval_ms,

@@ -74,14 +74,14 @@ class Entry:
         ).encode()
 
 
-def entry_from(value: bytes) -> Entry:
+def entry_from(value: bytes) -> ControlEntry:
     """Read a record's value.
 
     >>> entry_from(ControlEntry(3, writers=(ProducerIdAndEpoch(7, 0),), starts={"t": {0: 5}}).as_json()).starts
     {'t': {0: 5}}
     """
     document = json.loads(value)
-    return Entry(
+    return ControlEntry(
         epoch=document["epoch"],
         done=document["done"],
         writers=tuple(ProducerIdAndEpoch(*writer) for writer in document["writers"]),
@@ -115,7 +115,7 @@ def control_partition(control_topic: str, task: TaskId, partitions: int) -> Topi
     return TopicPartition(control_topic, partition_for_key(task.key, partitions))
 
 
-async def last_entry(cluster: Cluster, place: TopicPartition, task: TaskId) -> Entry | None:
+async def last_entry(cluster: Cluster, place: TopicPartition, task: TaskId) -> ControlEntry | None:
     """Return the entry of the task's last attempt; None if there is none."""
     first = (await list_offsets(cluster, {place: EARLIEST}))[place].offset
     end = (await list_offsets(cluster, {place: LATEST}))[place].offset

@@ -19,7 +19,7 @@ from ottla.pipeline.connector.offset_client import check_brokers
 from ottla.pipeline.connector.options import InvalidOption, source_options
 from ottla.pipeline.connector.reader import BatchReader, FilteringBatchReader, StreamReader
 from ottla.pipeline.connector.record_rows import row_reader
-from ottla.pipeline.connector.sink import BatchWriter, Job, StreamWriter, new_job
+from ottla.pipeline.connector.sink import BatchWriter, StreamWriter, WriteJob, new_job
 from ottla.pipeline.connector.sink_options import sink_options
 from ottla.pipeline.connector.spark_api import pushes_filters
 
@@ -66,7 +66,7 @@ class OttlaDataSource(DataSource):
         """Return a stream's writer. Output mode complete writes the whole table each time, as Spark's own sink does."""
         return StreamWriter(self._job(schema))
 
-    def _job(self, schema: StructType) -> Job:
+    def _job(self, schema: StructType) -> WriteJob:
         options = sink_options(self.options)
         check_brokers(options.connection)
         return new_job(options, row_reader(schema, options.topic))

@@ -28,9 +28,9 @@ from ottla.pipeline.connector.offset_options import (
     Latest,
     OffsetOption,
 )
-from ottla.pipeline.connector.options import ConnectionOptions, ReadOptions
+from ottla.pipeline.connector.options import BrokerOptions, ReadOptions
 from ottla.pipeline.connector.range_reader import first_connect
-from ottla.pipeline.connector.subscription import Subscription, check_covers
+from ottla.pipeline.connector.subscription import TopicSubscription, check_covers
 
 T = TypeVar("T")
 
@@ -132,7 +132,7 @@ class OffsetClient:
         return self._runner.run(asked())
 
 
-def check_brokers(connection: ConnectionOptions) -> None:
+def check_brokers(connection: BrokerOptions) -> None:
     """Connect once, so that absent brokers are reported before tasks try them. Raises CannotConnect or a KafkaError."""
 
     async def connect_once() -> None:
@@ -142,7 +142,7 @@ def check_brokers(connection: ConnectionOptions) -> None:
     asyncio.run(connect_once())
 
 
-async def _topics(cluster: Cluster, subscription: Subscription, *, missing_ok: bool) -> Topics:
+async def _topics(cluster: Cluster, subscription: TopicSubscription, *, missing_ok: bool) -> Topics:
     if subscription.pattern is not None:
         listed = await list_topics(cluster)
         infos = [info for info in listed if subscription.picks(info.name, internal=info.internal)]

@@ -18,7 +18,7 @@ from ottla.client.properties import SUPPORTED as CLIENT_PROPERTIES
 from ottla.client.properties import InvalidProperty, client_options
 from ottla.pipeline.connector.columns import COLUMNS
 from ottla.pipeline.connector.offset_options import OffsetOption, ending_offsets, starting_offsets
-from ottla.pipeline.connector.subscription import Subscription, subscription_from
+from ottla.pipeline.connector.subscription import TopicSubscription, subscription_from
 
 T = TypeVar("T")
 CLIENT_ID = "ottla-spark"
@@ -122,7 +122,7 @@ class InvalidOption(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionOptions:
+class BrokerOptions:
     """The brokers to connect to, and the settings of the client."""
 
     brokers: tuple[Address, ...]
@@ -135,7 +135,7 @@ class ConnectionOptions:
 class ReadOptions:
     """The options that a task needs to read a partition."""
 
-    connection: ConnectionOptions
+    connection: BrokerOptions
     read_committed: bool = False
     fail_on_data_loss: bool = True
     loss_advice: str = "failOnDataLoss=false reads on"
@@ -150,7 +150,7 @@ class SourceOptions:
     """Holds the parsed options of a source."""
 
     read_options: ReadOptions
-    subscription: Subscription
+    subscription: TopicSubscription
     starting: OffsetOption
     ending: OffsetOption
     min_partitions: int | None = None
@@ -258,7 +258,7 @@ def _check_names(given: OptionMap, known: set[str]) -> None:
         raise InvalidOption(f"{name}: no such option{advice}")
 
 
-def connection_options(given: OptionMap) -> ConnectionOptions:
+def connection_options(given: OptionMap) -> BrokerOptions:
     """Parse brokers and client settings, for source and sink. Raises InvalidOption."""
     servers = given.text("kafka.bootstrap.servers")
     if servers is None:
@@ -281,7 +281,7 @@ def connection_options(given: OptionMap) -> ConnectionOptions:
         raise InvalidOption(f"{_KAFKA}{error}{advice}") from None
     patience = given.seconds("kafkaConsumer.pollTimeoutMs", otherwise=client.retry_s)
     wait_s = given.seconds("brokerWait", otherwise=min(WAIT_S, patience))
-    return ConnectionOptions(brokers, replace(client, retry_s=patience), wait_s)
+    return BrokerOptions(brokers, replace(client, retry_s=patience), wait_s)
 
 
 def _isolation(given: OptionMap) -> bool:

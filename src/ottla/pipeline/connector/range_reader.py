@@ -21,7 +21,7 @@ from ottla.core.errors import CorruptMessage, ErrorCode, KafkaError, RequestTime
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition, id_text
 from ottla.pipeline.connector.decoding import Batches
 from ottla.pipeline.connector.offset_counts import OffsetCounts
-from ottla.pipeline.connector.options import ConnectionOptions, ReadOptions
+from ottla.pipeline.connector.options import BrokerOptions, ReadOptions
 from ottla.pipeline.log import offsets_text
 from ottla.records.batch import BatchHeader, split
 from ottla.records.batch_verifier import is_checksum_right
@@ -215,7 +215,7 @@ class RangeReader:
         return max(0, min(end, self._wanted.end_offset) - max(first, self._wanted.first_offset))
 
 
-async def first_connect(connection: ConnectionOptions) -> Cluster:
+async def first_connect(connection: BrokerOptions) -> Cluster:
     """Connect at the start of a job or query: absent brokers are an error after `connection.wait_s`.
 
     Raises CannotConnect or a KafkaError.
@@ -228,7 +228,7 @@ async def first_connect(connection: ConnectionOptions) -> Cluster:
     return cluster
 
 
-async def connect(connection: ConnectionOptions) -> Cluster:
+async def connect(connection: BrokerOptions) -> Cluster:
     """Connect, trying for as long as the client's patience lasts. Raises CannotConnect or a KafkaError."""
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + connection.client.retry_s

@@ -27,7 +27,7 @@ from ottla.core.ids import ProducerIdAndEpoch, TopicPartition
 from ottla.core.runtime import new_uuid
 from ottla.pipeline.connector.already_written import AlreadyWritten, find_already_written, fingerprint
 from ottla.pipeline.connector.control_topic import (
-    Entry,
+    ControlEntry,
     TaskId,
     control_partition,
     ensure_control_topic,
@@ -51,7 +51,7 @@ class ReplayMismatch(Exception):
     """A repeated task did not bring the rows that its first attempt wrote."""
 
 
-class Written(WriterCommitMessage):
+class SinkCommitMessage(WriterCommitMessage):
     """The commit message of a task to the driver."""
 
     def __init__(self, task: TaskId, rows: int, repeated: int) -> None:
@@ -62,7 +62,7 @@ class Written(WriterCommitMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class WriteJob:
     """Holds what every write task needs."""
 
     options: SinkOptions
@@ -74,10 +74,10 @@ class Job:
 class BatchWriter(DataSourceArrowWriter):
     """`df.write`."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: WriteJob) -> None:
         self.job = job
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Write one task's rows."""
         from pyspark import TaskContext
 
@@ -99,7 +99,7 @@ class BatchWriter(DataSourceArrowWriter):
 class StreamWriter(StreamArrowWriter):
     """`df.writeStream`."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: WriteJob) -> None:
         self.job = job
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -129,10 +129,12 @@ def new_job(options: SinkOptions, reader: RowReader) -> Job:
 
     if options.deduplicate:
         asyncio.run(prepare())
-    return Job(options, reader, new_uuid().hex)
+    return WriteJob(options, reader, new_uuid().hex)
 
 
-def write_task(job: Job, task: TaskId, batches: Iterator[pa.RecordBatch], *, clock: Clock | None = None) -> Written:
+def write_task(
+    job: WriteJob, task: TaskId, batches: Iterator[pa.RecordBatch], *, clock: Clock | None = None
+) -> SinkCommitMessage:
     """Write a task's rows; what a task does. Raises KafkaError, CannotConnect, InvalidRow, ReplayMismatch.
 
     A task without rows (there are many after a shuffle) asks the brokers nothing and leaves no entry in the ledger.
@@ -140,7 +142,7 @@ def write_task(job: Job, task: TaskId, batches: Iterator[pa.RecordBatch], *, clo
     batches = (batch for batch in batches if batch.num_rows)
     first = next(batches, None)
     if first is None:
-        return Written(task, 0, 0)
+        return SinkCommitMessage(task, 0, 0)
     with asyncio.Runner() as runner:
         cluster = runner.run(connect(job.options.connection))
         writer = _TaskWriter(job, task, runner, cluster, clock or SystemClock())
@@ -154,9 +156,9 @@ def write_task(job: Job, task: TaskId, batches: Iterator[pa.RecordBatch], *, clo
 class _TaskWriter:
     """Writes the rows of one attempt of a task."""
 
-    def __init__(self, job: Job, task: TaskId, runner: asyncio.Runner, cluster: Cluster, clock: Clock) -> None:
+    def __init__(self, job: WriteJob, task: TaskId, runner: asyncio.Runner, cluster: Cluster, clock: Clock) -> None:
         self._job, self._task, self._runner, self._cluster, self._clock = job, task, runner, cluster, clock
-        self._entry = Entry(task.epoch)
+        self._entry = ControlEntry(task.epoch)
         self._already_written = AlreadyWritten()
         self._place = TopicPartition(job.options.control_topic, 0)
         self._sender: Sender | None = None
@@ -165,13 +167,13 @@ class _TaskWriter:
         self._partitions: dict[str, int] = {}
         self._sticky: dict[str, StickyPartitions] = {}
 
-    def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, batches: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         rows = repeated = 0
         if self._begin():
             rows = repeated = sum(batch.num_rows for batch in batches)
             if rows != self._entry.rows:
                 self._mismatch(f"it brings {rows} rows, and {self._entry.rows} were written")
-            return Written(self._task, rows, repeated)
+            return SinkCommitMessage(self._task, rows, repeated)
         for batch in batches:
             for row in self._job.reader.rows(batch):
                 rows += 1
@@ -182,7 +184,7 @@ class _TaskWriter:
                 f"{self._already_written.left} records of an earlier attempt are among none of its {rows} rows"
             )
         self._say(replace(self._entry, done=True, rows=rows))
-        return Written(self._task, rows, repeated)
+        return SinkCommitMessage(self._task, rows, repeated)
 
     async def close(self) -> None:
         if self._sender is not None:
@@ -201,7 +203,7 @@ class _TaskWriter:
             self._mismatch(f"the ledger is at epoch {before.epoch}: the checkpoint is older than what was written")
         if before is None or before.epoch != task.epoch:
             identity = self._run(init_producer_id(self._cluster))
-            self._sender, self._entry = self._sender_of(identity), Entry(task.epoch, writers=(identity,))
+            self._sender, self._entry = self._sender_of(identity), ControlEntry(task.epoch, writers=(identity,))
             return False
         self._entry = before
         if before.done:
@@ -274,7 +276,7 @@ class _TaskWriter:
             self._say(replace(self._entry, starts={**self._entry.starts, **starts}))
         return count
 
-    def _say(self, entry: Entry) -> None:
+    def _say(self, entry: ControlEntry) -> None:
         """Put an entry into the ledger; nothing else is written before it is there."""
         self._entry = entry
         if self._job.options.deduplicate:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ottla.core.errors import UnsupportedCompressionType
 from ottla.pipeline.connector.control_topic import CONTROL_TOPIC
 from ottla.pipeline.connector.options import (
-    ConnectionOptions,
+    BrokerOptions,
     InvalidOption,
     OptionMap,
     check_sink_names,
@@ -24,7 +24,7 @@ _DELIVERY_TIMEOUT_S = 120.0
 class SinkOptions:
     """Holds the parsed options of a sink."""
 
-    connection: ConnectionOptions
+    connection: BrokerOptions
     topic: str | None = None
     """For all rows; None takes it from the column topic."""
     codec: int = 0

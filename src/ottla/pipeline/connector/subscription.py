@@ -21,7 +21,7 @@ class OptionLookup(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class TopicSubscription:
     """One of three; the others are empty."""
 
     topics: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ def subscription_from(given: OptionLookup) -> Subscription:
         topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
         if not topics:
             raise ValueError("subscribe: it names no topic")
-        return Subscription(topics=topics)
+        return TopicSubscription(topics=topics)
     if found == ["subscribePattern"]:
         try:
             re.compile(text)
@@ -62,8 +62,8 @@ def subscription_from(given: OptionLookup) -> Subscription:
             raise ValueError(f"subscribePattern: {text!r} is no regular expression: {error}") from None
         if not text.strip():
             raise ValueError("subscribePattern: it is empty")
-        return Subscription(pattern=text)
-    return Subscription(partitions=_assigned(text))
+        return TopicSubscription(pattern=text)
+    return TopicSubscription(partitions=_assigned(text))
 
 
 def partition_numbers(name: str, text: str, value: str) -> dict[TopicPartition, int]:

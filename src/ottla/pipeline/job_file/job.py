@@ -15,7 +15,7 @@ from ottla.pipeline.connector.options import WAIT_S
 from ottla.pipeline.job_file.load_section import LOAD, spec_of
 from ottla.pipeline.job_file.reader import ReadResult, read, read_values
 from ottla.pipeline.job_file.report_section import AUDIT, REPORT
-from ottla.pipeline.job_file.schema import Key, KeyProblem, Section, Values, ValueType
+from ottla.pipeline.job_file.schema import Key, KeyProblem, SectionSchema, Values, ValueType
 from ottla.pipeline.job_file.stream_section import STREAM, source_faults
 from ottla.pipeline.lake.file_writer import FILE_BYTES
 from ottla.pipeline.lake.lake import Lake
@@ -43,7 +43,7 @@ def _client(settings: Mapping[str, str]) -> ClientOptions:
     return client_options(settings, base=ClientOptions(client_id=CLIENT_ID, retry_s=60.0))
 
 
-BROKERS = Section(
+BROKERS = SectionSchema(
     "brokers",
     "Which cluster.",
     (
@@ -65,7 +65,7 @@ BROKERS = Section(
         ),
     ),
     sections=(
-        Section(
+        SectionSchema(
             "settings",
             "Settings of the client, under Kafka's names: how to speak TLS and sign in.",
             (),
@@ -74,7 +74,7 @@ BROKERS = Section(
     ),
     check=_check_brokers,
 )
-LAKE = Section(
+LAKE = SectionSchema(
     "lake",
     "Where the tables are.",
     (
@@ -88,7 +88,7 @@ LAKE = Section(
         Key("format", ValueType.TEXT, "Of the tables.", "delta", choices=tuple(TableFormat), example='"delta"'),
     ),
 )
-SPARK = Section(
+SPARK = SectionSchema(
     "spark",
     "Where tasks run.",
     (
@@ -101,7 +101,7 @@ SPARK = Section(
         Key("work", ValueType.PATH, "Spark's own files and its log. Left out: beside the lake.", example='"spark"'),
     ),
 )
-SCHEDULE = Section(
+SCHEDULE = SectionSchema(
     "schedule",
     "When `ottla pipeline run` does what. Left out: everything once.",
     (
@@ -115,7 +115,7 @@ SCHEDULE = Section(
         ),
     ),
 )
-COMPACT = Section(
+COMPACT = SectionSchema(
     "compact",
     "Merges small files, expires old versions, removes orphaned files.",
     (
@@ -124,11 +124,11 @@ COMPACT = Section(
     ),
     defaults_to_present=False,
 )
-SECTIONS: tuple[Section, ...] = (BROKERS, LAKE, SPARK, SCHEDULE, LOAD, STREAM, COMPACT, AUDIT, REPORT)
+SECTIONS: tuple[SectionSchema, ...] = (BROKERS, LAKE, SPARK, SCHEDULE, LOAD, STREAM, COMPACT, AUDIT, REPORT)
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PipelineJob:
     """A job file, or the same from the command line."""
 
     brokers: Brokers
@@ -155,7 +155,7 @@ def job_of(values: Mapping[str, Any]) -> Job:
     committed, wait_s = brokers["isolation"] == "read_committed", brokers["wait"] / 1000
     cluster = Brokers(brokers["bootstrap"], _client(brokers["settings"]), read_committed=committed, wait_s=wait_s)
     lake = Lake(values["lake"]["path"], TableFormat(values["lake"]["format"]))
-    return Job(
+    return PipelineJob(
         brokers=cluster,
         lake=lake,
         loads=[spec_of(load, lake=lake, brokers=cluster) for load in values["load"]],
@@ -179,7 +179,7 @@ def job_from(values: Mapping[str, Any], *, directory: Path, now_ms: int) -> tupl
     return _made(read_values(values, SECTIONS, {}, directory=directory, now_ms=now_ms))
 
 
-def _made(found: ReadResult) -> tuple[Job | None, ReadResult]:
+def _made(found: ReadResult) -> tuple[PipelineJob | None, ReadResult]:
     if not found.faults:
         for where, fault in source_faults(found.values["stream"], found.values["load"]):
             found.add_problem(where, fault)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ottla.pipeline.connector.subscription import Subscription
+from ottla.pipeline.connector.subscription import TopicSubscription
 from ottla.pipeline.event_time import FORMS, Granularity, TimeFrom, TimeRule, pattern_fault
 from ottla.pipeline.formats import typed
 from ottla.pipeline.formats.access_log import AccessLog
@@ -16,7 +16,7 @@ from ottla.pipeline.formats.json_objects import JsonObjects
 from ottla.pipeline.formats.plain import Raw, Text
 from ottla.pipeline.formats.port import Format
 from ottla.pipeline.formats.record_format import RecordFormat
-from ottla.pipeline.job_file.schema import Key, KeyProblem, Section, Values, ValueType
+from ottla.pipeline.job_file.schema import Key, KeyProblem, SectionSchema, Values, ValueType
 from ottla.pipeline.lake.file_writer import FILE_BYTES
 from ottla.pipeline.lake.lake import Lake
 from ottla.pipeline.loading.load import COMMIT_OFFSETS_MAX, TOPIC_IN_NAME, LoadSpec, is_pattern
@@ -27,7 +27,7 @@ from ottla.pipeline.source import Brokers
 
 _PARTS = ("key", "headers")
 
-TIME = Section(
+TIME = SectionSchema(
     "time",
     "When an event happened, and how rows are partitioned by it. Left out: the record's own timestamp, by day.",
     (
@@ -65,7 +65,7 @@ TIME = Section(
         ),
     ),
 )
-CSV = Section(
+CSV = SectionSchema(
     "csv",
     "Values separated by commas, or by something else.",
     (
@@ -82,7 +82,7 @@ CSV = Section(
         Key("quote", ValueType.TEXT, 'Around fields with a delimiter inside; "" for none.', '"', example="'\"'"),
     ),
 )
-AVRO = Section(
+AVRO = SectionSchema(
     "avro",
     "Where schemas are: in a registry (records with its header), or in a file (records without).",
     (
@@ -95,7 +95,7 @@ AVRO = Section(
         Key("schema", ValueType.PATH, "A file with the schema of every record.", example='"event.avsc"'),
     ),
 )
-COLUMNS = Section(
+COLUMNS = SectionSchema(
     "columns",
     "Types of fields, by name. A declared column never widens; what does not fit goes to the quarantine.",
     (),
@@ -132,7 +132,7 @@ def _pattern_fault(pattern: str) -> str | None:
         re.compile(pattern)
     except re.error as error:
         return f"{pattern!r} is no regular expression: {error}"
-    return None if Subscription(pattern=pattern).pattern else "the pattern is empty"
+    return None if TopicSubscription(pattern=pattern).pattern else "the pattern is empty"
 
 
 def _check_format(values: Values) -> Iterator[KeyProblem]:
@@ -177,7 +177,7 @@ def _check_time(time: Values, form: str) -> Iterator[KeyProblem]:
         yield "time", f"time.form is one of {', '.join(FORMS)}, or strptime's letters, not {time['form']!r}"
 
 
-LOAD = Section(
+LOAD = SectionSchema(
     "load",
     "Topics to tables, each offset exactly once.",
     (

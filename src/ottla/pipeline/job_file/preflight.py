@@ -7,19 +7,19 @@ import contextlib
 from ottla.client.errors import CannotConnect
 from ottla.core.errors import KafkaError
 from ottla.pipeline.connector.offset_client import NoSuchTopic, OffsetClient
-from ottla.pipeline.connector.subscription import Subscription
-from ottla.pipeline.job_file.job import Job
+from ottla.pipeline.connector.subscription import TopicSubscription
+from ottla.pipeline.job_file.job import PipelineJob
 from ottla.pipeline.job_file.reader import ReadResult
 from ottla.pipeline.loading.load import resolve_topics
 from ottla.pipeline.log import CannotLoad
 
 
-def check_online(job: Job, found: ReadResult) -> None:
+def check_online(job: PipelineJob, found: ReadResult) -> None:
     """Ask, and note what is wrong at its line."""
     offset_client = OffsetClient(job.brokers.read_options)
     with contextlib.closing(offset_client):
         try:
-            offset_client.topics(Subscription(pattern="no-topic-is-called-this"))
+            offset_client.topics(TopicSubscription(pattern="no-topic-is-called-this"))
         except (CannotConnect, KafkaError) as error:
             found.add_problem(("brokers", "bootstrap"), str(error))
             return
@@ -28,7 +28,7 @@ def check_online(job: Job, found: ReadResult) -> None:
             try:
                 topics = resolve_topics(spec, offset_client)
                 if spec.pattern is None:
-                    offset_client.topics(Subscription(topics=tuple(topics)))
+                    offset_client.topics(TopicSubscription(topics=tuple(topics)))
             except (NoSuchTopic, CannotLoad, KafkaError) as error:
                 found.add_problem(("load", n, key), str(error))
     for n, load in enumerate(job.sections["load"]):

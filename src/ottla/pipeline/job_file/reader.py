@@ -17,14 +17,14 @@ from ottla.client.offset_spec import InvalidOffsetSpec, parse
 from ottla.core.quantities import parse_duration_ms, parse_size
 from ottla.pipeline.job_file.key_lines import Path as Where
 from ottla.pipeline.job_file.key_lines import lines_of
-from ottla.pipeline.job_file.schema import Key, Section, ValueType
+from ottla.pipeline.job_file.schema import Key, SectionSchema, ValueType
 from ottla.pipeline.locations import UnsupportedLocation, local_path
 
 _SYNTAX = re.compile(r"\(at line (\d+), column \d+\)")
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Problem:
+class JobFileProblem:
     """Holds one mistake in a job file."""
 
     line: int
@@ -41,24 +41,24 @@ class ReadResult:
 
     values: dict[str, Any] = field(default_factory=dict)
     """By section; a list of them where there may be several."""
-    faults: list[Problem] = field(default_factory=list)
+    faults: list[JobFileProblem] = field(default_factory=list)
     lines: Mapping[Where, int] = field(default_factory=dict)
 
     def add_problem(self, where: Where, text: str) -> None:
         """Note a mistake at a key, or at what is nearest above it."""
         while where and where not in self.lines:
             where = where[:-1]
-        self.faults.append(Problem(self.lines.get(where, 1), text))
+        self.faults.append(JobFileProblem(self.lines.get(where, 1), text))
 
 
-def read(text: str, sections: Iterable[Section], *, directory: Path, now_ms: int) -> ReadResult:
+def read(text: str, sections: Iterable[SectionSchema], *, directory: Path, now_ms: int) -> ReadResult:
     """Read a file's text. Paths in it are relative to `directory`, the file's own."""
     try:
         given = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         found = _SYNTAX.search(str(error))
         line = int(found[1]) if found else text.count("\n") + 1
-        return ReadResult(faults=[Problem(line, f"this is not TOML: {_SYNTAX.sub('', str(error)).strip()}")])
+        return ReadResult(faults=[JobFileProblem(line, f"this is not TOML: {_SYNTAX.sub('', str(error)).strip()}")])
     return read_values(given, sections, lines_of(text), directory=directory, now_ms=now_ms)
 
 
@@ -97,7 +97,7 @@ class _Reader:
             given = [given]
         return [self._values(section, one, (*where, n)) for n, one in enumerate(given) if isinstance(one, dict)]
 
-    def _values(self, section: Section, given: dict[str, Any], where: Where) -> dict[str, Any]:
+    def _values(self, section: SectionSchema, given: dict[str, Any], where: Where) -> dict[str, Any]:
         keys = {key.name: key for key in section.keys}
         inside = {sub.name: sub for sub in section.sections}
         values: dict[str, Any] = {}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ottla.client.audit import BUCKET_MS
-from ottla.pipeline.job_file.schema import Key, KeyProblem, Section, Values, ValueType
+from ottla.pipeline.job_file.schema import Key, KeyProblem, SectionSchema, Values, ValueType
 from ottla.pipeline.reporting.query import SectionQuery
 from ottla.pipeline.reporting.values import SectionKind
 
-SECTION = Section(
+SECTION = SectionSchema(
     "section",
     "One part of the page: a query, and how its rows are shown.",
     (
@@ -37,7 +37,7 @@ SECTION = Section(
 )
 
 
-REPORT = Section(
+REPORT = SectionSchema(
     "report",
     "One HTML page from the job's tables.",
     (
@@ -57,7 +57,7 @@ def check_audit(values: Values) -> Iterator[KeyProblem]:
         yield "bucket", f"bucket is a multiple of {BUCKET_MS // 60_000} minutes, for producers report in such pieces"
 
 
-AUDIT = Section(
+AUDIT = SectionSchema(
     "audit",
     "Compares every offset of the log with the tables.",
     (

@@ -46,14 +46,14 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class SectionSchema:
     """`[name]`, or `[[name]]` where there may be several."""
 
     name: str
     doc: str
     keys: tuple[Key, ...]
     many: bool = False
-    sections: tuple[Section, ...] = ()
+    sections: tuple[SectionSchema, ...] = ()
     """Tables inside, as in `[load.time]`."""
     entries: Key | None = None
     """Where the keys are the user's own (columns, settings of a client): what each of them must be."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ottla.pipeline.job_file.schema import Key, KeyProblem, Section, Values, ValueType
+from ottla.pipeline.job_file.schema import Key, KeyProblem, SectionSchema, Values, ValueType
 from ottla.pipeline.lake.lake import table_name
 from ottla.pipeline.loading.load import TOPIC_IN_NAME
 from ottla.pipeline.stream.measures import InvalidMeasure, Measure, parse_measure
@@ -14,7 +14,7 @@ SECOND_MS = 1000
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OWN = frozenset({"window_start", "window_end", "window_date"})
 
-COLUMNS = Section(
+COLUMNS = SectionSchema(
     "columns",
     "New columns by name, each an expression of Spark's SQL; a later one may use an earlier.",
     (),
@@ -22,7 +22,7 @@ COLUMNS = Section(
         "", ValueType.TEXT, "An expression of Spark's SQL.", example="kind = \"substring_index(path, '/', 2)\""
     ),
 )
-VALUES = Section(
+VALUES = SectionSchema(
     "values",
     f"What is counted, by the result's column: {', '.join(Measure)}, each with `if` and a condition where wanted.",
     (),
@@ -73,7 +73,7 @@ def _check_declared(values: Values) -> Iterator[KeyProblem]:
         yield "values", f"{name} is counted, and counted by"
 
 
-STREAM = Section(
+STREAM = SectionSchema(
     "stream",
     "Aggregates by windows of event time, kept up to date as a table is loaded.",
     (

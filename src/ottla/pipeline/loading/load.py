@@ -19,7 +19,7 @@ from ottla.client.offset_spec import OffsetSpec
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.pipeline.connector.offset_client import OffsetClient
-from ottla.pipeline.connector.subscription import Subscription
+from ottla.pipeline.connector.subscription import TopicSubscription
 from ottla.pipeline.formats.csv_lines import CsvLines, names_in
 from ottla.pipeline.formats.port import Format
 from ottla.pipeline.lake.file_writer import FILE_BYTES
@@ -204,7 +204,7 @@ def resolve_topics(spec: LoadSpec, offset_client: OffsetClient) -> list[str]:
     """Return the topics' names, in order. Raises CannotLoad where a pattern means no topic."""
     if spec.pattern is None:
         return list(spec.topics)
-    found = sorted({tp.topic for tp in offset_client.topics(Subscription(pattern=spec.pattern)).partitions})
+    found = sorted({tp.topic for tp in offset_client.topics(TopicSubscription(pattern=spec.pattern)).partitions})
     if not found:
         raise CannotLoad(f"no topic's whole name matches {spec.pattern!r}")
     names: dict[str, str] = {}

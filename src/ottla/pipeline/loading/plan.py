@@ -16,7 +16,7 @@ TASK_OFFSETS_MIN = 50_000
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LoadPlan:
     """Holds the offsets that a load will read."""
 
     ranges: Sequence[OffsetRange]
@@ -68,7 +68,7 @@ def plan(
             until = min(until, max(begin, span.start_offset) + most)
         if begin < until:
             ranges.append(OffsetRange(partition, begin, until))
-    return Plan(ranges, lost)
+    return LoadPlan(ranges, lost)
 
 
 def share(ranges: Iterable[OffsetRange], cores: int) -> list[list[OffsetRange]]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from ottla.pipeline.reporting import charts
 from ottla.pipeline.reporting.series import drawn
 from ottla.pipeline.reporting.style import STYLE
-from ottla.pipeline.reporting.values import Report, Section, SectionKind, check, is_number, text_of
+from ottla.pipeline.reporting.values import Report, ReportSection, SectionKind, check, is_number, text_of
 
 _FIGURE_LETTERS = 9
 _CONTENTS_FROM = 4
@@ -64,7 +64,7 @@ def _sections(sections: Sequence[Section]) -> Iterator[str]:
             yield from parts
 
 
-def _section(section: Section, name: str) -> str:
+def _section(section: ReportSection, name: str) -> str:
     check(section)
     if section.kind is SectionKind.FIGURES:
         return _figures(section, name)
@@ -80,7 +80,7 @@ def frame(title: str, body: str, note: str = "", *, name: str) -> str:
     return f'<section id="{escape(name)}"><h2>{escape(title)}</h2>{body}{noted}</section>'
 
 
-def _body(section: Section) -> str:
+def _body(section: ReportSection) -> str:
     rows = section.rows
     match section.kind:
         case SectionKind.COLUMNS:
@@ -93,7 +93,7 @@ def _body(section: Section) -> str:
             return table(rows, caption=section.title)
 
 
-def _figures(section: Section, name: str) -> str:
+def _figures(section: ReportSection, name: str) -> str:
     (row,) = section.rows.to_pylist()
     boxes = "".join(
         f"<div><b{_long(text := text_of(value, label))}>{escape(text)}</b><span>{escape(_label(label))}</span></div>"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ottla.pipeline.lake.port import TableReader
-from ottla.pipeline.reporting.values import InvalidReportSection, Section, SectionKind, check
+from ottla.pipeline.reporting.values import InvalidReportSection, ReportSection, SectionKind, check
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +52,7 @@ def answer(spark: SparkSession, asked: Sequence[SectionQuery]) -> list[Section]:
             rows = rows.slice(0, section.limit)
         if len(rows) > ROWS_MAX:
             raise InvalidReportSection(f"section {section.title!r}: over {ROWS_MAX:,} rows; group them, or add a limit")
-        answered = Section(section.title, section.kind, rows, section.note, total)
+        answered = ReportSection(section.title, section.kind, rows, section.note, total)
         check(answered)
         found.append(answered)
     return found

@@ -30,7 +30,7 @@ class SectionKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class ReportSection:
     """One part of a report. Rows come in the order in which they are shown."""
 
     title: str
@@ -47,7 +47,7 @@ class Report:
 
     title: str
     subtitle: str
-    sections: Sequence[Section]
+    sections: Sequence[ReportSection]
     footer: str = ""
     made: str = ""
     """When and by which version, in words."""
@@ -57,7 +57,7 @@ class InvalidReportSection(ValueError):
     """The rows cannot be shown in this way. The message says what would be needed."""
 
 
-def check(section: Section) -> None:
+def check(section: ReportSection) -> None:
     """Raise InvalidReportSection unless the columns are what the kind needs."""
     kinds = [field.type for field in section.rows.schema]
     names = ", ".join(section.rows.schema.names)

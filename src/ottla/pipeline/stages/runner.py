@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from ottla.core.clock import Clock
 from ottla.pipeline.audit.model import TopicAudit
 from ottla.pipeline.errors import FailureKind, failure_kind_of, is_expected, is_retriable
-from ottla.pipeline.job_file.job import Job
+from ottla.pipeline.job_file.job import PipelineJob
 from ottla.pipeline.loading.spark_host import SparkHost
 from ottla.pipeline.progress import ProgressReporter
 
@@ -40,7 +40,7 @@ class StageResult:
 class Context:
     """The objects that stages share in a round."""
 
-    job: Job
+    job: PipelineJob
     spark: SparkHost
     reporter: ProgressReporter
     clock: Clock
@@ -109,7 +109,7 @@ class Round:
         }
 
 
-def stages_of(job: Job) -> list[StageEntry]:
+def stages_of(job: PipelineJob) -> list[StageEntry]:
     """Return the stages whose section the job has."""
     return [entry for entry in STAGES if job.sections.get(entry.section)]
 

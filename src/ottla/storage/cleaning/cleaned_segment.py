@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from ottla.core.files import Buffer, FileSystem
 from ottla.records.batch import BatchHeader
-from ottla.storage.cleaning.cleaning_plan import CleaningPlan, Source
+from ottla.storage.cleaning.cleaning_plan import CleaningPlan, SourceSegment
 from ottla.storage.cleaning.errors import Uncleanable
 from ottla.storage.cleaning.throttler import Throttler
 from ottla.storage.file_names import (
@@ -46,7 +46,7 @@ class CleanedSegment:
         "written",
     )
 
-    def __init__(self, files: FileSystem, plan: CleaningPlan, group: list[Source], throttle: Throttler) -> None:
+    def __init__(self, files: FileSystem, plan: CleaningPlan, group: list[SourceSegment], throttle: Throttler) -> None:
         self._files = files
         self._plan = plan
         self._throttle = throttle

@@ -16,7 +16,7 @@ from ottla.records.batch import BatchHeader
 from ottla.storage.cleaning.batch_filter import BatchFilter, records_of
 from ottla.storage.cleaning.cleaned_segment import CleanedSegment, GroupTooLarge
 from ottla.storage.cleaning.cleaned_transactions import CleanedTransactions
-from ottla.storage.cleaning.cleaning_plan import CleanedGroup, CleaningPlan, Counts, PassDone, Source
+from ottla.storage.cleaning.cleaning_plan import CleanedGroup, CleaningPlan, Counts, PassDone, SourceSegment
 from ottla.storage.cleaning.errors import Uncleanable
 from ottla.storage.cleaning.offset_map import OffsetMap
 from ottla.storage.cleaning.segment_groups import SizedSource, group_sources
@@ -125,7 +125,7 @@ def _groups(
         first += len(group)
 
 
-def _size(files: FileAccess, plan: CleaningPlan, source: Source, suffix: str) -> int:
+def _size(files: FileAccess, plan: CleaningPlan, source: SourceSegment, suffix: str) -> int:
     try:
         return files.size_of(plan.directory / offset_name(source.base_offset, suffix))
     except FileNotFoundError:
@@ -133,7 +133,7 @@ def _size(files: FileAccess, plan: CleaningPlan, source: Source, suffix: str) ->
 
 
 def _clean(
-    group: list[Source],
+    group: list[SourceSegment],
     batch_filter: BatchFilter,
     plan: CleaningPlan,
     files: FileSystem,

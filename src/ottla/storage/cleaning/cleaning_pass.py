@@ -21,7 +21,7 @@ import contextlib
 from collections.abc import Sequence
 
 from ottla.storage.cleaning.cleaner_config import CleanerConfig
-from ottla.storage.cleaning.cleaning_plan import ActiveProducer, CleanedGroup, CleaningPlan, Source
+from ottla.storage.cleaning.cleaning_plan import ActiveProducer, CleanedGroup, CleaningPlan, SourceSegment
 from ottla.storage.cleaning.log_to_clean import LogToClean
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.log.segment import Segment
@@ -88,7 +88,7 @@ def start_cleaning(chosen: LogToClean, config: CleanerConfig, *, token: str, now
         topic_partition=str(log.topic_partition),
         directory=log.directory,
         token=token,
-        sources=tuple(Source(segment.base_offset, end, segment.size_bytes) for segment, end in ends),
+        sources=tuple(SourceSegment(segment.base_offset, end, segment.size_bytes) for segment, end in ends),
         later_bases=tuple(bases[len(segments) :]),
         first_dirty_offset=chosen.first_dirty_offset,
         now_ms=now_ms,

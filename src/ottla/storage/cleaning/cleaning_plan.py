@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ottla.storage.file_names import CLEANED_SUFFIX
 
 
-class Source(NamedTuple):
+class SourceSegment(NamedTuple):
     """A sealed segment as it was when the pass began."""
 
     base_offset: int
@@ -34,7 +34,7 @@ class CleaningPlan:
     topic_partition: str  # for messages
     directory: PurePath
     token: str  # in the names of the files written: unique to the plan, so that a stale worker overwrites nothing
-    sources: tuple[Source, ...]  # oldest first, without a gap
+    sources: tuple[SourceSegment, ...]  # oldest first, without a gap
     later_bases: tuple[
         int, ...
     ]  # of the segments after `sources`: their indexes hold transactions that began in `sources`
@@ -73,7 +73,7 @@ class CleaningPlan:
             **plain
             | {
                 "directory": PurePath(plain["directory"]),
-                "sources": tuple(Source(*source) for source in plain["sources"]),
+                "sources": tuple(SourceSegment(*source) for source in plain["sources"]),
                 "later_bases": tuple(plain["later_bases"]),
                 "producers": {row[0]: ActiveProducer(*row[1:]) for row in plain["producers"]},
             }

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ottla.storage.cleaning.cleaning_plan import Source
+from ottla.storage.cleaning.cleaning_plan import SourceSegment
 from ottla.storage.log.segment import RELATIVE_OFFSET_MAX
 
 
 class SizedSource(NamedTuple):
     """A segment and the sizes of its indexes."""
 
-    source: Source
+    source: SourceSegment
     index_bytes: int
     time_index_bytes: int
 
@@ -22,7 +22,7 @@ def group_sources(segments: Sequence[SizedSource], *, segment_bytes: int, index_
 
     A segment that is too large by itself is a group of its own.
     """
-    groups: list[list[Source]] = []
+    groups: list[list[SourceSegment]] = []
     size = index = time_index = 0
     for source, own_index, own_time_index in segments:
         size += source.size_bytes

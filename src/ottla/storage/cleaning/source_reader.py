@@ -8,7 +8,7 @@ from pathlib import PurePath
 from ottla.core.files import File, FileAccess
 from ottla.records.batch import HEADER_BYTES, BatchHeader
 from ottla.records.batch_verifier import framing_fault, is_checksum_right, order_fault
-from ottla.storage.cleaning.cleaning_plan import Source
+from ottla.storage.cleaning.cleaning_plan import SourceSegment
 from ottla.storage.cleaning.errors import SegmentGone, Uncleanable
 from ottla.storage.cleaning.throttler import Throttler
 from ottla.storage.file_names import LOG_SUFFIX, offset_name
@@ -40,7 +40,7 @@ def batches_of(
 
 
 def _batches(
-    file: File, path: PurePath, source: Source, from_offset: int, chunk_bytes: int, throttle: Throttler
+    file: File, path: PurePath, source: SourceSegment, from_offset: int, chunk_bytes: int, throttle: Throttler
 ) -> Iterator[tuple[BatchHeader, bytes, int]]:
     position, end, next_offset = 0, source.size_bytes, source.base_offset
     wanted = chunk_bytes

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.storage.cleaning.cleaning_plan import Source
+from ottla.storage.cleaning.cleaning_plan import SourceSegment
 from ottla.storage.cleaning.segment_groups import SizedSource, group_sources
 
 
 def measured(*sizes: int, step: int = 10, index: int = 8) -> list[SizedSource]:
-    return [SizedSource(Source(at * step, at * step + step, size), index, index) for at, size in enumerate(sizes)]
+    return [
+        SizedSource(SourceSegment(at * step, at * step + step, size), index, index) for at, size in enumerate(sizes)
+    ]
 
 
 @pytest.mark.parametrize(

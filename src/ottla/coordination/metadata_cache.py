@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from ottla.coordination.store import Change, MetadataStore, Watch
+from ottla.coordination.store import MetadataStore, NodeChange, Watch
 from ottla.coordination.view import ClusterView
 from ottla.coordination.view_builder import NODES_AT_ONCE, ViewBuilder
 
@@ -20,7 +20,7 @@ RETRY_S = 1.0
 logger = logging.getLogger(__name__)
 
 
-class Cluster:
+class MetadataCache:
     """Holds the current snapshot and updates it."""
 
     def __init__(self, store: MetadataStore) -> None:
@@ -31,7 +31,7 @@ class Cluster:
         self._updating = asyncio.Lock()
         self._refreshes: set[asyncio.Task[ClusterView]] = set()
         self._watch: Watch | None = None
-        self._pending: list[Change] = []  # taken from the watch; kept if a caller is cancelled
+        self._pending: list[NodeChange] = []  # taken from the watch; kept if a caller is cancelled
         self._is_complete = False
         self._is_loaded = False
 
