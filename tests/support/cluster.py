@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import gc
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -121,12 +122,12 @@ class InProcessCluster:
                 raise
             return broker
 
-        self.brokers[node_id] = await self._in(life, run())
+        self.brokers[node_id] = await self.create_task(node_id, run())
 
     async def stop(self, node_id: int) -> None:
         """Stop a broker as SIGTERM does."""
         broker = self.brokers.pop(node_id)
-        await self._in(self._lives[node_id], broker.stop())
+        await self.create_task(node_id, broker.stop())
 
     async def kill(self, node_id: int, *, session_expires: bool = True) -> None:
         """End a broker as SIGKILL does. Without `session_expires` the store considers it alive: see `expire`."""
@@ -165,11 +166,11 @@ class InProcessCluster:
         for node_id in sorted(self.brokers, key=lambda node: self.services(node).controller.is_active):
             await self.stop(node_id)
 
-    @staticmethod
-    async def _in(life: _Life, work: Any) -> Any:
+    def create_task(self, node_id: int, work: Any) -> asyncio.Task[Any]:
+        """Create a task that belongs to a broker's run, and ends with it."""
         context = contextvars.copy_context()
-        context.run(_life.set, life)
-        return await asyncio.get_running_loop().create_task(work, context=context)
+        context.run(_life.set, self._lives[node_id])
+        return context.run(asyncio.get_running_loop().create_task, work)
 
     # ---- Access
 
@@ -222,11 +223,16 @@ def _cancel_timers(life: _Life) -> None:
     """Cancel the callbacks that a broker has scheduled, now or later."""
     loop: Any = asyncio.get_running_loop()
     for handle in [*loop._scheduled, *loop._ready]:
-        if handle._context is not None and handle._context.get(_life) is life:
-            owner = getattr(handle._callback, "__self__", None)
-            # a task ends by its cancellation, and a socket that is being closed by its last callback
-            if not isinstance(owner, asyncio.Task | asyncio.Transport):
-                handle.cancel()
+        is_its_own = handle._context is not None and handle._context.get(_life) is life
+        if is_its_own and not _is_of_asyncio(handle._callback):
+            handle.cancel()
+
+
+def _is_of_asyncio(callback: Any) -> bool:
+    """Whether a callback is asyncio's: a task ends by its cancellation, and a socket leaves the loop by its last callback."""
+    function = callback.func if isinstance(callback, functools.partial) else callback
+    is_step = isinstance(getattr(function, "__self__", None), asyncio.Task)
+    return is_step or (getattr(function, "__module__", None) or "").startswith("asyncio.")
 
 
 def with_cluster(

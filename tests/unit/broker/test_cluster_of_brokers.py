@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,31 @@ def test_a_broker_does_not_start_as_another_node_of_the_cluster(tmp_path: Path) 
         file.write_text(file.read_text().replace("node.id=3", "node.id=2"))
         file.parent.rename(tmp_path / "broker-2")
         await cluster.restart(2)
+
+    with_cluster(tmp_path, scenario, brokers=2)
+
+
+def test_a_socket_that_a_killed_broker_was_connecting_leaves_its_number_to_others(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        loop = asyncio.get_running_loop()
+        connecting, (other, peer) = socket.socket(), socket.socketpair()
+        connecting.setblocking(False)
+
+        async def connect() -> None:
+            try:
+                await loop.sock_connect(connecting, ("127.0.0.1", cluster.ports[1]))
+            finally:
+                os.dup2(other.fileno(), connecting.fileno())  # closes the socket, and its number has another one
+
+        attempt = cluster.create_task(2, connect())
+        await asyncio.sleep(0)
+        kill = asyncio.create_task(cluster.kill(2))
+        attempt.cancel()  # the kill meets the callback that takes the socket from the loop
+        await kill
+        assert attempt.cancelled()
+        with connecting, other, peer:
+            loop.add_reader(connecting, peer.close)
+            loop.remove_reader(connecting)
 
     with_cluster(tmp_path, scenario, brokers=2)
 
