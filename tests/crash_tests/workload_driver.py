@@ -305,7 +305,7 @@ class WorkloadDriver:
         if not expected_log.cleaned:
             expected_log.cleaned, expected_log.horizon_ms = True, self.clock.now_ms + log.config.delete_retention_ms
         self.expected_state.changed()
-        directory.note_gaps(log)
+        log.note_gaps()
         chosen = log_to_clean.log_to_clean(log, directory.cleaner_offsets.get(tp), now_ms=self.clock.now_ms)
         assert chosen is not None or may_be_done, "nothing to clean"
         if chosen is None:

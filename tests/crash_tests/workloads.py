@@ -46,6 +46,40 @@ def appends(s: WorkloadDriver) -> None:
     s.append(2)
 
 
+def reserved_space(s: WorkloadDriver) -> None:
+    """Batches within space that was reserved for them, which rolls, a truncation and a stop give back."""
+    s.create()
+    s.append(16_400)
+    s.flush()
+    for size in (10, 300, 900):
+        s.append(size)
+        s.flush()
+    job = s.begin_flush()
+    s.append(30)
+    s.append(1500)
+    s.complete_flush(job)
+    s.append(60)
+    s.flush()
+    s.truncate(4)
+    s.append(700)
+    s.append(700)
+    s.flush()
+    s.die()
+    s.append(900)
+    s.append(40)
+    s.roll()
+    s.append(16_400)
+    s.append(40)
+    s.flush()
+    s.append(40)
+    s.stop()
+    s.start()
+    s.append(40)
+    s.append(40)
+    s.flush()
+    s.append(40)
+
+
 def rolls(s: WorkloadDriver) -> None:
     """Fill segments, with a flush after one roll, two rolls and none."""
     s.create()
@@ -595,6 +629,7 @@ WORKLOADS = {
     workload.name: workload
     for workload in (
         Workload("appends", appends, WHOLE),
+        Workload("reserved-space", reserved_space, WHOLE),
         Workload("rolls", rolls, SMALL),
         Workload("epochs", epochs, SMALL),
         Workload("producers", producers, SMALL),

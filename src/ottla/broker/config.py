@@ -19,8 +19,8 @@ from ottla.coordination.config import ZooKeeperConfig
 from ottla.core.quantities import in_unit_of
 from ottla.core.settings import (
     InvalidSettings,
-    Problem,
     Setting,
+    SettingProblem,
     SettingText,
     from_environment,
     load,

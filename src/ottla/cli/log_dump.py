@@ -31,7 +31,7 @@ from ottla.storage.file_names import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
 )
-from ottla.storage.integrity.batch_verifier import find_next_valid_batch, verify_batches
+from ottla.storage.integrity.batch_verifier import find_next_valid_batch, is_reserve, verify_batches
 from ottla.storage.integrity.block_checksums import parse
 from ottla.storage.integrity.metadata_backup import FILE_NAME as COPIES_FILE
 from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
@@ -128,6 +128,9 @@ def _batches(
                         yield from _records(file, position, header, wanted, is_offsets=is_offsets)
                 position, next_offset = result.end, header.last_offset + 1
                 continue
+            if is_reserve(file, position):
+                yield {"position": position, "size_bytes": size - position, "reserved": "zeros for the next batches"}
+                return
             after = find_next_valid_batch(
                 file,
                 position,

@@ -215,24 +215,16 @@ class SystemFile:
         self._size = os.fstat(self._descriptor).st_size
 
     def append(self, data: Buffer) -> int:
-        """Write at the end; the usual case is one system call and no copy. Returns the new size."""
-        written = os.pwrite(self._descriptor, data, self._size)
-        self._size += written
-        if written < len(data):  # a short write: the disk is nearly full, or a signal came
-            view = memoryview(data)
-            while written < len(view):
-                more = os.pwrite(self._descriptor, view[written:], self._size)
-                self._size += more
-                written += more
+        """Write at the end. Returns the new size."""
+        self.write_at(self._size, data)
         return self._size
 
     def write_at(self, position: int, data: Buffer) -> None:
-        """Write at a position, for indexes."""
-        view = memoryview(data)
-        while view.nbytes:
-            written = os.pwrite(self._descriptor, view, position)
-            view, position = view[written:], position + written
-        self._size = max(self._size, position)
+        """Write at a position; the usual case is one system call and no copy."""
+        written = os.pwrite(self._descriptor, data, position)
+        self._size = max(self._size, position + written)
+        if written < len(data):  # a short write: the disk is nearly full, or a signal came
+            self.write_at(position + written, memoryview(data)[written:])
 
     def read_at(self, position: int, size: int) -> bytes:
         """Read without changing the file position."""

@@ -19,7 +19,7 @@ from ottla.broker.migration.kafka_directory import read_image
 from ottla.coordination.embedded import EmbeddedMetadataStore
 from ottla.coordination.kraft_batches import snapshot
 from ottla.coordination.kraft_image import KraftImage
-from ottla.coordination.kraft_records import FeatureLevel, Other, RecordType, encode
+from ottla.coordination.kraft_records import FeatureLevelRecord, MetadataRecordType, Other, encode
 from ottla.coordination.membership import join_cluster
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.core.files import SystemFiles

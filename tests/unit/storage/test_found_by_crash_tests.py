@@ -77,8 +77,8 @@ def test_a_truncation_that_is_cut_short_leaves_nothing_below_the_recovery_point_
 
 def test_a_truncated_segment_does_not_get_its_successor_back_where_gaps_are_allowed() -> None:
     disk = SimDisk()
-    directory, log = filled(disk, 12)
-    directory.note_gaps(log)
+    _, log = filled(disk, 12)
+    log.note_gaps()
     disk.stop_at(100)
     renames = [line for line in _changes_of(disk, log, cut_at=7) if line.startswith(("rename", "truncate", "sync"))]
     last_rename = max(at for at, line in enumerate(renames) if ".deleted" in line)
@@ -281,8 +281,8 @@ def test_a_kill_while_a_follower_removes_all_records_is_no_corruption() -> None:
 def test_a_power_cut_leaves_no_gap_between_the_segments_of_a_compacted_log() -> None:
     """A follower would take it for the work of compaction, and confirm records to its leader that it lacks."""
     disk = SimDisk()
-    directory, log = filled(disk, 4)
-    directory.note_gaps(log)
+    _, log = filled(disk, 4)
+    log.note_gaps()
     for at in range(4, 12):
         log.append(batch(b"value-%d" % at + bytes(60)), leader_epoch=0, now_ms=NOW_MS)
     assert log.flushed_offset == 4 and len(log.segments) > 4

@@ -29,10 +29,10 @@ from uuid import UUID
 from ottla.broker.migration.kafka_directory import BOOTSTRAP, METADATA_LOG, UnreadableMetadata, read_image
 from ottla.coordination import kraft_records as kraft
 from ottla.coordination import layout
-from ottla.coordination.cluster import Cluster
 from ottla.coordination.embedded import EmbeddedMetadataStore
 from ottla.coordination.kraft_batches import Voter, snapshot
-from ottla.coordination.kraft_records import ResourceType
+from ottla.coordination.kraft_records import ConfigResourceType
+from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.metadata_file import EXPORTED_SUFFIX
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.view import ClusterView, TopicView

@@ -17,8 +17,10 @@ class SizedSource(NamedTuple):
     time_index_bytes: int
 
 
-def group_sources(segments: Sequence[SizedSource], *, segment_bytes: int, index_bytes: int) -> list[list[Source]]:
-    """Runs of neighbours that together exceed neither a segment's size, nor an index's, nor an index entry's reach.
+def group_sources(
+    segments: Sequence[SizedSource], *, segment_bytes: int, index_bytes: int
+) -> list[list[SourceSegment]]:
+    """Group neighbours that together exceed neither a segment's size, nor an index's, nor an index entry's reach.
 
     A segment that is too large by itself is a group of its own.
     """

@@ -18,7 +18,13 @@ _CHUNK_BYTES_MIN = 16 << 10
 
 
 def batches_of(
-    files: FileAccess, directory: PurePath, source: Source, *, from_offset: int, buffer_bytes: int, throttle: Throttler
+    files: FileAccess,
+    directory: PurePath,
+    source: SourceSegment,
+    *,
+    from_offset: int,
+    buffer_bytes: int,
+    throttle: Throttler,
 ) -> Iterator[tuple[BatchHeader, bytes, int]]:
     """Yield the batches of a segment that reach `from_offset` or come after it.
 

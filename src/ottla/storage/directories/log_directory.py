@@ -193,7 +193,7 @@ class LogDirectory:
             )
             reports = reports_of_lost_records()
             config = without_retention(configs[topic]) if is_future else configs[topic]
-            log = load_log(self._place(directory), topic_partition, config, checkpoint, progress=progress.scanned)
+            log, is_synced = load_log(self._place(directory), topic_partition, config, checkpoint, progress.scanned)
             if rewriter is not None:
                 rewriter.rewrite(log, checkpoint.recovery_point)
             if log.in_cleaner_checkpoint:
@@ -210,7 +210,7 @@ class LogDirectory:
                 self.logs[topic_partition] = log
                 self._note_lost_records(log, noted, is_corrupt=is_corrupt)
             log.update_high_watermark(min(max(noted, log.log_start_offset), log.end_offset))
-            if log.is_recovered:
+            if rewriter is not None or not is_synced:
                 recovered.append(log)
             if len(recovered) == _LOGS_AT_ONCE:
                 self._flush_recovered(recovered)
@@ -252,7 +252,6 @@ class LogDirectory:
         for flush in begun:
             flush.complete()
         for log in logs:
-            log.is_recovered = False
             log.close_files()
 
     def _run(self, begun: Sequence[tuple[PartitionLog, FlushJob]]) -> None:
@@ -370,7 +369,7 @@ class LogDirectory:
         if cleaned_offset is not None:
             self.cleaner_offsets[topic_partition] = cleaned_offset
             self.checkpoint()
-            log.in_cleaner_checkpoint = True
+            log.mark_gaps()
         return log
 
     def _adopt(self, log: PartitionLog, topic_id: uuid.UUID) -> None:
@@ -613,16 +612,14 @@ class LogDirectory:
         except OSError as error:
             raise self.health.refused("removing deleted files", error) from error
 
-    def note_gaps(self, log: PartitionLog) -> None:
-        """From now on batches may be missing inside this log; recovery must know before it happens.
+    def note_gaps(self, topic_partition: TopicPartition, log_start_offset: int) -> None:
+        """Note that from now on batches may be missing inside a log; recovery must know before it happens.
 
         A line in the cleaner's checkpoint records it for the log's whole life, whatever the topic's policy becomes.
         Raises StorageError.
         """
-        if not log.in_cleaner_checkpoint:
-            self.cleaner_offsets.setdefault(log.topic_partition, log.log_start_offset)
-            self.checkpoint()
-            log.in_cleaner_checkpoint = True
+        self.cleaner_offsets.setdefault(topic_partition, log_start_offset)
+        self.checkpoint()
 
     def begin_checkpoint(self, closing: Mapping[str, BackedUpFile] | None = None) -> CheckpointJob:
         """Return a job for a worker thread: write the checkpoint files of now; `closing`: what else to vouch for."""

@@ -29,6 +29,18 @@ _SEARCH_BYTES = 16 << 20  # the range after a corrupt batch that is searched byt
 _WINDOW_BYTES = 1 << 20
 
 
+def is_reserve(file: File, position: int) -> bool:
+    """Return whether a file ends with zeros from `position` on.
+
+    `Segment.append` reserves such space for the next batches.
+    """
+    while data := file.read_at(position, _WINDOW_BYTES):
+        if data.count(0) != len(data):
+            return False
+        position += len(data)
+    return True
+
+
 class VerifiedBatches(NamedTuple):
     """The end of the valid batches, and the fault of the batch there."""
 

@@ -105,7 +105,6 @@ class Rewriter:
         if log.epochs.entries:
             log.pending_flush.write_epochs(log.directory, log.epochs)
         _rewrite_metadata(log)
-        log.is_recovered = True
 
     def report(self, path: PurePath) -> None:
         """Log what was found."""

@@ -129,9 +129,8 @@ def load_log(
     topic_partition: TopicPartition,
     config: LogConfig,
     checkpoint: LogCheckpoint,
-    *,
     progress: Callable[[int], None],
-) -> PartitionLog:
+) -> tuple[PartitionLog, bool]:
     """Load the log in a directory, recovered as far as it needs to be; `progress` gets the bytes scanned.
 
     The second value is False if it found or changed something that may not be on the disk yet. Raises OSError.
@@ -161,29 +160,30 @@ def load_log(
     _report_missing_start(place, segments, checkpoint)
     if not segments or end_offset < checkpoint.log_start_offset:
         end_offset = _restart(place, segments, epochs, snapshots, checkpoint, now_ms)
+    was_scanned = scanned_from is not None
     epochs.truncate_from_end(end_offset)
     log_start_offset = max(checkpoint.log_start_offset, segments[0].base_offset)
-    if scanned_from is not None and epochs.entries and epochs.entries[0].start_offset > log_start_offset:
+    if was_scanned and epochs.entries and epochs.entries[0].start_offset > log_start_offset:
         epochs.clear()  # a deletion that the crash undid had removed the oldest
         _rebuild_epochs(segments, epochs)
     producers = ProducerStateManager()
     if scanned_from is not None and may_have_gaps:
         snapshots.drop_above(scanned_from)  # they may know of batches that this crash took from the middle
     rewritten = replay_producers(
-        segments, producers, snapshots, end_offset=end_offset, now_ms=now_ms, scanned_from=scanned_from,
-        scanned=scanned,
-    )  # fmt: skip
+        segments, producers, snapshots, end_offset=end_offset, now_ms=now_ms, scanned_from=scanned_from, scanned=scanned
+    )
     metadata = place.known(PARTITION_METADATA)
     log = _assembled(
         place, topic_partition, parse_partition_metadata(metadata.text), config, segments=segments, epochs=epochs,
-        producers=producers, snapshots=snapshots, end_offset=end_offset,
-        log_start_offset=log_start_offset, in_cleaner_checkpoint=checkpoint.in_cleaner_checkpoint,
+        producers=producers, snapshots=snapshots, end_offset=end_offset, log_start_offset=log_start_offset,
+        in_cleaner_checkpoint=checkpoint.in_cleaner_checkpoint,
+        is_as_stopped=not was_scanned and not known.was_restored and not known.is_lost,
     )  # fmt: skip
     was_flushed = checkpoint.is_verified and 0 < recovery_point == end_offset and found == _sizes(segments)
-    _note_small_files(
-        log, place, known, metadata, rewritten, was_scanned=scanned_from is not None, was_flushed=was_flushed
+    log.close_files()  # a start opens every log; most are not used at once
+    return log, _note_small_files(
+        log, place, known, metadata, rewritten, was_scanned=was_scanned, was_flushed=was_flushed
     )
-    return log
 
 
 class _KnownEpochs(NamedTuple):
@@ -215,11 +215,9 @@ def _note_small_files(
     *,
     was_scanned: bool,
     was_flushed: bool,
-) -> None:
-    """Set what the log knows of its small files, and make durable what was rebuilt. Raises OSError."""
+) -> bool:
+    """Note the copies of the small files, and what a flush has to sync; whether that is nothing. Raises OSError."""
     pending_flush = log.pending_flush
-    if not was_scanned and not known.was_restored and not known.is_lost:
-        log.clean_end_offset = log.end_offset
     if log.topic_id.int:  # the copy of a corrupt file is kept, until the file is written again
         pending_flush.partition_metadata_backup = place.copy_of(PARTITION_METADATA, metadata)
     pending_flush.epochs_written = known.noted
@@ -231,9 +229,8 @@ def _note_small_files(
     if was_scanned and was_flushed and known.noted == log.epochs.entries and not pending_flush:
         for segment in log.segments:  # the last run had synced all of it
             segment.mark_clean()
-    elif was_scanned or rewritten:
-        log.is_recovered = True
-    log.close_files()  # a start opens every log; most are not used at once
+        return True
+    return not was_scanned and not rewritten
 
 
 def _completed(files: FileSystem, directory: PurePath) -> DirectoryListing:
@@ -362,6 +359,7 @@ def _assembled(
     log_start_offset: int,
     end_offset: int,
     in_cleaner_checkpoint: bool = False,
+    is_as_stopped: bool = False,
 ) -> PartitionLog:
     return PartitionLog(
         files=place.files,
@@ -380,4 +378,5 @@ def _assembled(
         log_start_offset=log_start_offset,
         end_offset=end_offset,
         in_cleaner_checkpoint=in_cleaner_checkpoint,
+        is_as_stopped=is_as_stopped,
     )

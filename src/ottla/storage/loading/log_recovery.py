@@ -20,7 +20,7 @@ from ottla.records.batch import HEADER_BYTES, NO_END_OFFSET, BatchHeader
 from ottla.records.batch_reader import BatchLocation, read_headers
 from ottla.records.batch_scan import BatchScan
 from ottla.storage.file_names import CHECKSUMS_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
-from ottla.storage.integrity.batch_verifier import find_next_valid_batch
+from ottla.storage.integrity.batch_verifier import find_next_valid_batch, is_reserve
 from ottla.storage.integrity.corruption import RECORDS_ADVICE, Corruption, report_corruption
 from ottla.storage.integrity.verified_ranges import CorruptRange
 from ottla.storage.loading.clean_shutdown import CheckpointedEnd
@@ -104,6 +104,8 @@ class UncleanRecovery:
         end, end_offset, self.producers[segment.base_offset] = recover_valid_prefix(
             segment, epochs, interval_bytes=self._interval_bytes, may_have_gaps=gaps, progress=self._progress
         )
+        if end < segment.size_bytes and is_reserve(segment.file, end):
+            segment.cut(end)
         compares_epochs = bool(written) and (is_last or not gaps) and synced_offset > segment.base_offset
         is_writable = True
         is_corrupt = (

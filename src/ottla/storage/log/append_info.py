@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import Enum
 
+from ottla.storage.config import LogConfig
+from ottla.storage.state.producer_state_manager import BatchMetadata
+
 
 class AppendOrigin(Enum):
     """Names the creator of the records."""
@@ -31,3 +34,9 @@ class AppendInfo:
         self.append_time_ms = append_time_ms  # -1 unless the topic uses log append time
         self.log_start_offset = log_start_offset
         self.duplicate = duplicate
+
+
+def duplicate_of(written: BatchMetadata, log_start_offset: int, config: LogConfig) -> AppendInfo:
+    """Return the answer to a batch that was sent again: where it was written the first time."""
+    append_time_ms = written.timestamp if config.uses_log_append_time else -1
+    return AppendInfo(written.first_offset, written.last_offset, append_time_ms, log_start_offset, duplicate=True)

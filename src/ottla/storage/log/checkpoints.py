@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from ottla.storage.log.partition_log import PartitionLog
+from ottla.core.ids import TopicPartition
 
 
 class LogCheckpoints(Protocol):
@@ -15,6 +14,6 @@ class LogCheckpoints(Protocol):
         """Write the checkpoint files: the log was truncated, and its recovery point went back. Raises StorageError."""
         ...
 
-    def note_gaps(self, log: PartitionLog) -> None:
-        """Note durably that batches may be missing inside this log, before they are. Raises StorageError."""
+    def note_gaps(self, topic_partition: TopicPartition, log_start_offset: int) -> None:
+        """Note durably that batches may be missing inside a log, before they are. Raises StorageError."""
         ...

@@ -32,7 +32,7 @@ from ottla.records.batch import LOG_APPEND_TIME, BatchHeader, stamp, stamp_log_a
 from ottla.storage.config import LogConfig
 from ottla.storage.file_names import SEGMENT_SUFFIXES, SWAP_SUFFIX, TXN_INDEX_SUFFIX
 from ottla.storage.log.aborted_transactions import aborted_in
-from ottla.storage.log.append_info import AppendInfo, AppendOrigin
+from ottla.storage.log.append_info import AppendInfo, AppendOrigin, duplicate_of
 from ottla.storage.log.checkpoints import LogCheckpoints
 from ottla.storage.log.deleted_files import DeletedFiles
 from ottla.storage.log.flush import DirectoryHealth, FlushJob, sync_before_gap
@@ -45,12 +45,7 @@ from ottla.storage.log.timestamp_lookup import TimedOffset, TimestampLookup
 from ottla.storage.log.truncation import Truncation, TruncationSync, run_truncation
 from ottla.storage.state.leader_epochs import EpochEnd, LeaderEpochs
 from ottla.storage.state.producer_snapshots import ProducerSnapshots
-from ottla.storage.state.producer_state_manager import (
-    NOT_REQUIRED,
-    BatchMetadata,
-    ProducerStateManager,
-    VerificationGuard,
-)
+from ottla.storage.state.producer_state_manager import NOT_REQUIRED, ProducerStateManager, VerificationGuard
 from ottla.storage.state.transactions import AbortedTransaction, Marker, read_aborted, read_marker, replace_aborted
 from ottla.storage.validation.batch_validator import (
     NO_EPOCH_LIMIT,
@@ -70,10 +65,10 @@ class PartitionLog:
     """One partition's log. Made by `LogDirectory` (`loading/log_loader.py`)."""
 
     __slots__ = (
-        "_checkpoints", "_may_have_aborted", "clean_end_offset", "clock", "config", "deleted_files", "directory",
+        "_checkpoints", "_clean_end_offset", "_may_have_aborted", "clock", "config", "deleted_files", "directory",
         "end_offset", "epochs", "files", "flushed_offset", "health", "high_watermark", "in_cleaner_checkpoint",
-        "is_recovered", "log_start_offset", "pending_flush", "producers", "recovery_limit", "segment_list", "snapshots",
-        "topic_id", "topic_partition", "truncation_count",
+        "log_start_offset", "pending_flush", "producers", "recovery_limit", "segment_list", "snapshots", "topic_id",
+        "topic_partition", "truncation_count",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +90,7 @@ class PartitionLog:
         log_start_offset: int,
         end_offset: int,
         in_cleaner_checkpoint: bool = False,
+        is_as_stopped: bool = False,
     ) -> None:
         self.files = files
         self.clock = clock
@@ -105,9 +101,8 @@ class PartitionLog:
         self.config = config
         self.health = health
         self._checkpoints = checkpoints
-        self.clean_end_offset: int | None = None  # where a clean shutdown had ended it, if one had
-        # Whether the cleaner's checkpoint names this log: batches may be missing inside it.
-        self.in_cleaner_checkpoint = in_cleaner_checkpoint
+        self._clean_end_offset = end_offset if is_as_stopped else None  # where a clean shutdown had ended it
+        self.in_cleaner_checkpoint = in_cleaner_checkpoint  # batches may be missing inside the log
         self.epochs = epochs
         self.producers = producers
         self._may_have_aborted: bool | None = None  # whether there is an index of aborted transactions; None: unknown
@@ -117,7 +112,6 @@ class PartitionLog:
         self.flushed_offset = end_offset
         self.high_watermark = log_start_offset  # set by replication; limits retention and goes into the checkpoint
         self.pending_flush = PendingFlush(files)
-        self.is_recovered = False  # loaded by a scan that found or changed what may not be on the disk yet
         self.truncation_count = 0  # a flush that began before a truncation does not cover what was written after it
         self.recovery_limit: int | None = None  # while a truncation runs: recovery must not begin above it
         self.segment_list = SegmentList(segments, epochs=epochs, log=self)
@@ -193,7 +187,7 @@ class PartitionLog:
             if from_client:
                 written = check_data_batch(self.producers, self.segment_list, header, guard)
                 if written is not None:
-                    return self._duplicate(written)
+                    return duplicate_of(written, self.log_start_offset, config)
             else:
                 marker = self.producers.check_coordinator_batch(header, records, guard)
         first_offset, last_offset = self.end_offset, self.end_offset + header.last_offset_delta
@@ -231,7 +225,7 @@ class PartitionLog:
         if not batches:
             return None
         if not self.in_cleaner_checkpoint and have_gaps(batches, end_offset=self.end_offset):
-            self._checkpoints.note_gaps(self)
+            self.note_gaps()
         size_bytes = batches[-1][0] + batches[-1][1].size_bytes
         first_offset, last_offset = batches[0][1].base_offset, batches[-1][1].last_offset
         max_timestamp = max(header.max_timestamp for _, header in batches)
@@ -286,13 +280,6 @@ class PartitionLog:
             self._may_have_aborted = True
             self.pending_flush.add_aborted(self.active.path(TXN_INDEX_SUFFIX), aborted)
 
-    def _duplicate(self, written: BatchMetadata) -> AppendInfo:
-        """The answer to a batch that was sent again: where it was written the first time."""
-        append_time_ms = written.timestamp if self.config.uses_log_append_time else -1
-        return AppendInfo(
-            written.first_offset, written.last_offset, append_time_ms, self.log_start_offset, duplicate=True
-        )
-
     def _roll_if_due(
         self, segment: Segment, size_bytes: int, first_offset: int, last_offset: int, max_timestamp: int
     ) -> None:
@@ -316,7 +303,8 @@ class PartitionLog:
             deadline_ms = first_ms + config.roll_ms - jitter_ms(self.topic_partition, segment.base_offset, config)
         else:  # an empty segment does not roll; the age of records without a time depends on the clock
             size_bytes = -1
-        segment.set_roll_limits(size_bytes, deadline_ms, config.segment_index_bytes)
+        reserves = config.durability == "fsync"
+        segment.set_roll_limits(size_bytes, deadline_ms, config.segment_index_bytes, reserves=reserves)
 
     def roll(self, base_offset: int | None = None) -> None:
         """Seal the active segment; begin one at the end, or `base_offset`. Raises StorageError: nothing has changed."""
@@ -327,11 +315,12 @@ class PartitionLog:
         if self.in_cleaner_checkpoint and self.config.durability == "fsync":
             sync_before_gap(old, self.health)
         try:
+            old.trim()
             snapshot = self.snapshots.write(base_offset, self.producers)
             new = Segment.create(self.files, self.directory, base_offset, now_ms=self.clock.wall_ms())
         except OSError as error:
             raise self.refused(f"new segment of {self.topic_partition}", error) from error
-        self.clean_end_offset = None
+        self._clean_end_offset = None
         old.seal()
         old.release_indexes()
         self.pending_flush.add_sealed([old])
@@ -681,6 +670,16 @@ class PartitionLog:
         """Forget producers that have been silent too long; how many."""
         return self.producers.remove_expired(now_ms, after_ms=self.config.producer_id_expiration_ms)
 
+    def note_gaps(self) -> None:
+        """Note durably, once, that from now on batches may be missing between others. Raises StorageError."""
+        if not self.in_cleaner_checkpoint:
+            self._checkpoints.note_gaps(self.topic_partition, self.log_start_offset)
+            self.mark_gaps()
+
+    def mark_gaps(self) -> None:
+        """Note that the cleaner's checkpoint names this log: from now on batches may be missing between others."""
+        self.in_cleaner_checkpoint = True
+
     def mark_created(self, *paths: PurePath) -> None:
         """Note that these files and this directory are new: the first flush makes their names durable."""
         self.pending_flush.add_files(*paths)
@@ -688,8 +687,7 @@ class PartitionLog:
 
     def skip_gap(self, offset: int) -> None:
         """End at `offset`: compaction has removed all batches from here to there. Raises StorageError."""
-        if not self.in_cleaner_checkpoint:
-            self._checkpoints.note_gaps(self)
+        self.note_gaps()
         self.roll(offset)
         self.end_offset = offset
 
@@ -716,6 +714,7 @@ class PartitionLog:
         """
         if self.is_as_loaded:
             return None
+        self.active.trim()
         self.active.seal()
         if self._needs_snapshot and (
             self.active.base_offset != self.end_offset or self.snapshots.offsets[-1:] != [self.end_offset]
@@ -732,7 +731,7 @@ class PartitionLog:
     @property
     def is_as_loaded(self) -> bool:
         """Whether all is still as a clean shutdown left it: true of most logs of a large directory, at most stops."""
-        untouched = self.end_offset == self.clean_end_offset and not self.truncation_count and not self.is_dirty
+        untouched = self.end_offset == self._clean_end_offset and not self.truncation_count and not self.is_dirty
         indexes = (self.active.offset_index.file, self.active.time_index.file)  # rebuilt, if a start found none
         has_snapshot = self.snapshots.offsets[-1:] == [self.end_offset] or not self._needs_snapshot
         written = has_snapshot and all(file.is_written for file in indexes)

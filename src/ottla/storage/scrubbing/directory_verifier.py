@@ -25,6 +25,7 @@ from ottla.storage.file_names import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
 )
+from ottla.storage.integrity.batch_verifier import is_reserve
 from ottla.storage.integrity.corruption import CACHE_ADVICE, Corruption
 from ottla.storage.integrity.metadata_backup import FILE_NAME as COPIES_FILE
 from ottla.storage.integrity.metadata_backup import MetadataBackup
@@ -189,17 +190,14 @@ class _Root:
         report.segments += 1
         is_open = not target.is_sealed
         for corruption in found.findings:
-            if (
-                is_open
-                and corruption.costs_records
-                and corruption.position + corruption.size_bytes >= target.size_bytes
-            ):
+            reaches_end = corruption.position + corruption.size_bytes >= target.size_bytes
+            if not (is_open and corruption.costs_records and reaches_end):
+                report.findings.append(corruption)
+            elif not self._is_reserve(corruption):
                 report.notes.append(
                     f"{corruption.file} ends with {corruption.size_bytes} bytes that are no whole batch: they are "
                     "being written, or the next start truncates them"
                 )
-            else:
-                report.findings.append(corruption)
         if target.is_sealed and target.end_offset == NO_END_OFFSET:
             report.notes.append(
                 f"the end of {target.path(LOG_SUFFIX)} is not verified: no checkpoint has its end offset"
@@ -211,6 +209,13 @@ class _Root:
             if path not in known:
                 self.backup.is_damaged(str(path.relative_to(self._path)))
         return found.epochs_fit or any(corruption.costs_records for corruption in found.findings)
+
+    def _is_reserve(self, corruption: Corruption) -> bool:
+        file = self._files.open(corruption.file)
+        try:
+            return is_reserve(file, corruption.position)
+        finally:
+            file.close()
 
 
 def _ignore(corruption: Corruption) -> None:

@@ -340,7 +340,7 @@ def test_the_deletion_of_a_copy_leaves_the_cleaner_checkpoint_of_a_log_of_its_na
     """The topic was created again before the disk let the copy of its log be deleted."""
     scene = Replacement()
     log = scene.b.create_log(WEB, uuid.UUID(int=9), CONFIG)
-    scene.b.note_gaps(log)
+    log.note_gaps()
     scene.b.delete(scene.future)
     assert WEB in scene.b.cleaner_offsets
     scene.b.delete_log(WEB)
@@ -352,7 +352,7 @@ def test_a_copy_with_gaps_counts_after_a_crash_only_as_far_as_it_was_synced() ->
     disk = SimDisk()
     a, b = opened(disk).opened
     log = filled(a)
-    a.note_gaps(log)
+    log.note_gaps()
     future = b.create_future_log(log, 0)
     future.reconfigure(replace(future.config, segment_bytes=200))
     truncate_to_common_prefix(future, log)
