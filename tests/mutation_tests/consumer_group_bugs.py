@@ -12,6 +12,7 @@ from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.loading import LoadedGroup
 from ottla.groups.consumer.machine import ConsumerMachine
 from ottla.groups.machine import Reply
+from ottla.groups.modern.machine import ModernMachine
 from tests.mutation_tests.patching import Bug, Patch
 from tests.support import consumer_group_sim
 
@@ -49,14 +50,14 @@ def _any_commit(_: Original) -> Original:
 
 
 def _answers_at_once(_: Original) -> Original:
-    def reply(machine: ConsumerMachine, ticket: int, answer: Any) -> None:
+    def reply(machine: ModernMachine[Any], ticket: int, answer: Any) -> None:
         machine._out.append(Reply(ticket, answer))
 
     return reply
 
 
 def _failed_write_is_forgotten(original: Original) -> Original:
-    def not_stored(machine: ConsumerMachine, store: int, error: ErrorCode) -> None:
+    def not_stored(machine: ModernMachine[Any], store: int, error: ErrorCode) -> None:
         original(machine, store, error)
         machine._records.clear()
 
@@ -77,9 +78,9 @@ CONSUMER_GROUP_BUGS = (
          Patch(validation, "validate_released", _nothing), within=200),
     _bug("commit-of-any-epoch", "a commit of any epoch is accepted", Patch(consumer_group_sim, "validate_commit", _any_commit)),
     _bug("member-answered-before-durable", "a member gets its assignment before it is durable",
-         Patch(ConsumerMachine, "_reply", _answers_at_once), within=200),
+         Patch(ModernMachine, "_reply", _answers_at_once), within=200),
     _bug("failed-write-forgotten", "records of a failed write are not written again",
-         Patch(ConsumerMachine, "_not_stored", _failed_write_is_forgotten)),
+         Patch(ModernMachine, "_not_stored", _failed_write_is_forgotten)),
     _bug("session-without-end", "a member's session timer is not set after a reload", Patch(ConsumerMachine, "_loaded", _nothing)),
     _bug("group-not-loaded", "a group is not read from the log", Patch(LoadedGroup, "group", _nothing)),
 )  # fmt: skip

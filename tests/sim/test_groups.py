@@ -40,7 +40,12 @@ class SlowLog(MemoryTopicLog):
         self._rng = rng
 
     async def append(
-        self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None, *, leader_epoch: int
+        self,
+        partition: int,
+        records: Sequence[KeyValue],
+        producer: ProducerIdentity | None = None,
+        *,
+        leader_epoch: int,
     ) -> Appended:
         assert not self.busy[partition], "the next batch was sent before the last one was done"
         self.busy[partition] += 1

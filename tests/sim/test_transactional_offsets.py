@@ -35,7 +35,12 @@ class VerifiedLog(MemoryTopicLog):
         self.open: set[tuple[int, ProducerIdentity]] = set()
 
     async def append(
-        self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None, *, leader_epoch: int
+        self,
+        partition: int,
+        records: Sequence[KeyValue],
+        producer: ProducerIdentity | None = None,
+        *,
+        leader_epoch: int,
     ) -> Appended:
         if producer is not None and (partition, producer) not in self.open:
             raise InvalidTxnState

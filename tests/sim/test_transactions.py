@@ -82,7 +82,12 @@ class SlowLog(MemoryTopicLog):
         self.written_rate = 0.3  # of those that fail
 
     async def append(
-        self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None, *, leader_epoch: int
+        self,
+        partition: int,
+        records: Sequence[KeyValue],
+        producer: ProducerIdentity | None = None,
+        *,
+        leader_epoch: int,
     ) -> Appended:
         await asyncio.sleep(self._rng.random() * 0.05)
         fails = self._rng.random() < self.failing_rate

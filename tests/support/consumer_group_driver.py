@@ -11,7 +11,7 @@ from uuid import UUID
 from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.core.errors import ErrorCode
 from ottla.groups.classic.events import Heartbeat, Join, Leave, Leaver, Sync
-from ottla.groups.consumer.events import HeartbeatAnswer, MemberHeartbeat, Timer
+from ottla.groups.consumer.events import MemberHeartbeat, Timer
 from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.loading import LoadedGroup
 from ottla.groups.consumer.machine import ConsumerMachine
@@ -33,6 +33,7 @@ from ottla.groups.machine import (
     Stored,
     TimerFired,
 )
+from ottla.groups.modern.events import HeartbeatAnswer
 from ottla.groups.modern.topics import TopicsImage
 from ottla.internal_topics.log import KeyValue
 from tests.support.group_driver import subscription
@@ -139,7 +140,7 @@ class Driver:
         self.now_ms = end_ms
 
     def set_topics(self, topics: dict[str, int]) -> None:
-        from ottla.groups.consumer.events import TopicsChanged
+        from ottla.groups.modern.events import TopicsChanged
 
         older, self.topics = self.image, topics
         self.image = older.followed_by(view(topics))

@@ -22,7 +22,7 @@ from typing import Any
 from uuid import UUID
 
 from ottla.core.errors import ErrorCode
-from ottla.groups.consumer.events import HeartbeatAnswer, MemberHeartbeat, TopicsChanged
+from ottla.groups.consumer.events import MemberHeartbeat
 from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.loading import LoadedGroup
 from ottla.groups.consumer.machine import ConsumerMachine
@@ -44,6 +44,7 @@ from ottla.groups.machine import (
     Stored,
     TimerFired,
 )
+from ottla.groups.modern.events import HeartbeatAnswer, TopicsChanged
 from ottla.groups.modern.topics import TopicsImage
 from ottla.internal_topics.log import KeyValue
 from tests.support.consumer_group_driver import topic_id, view

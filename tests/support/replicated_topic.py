@@ -72,7 +72,12 @@ class Replica:
         self.check_epoch(leader_epoch)
 
     async def append(
-        self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None, *, leader_epoch: int
+        self,
+        partition: int,
+        records: Sequence[KeyValue],
+        producer: ProducerIdentity | None = None,
+        *,
+        leader_epoch: int,
     ) -> Appended:
         is_large = self._rng.random() < 0.05  # it is built in a thread, on a busy machine
         await asyncio.sleep(self._rng.random() * (6 if is_large else 0.02))

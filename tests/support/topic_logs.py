@@ -46,7 +46,12 @@ class MemoryTopicLog:
             raise FencedLeaderEpoch
 
     async def append(
-        self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None, *, leader_epoch: int
+        self,
+        partition: int,
+        records: Sequence[KeyValue],
+        producer: ProducerIdentity | None = None,
+        *,
+        leader_epoch: int,
     ) -> Appended:
         self.check_epoch(partition, leader_epoch)
         if self.failing is not None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # names only: importing them here would make every handler im
     from ottla.broker.node_connections import NodeConnections
     from ottla.broker.record_validation_queue import RecordValidationQueue
     from ottla.broker.refused_batches import RefusedBatches
-    from ottla.broker.replica_fetch import ReplicaSessions
+    from ottla.broker.replica_sessions import ReplicaSessions
     from ottla.controller.controller import Controller
     from ottla.coordination.metadata_cache import MetadataCache
     from ottla.coordination.producer_ids import ProducerIdManager

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # imported when they are first needed
     from ottla.client.connection import ConnectTo
     from ottla.coordination.producer_ids import ProducerIdManager
     from ottla.groups.coordinator import GroupCoordinator
-    from ottla.groups.share.coordinator import ShareGroupCoordinator
+    from ottla.groups.share_group_coordinator import ShareGroupCoordinator
     from ottla.internal_topics.led_partitions import LedPartitions
     from ottla.replication.replicas import Replicas
     from ottla.share.partition_manager import SharePartitionManager
@@ -181,7 +181,7 @@ class Coordinators:
     def share_groups(self) -> ShareGroupCoordinator:
         """The coordinator of share groups."""
         from ottla.broker.share_groups import ShareGroupStates
-        from ottla.groups.share.coordinator import ShareGroupCoordinator
+        from ottla.groups.share_group_coordinator import ShareGroupCoordinator
 
         states = ShareGroupStates(
             self._share_state_router, self.share_partitions, lambda: self._create_topic(SHARE_STATE_TOPIC)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +17,7 @@ from ottla.cli.output import ItemResult, duration_text, show_fields, show_json, 
 from ottla.client import groups, share_groups
 from ottla.client.admin import Outcome
 from ottla.client.cluster import Cluster
+from ottla.client.groups import GroupKind
 from ottla.client.offset_spec import HELP as OFFSET_HELP
 from ottla.client.offset_spec import OffsetSpec, resolve
 from ottla.client.offsets import offset_bounds
@@ -42,14 +42,6 @@ Patterns = Annotated[
         metavar="[PATTERN]...", help="Only groups that match, such as 'app-*'.", autocompletion=completion.groups
     ),
 ]
-
-
-class GroupKind(StrEnum):
-    """The type of a group."""
-
-    CLASSIC = "classic"
-    CONSUMER = "consumer"
-    SHARE = "share"
 
 
 @app.command("list")
@@ -300,7 +292,7 @@ async def _seek(
         raise CommandFailed(
             f"group {name} has {len(group.members)} members: {hosts}", advice="stop them before seeking"
         )
-    is_share = group is not None and group.kind == share_groups.SHARE
+    is_share = group is not None and group.kind is GroupKind.SHARE
     committed = await groups.committed_offsets(cluster, name) if group is None else await offsets_of(cluster, group)
     wanted = [tp for tp in committed if not topics or tp.topic in topics]
     for topic in topics:
@@ -384,7 +376,7 @@ def delete_offsets(
             raise not_found(f"group {name} has no committed offsets there", f"see `ottla group describe {name}`")
         if dry_run:
             return [Outcome(str(tp), None) for tp in sorted(wanted)]
-        if group.kind == share_groups.SHARE:
+        if group.kind is GroupKind.SHARE:
             if numbers is not None:
                 raise usage_error("the offsets of a share group are deleted by topic", "leave --partition out")
             return await share_groups.delete_start_offsets(cluster, name, sorted({tp.topic for tp in wanted}))

@@ -65,8 +65,8 @@ class NewTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigChange:
-    """A change to one setting (Kafka's AlterConfigOp)."""
+class AlterConfigOp:
+    """A change to one setting."""
 
     name: str
     operation: AlterOperation

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from ottla.client.admin import Outcome
@@ -17,6 +18,14 @@ from ottla.core.ids import TopicPartition
 from ottla.wire.apis import ApiKey
 
 _NAMES_UNTIL = 9  # OffsetCommit and OffsetFetch have topic names up to this version, topic ids in later ones
+
+
+class GroupKind(StrEnum):
+    """The type of a group."""
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+    SHARE = "share"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +56,7 @@ class GroupDescription:
 
     group_id: str
     state: str
-    kind: str  # classic, consumer or share
+    kind: GroupKind
     protocol: str
     coordinator_id: int
     members: tuple[MemberDescription, ...]
@@ -89,11 +98,9 @@ async def describe_group(cluster: Cluster, group_id: str) -> GroupDescription:
         except GroupIdNotFound:
             pass
         try:
-            return await _describe_consumer(cluster, node_id, group_id)
+            return await _describe_modern(cluster, node_id, group_id, GroupKind.CONSUMER)
         except GroupIdNotFound:
-            from ottla.client import share_groups  # imports this module
-
-            return await share_groups.describe_on(cluster, node_id, group_id)
+            return await _describe_modern(cluster, node_id, group_id, GroupKind.SHARE)
 
     return await cluster.retrying(attempt)
 
@@ -117,16 +124,18 @@ async def _describe_classic(cluster: Cluster, node_id: int, group_id: str) -> Gr
         )
         for m in found.members
     )
-    return GroupDescription(group_id, found.group_state, "classic", found.protocol_data, node_id, members)
+    return GroupDescription(group_id, found.group_state, GroupKind.CLASSIC, found.protocol_data, node_id, members)
 
 
-async def _describe_consumer(cluster: Cluster, node_id: int, group_id: str) -> GroupDescription:
-    """Describe a group of the consumer protocol (KIP-848), which DescribeGroups does not return."""
+async def _describe_modern(cluster: Cluster, node_id: int, group_id: str, kind: GroupKind) -> GroupDescription:
+    """Describe a group of a protocol with server-side assignment (KIP-848, KIP-932): DescribeGroups does not."""
     from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+    from ottla.wire.messages.share_group_describe import ShareGroupDescribeRequest
 
-    ask = ConsumerGroupDescribeRequest(group_ids=[group_id])
+    request = ShareGroupDescribeRequest if kind is GroupKind.SHARE else ConsumerGroupDescribeRequest
+    key = ApiKey.SHARE_GROUP_DESCRIBE if kind is GroupKind.SHARE else ApiKey.CONSUMER_GROUP_DESCRIBE
     try:
-        answer = await cluster.request(node_id, ApiKey.CONSUMER_GROUP_DESCRIBE, ask)
+        answer = await cluster.request(node_id, key, request(group_ids=[group_id]))
     except UnsupportedVersion:
         raise GroupIdNotFound(f"there is no group {group_id}") from None
     found = answer.groups[0]
@@ -136,7 +145,7 @@ async def _describe_consumer(cluster: Cluster, node_id: int, group_id: str) -> G
     members = tuple(
         MemberDescription(
             member_id=m.member_id,
-            instance_id=m.instance_id,
+            instance_id=None if kind is GroupKind.SHARE else m.instance_id,
             client_id=m.client_id,
             client_host=m.client_host,
             partitions=tuple(
@@ -145,7 +154,7 @@ async def _describe_consumer(cluster: Cluster, node_id: int, group_id: str) -> G
         )
         for m in found.members
     )
-    return GroupDescription(group_id, found.group_state, "consumer", found.assignor_name, node_id, members)
+    return GroupDescription(group_id, found.group_state, kind, found.assignor_name, node_id, members)
 
 
 async def committed_offsets(

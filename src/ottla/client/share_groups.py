@@ -10,41 +10,11 @@ from collections.abc import Iterable, Mapping
 from ottla.client.admin import Outcome
 from ottla.client.cluster import Cluster
 from ottla.client.errors import raise_for
-from ottla.client.groups import GroupDescription, MemberDescription, OffsetAndMetadata
+from ottla.client.groups import OffsetAndMetadata
 from ottla.client.offsets import by_topic
-from ottla.core.errors import ErrorCode, GroupIdNotFound, UnsupportedVersion, error_for
+from ottla.core.errors import error_for
 from ottla.core.ids import TopicPartition
 from ottla.wire.apis import ApiKey
-
-SHARE = "share"
-
-
-async def describe_on(cluster: Cluster, node_id: int, group_id: str) -> GroupDescription:
-    """Describe a share group with its coordinator. Raises `GroupIdNotFound`, or the coordinator's `KafkaError`."""
-    from ottla.wire.messages.share_group_describe import ShareGroupDescribeRequest
-
-    ask = ShareGroupDescribeRequest(group_ids=[group_id])
-    try:
-        answer = await cluster.request(node_id, ApiKey.SHARE_GROUP_DESCRIBE, ask)
-    except UnsupportedVersion:
-        raise GroupIdNotFound(f"there is no group {group_id}") from None
-    found = answer.groups[0]
-    if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-        raise GroupIdNotFound(f"there is no group {group_id}")
-    raise_for(found.error_code, found.error_message, about=f"group {group_id}")
-    members = tuple(
-        MemberDescription(
-            member_id=m.member_id,
-            instance_id=None,
-            client_id=m.client_id,
-            client_host=m.client_host,
-            partitions=tuple(
-                TopicPartition(t.topic_name, number) for t in m.assignment.topic_partitions for number in t.partitions
-            ),
-        )
-        for m in found.members
-    )
-    return GroupDescription(group_id, found.group_state, SHARE, found.assignor_name, node_id, members)
 
 
 async def start_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:

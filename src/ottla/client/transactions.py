@@ -45,8 +45,8 @@ _FENCING = frozenset(
 )
 
 
-class State(Enum):
-    """What a transactional producer may do next."""
+class TransactionalProducerState(Enum):
+    """The state of a transactional producer, which determines the calls it allows."""
 
     UNINITIALIZED = "not initialized"
     READY = "ready"

@@ -31,12 +31,13 @@ from ottla.core.runtime import new_uuid
 from ottla.groups.classic.events import Heartbeat, Join, JoinAnswer, Leave, LeaveAnswer, Sync, SyncAnswer
 from ottla.groups.classic.group import ClassicGroup
 from ottla.groups.config import GroupConfig
-from ottla.groups.consumer.events import JOIN_EPOCH, CommitAnswer, HeartbeatAnswer, MemberHeartbeat
+from ottla.groups.consumer.events import CommitAnswer, MemberHeartbeat
 from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.group import GroupSummary
 from ottla.groups.group_runtime import GroupRuntime
 from ottla.groups.machine import Answer, Commit, PlainAnswer
 from ottla.groups.modern.cluster_image import ClusterImage
+from ottla.groups.modern.events import JOIN_EPOCH, HeartbeatAnswer
 from ottla.groups.offsets import CommittedOffset, GroupOffsets
 from ottla.groups.records import offset_pairs
 from ottla.groups.shard import Shard

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
-from itertools import count
 from typing import Any, assert_never
 
 from ottla.core.clock import Clock
@@ -32,6 +31,7 @@ from ottla.groups.machine import (
 )
 from ottla.groups.offsets import GroupOffsets
 from ottla.internal_topics.log import KeyValue
+from ottla.internal_topics.waiting_requests import WaitingRequests
 from ottla.internal_topics.write_errors import coordinator_write_error
 from ottla.internal_topics.writer import PartitionWriter
 
@@ -59,8 +59,7 @@ class GroupRuntime:
         self.is_being_deleted = False
         self._writer, self._clock = writer, clock
         self._write_timeout_ms = write_timeout_ms
-        self._tickets = count()
-        self._answers: dict[int, asyncio.Future[Answer]] = {}
+        self._requests = WaitingRequests[Answer]()
         self._timers: dict[Hashable, _Timer] = {}
         self._storing: dict[tuple[Machine, int], asyncio.TimerHandle] = {}  # by store: the timeout of its write
         self._owed: list[KeyValue] = []  # records of a replaced machine that could not be written
@@ -94,14 +93,7 @@ class GroupRuntime:
         """
         if not self._is_open:
             raise NotCoordinator
-        ticket = next(self._tickets)
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._answers[ticket] = answer
-        try:
-            self.feed(event, ticket)
-            return await answer
-        finally:
-            self._answers.pop(ticket, None)
+        return await self._requests.ask(lambda ticket: self.feed(event, ticket))
 
     def feed(self, event: Any, ticket: int = -1, *, at_least_ms: int = 0) -> None:
         """Do one step of the machine and perform its outputs."""
@@ -116,23 +108,19 @@ class GroupRuntime:
         """Start the sessions of the members of a group that was read from the log."""
         self.feed(Loaded())
 
-    def close(self, refuse: Callable[[], BaseException]) -> None:
+    def close(self) -> None:
         """Stop the group: cancel its timers and fail the waiting requests; results of pending writes are ignored."""
         self._is_open = False
         self._cancel_timers()
         for handle in self._storing.values():
             handle.cancel()
         self._storing.clear()
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_exception(refuse())
+        self._requests.refuse(NotCoordinator)
 
     def _perform(self, machine: Machine, output: Output, now: Now) -> None:
         match output:
             case Reply(ticket, answer):
-                waiting = self._answers.pop(ticket, None)  # None: the request was cancelled
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(answer)
+                self._requests.answer(ticket, answer)
             case SetTimer(timer, at_ms):
                 self._set_timer(timer, at_ms, now.ms)
             case CancelTimer(timer):

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 
 from ottla.core.clock import Clock
-from ottla.core.errors import ErrorCode, GroupIdNotFound, NotCoordinator, error_for
+from ottla.core.errors import ErrorCode, GroupIdNotFound, error_for
 from ottla.core.ids import NO_TOPIC_ID, OFFSETS_TOPIC, TopicPartition
 from ottla.groups import records
 from ottla.groups.classic.events import Disbanded, GroupSnapshot
@@ -19,18 +19,16 @@ from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.config import GroupConfig
 from ottla.groups.consumer import records as consumer_records
 from ottla.groups.consumer.conversion import consumer_group, upgrade_records, validate_upgrade
-from ottla.groups.consumer.events import TopicsChanged
 from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.loading import LoadedGroup
 from ottla.groups.consumer.machine import ConsumerMachine
 from ottla.groups.consumer.records import GroupMetadata, RecordKey, Value
-from ottla.groups.consumer.validation import Refused
 from ottla.groups.group_runtime import GroupRuntime
 from ottla.groups.machine import Machine
 from ottla.groups.modern.cluster_image import ClusterImage
+from ottla.groups.modern.events import Refused, TopicsChanged
 from ottla.groups.offsets import NO_PRODUCER_ID, Change, CommittedOffset, GroupOffsets, expired
 from ottla.groups.record_reader import MalformedRecord
-from ottla.groups.share import events as share_events
 from ottla.groups.share import records as share_records
 from ottla.groups.share.group import ShareGroup
 from ottla.groups.share.loading import LoadedShareGroup
@@ -69,7 +67,7 @@ class Shard(CoordinatorShard):
         """Stop coordinating: timers end and waiting requests fail."""
         super().stop(refuse_writes=refuse_writes)
         for runtime in self._groups.values():
-            runtime.close(NotCoordinator)
+            runtime.close()
 
     async def close(self) -> None:
         """Wait until the queued writes are written or have failed."""
@@ -181,14 +179,13 @@ class Shard(CoordinatorShard):
             machine = runtime.machine
             if isinstance(machine, ConsumerMachine):
                 machine.settings = self._config.consumer_settings(self._cluster.settings_of(runtime.group_id))
-                machine.topics = self._cluster.topics
-                if topics:
-                    runtime.feed(TopicsChanged(topics))
             elif isinstance(machine, ShareMachine):
                 machine.settings = self._config.share_settings(self._cluster.settings_of(runtime.group_id))
-                machine.topics = self._cluster.topics
-                if topics:
-                    runtime.feed(share_events.TopicsChanged())
+            else:
+                continue
+            machine.topics = self._cluster.topics
+            if topics:
+                runtime.feed(TopicsChanged(topics))
 
     def create(self, machine: Machine) -> GroupRuntime:
         """Create a group of any type, in memory only."""
@@ -203,7 +200,7 @@ class Shard(CoordinatorShard):
             runtime.group.is_unused and not runtime.in_log and not runtime.offsets and runtime.offsets.all_stable
         )
         if is_unused and self._groups.get(runtime.group_id) is runtime:
-            runtime.close(NotCoordinator)
+            runtime.close()
             del self._groups[runtime.group_id]
 
     async def delete(self, runtime: GroupRuntime) -> None:
@@ -227,7 +224,7 @@ class Shard(CoordinatorShard):
         if not stored:
             runtime.machine.cancel_deletion()
         elif self._groups.get(runtime.group_id) is runtime:
-            runtime.close(NotCoordinator)
+            runtime.close()
             del self._groups[runtime.group_id]
 
     # ---- Offsets

@@ -65,7 +65,12 @@ class TopicLog(Protocol):
         ...
 
     async def append(
-        self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None, *, leader_epoch: int
+        self,
+        partition: int,
+        records: Sequence[KeyValue],
+        producer: ProducerIdentity | None = None,
+        *,
+        leader_epoch: int,
     ) -> Appended:
         """Append as one batch, transactional with a producer. Raises KafkaError, then nothing is appended.
 

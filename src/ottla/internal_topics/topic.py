@@ -57,7 +57,12 @@ class InternalTopic:
         replica.delete_records(min(before_offset, replica.high_watermark))
 
     async def append(
-        self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None, *, leader_epoch: int
+        self,
+        partition: int,
+        records: Sequence[KeyValue],
+        producer: ProducerIdentity | None = None,
+        *,
+        leader_epoch: int,
     ) -> Appended:
         """Append as one batch, transactional with a producer. Raises KafkaError, then nothing is appended."""
         now_ms = self._clock.wall_ms()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from itertools import count
 from typing import NamedTuple, Protocol, assert_never
 
 from ottla.core.clock import Clock
 from ottla.core.errors import ErrorCode, KafkaError, NotLeaderOrFollower, error_code_for, error_for
+from ottla.internal_topics.waiting_requests import WaitingRequests
 from ottla.replication.partition import Partition
 from ottla.share.offset_reset import LATEST, first_offset
 from ottla.share.partition_events import (
@@ -81,8 +81,7 @@ class SharePartition:
         self._state_epoch = 0
         self._machine: PartitionMachine | None = None
         self._failure: KafkaError | None = None
-        self._tickets = count()
-        self._answers: dict[int, asyncio.Future[Reply]] = {}
+        self._requests = WaitingRequests[Reply]()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = NEVER_MS
         self._tasks: set[asyncio.Task[None]] = set()
@@ -134,9 +133,7 @@ class SharePartition:
         self._failure = error
         if self._timer is not None:
             self._timer.cancel()
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_exception(error_for(error.code, error.message))
+        self._requests.refuse(lambda: error_for(error.code, error.message))
         self._on_closed(self)
         self._notify()
 
@@ -194,14 +191,7 @@ class SharePartition:
     async def _ask(self, event: Event) -> None:
         if self.failure is not None:
             raise error_for(self.failure.code, self.failure.message)
-        ticket = next(self._tickets)
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._answers[ticket] = answer
-        try:
-            self._feed(event, ticket)
-            reply = await answer
-        finally:
-            self._answers.pop(ticket, None)
+        reply = await self._requests.ask(lambda ticket: self._feed(event, ticket))
         if reply.error is not ErrorCode.NONE:
             raise error_for(reply.error, reply.message)
 
@@ -218,9 +208,7 @@ class SharePartition:
         for output in outputs:
             match output:
                 case Reply(ticket):
-                    answer = self._answers.get(ticket)
-                    if answer is not None and not answer.done():
-                        answer.set_result(output)
+                    self._requests.answer(ticket, output)
                 case Persist():
                     self._run(self._persist(output))
                 case Changed():

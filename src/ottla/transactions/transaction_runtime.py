@@ -10,11 +10,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from itertools import count
 from typing import NamedTuple, Protocol, assert_never
 
 from ottla.core.clock import Clock
 from ottla.core.errors import ErrorCode, NotCoordinator, error_code_for
+from ottla.internal_topics.waiting_requests import WaitingRequests
 from ottla.internal_topics.write_errors import coordinator_write_error
 from ottla.internal_topics.writer import PartitionWriter
 from ottla.transactions import records
@@ -75,8 +75,7 @@ class TransactionRuntime:
         self.machine = Machine(metadata)
         self._environment = environment
         self._is_open = True
-        self._tickets = count()
-        self._answers: dict[int, asyncio.Future[Answer]] = {}
+        self._requests = WaitingRequests[Answer]()
         self._storing: dict[int, asyncio.TimerHandle] = {}  # by store: the timeout of its write
         self._failed: dict[str, str] = {}  # markers that were not written, with the error
         self._retry: asyncio.TimerHandle | None = None
@@ -92,14 +91,7 @@ class TransactionRuntime:
         """Pass a request to the machine and wait for its answer. Raises NotCoordinator."""
         if not self._is_open:
             raise NotCoordinator
-        ticket = next(self._tickets)
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._answers[ticket] = answer
-        try:
-            self.feed(event, ticket)
-            return await answer
-        finally:
-            self._answers.pop(ticket, None)
+        return await self._requests.ask(lambda ticket: self.feed(event, ticket))
 
     async def wait_until_settled(self, within_ms: int) -> bool:
         """Wait until no transition is in progress; returns False when the time is over."""
@@ -137,9 +129,7 @@ class TransactionRuntime:
             self._retry.cancel()
         for task in self._tasks:
             task.cancel()
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_exception(NotCoordinator())
+        self._requests.refuse(NotCoordinator)
         if self._settling is not None and not self._settling.done():
             self._settling.set_result(None)  # who waits finds out that the id is not here any more
 
@@ -148,9 +138,7 @@ class TransactionRuntime:
     def _perform(self, output: Output) -> None:
         match output:
             case Reply(ticket, answer):
-                waiting = self._answers.pop(ticket, None)  # None: the request was cancelled
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(answer)
+                self._requests.answer(ticket, answer)
             case Store(store, metadata):
                 self._store(store, metadata)
             case SendMarkers():

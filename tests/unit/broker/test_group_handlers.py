@@ -26,13 +26,13 @@ from ottla.broker.handlers import (
     offset_fetch,
     sync_group,
 )
-from ottla.coordination.cluster import Cluster
 from ottla.coordination.layout import Endpoint
+from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.core.errors import ErrorCode, StorageError
 from ottla.groups.config import GroupConfig
 from ottla.groups.coordinator import GroupCoordinator
-from ottla.groups.share.coordinator import ShareGroupCoordinator
+from ottla.groups.share_group_coordinator import ShareGroupCoordinator
 from ottla.testing.sim_loop import SimClock, simulate
 from ottla.wire.messages import delete_groups as dg
 from ottla.wire.messages import describe_groups as desc

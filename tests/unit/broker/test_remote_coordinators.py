@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from ottla.broker.add_partitions_to_txn import PartitionAdder
-from ottla.broker.node_channels import NodeChannels
+from ottla.broker.node_channels import BatchingQueues, NodeChannels
 from ottla.broker.remote_markers import TransactionMarkerRouter
 from ottla.broker.remote_verification import TransactionCoordinatorRouter
 from ottla.client.errors import CannotConnect
@@ -249,6 +249,18 @@ def test_a_cancelled_marker_is_not_sent() -> None:
         assert [[marker.producer_id for marker in request.markers] for request in network.requests] == [[7]]
 
     with_router(serve, scenario)
+
+
+def test_an_item_that_is_queued_while_the_broker_stops_ends_its_wait() -> None:
+    async def main() -> None:
+        queues = BatchingQueues[int, int](cast("Any", None), lambda item: item)
+        sending = asyncio.ensure_future(queues.send(2, 7))
+        await asyncio.sleep(0)  # it is queued, and the task that sends it has not begun
+        await queues.close()
+        await asyncio.wait([sending], timeout=1)
+        assert sending.cancelled()
+
+    asyncio.run(main())
 
 
 def test_a_broker_that_disappears_while_it_is_connected_to_fails_the_request() -> None:

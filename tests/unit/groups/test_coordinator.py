@@ -49,7 +49,12 @@ class Log(MemoryTopicLog):
         self.hold.set()
 
     async def append(
-        self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None, *, leader_epoch: int
+        self,
+        partition: int,
+        records: Sequence[KeyValue],
+        producer: ProducerIdentity | None = None,
+        *,
+        leader_epoch: int,
     ) -> Appended:
         self.appends += 1
         await self.hold.wait()

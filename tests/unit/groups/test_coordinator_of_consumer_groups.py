@@ -11,11 +11,12 @@ from ottla.core.errors import ErrorCode, GroupIdNotFound, KafkaError, StorageErr
 from ottla.groups.classic.events import Heartbeat, Sync
 from ottla.groups.classic.group import ClassicGroup
 from ottla.groups.config import GroupConfig
-from ottla.groups.consumer.events import HeartbeatAnswer, MemberHeartbeat
+from ottla.groups.consumer.events import MemberHeartbeat
 from ottla.groups.consumer.records import is_consumer_group
 from ottla.groups.coordinator import GroupCoordinator
 from ottla.groups.group import GroupType
 from ottla.groups.machine import Commit
+from ottla.groups.modern.events import HeartbeatAnswer
 from ottla.groups.offsets import CommittedOffset
 from tests.support.consumer_group_driver import view
 from tests.unit.groups.test_coordinator import WEB, Log, member, play, reload

@@ -23,21 +23,14 @@ from ottla.groups.machine import (
     Stored,
     TimerFired,
 )
+from ottla.groups.modern.events import HeartbeatAnswer, SessionTimer, TopicsChanged
 from ottla.groups.modern.topics import TopicsImage
 from ottla.groups.record_reader import MalformedRecord
-from ottla.groups.share.events import (
-    Initialized,
-    OffsetsAltered,
-    SessionTimer,
-    ShareHeartbeat,
-    ShareHeartbeatAnswer,
-    StatesDeleted,
-    TopicsChanged,
-)
+from ottla.groups.share.events import Initialized, OffsetsAltered, ShareHeartbeat, StatesDeleted
 from ottla.groups.share.group import ShareGroup
 from ottla.groups.share.loading import LoadedShareGroup
 from ottla.groups.share.machine import ShareMachine
-from ottla.groups.share.records import decode, is_share_group
+from ottla.groups.share.records import RecordType, decode, is_share_group
 from ottla.groups.share.settings import ShareSettings
 from ottla.internal_topics.log import KeyValue
 
@@ -172,12 +165,12 @@ def test_a_change_of_a_topic_reaches_members_with_their_next_heartbeat() -> None
     driver.initialize("app")
     epoch = driver.beat("ada", 0, "app").member_epoch
     driver.machine.topics = TopicsImage(VIEW.with_topics({"web": topic("web", WEB, 3), "app": topic("app", APP, 2)}))
-    driver.feed(TopicsChanged())
+    driver.feed(TopicsChanged(frozenset({"app"})))
     driver.initialize("app")
     answer = driver.beat("ada", epoch)
     assert (answer.member_epoch, answer.assignment) == (epoch + 1, {APP: frozenset({0, 1})})
     driver.machine.topics = TopicsImage(ClusterView().with_topics({"web": topic("web", WEB, 3)}))
-    driver.feed(TopicsChanged())
+    driver.feed(TopicsChanged(frozenset({"app"})))
     assert driver.beat("ada", epoch + 1).assignment == {}
     assert driver.restart().initialized == {}
 
@@ -190,6 +183,22 @@ def test_a_failed_write_fails_its_request_and_is_written_with_the_next() -> None
     driver.failing = ErrorCode.NONE
     assert driver.beat("ada", 0, "app").error is ErrorCode.NONE
     assert driver.restart().members == driver.machine.group.members
+
+
+def test_a_member_that_leaves_while_writes_fail_is_deleted_last() -> None:
+    """Apache Kafka loads no group in whose log a member is deleted before its assignment and its target are."""
+    driver = Driver()
+    driver.initialize("app", "web")
+    epoch = driver.beat("ada", 0, "app").member_epoch
+    driver.failing, written = ErrorCode.COORDINATOR_NOT_AVAILABLE, len(driver.log)
+    driver.beat("ada", epoch, "web")
+    driver.beat("ada", -1)
+    driver.failing = ErrorCode.NONE
+    driver.beat("bob", 0, "app")
+    last = {decode(key, value)[0].kind: value for key, value in driver.log[written:] if b"ada" in key}
+    kinds = [decode(key, value)[0].kind for key, value in driver.log[written:] if b"ada" in key and value is None]
+    assert set(last.values()) == {None}
+    assert kinds[-1] is RecordType.MEMBER_METADATA
 
 
 def test_a_group_is_deleted_only_without_members_and_its_tombstones_cover_it() -> None:

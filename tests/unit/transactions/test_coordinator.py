@@ -50,7 +50,12 @@ class Log(MemoryTopicLog):
         self.hold.set()
 
     async def append(
-        self, partition: int, records: Sequence[KeyValue], producer: Producer | None = None, *, leader_epoch: int
+        self,
+        partition: int,
+        records: Sequence[KeyValue],
+        producer: ProducerIdentity | None = None,
+        *,
+        leader_epoch: int,
     ) -> Appended:
         await self.hold.wait()
         return await super().append(partition, records, producer, leader_epoch=leader_epoch)

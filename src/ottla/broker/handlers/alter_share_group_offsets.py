@@ -16,7 +16,7 @@ from __future__ import annotations
 from ottla.broker.context import RequestContext
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import NO_TOPIC_ID
-from ottla.groups.share.coordinator import TopicPartitionId
+from ottla.groups.share_group_coordinator import TopicPartitionId
 from ottla.wire.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsResponse,

@@ -13,7 +13,7 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.context import RequestContext
-from ottla.core.errors import KafkaError
+from ottla.broker.share_state_requests import answer_each
 from ottla.share.state_records import SharePartitionKey
 from ottla.wire.messages.delete_share_group_state import (
     DeleteShareGroupStateRequest,
@@ -22,23 +22,13 @@ from ottla.wire.messages.delete_share_group_state import (
     PartitionResult,
 )
 
-WORK = 3
-"""Units of work of one partition."""
-
 
 async def handle(ctx: RequestContext, request: DeleteShareGroupStateRequest) -> DeleteShareGroupStateResponse:
     """Delete each share partition's state separately."""
-    response = DeleteShareGroupStateResponse()
-    async for topic in ctx.services.slices.each(request.topics):
-        results = DeleteStateResult(topic_id=topic.topic_id)
-        async for asked in ctx.services.slices.each(topic.partitions, WORK):
-            key = SharePartitionKey(request.group_id, topic.topic_id, asked.partition)
-            result = PartitionResult(partition=asked.partition)
-            try:
-                found = await ctx.services.coordinators.share_states.delete(key)
-                result.error_code, result.error_message = found.error, found.message or None
-            except KafkaError as error:
-                result.error_code, result.error_message = error.code, error.message
-            results.partitions.append(result)
-        response.results.append(results)
-    return response
+
+    async def delete(key: SharePartitionKey, _: object) -> PartitionResult:
+        found = await ctx.services.coordinators.share_states.delete(key)
+        return PartitionResult(partition=key.partition, error_code=found.error, error_message=found.message or None)
+
+    results = await answer_each(ctx, request, DeleteStateResult, PartitionResult, delete)
+    return DeleteShareGroupStateResponse(results=results)

@@ -18,8 +18,8 @@ from ottla.broker.context import RequestContext
 from ottla.broker.handler_helpers import naming_work
 from ottla.core.errors import KafkaError
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
-from ottla.groups.share.coordinator import UNINITIALIZED_OFFSET
 from ottla.groups.share.events import StateSummary
+from ottla.groups.share_group_coordinator import UNINITIALIZED_OFFSET
 from ottla.wire.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequestGroup,

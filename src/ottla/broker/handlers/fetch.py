@@ -138,7 +138,8 @@ async def handle_long(
 
 def _serve_replica(ctx: RequestContext, request: FetchRequest, response: PendingResponse) -> None:
     """Serve a follower's fetch."""
-    from ottla.broker.replica_fetch import ReplicaFetch, ReplicaSessions
+    from ottla.broker.replica_fetch import ReplicaFetch
+    from ottla.broker.replica_sessions import ReplicaSessions
 
     services, version = ctx.services, ctx.api_version
     sessions = services.replica_sessions
@@ -314,13 +315,13 @@ class DelayedFetch(DelayedOperation):
             records=records_of(partition, found.region),
         )
 
-    def _find(self, each: SessionPartition) -> Partition:
-        """By name or by id. Raises the KafkaError to respond with."""
+    def _find(self, each: FetchSessionPartition) -> Partition:
+        """Find a partition by the name or the id of its topic. Raises the KafkaError to respond with."""
         name = topic_name(self._services.cluster.current, each.topic, each.topic_id)
         return self._services.replicas.find(name, each.asked.partition)
 
-    def _leader(self, each: SessionPartition, error: BaseException) -> LeaderIdAndEpoch:
-        """The new leader, if that is the error (KIP-951), whose endpoint the response gets."""
+    def _leader(self, each: FetchSessionPartition, error: BaseException) -> LeaderIdAndEpoch:
+        """Return the new leader where that is the error (KIP-951); the response gets its endpoint."""
         if self._api_version < FIRST_WITH_LEADERS or not isinstance(error, NotLeaderOrFollower | FencedLeaderEpoch):
             return NO_LEADER
         view = self._services.cluster.current
@@ -566,8 +567,8 @@ class LongFetch(DelayedFetch):
         self._places = {}
 
 
-def _diverging(partition: Partition, each: SessionPartition) -> PartitionData | None:
-    """The reader's last epoch ended earlier here: it must truncate its log there first (KIP-595)."""
+def _diverging(partition: Partition, each: FetchSessionPartition) -> PartitionData | None:
+    """Answer a reader whose last epoch ended earlier here: it must truncate its log there first (KIP-595)."""
     asked, log = each.asked, partition.log
     end = log.epoch_end_offset(asked.last_fetched_epoch)
     if end.epoch == UNDEFINED:

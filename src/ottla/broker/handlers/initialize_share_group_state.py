@@ -14,34 +14,24 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.context import RequestContext
-from ottla.core.errors import KafkaError
+from ottla.broker.share_state_requests import answer_each
 from ottla.share.state_records import SharePartitionKey
 from ottla.wire.messages.initialize_share_group_state import (
     InitializeShareGroupStateRequest,
     InitializeShareGroupStateResponse,
     InitializeStateResult,
+    PartitionData,
     PartitionResult,
 )
-
-WORK = 3
-"""Units of work of one partition."""
 
 
 async def handle(ctx: RequestContext, request: InitializeShareGroupStateRequest) -> InitializeShareGroupStateResponse:
     """Initialize each share partition separately."""
-    response = InitializeShareGroupStateResponse()
-    async for topic in ctx.services.slices.each(request.topics):
-        results = InitializeStateResult(topic_id=topic.topic_id)
-        async for asked in ctx.services.slices.each(topic.partitions, WORK):
-            key = SharePartitionKey(request.group_id, topic.topic_id, asked.partition)
-            result = PartitionResult(partition=asked.partition)
-            try:
-                found = await ctx.services.coordinators.share_states.initialize(
-                    key, asked.state_epoch, asked.start_offset
-                )
-                result.error_code, result.error_message = found.error, found.message or None
-            except KafkaError as error:
-                result.error_code, result.error_message = error.code, error.message
-            results.partitions.append(result)
-        response.results.append(results)
-    return response
+
+    async def initialize(key: SharePartitionKey, asked: PartitionData) -> PartitionResult:
+        states = ctx.services.coordinators.share_states
+        found = await states.initialize(key, asked.state_epoch, asked.start_offset)
+        return PartitionResult(partition=key.partition, error_code=found.error, error_message=found.message or None)
+
+    results = await answer_each(ctx, request, InitializeStateResult, PartitionResult, initialize)
+    return InitializeShareGroupStateResponse(results=results)

@@ -14,7 +14,8 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.context import RequestContext
-from ottla.core.errors import ErrorCode, KafkaError
+from ottla.broker.share_state_requests import answer_each
+from ottla.core.errors import ErrorCode
 from ottla.share.state_records import SharePartitionKey
 from ottla.wire.messages.read_share_group_state_summary import (
     PartitionResult,
@@ -23,33 +24,21 @@ from ottla.wire.messages.read_share_group_state_summary import (
     ReadStateSummaryResult,
 )
 
-WORK = 3
-"""Units of work of one partition."""
-
 
 async def handle(ctx: RequestContext, request: ReadShareGroupStateSummaryRequest) -> ReadShareGroupStateSummaryResponse:
     """Read each share partition's state separately."""
-    response = ReadShareGroupStateSummaryResponse()
-    async for topic in ctx.services.slices.each(request.topics):
-        results = ReadStateSummaryResult(topic_id=topic.topic_id)
-        async for asked in ctx.services.slices.each(topic.partitions, WORK):
-            key = SharePartitionKey(request.group_id, topic.topic_id, asked.partition)
-            results.partitions.append(_read(ctx, key))
-        response.results.append(results)
-    return response
 
-
-def _read(ctx: RequestContext, key: SharePartitionKey) -> PartitionResult:
-    try:
+    async def read(key: SharePartitionKey, _: object) -> PartitionResult:
         found = ctx.services.coordinators.share_states.summary(key)
-    except KafkaError as error:
-        return PartitionResult(partition=key.partition, error_code=error.code, error_message=error.message)
-    if found.error is not ErrorCode.NONE or found.state is None:
-        return PartitionResult(partition=key.partition, error_code=found.error, error_message=found.message)
-    return PartitionResult(
-        partition=key.partition,
-        state_epoch=found.state.state_epoch,
-        leader_epoch=found.state.leader_epoch,
-        start_offset=found.state.start_offset,
-        delivery_complete_count=found.state.delivery_complete_count,
-    )
+        if found.error is not ErrorCode.NONE or found.state is None:
+            return PartitionResult(partition=key.partition, error_code=found.error, error_message=found.message)
+        return PartitionResult(
+            partition=key.partition,
+            state_epoch=found.state.state_epoch,
+            leader_epoch=found.state.leader_epoch,
+            start_offset=found.state.start_offset,
+            delivery_complete_count=found.state.delivery_complete_count,
+        )
+
+    results = await answer_each(ctx, request, ReadStateSummaryResult, PartitionResult, read)
+    return ReadShareGroupStateSummaryResponse(results=results)

@@ -16,7 +16,8 @@ from __future__ import annotations
 from ottla.broker.context import RequestContext
 from ottla.broker.share_requests import check_member
 from ottla.core.errors import ErrorCode, InvalidRequest, KafkaError, error_for
-from ottla.groups.share.events import JOIN_EPOCH, LEAVE_EPOCH, ShareHeartbeat
+from ottla.groups.modern.events import JOIN_EPOCH, LEAVE_EPOCH
+from ottla.groups.share.events import ShareHeartbeat
 from ottla.wire.messages.share_group_heartbeat import (
     Assignment,
     ShareGroupHeartbeatRequest,

@@ -27,7 +27,7 @@ from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.member import ClassicProtocol, ConsumerMember, without_epochs
 from ottla.groups.consumer.records import GroupMetadata, TargetMetadata
 from ottla.groups.consumer.settings import ConsumerSettings
-from ottla.groups.consumer.validation import Refused
+from ottla.groups.modern.events import Refused
 from ottla.groups.modern.topics import TopicsImage
 from ottla.internal_topics.log import KeyValue
 

@@ -16,9 +16,8 @@ from ottla.core.errors import ErrorCode
 from ottla.groups.assignors.spec import Partitions
 from ottla.groups.classic import events as classic
 from ottla.groups.machine import CommonEvent
+from ottla.groups.modern.events import SessionTimer, TopicsChanged
 
-JOIN_EPOCH = 0
-LEAVE_EPOCH = -1
 STATIC_LEAVE_EPOCH = -2
 """Epoch of a static member that left and will return: its partitions are kept for it until its session times out."""
 
@@ -64,13 +63,6 @@ class MemberHeartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicsChanged:
-    """The cluster has a new snapshot, which the machine already has, with these topics changed."""
-
-    topics: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
 class RegexesResolved:
     """Regular expressions are resolved to these topics; the result of the output `Compute`."""
 
@@ -90,13 +82,6 @@ Event = (
 )
 
 # ---- Timers
-
-
-@dataclass(frozen=True, slots=True)
-class SessionTimer:
-    """Expires when a member has sent no heartbeat."""
-
-    member_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,17 +109,6 @@ Timer = SessionTimer | RebalanceTimer | JoinTimer | SyncTimer
 
 
 # ---- Answers
-
-
-class HeartbeatAnswer(NamedTuple):
-    """Answers a MemberHeartbeat. An assignment is present if it changed or the member asked for it."""
-
-    error: ErrorCode = ErrorCode.NONE
-    message: str | None = None
-    member_id: str | None = None
-    member_epoch: int = 0
-    heartbeat_interval_ms: int = 0
-    assignment: Mapping[UUID, frozenset[int]] | None = None
 
 
 class CommitAnswer(NamedTuple):

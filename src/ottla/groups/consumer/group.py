@@ -14,13 +14,14 @@ from ottla.groups.consumer.events import (
     GroupState,
     JoinTimer,
     RebalanceTimer,
-    SessionTimer,
     SyncTimer,
     Timer,
 )
 from ottla.groups.consumer.member import AssignedPartitions, ConsumerMember, MemberState
 from ottla.groups.consumer.records import RecordType, ResolvedRegex, tombstone
 from ottla.groups.group import GroupSummary, GroupType, OffsetExpiry
+from ottla.groups.modern.events import SessionTimer
+from ottla.groups.modern.group import ModernGroup
 from ottla.internal_topics.log import KeyValue
 
 INITIAL_EPOCH = 1
@@ -33,23 +34,14 @@ Those of larger groups are checked with every target assignment."""
 
 
 @dataclass(slots=True)
-class ConsumerGroup:
+class ConsumerGroup(ModernGroup[ConsumerMember, Timer]):
     """Holds one group."""
 
-    group_id: str
     epoch: int = INITIAL_EPOCH
-    metadata_hash: int = 0
-    target_epoch: int = 0
-    target_wall_ms: int = 0  # when the target was computed; 0: unknown
-    members: dict[str, ConsumerMember] = field(default_factory=dict)
     by_instance: dict[str, str] = field(default_factory=dict)  # static members: instance id -> member id
-    target: dict[str, Partitions] = field(default_factory=dict)  # by member id
     owners: dict[UUID, dict[int, str]] = field(default_factory=dict)  # partition -> the member that has it
     regexes: dict[str, ResolvedRegex] = field(default_factory=dict)  # the resolved ones
     has_partition_metadata: bool = False  # Kafka 4.0 wrote the metadata of topics, which is deleted with a change
-    is_dead: bool = False  # its deletion is being written
-    is_written: bool = True  # all changes are durable
-    timers: dict[Timer, int] = field(default_factory=dict)  # deadlines of the timers that are set
 
     # ---- The port `Group`
 

@@ -31,31 +31,24 @@ from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.consumer import records, validation
 from ottla.groups.consumer.conversion import classic_machine, member_assignment
 from ottla.groups.consumer.events import (
-    JOIN_EPOCH,
     NO_TIMEOUT_MS,
     STATIC_LEAVE_EPOCH,
     Event,
-    HeartbeatAnswer,
     JoinTimer,
     MemberHeartbeat,
     RebalanceTimer,
     RegexesResolved,
-    SessionTimer,
     SyncTimer,
-    Timer,
-    TopicsChanged,
 )
 from ottla.groups.consumer.group import CHECKED_ALWAYS_MAX, ConsumerGroup
 from ottla.groups.consumer.member import ClassicProtocol, ConsumerMember, MemberState, without_epochs
 from ottla.groups.consumer.reconciliation import Goal, reconcile
 from ottla.groups.consumer.records import GroupMetadata, RecordType, ResolvedRegex, TargetMetadata
 from ottla.groups.consumer.settings import ASSIGNORS, ConsumerSettings, MigrationPolicy
-from ottla.groups.consumer.validation import Refused
 from ottla.groups.machine import (
     NO_MEMBER,
     NO_TICKET,
     Answer,
-    CancelTimer,
     Commit,
     Compute,
     Loaded,
@@ -65,20 +58,17 @@ from ottla.groups.machine import (
     PlainAnswer,
     Replace,
     Reply,
-    SetTimer,
-    Store,
     Stored,
     TimerFired,
 )
+from ottla.groups.modern.events import JOIN_EPOCH, HeartbeatAnswer, Refused, SessionTimer, TopicsChanged
+from ottla.groups.modern.machine import ModernMachine
 from ottla.groups.modern.target_assignment import Subscription, compute_target
 from ottla.groups.modern.topics import TopicsImage, group_metadata_hash
 from ottla.internal_topics.log import KeyValue
 
 REGEX_REFRESH_MS_MIN = 10_000
 """Minimum interval between two resolutions of the regular expressions: new members and topics are collected."""
-
-UNWRITTEN_MAX = 1_000
-"""More records than this that could not be written are reduced to the last one of each key."""
 
 _NEVER_WALL_MS = -(2**62)
 
@@ -87,22 +77,10 @@ _UNKNOWN_STATE = (
 )
 
 
-class ConsumerMachine:
+class ConsumerMachine(ModernMachine[ConsumerGroup]):
     """Changes the state of one group, which is in `group`. `settings` and `topics` may be replaced between events."""
 
-    __slots__ = (
-        "_in_flight",
-        "_out",
-        "_records",
-        "_refresh_requested",
-        "_replacement",
-        "_replies",
-        "_resolving",
-        "_stores",
-        "group",
-        "settings",
-        "topics",
-    )
+    __slots__ = ("_replacement", "_resolving", "settings")
 
     def __init__(
         self,
@@ -111,16 +89,10 @@ class ConsumerMachine:
         topics: TopicsImage,
         first_records: Iterable[KeyValue] = (),
     ) -> None:
-        self.group, self.settings, self.topics = group, settings, topics
-        self._stores = 0
-        self._out: list[Output] = []
-        self._records: list[KeyValue] = list(first_records)  # changes that are not being written yet
-        self._replies: list[Reply] = []  # they wait for all changes so far
-        self._in_flight: dict[int, tuple[list[KeyValue], list[Reply]]] = {}  # the pending write, by its number
+        super().__init__(group, topics, first_records)
+        self.settings = settings
         self._replacement: tuple[ClassicMachine, Converted] | None = None  # the group became a classic one
-        self._refresh_requested = True  # topics may have changed since the epoch was computed
         self._resolving = False  # regular expressions are being resolved
-        group.is_written = not self._records
 
     # ---- Events
 
@@ -133,6 +105,10 @@ class ConsumerMachine:
             self._dispatch(event, now, ticket)
         except Refused as refusal:
             self._out.append(Reply(ticket, _refusal(event, refusal)))
+        if self._replacement is not None:
+            self._store()  # it deletes all records of the group, so it need not wait for a pending write
+            self._out.append(Replace(*self._replacement, self._stores))
+            self._replacement = None
         self._write(event)
         may_change_members = len(group.members) <= CHECKED_ALWAYS_MAX and not isinstance(event, Commit)
         group.check(thorough=may_change_members or group.target_epoch != target_epoch)
@@ -168,21 +144,6 @@ class ConsumerMachine:
                 self._loaded(now)
             case _:
                 assert_never(event)
-
-    def begin_deletion(self) -> ErrorCode:
-        """Prevent joins while the deletion of the group is written. Returns an error unless the group is empty."""
-        if self.group.is_dead:
-            return ErrorCode.GROUP_ID_NOT_FOUND
-        if self.group.members:
-            return ErrorCode.NON_EMPTY_GROUP
-        if not self.group.is_written:  # the tombstones must be the last records of the group
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        self.group.is_dead = True
-        return ErrorCode.NONE
-
-    def cancel_deletion(self) -> None:
-        """Restore the group after the write of its deletion failed."""
-        self.group.is_dead = False
 
     # ---- Heartbeats of the new protocol
 
@@ -227,7 +188,7 @@ class ConsumerMachine:
         """Return the member that the request comes from, or that it creates. Raises Refused."""
         group, joins = self.group, beat.member_epoch == JOIN_EPOCH
         if beat.instance_id is None:
-            member = group.members.get(member_id) if joins else validation.existing_member(group, member_id)
+            member = group.members.get(member_id) if joins else group.existing_member(member_id)
         elif joins:
             validation.validate_released(group, member_id, beat.instance_id)
             return self._static_member_for(member_id, beat.instance_id)
@@ -303,7 +264,7 @@ class ConsumerMachine:
     def _leave(self, beat: MemberHeartbeat, now: Now, ticket: int) -> None:
         group = self.group
         if beat.instance_id is None:
-            member = validation.existing_member(group, beat.member_id)
+            member = group.existing_member(beat.member_id)
         else:
             member = validation.existing_static_member(group, beat.member_id, beat.instance_id)
         if beat.instance_id is not None and beat.member_epoch == STATIC_LEAVE_EPOCH:
@@ -601,53 +562,6 @@ class ConsumerMachine:
             if member.state is MemberState.UNREVOKED_PARTITIONS and member.epoch != STATIC_LEAVE_EPOCH:
                 self._set_timer(RebalanceTimer(member.member_id), now.ms + member.rebalance_timeout_ms)
 
-    def _set_timer(self, timer: Timer, at_ms: int) -> None:
-        self.group.timers[timer] = at_ms
-        self._out.append(SetTimer(timer, at_ms))
-
-    def _cancel_timer(self, timer: Timer) -> None:
-        if self.group.timers.pop(timer, None) is not None:
-            self._out.append(CancelTimer(timer))
-
-    # ---- Writes and answers
-
-    def _reply(self, ticket: int, answer: Answer) -> None:
-        """Answer once all changes so far are durable."""
-        self._replies.append(Reply(ticket, answer))
-
-    def _write(self, event: Event) -> None:
-        """Write the changes, or answer at once if there are none. A failed write waits for the next event."""
-        if self._replacement is not None:
-            self._store()  # it deletes all records of the group, so it need not wait for a pending write
-            machine, first_event = self._replacement
-            self._replacement = None
-            self._out.append(Replace(machine, first_event, self._stores))
-        elif not self._in_flight and not isinstance(event, NotStored):
-            if not self._records:
-                self._out += self._replies
-                self._replies = []
-            else:
-                self._store()
-        self.group.is_written = not self._in_flight and not self._records
-
-    def _store(self) -> None:
-        self._stores += 1
-        self._in_flight[self._stores] = self._records, self._replies
-        self._out.append(Store(self._stores, tuple(self._records)))
-        self._records, self._replies = [], []
-
-    def _stored(self, store: int) -> None:
-        self._out += self._in_flight.pop(store)[1]
-
-    def _not_stored(self, store: int, error: ErrorCode) -> None:
-        unwritten, replies = self._in_flight.pop(store)
-        self._out += (Reply(reply.ticket, _failed(reply.answer, error)) for reply in (*replies, *self._replies))
-        self._replies = []
-        self._records = unwritten + self._records
-        if len(self._records) > UNWRITTEN_MAX:
-            last = dict(self._records)
-            self._records = [(key, last[key]) for key in dict.fromkeys(key for key, _ in reversed(self._records))][::-1]
-
 
 def _with_request(member: ConsumerMember, beat: MemberHeartbeat) -> ConsumerMember:
     """Return the member with what the request changes; the same object if it changes nothing."""
@@ -687,18 +601,3 @@ def _refusal(event: Event, refusal: Refused) -> Answer:
             return SyncAnswer(error=refusal.error)
         case _:
             return PlainAnswer(refusal.error)
-
-
-def _failed(answer: Answer, error: ErrorCode) -> Answer:
-    """Return the answer to a request whose changes could not be written."""
-    match answer:
-        case HeartbeatAnswer():
-            return HeartbeatAnswer(error)
-        case JoinAnswer():
-            return JoinAnswer(error=error, member_id=answer.member_id)
-        case SyncAnswer():
-            return SyncAnswer(error=error)
-        case LeaveAnswer():
-            return LeaveAnswer(error=error)
-        case _:
-            return PlainAnswer(error)

@@ -8,8 +8,6 @@ from ottla.core.errors import ErrorCode
 from ottla.groups.assignors.spec import Partitions
 from ottla.groups.classic import events as classic
 from ottla.groups.consumer.events import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
     NO_TIMEOUT_MS,
     STATIC_LEAVE_EPOCH,
     CommitAnswer,
@@ -18,20 +16,13 @@ from ottla.groups.consumer.events import (
 from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.member import ConsumerMember, MemberState
 from ottla.groups.machine import NO_GENERATION, NO_MEMBER, Commit
+from ottla.groups.modern.events import JOIN_EPOCH, LEAVE_EPOCH, Refused
 
 CLIENT_CHOOSES_MEMBER_ID_SINCE = 1
 """Version of ConsumerGroupHeartbeat from which on a member chooses its id before it joins (KIP-1082)."""
 
 MEMBER_EPOCH_SINCE = 9
 """Version of OffsetCommit that members of the new protocol must use."""
-
-
-class Refused(Exception):
-    """Refuses a request; the group is unchanged."""
-
-    def __init__(self, error: ErrorCode, message: str = "") -> None:
-        super().__init__(message)
-        self.error, self.message = error, message
 
 
 def why_invalid(group_id: str, beat: MemberHeartbeat, api_version: int) -> str | None:
@@ -65,14 +56,6 @@ def is_blank(text: str) -> bool:
 
 
 # ---- Members
-
-
-def existing_member(group: ConsumerGroup, member_id: str) -> ConsumerMember:
-    """Return a member. Raises Refused."""
-    member = group.members.get(member_id)
-    if member is None:
-        raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}.")
-    return member
 
 
 def existing_static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerMember:
@@ -163,7 +146,7 @@ def stale_epoch_error(member: ConsumerMember) -> ErrorCode:
 def existing_classic_member(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
     """Return a member of the classic protocol. Raises Refused."""
     if instance_id is None:
-        member = existing_member(group, member_id)
+        member = group.existing_member(member_id)
     else:
         member = existing_static_member(group, member_id, instance_id)
     if member.classic is None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from ottla.core.errors import ErrorCode
 from ottla.groups.assignors.spec import Partitions
 from ottla.groups.classic import events as classic
 from ottla.groups.machine import CommonEvent
-
-JOIN_EPOCH, LEAVE_EPOCH = 0, -1
+from ottla.groups.modern.events import TopicsChanged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +43,6 @@ class OffsetsAltered:
     """Offsets are about to be altered: the group's epoch, which is their state epoch, grows."""
 
 
-@dataclass(frozen=True, slots=True)
-class TopicsChanged:
-    """The cluster has a new snapshot, which the machine already has."""
-
-
 Event = (
     ShareHeartbeat
     | Initialized
@@ -63,24 +55,6 @@ Event = (
     | classic.Leave
     | CommonEvent
 )
-
-
-@dataclass(frozen=True, slots=True)
-class SessionTimer:
-    """Expires when a member has sent no heartbeat."""
-
-    member_id: str
-
-
-class ShareHeartbeatAnswer(NamedTuple):
-    """Answers a ShareHeartbeat. An assignment is present if it changed or the member joined."""
-
-    error: ErrorCode = ErrorCode.NONE
-    message: str | None = None
-    member_id: str | None = None
-    member_epoch: int = 0
-    heartbeat_interval_ms: int = 0
-    assignment: Mapping[UUID, frozenset[int]] | None = None
 
 
 class StateSummary(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import Enum
 from uuid import UUID
@@ -10,6 +9,8 @@ from uuid import UUID
 from ottla.core.errors import ErrorCode
 from ottla.groups.assignors.spec import NO_PARTITIONS, Partitions
 from ottla.groups.group import GroupSummary, GroupType, OffsetExpiry
+from ottla.groups.modern.events import SessionTimer
+from ottla.groups.modern.group import ModernGroup
 from ottla.groups.share.records import RecordType, ShareMember, tombstone
 from ottla.internal_topics.log import KeyValue
 
@@ -25,21 +26,11 @@ class ShareGroupState(Enum):
 
 
 @dataclass(slots=True)
-class ShareGroup:
+class ShareGroup(ModernGroup[ShareMember, SessionTimer]):
     """Holds one group."""
 
-    group_id: str
-    epoch: int = 0
-    metadata_hash: int = 0
-    target_epoch: int = 0
-    target_wall_ms: int = 0  # when the target was computed; 0: unknown
-    members: dict[str, ShareMember] = field(default_factory=dict)
-    target: dict[str, Partitions] = field(default_factory=dict)  # by member id
     initialized: dict[UUID, frozenset[int]] = field(default_factory=dict)  # partitions that have a share state
     names: dict[UUID, str] = field(default_factory=dict)  # of those topics
-    is_dead: bool = False  # its deletion is being written
-    is_written: bool = True  # all changes are durable
-    timers: dict[Hashable, int] = field(default_factory=dict)  # deadlines of the timers that are set
 
     @property
     def state(self) -> ShareGroupState:

@@ -26,7 +26,6 @@ from ottla.groups.classic.events import Heartbeat, Join, JoinAnswer, Leave, Leav
 from ottla.groups.machine import (
     NO_TICKET,
     Answer,
-    CancelTimer,
     Commit,
     Loaded,
     NotStored,
@@ -34,63 +33,41 @@ from ottla.groups.machine import (
     Output,
     PlainAnswer,
     Reply,
-    SetTimer,
-    Store,
     Stored,
     TimerFired,
 )
+from ottla.groups.modern.events import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    HeartbeatAnswer,
+    Refused,
+    SessionTimer,
+    TopicsChanged,
+)
+from ottla.groups.modern.machine import ModernMachine
 from ottla.groups.modern.target_assignment import Subscription, compute_target
 from ottla.groups.modern.topics import TopicsImage, group_metadata_hash
 from ottla.groups.share import records
 from ottla.groups.share.events import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
     Event,
     Initialized,
     OffsetsAltered,
-    SessionTimer,
     ShareHeartbeat,
-    ShareHeartbeatAnswer,
     StatesDeleted,
-    TopicsChanged,
 )
 from ottla.groups.share.group import ShareGroup
 from ottla.groups.share.records import GroupMetadata, RecordType, ShareMember, TargetMetadata
 from ottla.groups.share.settings import ShareSettings
-from ottla.internal_topics.log import KeyValue
 
 
-class Refused(Exception):
-    """Refuses a heartbeat."""
-
-    def __init__(self, error: ErrorCode, message: str = "") -> None:
-        super().__init__(message)
-        self.error, self.message = error, message
-
-
-class ShareMachine:
+class ShareMachine(ModernMachine[ShareGroup]):
     """Changes the state of one group, which is in `group`. `settings` and `topics` may be replaced between events."""
 
-    __slots__ = (
-        "_in_flight",
-        "_out",
-        "_records",
-        "_refresh_requested",
-        "_replies",
-        "_stores",
-        "group",
-        "settings",
-        "topics",
-    )
+    __slots__ = ("settings",)
 
     def __init__(self, group: ShareGroup, settings: ShareSettings, topics: TopicsImage) -> None:
-        self.group, self.settings, self.topics = group, settings, topics
-        self._stores = 0
-        self._out: list[Output] = []
-        self._records: list[KeyValue] = []  # changes that are not being written yet
-        self._replies: list[Reply] = []  # they wait for all changes so far
-        self._in_flight: dict[int, tuple[list[KeyValue], list[Reply]]] = {}  # the pending write, by its number
-        self._refresh_requested = True  # topics may have changed since the epoch was computed
+        super().__init__(group, topics)
+        self.settings = settings
 
     def uninitialized(self, topics: Iterable[str]) -> Partitions:
         """Return the partitions of these topics that have no share state."""
@@ -111,10 +88,8 @@ class ShareMachine:
         try:
             self._dispatch(event, now, ticket)
         except Refused as refusal:
-            self._out.append(Reply(ticket, ShareHeartbeatAnswer(refusal.error, refusal.message or None)))
-        if not self._in_flight and not isinstance(event, NotStored):
-            self._write()
-        self.group.is_written = not self._in_flight and not self._records
+            self._out.append(Reply(ticket, HeartbeatAnswer(refusal.error, refusal.message or None)))
+        self._write(event)
         self.group.check()
         outputs, self._out = self._out, []
         return outputs
@@ -134,12 +109,13 @@ class ShareMachine:
             case OffsetsAltered():
                 self._update_epoch(increase=True)
                 self._reply(ticket, PlainAnswer())
-            case TopicsChanged():
-                self._topics_changed()
+            case TopicsChanged(topics):
+                self._refresh_requested |= not topics.isdisjoint(self.group.topics())
+                self._forget_deleted_topics()
             case TimerFired(timer):
                 self._fired(timer, now)
             case Stored(store):
-                self._out += self._in_flight.pop(store)[1]
+                self._stored(store)
             case NotStored(store, error):
                 self._not_stored(store, error)
             case Loaded():
@@ -149,21 +125,6 @@ class ShareMachine:
                 self._out.append(Reply(ticket, _refusal(event)))
             case _:
                 assert_never(event)
-
-    def begin_deletion(self) -> ErrorCode:
-        """Prevent joins while the deletion of the group is written. Returns an error unless the group is empty."""
-        if self.group.is_dead:
-            return ErrorCode.GROUP_ID_NOT_FOUND
-        if self.group.members:
-            return ErrorCode.NON_EMPTY_GROUP
-        if not self.group.is_written:  # the tombstones must be the last records of the group
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        self.group.is_dead = True
-        return ErrorCode.NONE
-
-    def cancel_deletion(self) -> None:
-        """Restore the group after the write of its deletion failed."""
-        self.group.is_dead = False
 
     # ---- Heartbeats
 
@@ -201,15 +162,12 @@ class ShareMachine:
         group = self.group
         if group.is_dead:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        member = group.members.get(beat.member_id)
-        if member is None:
-            if beat.member_epoch != JOIN_EPOCH:
-                message = f"Member {beat.member_id} is not a member of group {group.group_id}."
-                raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, message)
+        if beat.member_id not in group.members and beat.member_epoch == JOIN_EPOCH:
             if len(group.members) >= self.settings.max_size:
                 message = f"The share group has reached its maximum capacity of {self.settings.max_size} members."
                 raise Refused(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
             return ShareMember(member_id=beat.member_id)
+        member = group.existing_member(beat.member_id)
         if beat.member_epoch not in (JOIN_EPOCH, member.epoch, member.previous_epoch):
             than = "greater" if beat.member_epoch > member.epoch else "smaller"
             message = (
@@ -220,11 +178,8 @@ class ShareMachine:
         return member
 
     def _leave(self, beat: ShareHeartbeat, now: Now, ticket: int) -> None:  # noqa: ARG002  # as `_heartbeat`
-        if beat.member_id not in self.group.members:
-            message = f"Member {beat.member_id} is not a member of group {self.group.group_id}."
-            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, message)
-        self._remove(beat.member_id)
-        self._reply(ticket, ShareHeartbeatAnswer(member_id=beat.member_id, member_epoch=beat.member_epoch))
+        self._remove(self.group.existing_member(beat.member_id).member_id)
+        self._reply(ticket, HeartbeatAnswer(member_id=beat.member_id, member_epoch=beat.member_epoch))
 
     def _update_epoch(self, *, increase: bool) -> None:
         """Increase the group's epoch, at least if the metadata of its topics changed."""
@@ -275,9 +230,8 @@ class ShareMachine:
                 group.names[topic_id] = name
         self._record_states()
 
-    def _topics_changed(self) -> None:
-        """Note that the next heartbeat must look at the topics; deleted ones have no share state any more."""
-        self._refresh_requested = True
+    def _forget_deleted_topics(self) -> None:
+        """Forget the partitions of deleted topics: they have no share state any more."""
         gone = [topic_id for topic_id in self.group.initialized if self.topics.name_of(topic_id) is None]
         for topic_id in gone:
             del self.group.initialized[topic_id]
@@ -294,8 +248,7 @@ class ShareMachine:
         group_id = self.group.group_id
         del self.group.members[member_id]
         self.group.target.pop(member_id, None)
-        if self.group.timers.pop(SessionTimer(member_id), None) is not None:
-            self._out.append(CancelTimer(SessionTimer(member_id)))
+        self._cancel_timer(SessionTimer(member_id))
         self._records += (
             records.tombstone(RecordType.CURRENT_MEMBER_ASSIGNMENT, group_id, member_id),
             records.tombstone(RecordType.TARGET_ASSIGNMENT_MEMBER, group_id, member_id),
@@ -309,38 +262,6 @@ class ShareMachine:
             return  # it was moved or cancelled in the meantime
         del self.group.timers[timer]
         self._remove(timer.member_id)
-
-    def _set_timer(self, timer: SessionTimer, at_ms: int) -> None:
-        self.group.timers[timer] = at_ms
-        self._out.append(SetTimer(timer, at_ms))
-
-    # ---- Writes and answers
-
-    def _reply(self, ticket: int, answer: Answer) -> None:
-        """Answer once all changes so far are durable."""
-        self._replies.append(Reply(ticket, answer))
-
-    def _write(self) -> None:
-        """Write the changes, or answer at once if there are none."""
-        if not self._records:
-            self._out += self._replies
-        else:
-            self._stores += 1
-            self._in_flight[self._stores] = self._records, self._replies
-            self._out.append(Store(self._stores, tuple(self._records)))
-        self._records, self._replies = [], []
-
-    def _not_stored(self, store: int, error: ErrorCode) -> None:
-        unwritten, replies = self._in_flight.pop(store)
-        self._out += (Reply(reply.ticket, _failed(reply.answer, error)) for reply in (*replies, *self._replies))
-        self._replies = []
-        last = dict([*unwritten, *self._records])
-        self._records = list(last.items())
-
-
-def _failed(answer: Answer, error: ErrorCode) -> Answer:
-    """Return the answer to a request whose changes could not be written."""
-    return ShareHeartbeatAnswer(error) if isinstance(answer, ShareHeartbeatAnswer) else PlainAnswer(error)
 
 
 def _refusal(event: Join | Sync | Heartbeat | Leave | Commit) -> Answer:

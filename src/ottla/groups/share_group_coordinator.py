@@ -15,14 +15,12 @@ from uuid import UUID
 from ottla.core.errors import ErrorCode, GroupIdNotFound, InvalidGroupId, KafkaError, error_for
 from ottla.groups.assignors.spec import Partitions
 from ottla.groups.group_runtime import GroupRuntime
+from ottla.groups.modern.events import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatAnswer
 from ottla.groups.shard import Shard
 from ottla.groups.share.events import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
     Initialized,
     OffsetsAltered,
     ShareHeartbeat,
-    ShareHeartbeatAnswer,
     ShareStates,
     StatesDeleted,
     StateSummary,
@@ -47,7 +45,7 @@ class ShareGroupCoordinator:
 
     # ---- Members
 
-    async def heartbeat(self, group_id: str, beat: ShareHeartbeat) -> ShareHeartbeatAnswer:
+    async def heartbeat(self, group_id: str, beat: ShareHeartbeat) -> HeartbeatAnswer:
         """Handle ShareGroupHeartbeat; returns once the changes are durable. Raises KafkaError."""
         shard = self._shard_of(group_id)
         runtime, machine = shard.find_or_create_share(group_id, may_create=beat.member_epoch == JOIN_EPOCH)
@@ -57,7 +55,7 @@ class ShareGroupCoordinator:
             answer = await runtime.ask(beat)
         finally:
             shard.remove_if_unused(runtime)
-        assert isinstance(answer, ShareHeartbeatAnswer), f"{answer} answers {beat}"
+        assert isinstance(answer, HeartbeatAnswer), f"{answer} answers {beat}"
         return answer
 
     async def _initialize(self, runtime: GroupRuntime, machine: ShareMachine, topics: frozenset[str]) -> None:

@@ -1,0 +1,37 @@
+"""Holds the part of a group's state that is the same for all groups with server-side assignment."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from ottla.core.errors import ErrorCode
+from ottla.groups.assignors.spec import Partitions
+from ottla.groups.modern.events import Refused
+
+MemberT = TypeVar("MemberT")
+TimerT = TypeVar("TimerT", bound=Hashable)
+
+
+@dataclass(slots=True)
+class ModernGroup(Generic[MemberT, TimerT]):
+    """Holds one group. Only its machine changes it."""
+
+    group_id: str
+    epoch: int = 0
+    metadata_hash: int = 0
+    target_epoch: int = 0
+    target_wall_ms: int = 0  # when the target was computed; 0: unknown
+    members: dict[str, MemberT] = field(default_factory=dict)
+    target: dict[str, Partitions] = field(default_factory=dict)  # by member id
+    is_dead: bool = False  # its deletion is being written
+    is_written: bool = True  # all changes are durable
+    timers: dict[TimerT, int] = field(default_factory=dict)  # deadlines of the timers that are set
+
+    def existing_member(self, member_id: str) -> MemberT:
+        """Return a member. Raises Refused."""
+        member = self.members.get(member_id)
+        if member is None:
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}.")
+        return member

@@ -1,0 +1,123 @@
+"""Implements what the machines of all groups with server-side assignment have in common: writes, timers, deletion.
+
+Changes are visible in memory at once and written in the order in which they happened, one batch at a time; a request is
+answered when everything before its answer is durable. If a write fails, its requests fail, and its records are written
+with the next event: memory is never older than the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Any, Generic, TypeVar
+
+from ottla.core.errors import ErrorCode
+from ottla.groups.classic.events import JoinAnswer, LeaveAnswer, SyncAnswer
+from ottla.groups.machine import Answer, CancelTimer, NotStored, Output, PlainAnswer, Reply, SetTimer, Store
+from ottla.groups.modern.events import HeartbeatAnswer
+from ottla.groups.modern.group import ModernGroup
+from ottla.groups.modern.topics import TopicsImage
+from ottla.internal_topics.log import KeyValue
+
+UNWRITTEN_MAX = 1_000
+"""More records than this that could not be written are reduced to the last one of each key."""
+
+GroupT = TypeVar("GroupT", bound=ModernGroup[Any, Any])
+
+
+class ModernMachine(Generic[GroupT]):
+    """Changes the state of one group, which is in `group`. `topics` may be replaced between events."""
+
+    __slots__ = (
+        "_in_flight",
+        "_out",
+        "_records",
+        "_refresh_requested",
+        "_replies",
+        "_stores",
+        "group",
+        "topics",
+    )
+
+    def __init__(self, group: GroupT, topics: TopicsImage, first_records: Iterable[KeyValue] = ()) -> None:
+        self.group, self.topics = group, topics
+        self._stores = 0
+        self._out: list[Output] = []
+        self._records: list[KeyValue] = list(first_records)  # changes that are not being written yet
+        self._replies: list[Reply] = []  # they wait for all changes so far
+        self._in_flight: dict[int, tuple[list[KeyValue], list[Reply]]] = {}  # the pending write, by its number
+        self._refresh_requested = True  # topics may have changed since the epoch was computed
+        group.is_written = not self._records
+
+    def begin_deletion(self) -> ErrorCode:
+        """Prevent joins while the deletion of the group is written. Returns an error unless the group is empty."""
+        if self.group.is_dead:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if self.group.members:
+            return ErrorCode.NON_EMPTY_GROUP
+        if not self.group.is_written:  # the tombstones must be the last records of the group
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self.group.is_dead = True
+        return ErrorCode.NONE
+
+    def cancel_deletion(self) -> None:
+        """Restore the group after the write of its deletion failed."""
+        self.group.is_dead = False
+
+    # ---- Timers
+
+    def _set_timer(self, timer: Hashable, at_ms: int) -> None:
+        self.group.timers[timer] = at_ms
+        self._out.append(SetTimer(timer, at_ms))
+
+    def _cancel_timer(self, timer: Hashable) -> None:
+        if self.group.timers.pop(timer, None) is not None:
+            self._out.append(CancelTimer(timer))
+
+    # ---- Writes and answers
+
+    def _reply(self, ticket: int, answer: Answer) -> None:
+        """Answer once all changes so far are durable."""
+        self._replies.append(Reply(ticket, answer))
+
+    def _write(self, event: object) -> None:
+        """Write the changes, or answer at once if there are none. A failed write waits for the next event."""
+        if not self._in_flight and not isinstance(event, NotStored):
+            if self._records:
+                self._store()
+            else:
+                self._out += self._replies
+                self._replies = []
+        self.group.is_written = not self._in_flight and not self._records
+
+    def _store(self) -> None:
+        self._stores += 1
+        self._in_flight[self._stores] = self._records, self._replies
+        self._out.append(Store(self._stores, tuple(self._records)))
+        self._records, self._replies = [], []
+
+    def _stored(self, store: int) -> None:
+        self._out += self._in_flight.pop(store)[1]
+
+    def _not_stored(self, store: int, error: ErrorCode) -> None:
+        unwritten, replies = self._in_flight.pop(store)
+        self._out += (Reply(reply.ticket, _failed(reply.answer, error)) for reply in (*replies, *self._replies))
+        self._replies = []
+        self._records = unwritten + self._records
+        if len(self._records) > UNWRITTEN_MAX:
+            last = dict(self._records)
+            self._records = [(key, last[key]) for key in dict.fromkeys(key for key, _ in reversed(self._records))][::-1]
+
+
+def _failed(answer: Answer, error: ErrorCode) -> Answer:
+    """Return the answer to a request whose changes could not be written."""
+    match answer:
+        case HeartbeatAnswer():
+            return HeartbeatAnswer(error)
+        case JoinAnswer():
+            return JoinAnswer(error=error, member_id=answer.member_id)
+        case SyncAnswer():
+            return SyncAnswer(error=error)
+        case LeaveAnswer():
+            return LeaveAnswer(error=error)
+        case _:
+            return PlainAnswer(error)
