@@ -230,7 +230,7 @@ def test_one_broker_becomes_several_and_keeps_its_partitions(tmp_path: Path) -> 
     assert "partitions of the nodes 2 are offline: start with --workers 2" in single.log
     single.stop()
     with running(WorkersProcess(tmp_path, workers=2)) as service:
-        assert Counter(leaders(service.bootstrap, "new").values()) == {1: 3, 2: 3}
+        until(lambda: Counter(leaders(service.bootstrap, "new").values()) == {1: 3, 2: 3}, what="leaders on both nodes")
 
 
 def test_partitions_are_spread_over_the_workers_and_drawn_together_again(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from ottla.client.groups import commit_offsets, committed_offsets
 from ottla.client.offsets import end_offsets
 from ottla.client.producer import Producer, ProducerOptions, RecordMetadata
 from ottla.client.replica_admin import ElectionType, alter_reassignments, elect_leaders
-from ottla.client.transactions import State, TransactionalProducer
+from ottla.client.transactions import TransactionalProducer, TransactionalProducerState
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.testing.sim_loop import SimClock
@@ -116,7 +116,11 @@ class Workload:
         number = 0
         while not self.is_stopping:
             try:
-                if producer.state in {State.UNINITIALIZED, State.FENCED, State.FAILED}:
+                if producer.state in {
+                    TransactionalProducerState.UNINITIALIZED,
+                    TransactionalProducerState.FENCED,
+                    TransactionalProducerState.FAILED,
+                }:
                     producer = new_producer()
                     await producer.init()
                 number += 1

@@ -15,10 +15,23 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [path for path in sorted((ROOT / "src").rglob("*.py")) if "messages" not in path.parts]
 ELSEWHERE = [path for room in ("tests", "benchmarks", "tools") for path in sorted((ROOT / room).rglob("*.py"))]
 LINES_MAX, SCREEN_MAX, METHODS_MAX = 750, 60, 8
+QUESTION_WORDS = r"(What|Where|Which|How|Who|When|Why)\b"
+NO_VERBS = (
+    QUESTION_WORDS
+    + r"|(The|A|An|All|Whether|Every|Each|One|Both|Nothing|Everything|By|For|From|No|There|So|Some|Another|With|Of|In|On"
+    r"|At|As|Raises|Returns|Reads|Writes|Waits|Runs|Prints|Called)\b"
+)
 
 
 def name_of(path: object) -> str:
     return str(path.relative_to(ROOT)) if isinstance(path, Path) else str(path)
+
+
+def names_a_thing(node: ast.AST) -> bool:
+    """Return whether a docstring may begin with a noun: of a module, a class, a property, a group of commands."""
+    return not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or any(
+        re.search(r"property|\.callback\(", ast.unparse(decorator)) for decorator in node.decorator_list
+    )
 
 
 def test_files_stay_below_the_length_limit() -> None:
@@ -60,6 +73,19 @@ def test_modules_have_a_docstring() -> None:
         if path.name != "__init__.py" and not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     ]
     assert not bare
+
+
+def test_docstrings_of_functions_begin_with_a_verb_and_none_with_a_question_word() -> None:
+    """A function's first line is a verb and a noun, a class's names the thing: "Return the end", not "Where it ends"."""
+    riddles = [
+        f"{name_of(path)}: {found.splitlines()[0]}"
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and (found := ast.get_docstring(node))
+        and re.match(QUESTION_WORDS if names_a_thing(node) else NO_VERBS, found)
+    ]
+    assert not riddles
 
 
 @pytest.mark.parametrize("api", [*APIS.values(), *INTER_BROKER_APIS.values()], ids=lambda api: api.module)

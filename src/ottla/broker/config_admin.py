@@ -12,18 +12,15 @@ from typing import Any, NamedTuple
 
 from ottla.broker.config import SECTIONS, declared
 from ottla.broker.config_resources import (
-    INTERVAL_MS_MAX,
-    INTERVAL_MS_MIN,
     LEVELS,
     ROOT_LOGGER,
-    ClientMetricsConfig,
-    OneGroupConfig,
     Resource,
     bound_key,
     group_bounds,
     loggers,
 )
 from ottla.broker.context import RequestContext, Services
+from ottla.broker.entity_settings import INTERVAL_MS_MAX, INTERVAL_MS_MIN, ClientMetricsConfig, OneGroupConfig
 from ottla.broker.handler_helpers import check_topic_name, duplicates
 from ottla.client.errors import error_or_none
 from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigOp, ConfigSpec

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import dropwhile
 from typing import Any, NamedTuple
 
 from ottla.broker.config import SECTIONS
 from ottla.broker.context import Services
+from ottla.broker.entity_settings import ClientMetricsConfig, OneGroupConfig
 from ottla.coordination import layout
-from ottla.core.settings import INT_MAX, Setting, Type, default_of, setting, settings_of, text_of
+from ottla.core.settings import Setting, Type, default_of, settings_of, text_of
 from ottla.storage.config import LogConfig, topic_settings
 
 
@@ -30,8 +30,8 @@ class Resource(IntEnum):
     GROUP = 32
 
 
-class Source(IntEnum):
-    """The origins of a value (ConfigSource)."""
+class ConfigSource(IntEnum):
+    """The origins of a value."""
 
     TOPIC = 1
     BROKER = 2
@@ -183,106 +183,6 @@ def _default(section: type[Any], field_name: str) -> str:
 
 
 # ---- Settings of groups and of client metrics
-
-
-INTERVAL_MS_MIN, INTERVAL_MS_MAX = 100, 3_600_000
-
-
-def _ms(key: str, default: int, at_least: int, at_most: int, doc: str) -> Any:
-    return setting(
-        key, default=default, kind=Type.INT, unit="ms", at_least=at_least, at_most=at_most, live=True, doc=doc
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OneGroupConfig:
-    """Settings of one group of the newer kinds (KIP-848, KIP-932); those of Streams groups (KIP-1071) have no effect.
-
-    Bounds and defaults of the numbers of consumer and share groups are settings of the broker (`group_bounds`).
-    """
-
-    consumer_session: int = _ms(
-        "consumer.session.timeout.ms",
-        45_000,
-        1,
-        INT_MAX,
-        "Without a heartbeat for this long a member is removed.",
-    )
-    consumer_heartbeat: int = _ms(
-        "consumer.heartbeat.interval.ms", 5_000, 1, INT_MAX, "Interval of a member's heartbeats."
-    )
-    consumer_assignment_interval: int = _ms(
-        "consumer.assignment.interval.ms", 1_000, 0, INT_MAX, "Minimum interval between two target assignments."
-    )
-    share_session: int = _ms(
-        "share.session.timeout.ms",
-        45_000,
-        1,
-        INT_MAX,
-        "The same for a member of a share group.",
-    )
-    share_heartbeat: int = _ms(
-        "share.heartbeat.interval.ms", 5_000, 1, INT_MAX, "Interval of heartbeats in a share group."
-    )
-    share_record_lock: int = _ms(
-        "share.record.lock.duration.ms", 30_000, 1_000, INT_MAX, "Duration of a member's lock on a record."
-    )
-    share_assignment_interval: int = _ms(
-        "share.assignment.interval.ms", 1_000, 0, INT_MAX, "Minimum interval between two assignments of a share group."
-    )
-    share_delivery_count_limit: int = setting(
-        "share.delivery.count.limit", default=5, kind=Type.INT, at_least=2, live=True,
-        doc="How often a record is delivered at most.",
-    )  # fmt: skip
-    share_max_record_locks: int = setting(
-        "share.partition.max.record.locks", default=2_000, kind=Type.INT, at_least=100, live=True,
-        doc="Maximum number of records of a partition in flight.",
-    )  # fmt: skip
-    share_renew_acknowledge: bool = setting(
-        "share.renew.acknowledge.enable", default=True, kind=Type.BOOLEAN, live=True,
-        doc="Whether a consumer may renew its locks.",
-    )  # fmt: skip
-    share_offset_reset: str = setting(
-        "share.auto.offset.reset", default="latest", kind=Type.STRING, live=True,
-        doc="First offset of a share group: latest, earliest or by_duration:<ISO 8601 duration>.",
-    )  # fmt: skip
-    share_isolation: str = setting(
-        "share.isolation.level", default="read_uncommitted", kind=Type.STRING, live=True,
-        choices=("read_committed", "read_uncommitted"), doc="Whether a share group reads records of open transactions.",
-    )  # fmt: skip
-    streams_session: int = _ms(
-        "streams.session.timeout.ms",
-        45_000,
-        45_000,
-        60_000,
-        "The same for a member of a Streams group.",
-    )
-    streams_heartbeat: int = _ms(
-        "streams.heartbeat.interval.ms", 5_000, 5_000, 15_000, "Interval of heartbeats in a Streams group."
-    )
-    streams_standbys: int = setting(
-        "streams.num.standby.replicas", default=0, kind=Type.INT, at_least=0, at_most=2, live=True,
-        doc="Number of standby replicas of each state store.",
-    )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientMetricsConfig:
-    """Settings of a subscription to clients' metrics (KIP-714): stored and shown, without effect."""
-
-    interval: int = _ms(
-        "interval.ms", 300_000, INTERVAL_MS_MIN, INTERVAL_MS_MAX, "Interval at which matching clients push metrics."
-    )
-    match: tuple[str, ...] = setting(
-        "match",
-        default=(),
-        kind=Type.LIST,
-        live=True,
-        doc="Selectors of clients, name=pattern; all must match.",
-    )
-    metrics: tuple[str, ...] = setting(
-        "metrics", default=(), kind=Type.LIST, live=True, doc="Prefixes of the metrics to push."
-    )
 
 
 class GroupBounds(NamedTuple):

@@ -14,8 +14,8 @@ _ENDPOINT = re.compile(r"(?P<name>[A-Za-z0-9_]+)://(?P<host>\[[0-9A-Fa-f:.]*\]|[
 PORT_MAX = 65535
 
 
-def parse_endpoint(text: str, key: str) -> Endpoint:
-    """`NAME://host:port`. Raises InvalidSettings saying what is wrong with it."""
+def parse_endpoint(text: str, key: str) -> ListenerAddress:
+    """Parse `NAME://host:port`. Raises InvalidSettings saying what is wrong with it."""
     found = _ENDPOINT.fullmatch(text)
     if not found:
         raise InvalidSettings(
@@ -27,8 +27,8 @@ def parse_endpoint(text: str, key: str) -> Endpoint:
     return ListenerAddress(found["name"].upper(), found["host"].strip("[]"), port)
 
 
-def to_listen_at(config: NetConfig) -> list[Endpoint]:
-    """The listeners to open. Raises InvalidSettings for two of one name, or a protocol that is not served."""
+def to_listen_at(config: NetConfig) -> list[ListenerAddress]:
+    """Return the listeners to open. Raises InvalidSettings for two of one name, or a protocol that is not served."""
     endpoints = [parse_endpoint(text, "listeners") for text in config.listeners]
     endpoints = [each for each in endpoints if each.listener not in config.controller_listener_names]
     protocols = dict(entry.split(":", 1) for entry in config.listener_security_protocol_map if ":" in entry)

@@ -24,13 +24,26 @@ INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 EVICT_AFTER_SECONDS: Final = 120.0
 _AT_ONCE: Final = 50  # partitions of a long request that are applied between two looks at the slice of work
-_EPOCH_MAX: Final = (1 << 31) - 1
+_EPOCH_MAX: Final = (1 << 31) - 1  # and the greatest session id
 
 PartitionKey = tuple[str, bytes, int]
 """Topic name (empty from version 13 on), topic id (zero before), partition."""
 
 
-class SessionPartition:
+def new_session_id(rng: random.Random, taken: Collection[int]) -> int:
+    """Return a session id that no other session has."""
+    session_id = rng.randint(1, _EPOCH_MAX)
+    while session_id in taken:
+        session_id = rng.randint(1, _EPOCH_MAX)
+    return session_id
+
+
+def epoch_after(epoch: int) -> int:
+    """Return the epoch of the request that follows; the largest int32 is followed by 1."""
+    return 1 if epoch == _EPOCH_MAX else epoch + 1
+
+
+class FetchSessionPartition:
     """One partition of a fetch, and what its reader received last."""
 
     __slots__ = ("asked", "key", "partition", "sent_high_watermark", "sent_log_start", "topic", "topic_id")
@@ -79,8 +92,8 @@ class FetchSession:
             if slices.spend(1 + sum(len(topic.partitions) for topic in piece.topics)):
                 await slices.yield_to_loop()
 
-    def rotate(self, served: Iterable[SessionPartition]) -> None:
-        """Those that had data wait longest for their next turn."""
+    def rotate(self, served: Iterable[FetchSessionPartition]) -> None:
+        """Move the partitions that had data to the end: they wait longest for their next turn."""
         partitions = self.partitions
         for each in served:
             if each.key in partitions:
@@ -100,8 +113,8 @@ class FetchSessions:
 
     def resolve(
         self, request: FetchRequest, *, by_id: bool, now: float
-    ) -> tuple[FetchSession | None, Collection[SessionPartition]]:
-        """The session a request belongs to (None: it has none) and all the partitions to fetch, to be read at once.
+    ) -> tuple[FetchSession | None, Collection[FetchSessionPartition]]:
+        """Find the session a request belongs to (None: it has none) and all partitions to fetch, to be read at once.
 
         Raises FetchSessionIdNotFound, InvalidFetchSessionEpoch, FetchSessionTopicIdError.
         """
@@ -119,7 +132,7 @@ class FetchSessions:
         session = self._sessions.get(request.session_id)
         if session is None:
             raise FetchSessionIdNotFound
-        if request.session_epoch != (1 if session.epoch == _EPOCH_MAX else session.epoch + 1):
+        if request.session_epoch != epoch_after(session.epoch):
             raise InvalidFetchSessionEpoch
         if session.by_id != by_id:
             raise FetchSessionTopicIdError
@@ -134,16 +147,14 @@ class FetchSessions:
             if now - oldest.last_used < EVICT_AFTER_SECONDS:
                 return None
             del self._sessions[oldest.session_id]
-        session_id = self._rng.randint(1, _EPOCH_MAX)
-        while session_id in self._sessions:
-            session_id = self._rng.randint(1, _EPOCH_MAX)
+        session_id = new_session_id(self._rng, self._sessions)
         session = self._sessions[session_id] = FetchSession(session_id, by_id=by_id, now=now)
         return session
 
 
-def partitions_of(request: FetchRequest) -> Collection[SessionPartition]:
-    """The partitions that a request without a session names; of duplicates the last, as in Kafka."""
-    found: dict[PartitionKey, SessionPartition] = {}
+def partitions_of(request: FetchRequest) -> Collection[FetchSessionPartition]:
+    """Return the partitions that a request without a session names; of duplicates the last, as in Kafka."""
+    found: dict[PartitionKey, FetchSessionPartition] = {}
     for topic in request.topics:
         for asked in topic.partitions:
             each = FetchSessionPartition(topic.topic, topic.topic_id, asked)

@@ -212,7 +212,7 @@ class LogCleaner:
         if not target.in_cleaner_checkpoint:
             directory.cleaner_offsets.setdefault(target.topic_partition, target.log_start_offset)
             await self._checkpoint(directory)
-            target.in_cleaner_checkpoint = True
+            target.mark_gaps()
 
     async def _note_cleaned(
         self, directory: LogDirectory, target: PartitionLog, cleaning: CleaningPass, done: PassDone

@@ -121,10 +121,9 @@ class BatchingQueues(Generic[I, R]):
                 if batch:
                     await self._send(node_id, batch)
         finally:
-            del self._tasks[node_id]
+            del self._tasks[node_id], self._waiting[node_id]
             for _, result in waiting:  # only if it was cancelled
                 result.cancel()
-            del self._waiting[node_id]
 
     def _next_batch(self, waiting: deque[tuple[I, asyncio.Future[R]]]) -> list[tuple[I, asyncio.Future[R]]]:
         """Take the next items, those with the same key in separate requests: a response names them by their key."""
@@ -162,3 +161,6 @@ class BatchingQueues(Generic[I, R]):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for waiting in self._waiting.values():  # whose task was cancelled before it began
+            for _, result in waiting:
+                result.cancel()

@@ -12,17 +12,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import random
-from collections.abc import Iterator
 
 from ottla.broker.context import Services
 from ottla.broker.delayed_operations import DelayedOperation
 from ottla.broker.fetch_data import divergence, leader_of, offsets_of, records_of, refusal, size_of, topic_name
+from ottla.broker.fetch_sessions import INITIAL_EPOCH, NO_SESSION
+from ottla.broker.replica_sessions import ReplicaPartition, ReplicaSession
 from ottla.core.errors import (
     FencedLeaderEpoch,
-    FetchSessionIdNotFound,
-    FetchSessionTopicIdError,
-    InvalidFetchSessionEpoch,
     KafkaError,
     NotLeaderOrFollower,
     UnknownTopicId,
@@ -39,230 +36,13 @@ from ottla.wire.hot.fetch import (
     FetchRequest,
     encode_fetch_response,
 )
-from ottla.wire.messages.fetch import FetchPartition, LeaderIdAndEpoch, PartitionData
+from ottla.wire.messages.fetch import LeaderIdAndEpoch, PartitionData
 
 log = logging.getLogger(__name__)
 
-NO_SESSION = 0
-INITIAL_EPOCH, FINAL_EPOCH = 0, -1
 FIRST_WITH_LEADERS = 16
 READS_MAX = 250
 """Partitions that one response reads, five milliseconds of work; the next response has the others."""
-
-RELEASES_MAX = 1_000
-"""Partitions of a session that has ended, whose watchers are removed in one turn of the loop: two milliseconds."""
-
-_EPOCH_MAX = (1 << 31) - 1
-
-PartitionKey = tuple[str, bytes, int]
-"""Topic name (empty from version 13 on), topic id (zero before), partition."""
-
-
-class ReplicaPartition:
-    """A partition of a session: the position that its follower named, and what the follower knows."""
-
-    __slots__ = ("asked", "is_answered", "key", "partition", "sent_high_watermark", "sent_log_start")
-
-    def __init__(self, key: PartitionKey, asked: FetchPartition) -> None:
-        self.key = key
-        self.asked = asked
-        self.is_answered = False  # the follower got what there is at this position, and has to name the next one
-        self.partition: Partition | None = None  # as last found
-        self.sent_high_watermark = -1
-        self.sent_log_start = -1
-
-
-class _EndWatcher:
-    """Called at each move of a log end."""
-
-    __slots__ = ("_session",)
-
-    def __init__(self, session: ReplicaSession) -> None:
-        self._session = session
-
-    def partition_changed(self, partition: Partition) -> None:
-        """Note the partition, and end the wait of the session's request in this turn of the loop."""
-        self._session.end_moved(partition)
-
-
-class _HighWatermarkWatcher:
-    """Called at each move of a high watermark or a log start."""
-
-    __slots__ = ("_session",)
-
-    def __init__(self, session: ReplicaSession) -> None:
-        self._session = session
-
-    def partition_changed(self, partition: Partition) -> None:
-        """Note the partition: it has news that can wait."""
-        self._session.watermark_moved(partition)
-
-
-class ReplicaSession:
-    """The partitions that one fetcher of a follower fetches from this broker."""
-
-    __slots__ = (
-        "_by_partition", "_end_watcher", "_watermark_watcher", "broker_epoch", "by_id", "connection_id", "epoch",
-        "held_back", "moved", "news", "node_id", "partitions", "session_id", "waiting",
-    )  # fmt: skip
-
-    def __init__(self, session_id: int, *, node_id: int, broker_epoch: int, by_id: bool, connection_id: int) -> None:
-        self.session_id = session_id
-        self.node_id, self.broker_epoch = node_id, broker_epoch
-        self.by_id = by_id
-        self.connection_id = connection_id
-        self.epoch = INITIAL_EPOCH
-        self.partitions: dict[PartitionKey, ReplicaPartition] = {}
-        self.news: dict[ReplicaPartition, None] = {}  # to be read; the one that has waited longest first
-        self.held_back: dict[ReplicaPartition, None] = {}  # to be read when the rate of throttled replicas allows it
-        self.moved: dict[ReplicaPartition, None] = {}  # with another high watermark or log start
-        self.waiting: ReplicaFetch | None = None
-        self._by_partition: dict[Partition, ReplicaPartition] = {}
-        self._end_watcher = _EndWatcher(self)
-        self._watermark_watcher = _HighWatermarkWatcher(self)
-
-    def apply(self, request: FetchRequest) -> None:
-        """Add, change and remove partitions as requested. Those that are named have news."""
-        for topic in request.topics:
-            for asked in topic.partitions:
-                key = (topic.topic, topic.topic_id, asked.partition)
-                known = self.partitions.get(key)
-                if known is None:
-                    known = self.partitions[key] = ReplicaPartition(key, asked)
-                else:
-                    known.asked = asked
-                    known.is_answered = False
-                    if asked.high_watermark < known.sent_high_watermark:  # of an answer that it could not use
-                        known.sent_high_watermark = asked.high_watermark
-                        self.moved[known] = None
-                    if asked.log_start_offset < known.sent_log_start:
-                        known.sent_log_start = asked.log_start_offset
-                        self.moved[known] = None
-                self.news[known] = None
-        for forgotten in request.forgotten_topics_data:
-            for index in forgotten.partitions:
-                removed = self.partitions.pop((forgotten.topic, forgotten.topic_id, index), None)
-                if removed is not None:
-                    self.news.pop(removed, None)
-                    self.held_back.pop(removed, None)
-                    self.moved.pop(removed, None)
-                    self._release(removed)
-
-    def bind(self, each: ReplicaPartition, partition: Partition) -> None:
-        """Watch the replica that this broker has of a partition, now."""
-        self._release(each)
-        each.partition = partition
-        self._by_partition[partition] = each
-        partition.replica_watchers[self._end_watcher] = None
-        partition.watchers[self._watermark_watcher] = None
-
-    def _release(self, each: ReplicaPartition) -> None:
-        partition, each.partition = each.partition, None
-        if partition is not None:
-            self._by_partition.pop(partition, None)
-            partition.replica_watchers.pop(self._end_watcher, None)
-            partition.watchers.pop(self._watermark_watcher, None)
-
-    def end_moved(self, partition: Partition) -> None:
-        """Something was appended, or the partition is no longer led here."""
-        each = self._by_partition.get(partition)
-        if each is not None and not each.is_answered:
-            self.news[each] = None
-            if self.waiting is not None:
-                self.waiting.wake()
-
-    def release_held_back(self) -> None:
-        """Read the throttled partitions again."""
-        self.news.update(self.held_back)
-        self.held_back = {}
-
-    def watermark_moved(self, partition: Partition) -> None:
-        """The follower does not know a high watermark or a log start yet."""
-        each = self._by_partition.get(partition)
-        if each is not None:
-            self.moved[each] = None
-
-    def close(self) -> None:
-        """Answer the request that waits, and watch nothing any more."""
-        waiting, self.waiting = self.waiting, None
-        if waiting is not None:
-            waiting.complete()
-        released = iter(self.partitions.values())
-        self.partitions, self.news, self.held_back, self.moved = {}, {}, {}, {}
-        self._by_partition = {}  # from now on the watchers find nothing
-        self._release_some(released)
-
-    def _release_some(self, released: Iterator[ReplicaPartition]) -> None:
-        """Stop watching in slices: a follower may have thousands of partitions."""
-        count = 0
-        for each in itertools.islice(released, RELEASES_MAX):
-            self._release(each)
-            count += 1
-        if count == RELEASES_MAX:
-            asyncio.get_running_loop().call_soon(self._release_some, released)
-
-
-class ReplicaSessions:
-    """The sessions of all followers. One ends with its connection; fetches of consumers never evict it."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-        self._sessions: dict[int, ReplicaSession] = {}
-
-    def __len__(self) -> int:
-        return len(self._sessions)
-
-    def resolve(self, request: FetchRequest, *, by_id: bool, connection_id: int) -> ReplicaSession:
-        """Return the session of a request, with the partitions of the request; a new one for a full request.
-
-        Raises FetchSessionIdNotFound, InvalidFetchSessionEpoch, FetchSessionTopicIdError.
-        """
-        node_id = request.replica_state.replica_id if request.replica_state.replica_id >= 0 else request.replica_id
-        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            session = self._new(request, node_id, by_id=by_id, connection_id=connection_id)
-        else:
-            session = self._continued(request, node_id, by_id=by_id)
-        session.broker_epoch = request.replica_state.replica_epoch
-        waiting = session.waiting
-        if waiting is not None:
-            waiting.complete()
-        session.apply(request)
-        return session
-
-    def _new(self, request: FetchRequest, node_id: int, *, by_id: bool, connection_id: int) -> ReplicaSession:
-        self.remove(request.session_id)
-        self.remove_those_of(connection_id)
-        session_id = NO_SESSION
-        if request.session_epoch == INITIAL_EPOCH:
-            while session_id == NO_SESSION or session_id in self._sessions:
-                session_id = self._rng.randint(1, _EPOCH_MAX)
-        session = ReplicaSession(session_id, node_id=node_id, broker_epoch=-1, by_id=by_id, connection_id=connection_id)
-        if session_id != NO_SESSION:
-            self._sessions[session_id] = session
-        return session
-
-    def _continued(self, request: FetchRequest, node_id: int, *, by_id: bool) -> ReplicaSession:
-        session = self._sessions.get(request.session_id)
-        if session is None or session.node_id != node_id:
-            raise FetchSessionIdNotFound
-        if request.session_epoch != (1 if session.epoch == _EPOCH_MAX else session.epoch + 1):
-            raise InvalidFetchSessionEpoch
-        if session.by_id != by_id:
-            raise FetchSessionTopicIdError
-        session.epoch = request.session_epoch
-        return session
-
-    def remove(self, session_id: int) -> None:
-        """End a session, if there is one."""
-        session = self._sessions.pop(session_id, None)
-        if session is not None:
-            session.close()
-
-    def remove_those_of(self, connection_id: int) -> None:
-        """End the sessions of a connection."""
-        for session in tuple(self._sessions.values()):
-            if session.connection_id == connection_id:
-                self.remove(session.session_id)
 
 
 class ReplicaFetch(DelayedOperation):

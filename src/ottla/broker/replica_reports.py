@@ -7,9 +7,9 @@ lost records leaves the report once it has all that its leader has committed, or
 from __future__ import annotations
 
 from ottla.controller.controller import Controller
-from ottla.coordination.cluster import Cluster
 from ottla.coordination.layout import ReplicaReport
-from ottla.coordination.store import Change, MetadataStore, StoreError
+from ottla.coordination.metadata_cache import MetadataCache
+from ottla.coordination.store import MetadataStore, NodeChange, StoreError
 from ottla.coordination.view import ClusterView
 from ottla.coordination.view_builder import ViewBuilder
 from ottla.core.ids import TopicPartition

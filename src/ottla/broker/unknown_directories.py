@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
-from ottla.coordination.cluster import Cluster
 from ottla.coordination.embedded import EmbeddedMetadataStore
+from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.view import ClusterView
 from ottla.core.files import FileSystem

@@ -62,7 +62,7 @@ def resources(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def settings_of_resource(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the settings of the resource that the command line names."""
-    from ottla.cli.config import parse_resource
+    from ottla.cli.resource_argument import parse_resource
 
     async def names(cluster: Cluster) -> list[str]:
         from ottla.client.admin import describe_configs

@@ -10,7 +10,8 @@ from ottla.cli import completion
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cluster
 from ottla.cli.errors import not_found, usage_error
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout, parse_setting
-from ottla.cli.output import Result, show_results, show_rows
+from ottla.cli.output import ItemResult, show_results, show_rows
+from ottla.cli.resource_argument import parse_resource
 from ottla.client import admin
 from ottla.client.cluster import Cluster
 
@@ -29,23 +30,6 @@ Names = Annotated[
     list[str],
     typer.Argument(metavar="NAME...", help="The settings.", autocompletion=completion.settings_of_resource),
 ]
-
-
-def parse_resource(text: str) -> tuple[admin.ResourceType, str]:
-    """Parse `topic/NAME`, `broker/ID`, `broker`. Raises `CommandFailed`.
-
-    >>> parse_resource("topic/a")
-    (<ResourceType.TOPIC: 2>, 'a')
-    """
-    kind, _, name = text.partition("/")
-    match kind:
-        case "topic" if name:
-            return admin.ResourceType.TOPIC, name
-        case "group" if name:
-            return admin.ResourceType.GROUP, name
-        case "broker" if not name or name.isdecimal():
-            return admin.ResourceType.BROKER, name
-    raise usage_error(f"{text!r} is not a resource: write topic/NAME, broker/ID or broker")
 
 
 @app.command()

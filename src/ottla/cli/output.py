@@ -41,8 +41,8 @@ def show_fields(fields: Mapping[str, Any], shape: OutputFormat) -> None:
         print(f"{name.replace('_', ' '):<{width}}  {cell(value)}")
 
 
-class Result(NamedTuple):
-    """What a command did to one item: `deleted`, `would delete`; `text` is the line for people if it is another."""
+class ItemResult(NamedTuple):
+    """The result of a command for one item: `deleted`, `would delete`; `text` replaces the line printed for people."""
 
     name: str
     result: str

@@ -23,12 +23,12 @@ from ottla.coordination.metadata_file import ADVICE, MetadataFile, NodeRow
 from ottla.coordination.store import (
     ANY_VERSION,
     NO_VERSION,
-    Change,
     Check,
     Create,
     Delete,
     NoChildrenAllowed,
     Node,
+    NodeChange,
     NodeExists,
     NodeHasChildren,
     NoSuchNode,
@@ -36,6 +36,7 @@ from ottla.coordination.store import (
     Put,
     SessionLost,
     SessionState,
+    SessionStates,
     SessionStatus,
     StoreError,
     VersionConflict,
@@ -464,13 +465,12 @@ def _changes(number: int, prefix: str, changed: Mapping[str, NodeRow | None]) ->
     )
 
 
-class Session:
+class Session(SessionStates):
     """Implements the `MetadataStore` port for one participant."""
 
     def __init__(self, store: EmbeddedMetadataStore) -> None:
+        super().__init__(SessionState(1, SessionStatus.CONNECTED))
         self._store, self._number = store, store.open_session()
-        self._state = SessionState(1, SessionStatus.CONNECTED)
-        self._state_changed = asyncio.Event()
         self._watches: list[Watch] = []
         self._is_closed = False
 
@@ -478,17 +478,6 @@ class Session:
     def number(self) -> int:
         """Return the number of the session in the store."""
         return self._number
-
-    @property
-    def state(self) -> SessionState:
-        """Return the state: connected until the session is lost."""
-        return self._state
-
-    async def next_state(self, known: SessionState) -> SessionState:
-        """Return the state as soon as it differs from `known`."""
-        while self._state == known:
-            await self._state_changed.wait()
-        return self._state
 
     async def get(self, path: str) -> Node | None:
         """Return the node, or None if there is none."""
@@ -544,11 +533,6 @@ class Session:
                 self._store.end_watch(watch)
             self._watches.clear()
         await self._store.end(self._number)
-
-    def _enter(self, state: SessionState) -> None:
-        self._state = state
-        self._state_changed.set()
-        self._state_changed = asyncio.Event()
 
     def _must_be_alive(self, path: str) -> None:
         if self._state.status is SessionStatus.LOST:

@@ -13,18 +13,18 @@ from uuid import UUID
 
 from ottla.coordination.kraft_records import (
     NO_LEADER_CHANGE,
-    Config,
-    FeatureLevel,
+    ConfigRecord,
+    ConfigResourceType,
+    FeatureLevelRecord,
     MalformedMetadata,
+    MetadataRecordType,
     Other,
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
     Record,
-    RecordType,
-    RemoveTopic,
-    ResourceType,
-    Topic,
+    RemoveTopicRecord,
+    TopicRecord,
     decode,
 )
 
@@ -40,7 +40,7 @@ _PROCESS_RECORDS = frozenset(
         MetadataRecordType.REGISTER_CONTROLLER,
         MetadataRecordType.CLEAR_ELR,
     }
-)  # fmt: skip
+)
 """Records about processes, which have all stopped before an import: ignored."""
 
 

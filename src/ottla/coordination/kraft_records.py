@@ -30,8 +30,8 @@ _FRAME_VERSION = 1
 NO_LEADER_CHANGE = -2
 
 
-class RecordType(IntEnum):
-    """Every number Kafka 4.3 knows (MetadataRecordType)."""
+class MetadataRecordType(IntEnum):
+    """Lists the numbers of all records that Kafka 4.3 knows."""
 
     REGISTER_BROKER = 0
     UNREGISTER_BROKER = 1
@@ -61,8 +61,8 @@ class RecordType(IntEnum):
     CLEAR_ELR = 28
 
 
-class ResourceType(IntEnum):
-    """Whose setting a `Config` is (ConfigResource.Type)."""
+class ConfigResourceType(IntEnum):
+    """Lists the kinds of resources that a `ConfigRecord` belongs to (ConfigResource.Type)."""
 
     TOPIC = 2
     BROKER = 4
@@ -208,7 +208,16 @@ class Other(NamedTuple):
     raw: bytes
 
 
-Record = Topic | Partition | PartitionChange | RemoveTopic | Config | FeatureLevel | ProducerIds | Other
+Record = (
+    TopicRecord
+    | PartitionRecord
+    | PartitionChangeRecord
+    | RemoveTopicRecord
+    | ConfigRecord
+    | FeatureLevelRecord
+    | ProducerIdsRecord
+    | Other
+)
 
 
 class _Kind(NamedTuple):

@@ -20,6 +20,7 @@ from ottla.coordination.store import (
     OutcomeUnknown,
     SessionLost,
     SessionState,
+    SessionStates,
     SessionStatus,
     StoreError,
     Watch,
@@ -57,13 +58,12 @@ class _RemoteWatch(Watch):
             self._client.end_watch(self._number)
 
 
-class SocketStore:
+class SocketStore(SessionStates):
     """Implements the `MetadataStore` port over a connection."""
 
     def __init__(self, path: Path, node_id: int, *, ping_s: float = PING_S) -> None:
+        super().__init__(SessionState(0, SessionStatus.LOST))
         self._path, self._node_id, self._ping_s = path, node_id, ping_s
-        self._state = SessionState(0, SessionStatus.LOST)
-        self._state_changed = asyncio.Event()
         self._writer: asyncio.StreamWriter | None = None
         self._requests: dict[int, tuple[asyncio.Future[Any], StoreError]] = {}
         self._numbers = itertools.count(PUSHED + 1)
@@ -79,17 +79,6 @@ class SocketStore:
         return store
 
     # ---- The session
-
-    @property
-    def state(self) -> SessionState:
-        """Return the state of the session as this side knows it."""
-        return self._state
-
-    async def next_state(self, known: SessionState) -> SessionState:
-        """Return the state as soon as it differs from `known`."""
-        while self._state == known:
-            await self._state_changed.wait()
-        return self._state
 
     async def renew(self) -> None:
         """Connect again in place of a lost session, once the store is served. Raises `SessionLost` after `close`."""
@@ -243,8 +232,3 @@ class SocketStore:
                     continue
             if self._writer is writer and self._state.status is SessionStatus.CONNECTED:
                 self._enter(self._state._replace(status=SessionStatus.SUSPENDED))
-
-    def _enter(self, state: SessionState) -> None:
-        self._state = state
-        self._state_changed.set()
-        self._state_changed = asyncio.Event()

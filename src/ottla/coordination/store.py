@@ -240,6 +240,30 @@ class StoreSession(Protocol):
         ...
 
 
+class SessionStates:
+    """Implements the state of a `StoreSession`, which its subclasses change with `_enter`."""
+
+    def __init__(self, state: SessionState) -> None:
+        self._state = state
+        self._state_changed = asyncio.Event()
+
+    @property
+    def state(self) -> SessionState:
+        """Return the state of the session as this side knows it."""
+        return self._state
+
+    async def next_state(self, known: SessionState) -> SessionState:
+        """Return the state as soon as it differs from `known`."""
+        while self._state == known:
+            await self._state_changed.wait()
+        return self._state
+
+    def _enter(self, state: SessionState) -> None:
+        self._state = state
+        self._state_changed.set()
+        self._state_changed = asyncio.Event()
+
+
 class MetadataStore(StoreSession, Protocol):
     """Port: the store, in one session."""
 

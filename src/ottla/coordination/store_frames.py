@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from ottla.coordination.store import (
-    Change,
     Check,
     Create,
     Delete,
     NoChildrenAllowed,
     Node,
+    NodeChange,
     NodeExists,
     NodeHasChildren,
     NoSuchNode,

@@ -11,15 +11,15 @@ Kafka's older tools (`layout.ADMIN_REQUESTS`) are watched.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from ottla.coordination.store import (
-    Change,
     Node,
+    NodeChange,
     Op,
     SessionLost,
     SessionState,
+    SessionStates,
     SessionStatus,
     Watch,
     is_within,
@@ -29,28 +29,16 @@ from ottla.coordination.zookeeper_connection import ZooKeeperConnection, ZooKeep
 from ottla.coordination.zookeeper_session import Changes, ZooKeeperSession
 
 
-class ZooKeeperStore:
+class ZooKeeperStore(SessionStates):
     """Implements the `MetadataStore` port. `renew` opens the first session, and another one after a lost one."""
 
     def __init__(self, connect: ZooKeeperConnect, *, session_timeout_s: float, connection_timeout_s: float) -> None:
+        super().__init__(SessionState(0, SessionStatus.LOST))
         self._connect = connect
         self._session_timeout_s, self._connection_timeout_s = session_timeout_s, connection_timeout_s
-        self._state = SessionState(0, SessionStatus.LOST)
-        self._state_changed = asyncio.Event()
         self._session: ZooKeeperSession | None = None
         self._watches: dict[Watch, str] = {}  # and their prefixes
         self._is_closed = False
-
-    @property
-    def state(self) -> SessionState:
-        """Return the state of the session."""
-        return self._state
-
-    async def next_state(self, known: SessionState) -> SessionState:
-        """Return the state as soon as it differs from `known`."""
-        while self._state == known:
-            await self._state_changed.wait()
-        return self._state
 
     async def renew(self) -> None:
         """Open another session in place of a lost one; keep trying until ZooKeeper answers.
@@ -82,7 +70,7 @@ class ZooKeeperStore:
                 on_status=on_status,
             ),
             on_changes=self._publish,
-            on_status=lambda status: self._enter(session, SessionState(ordinal, status)),
+            on_status=lambda status: self._follow(session, SessionState(ordinal, status)),
         )
         try:
             await session.open(self._connection_timeout_s)
@@ -90,8 +78,8 @@ class ZooKeeperStore:
             await session.close()
             raise
         if session.status is SessionStatus.LOST:
-            raise CannotConnect("the session ended while it was opened")
-        self._state_is(SessionState(ordinal, session.status))
+            raise ZooKeeperUnreachable("the session ended while it was opened")
+        self._enter(SessionState(ordinal, session.status))
 
     async def get(self, path: str) -> Node | None:
         """Return the node, or None if there is none."""
@@ -139,21 +127,19 @@ class ZooKeeperStore:
         for watch, prefix in self._watches.items():
             watch.publish(NodeChange(number, path, node) for path, node in changes.items() if is_within(path, prefix))
 
-    def _enter(self, session: ZooKeeperSession, state: SessionState) -> None:
+    def _follow(self, session: ZooKeeperSession, state: SessionState) -> None:
         """Follow the status of the session in use, not of one that is being opened."""
         if session is self._session and state.ordinal == self._state.ordinal:
-            self._state_is(state)
+            self._enter(state)
 
-    def _state_is(self, state: SessionState) -> None:
+    def _enter(self, state: SessionState) -> None:
         if self._state == state:
             return
-        self._state = state
         if state.status is SessionStatus.LOST:
             for watch in self._watches:
                 watch.end()
             self._watches = {}
-        self._state_changed.set()
-        self._state_changed = asyncio.Event()
+        super()._enter(state)
 
 
 __all__ = ["ZooKeeperStore", "ZooKeeperUnreachable"]

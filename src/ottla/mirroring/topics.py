@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ottla.client.admin import (
+    AlterConfigOp,
     AlterOperation,
-    ConfigChange,
     NewTopic,
     ResourceType,
     alter_configs,

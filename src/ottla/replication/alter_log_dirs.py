@@ -251,8 +251,8 @@ class AlterLogDirs:
     def _follow(self, move: LogDirMove) -> None:
         """Truncate and delete what the log has truncated and deleted since. Raises StorageError."""
         current, future = move.current, move.future
-        if current.in_cleaner_checkpoint and not future.in_cleaner_checkpoint:
-            move.target.note_gaps(future)
+        if current.in_cleaner_checkpoint:
+            future.note_gaps()
         if move.aligned_at != current.truncation_count or future.end_offset < current.log_start_offset:
             truncate_to_common_prefix(future, current)
             move.aligned_at = current.truncation_count

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Sequence
 
-from ottla.core.executors import Executor, Job, Post
+from ottla.core.executors import BlockingJob, Executor, Post
 from ottla.testing.sim_disk import SimDisk
 from ottla.testing.sim_executor import SimExecutor
 from ottla.testing.sim_loop import EPOCH_WALL_MS, SimLoop, SimProcess, current_process

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.store import (
-    Change,
     Node,
+    NodeChange,
     Op,
     OutcomeUnknown,
     SessionLost,

@@ -20,7 +20,7 @@ from ottla.core.errors import UnsupportedVersion
 from ottla.core.slices import WorkSlice
 from ottla.wire.apis import API_INFO, ApiKey
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.plan import ELEMENTS_MAX, Plan, Slices, Slicing, struct_plan
+from ottla.wire.plan import ELEMENTS_MAX, Slices, Slicing, TypePlan, struct_plan
 
 _PLANS_MAX = 1024  # about 450 pairs of request and response exist
 

@@ -85,8 +85,8 @@ WriteSlices: TypeAlias = Callable[[bytearray, Any, Slicing], Slices[None]]
 _ReadIntoSlices: TypeAlias = Callable[[bytes, int, dict[str, Any], Slicing], Slices[int]]
 
 
-class Plan(NamedTuple):
-    """How one type is read and written in one version. `bytes_min`: the fewest bytes a value of it takes.
+class TypePlan(NamedTuple):
+    """The functions that read and write a type in one version. `bytes_min`: the fewest bytes a value of it takes.
 
     A type without arrays has no slices: it is short.
     """
@@ -106,8 +106,8 @@ class _Step(NamedTuple):
     write_slices: WriteSlices | None = None
 
 
-def struct_plan(shape: type[Shape], *, version: int, flexible: bool) -> Plan:
-    """The plan of a shape in a version."""
+def struct_plan(shape: type[Shape], *, version: int, flexible: bool) -> TypePlan:
+    """Build the plan of a shape in a version."""
     fields = [field for field in shape.WIRE if field.in_version(version)]
     steps = list(_steps([field for field in fields if field.tag is None], version, flexible))
     if flexible:
@@ -206,8 +206,8 @@ def _single_step(field: Field, version: int, flexible: bool) -> _Step:
     return _Step(read, write, bytes_min, read_slices, write_slices)
 
 
-def field_plan(field: Field, *, version: int, flexible: bool) -> Plan:
-    """The plan of one field's value, whatever its type."""
+def field_plan(field: Field, *, version: int, flexible: bool) -> TypePlan:
+    """Build the plan of one field's value, whatever its type."""
     nullable = version >= field.null_since
     if isinstance(field.type, str):
         inner = TypePlan(*primitive(field.type, flexible=flexible, nullable=nullable and not field.array))
@@ -218,8 +218,8 @@ def field_plan(field: Field, *, version: int, flexible: bool) -> Plan:
     return _array_plan(inner, nullable=nullable, flexible=flexible) if field.array else inner
 
 
-def _nullable_struct(inner: Plan) -> Plan:
-    """A struct that may be null has a byte before it: -1 for null, 1 for present (KIP-893)."""
+def _nullable_struct(inner: TypePlan) -> TypePlan:
+    """Build the plan of a struct that may be null: it has a byte before it, -1 for null, 1 for present (KIP-893)."""
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
         if data[at] >= 0x80:

@@ -63,16 +63,24 @@ def test_topics_are_created_and_deleted_by_a_request_to_any_broker(tmp_path: Pat
     with_cluster(tmp_path, scenario)
 
 
-def test_a_forwarded_request_reaches_the_next_controller(tmp_path: Path) -> None:
+def test_a_forwarded_request_reaches_the_next_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(cluster: InProcessCluster) -> None:
         was, asked = cluster.controller, _follower(cluster)
         connection = await _connect(cluster, asked)
         await cluster.kill(was, session_expires=False)
+        nodes, attempts = cluster.services(asked).nodes, []
+        connect_to = nodes.connect_to
+
+        async def counted(node_id: int) -> Connection:
+            attempts.append(node_id)
+            return await connect_to(node_id)
+
+        monkeypatch.setattr(nodes, "connect_to", counted)
         request = CreateTopicsRequest(
             topics=[CreatableTopic(name="web", num_partitions=1, replication_factor=1)], timeout_ms=10_000
         )
         answering = asyncio.ensure_future(connection.request(ApiKey.CREATE_TOPICS, request, timeout_s=20))
-        await asyncio.sleep(0.3)
+        await cluster.until(lambda: attempts.count(was) >= 2)
         assert not answering.done()
         await cluster.expire(was)
         answer = await answering

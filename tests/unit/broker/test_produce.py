@@ -116,7 +116,7 @@ class _BusyDisk:
     """A job that keeps the group commit's thread busy, as a fsync does that takes longer than any of the timeouts."""
 
     def run(self) -> None:
-        time.sleep(0.1)
+        time.sleep(0.01)
 
     def finished(self) -> None:
         pass

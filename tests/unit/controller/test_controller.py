@@ -17,8 +17,8 @@ from ottla.controller.controller import Controller
 from ottla.controller.isr import ProposedIsr
 from ottla.controller.topics import CreatePartitions, CreateTopic
 from ottla.coordination import layout, membership
-from ottla.coordination.cluster import Cluster
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
+from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.metadata_file import FILE_NAME
 from ottla.coordination.producer_ids import ProducerIdManager
 from ottla.coordination.store import Create, Delete, Put

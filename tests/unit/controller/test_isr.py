@@ -143,7 +143,11 @@ def test_each_proposal_of_a_request_has_its_own_outcome_and_an_old_broker_epoch_
         1, BROKER_EPOCH + 1, [proposed(1, 2), proposed(1, 9, partition=1), proposed(1, partition=1)]
     )
     outcomes = alter_partitions(overlay, request)
-    assert [type(each).__name__ for each in outcomes] == ["AlteredPartition", "InvalidRequest", "AlteredPartition"]
+    assert [type(each).__name__ for each in outcomes] == [
+        "AlterPartitionResult",
+        "InvalidRequest",
+        "AlterPartitionResult",
+    ]
     for broker, epoch in ((1, BROKER_EPOCH), (9, BROKER_EPOCH + 9)):
         with pytest.raises(errors.StaleBrokerEpoch):
             alter_partitions(overlay, request._replace(broker_id=broker, broker_epoch=epoch))

@@ -14,7 +14,7 @@ import pytest
 from ottla.coordination import kraft_records as kraft
 from ottla.coordination.kraft_batches import Control, Voter, batches, is_whole_snapshot, snapshot, values
 from ottla.coordination.kraft_image import KraftImage
-from ottla.coordination.kraft_records import MalformedMetadata, RecordType, ResourceType
+from ottla.coordination.kraft_records import ConfigResourceType, MalformedMetadata, MetadataRecordType
 from ottla.core.ids import id_text
 from ottla.records.record_reader import read_records
 
@@ -132,7 +132,11 @@ def test_a_setting_without_a_value_is_taken_away() -> None:
 def test_records_of_a_transaction_count_once_it_ends_and_never_if_it_is_aborted() -> None:
     begin, end, abort = (
         marker(kind)
-        for kind in (RecordType.BEGIN_TRANSACTION, RecordType.END_TRANSACTION, RecordType.ABORT_TRANSACTION)
+        for kind in (
+            MetadataRecordType.BEGIN_TRANSACTION,
+            MetadataRecordType.END_TRANSACTION,
+            MetadataRecordType.ABORT_TRANSACTION,
+        )
     )
     assert image_of(begin, TOPIC).topics == {}
     assert image_of(begin, TOPIC, abort).topics == {}
@@ -150,13 +154,20 @@ def test_producer_ids_never_go_back() -> None:
 
 
 def test_what_is_not_understood_is_carried_and_what_was_about_processes_is_not() -> None:
-    permission, beat = kraft.Other(RecordType.ACCESS_CONTROL_ENTRY, b"\x01\x12\x00x"), marker(RecordType.NO_OP)
+    permission, beat = (
+        kraft.Other(MetadataRecordType.ACCESS_CONTROL_ENTRY, b"\x01\x12\x00x"),
+        marker(MetadataRecordType.NO_OP),
+    )
     unknown = kraft.Other(99, b"\x01\x63\x00y")
     assert image_of(permission, beat, unknown).carried == [permission, unknown]
 
 
 def test_a_change_of_what_is_not_there_is_no_log_of_kafkas() -> None:
-    for record in (PARTITION, kraft.RemoveTopic(topic_id=ID), kraft.PartitionChange(partition=0, topic_id=ID)):
+    for record in (
+        PARTITION,
+        kraft.RemoveTopicRecord(topic_id=ID),
+        kraft.PartitionChangeRecord(partition=0, topic_id=ID),
+    ):
         with pytest.raises(MalformedMetadata):
             image_of(record)
     with pytest.raises(MalformedMetadata):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import stat
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from ottla.coordination import socket_store, store_server
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.socket_store import SocketStore
 from ottla.coordination.store import Create, MetadataStore, Op, OutcomeUnknown, SessionLost, SessionState, SessionStatus
@@ -26,6 +26,16 @@ class HangingSession(Session):
         await super().commit(ops)
         await asyncio.Event().wait()
         return []
+
+
+class CountingStore(SocketStore):
+    """Counts its attempts to connect."""
+
+    attempts = 0
+
+    async def _connect(self) -> None:
+        self.attempts += 1
+        await super()._connect()
 
 
 @contextlib.asynccontextmanager
@@ -95,35 +105,42 @@ def test_the_end_of_a_connection_ends_the_session_at_once(tmp_path: Path) -> Non
     asyncio.run(scenario())
 
 
-def test_a_process_that_sends_no_pings_loses_its_session(tmp_path: Path) -> None:
+def test_a_process_that_sends_no_pings_loses_its_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_server, "_TICK_S", 0.05)
+
     async def scenario() -> None:
         tree = EmbeddedMetadataStore()
-        async with served(tmp_path / "s", tree, timeout_s=0.6):
-            silent = await SocketStore.open(tmp_path / "s", 1, ping_s=3600)
-            heard = await SocketStore.open(tmp_path / "s", 2, ping_s=0.1)
-            await silent.commit([Create("/silent", ephemeral=True)])
+        async with served(tmp_path / "s", tree, timeout_s=0.3):
+            heard = await SocketStore.open(
+                tmp_path / "s", 2, ping_s=0.02
+            )  # the older one: without pings the first to go
             await heard.commit([Create("/heard", ephemeral=True)])
+            silent = await SocketStore.open(tmp_path / "s", 1, ping_s=3600)
+            await silent.commit([Create("/silent", ephemeral=True)])
             await until_lost(silent)
             await until_gone(tree, "/silent")
-            await asyncio.sleep(0.7)
+            await heard.sync()
             assert "/heard" in tree.nodes
-            assert heard.state.status is SessionStatus.CONNECTED
             await heard.close()
             await silent.close()
 
     asyncio.run(scenario())
 
 
-def test_time_in_which_the_store_itself_was_stopped_ends_no_session(tmp_path: Path) -> None:
+def test_time_in_which_the_store_itself_was_stopped_ends_no_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As when the whole machine is suspended: the pings of the others are not read yet."""
 
     async def scenario() -> None:
-        tree = EmbeddedMetadataStore()
+        tree, loop = EmbeddedMetadataStore(), asyncio.get_running_loop()
         async with served(tmp_path / "s", tree, timeout_s=1.0):
             store = await SocketStore.open(tmp_path / "s", 1, ping_s=0.1)
             await store.commit([Create("/alive", ephemeral=True)])
-            time.sleep(1.5)  # noqa: ASYNC251 - this stops both
-            await asyncio.sleep(0.6)
+            time = loop.time
+            monkeypatch.setattr(loop, "time", lambda: time() + 3600)
+            await asyncio.sleep(0)  # the server's timers are due in this turn, before a ping can be read
+            await store.sync()
             assert "/alive" in tree.nodes
             await store.close()
 
@@ -200,13 +217,18 @@ def test_without_a_store_there_no_session_is_opened(tmp_path: Path) -> None:
         asyncio.run(SocketStore.open(tmp_path / "s", 1))
 
 
-def test_a_session_is_renewed_as_soon_as_the_store_is_served_again(tmp_path: Path) -> None:
+def test_a_session_is_renewed_as_soon_as_the_store_is_served_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket_store, "_RECONNECT_S", 0.01)
+
     async def scenario() -> None:
         async with served(tmp_path / "s", EmbeddedMetadataStore()):
-            store = await SocketStore.open(tmp_path / "s", 1)
+            store = await CountingStore.open(tmp_path / "s", 1)
+        assert isinstance(store, CountingStore)
         await until_lost(store)
         renewing = asyncio.ensure_future(store.renew())
-        await asyncio.sleep(0.15)
+        await until(lambda: store.attempts == 3)
         assert not renewing.done()
         async with served(tmp_path / "s", EmbeddedMetadataStore()):
             await asyncio.wait_for(renewing, 5)

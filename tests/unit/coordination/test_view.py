@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 
 from ottla.coordination import layout, membership
-from ottla.coordination.cluster import Cluster
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
-from ottla.coordination.store import NO_VERSION, Change, Create, Delete, Op, Put
+from ottla.coordination.metadata_cache import MetadataCache
+from ottla.coordination.store import NO_VERSION, Create, Delete, NodeChange, Op, Put
 from ottla.coordination.view import NO_LEADER, ClusterDelta, ClusterView, difference
 from ottla.coordination.view_builder import ViewBuilder
 from ottla.core.ids import TopicPartition

@@ -21,8 +21,8 @@ class Leader(Protocol):
     leader_epoch: int
 
 
-class Endpoint(Protocol):
-    """Where a leader listens, in either API's shape."""
+class LeaderEndpoint(Protocol):
+    """The address of a leader, as the responses of Fetch and of Produce hold it."""
 
     node_id: int
     host: str
@@ -52,7 +52,7 @@ def write_leader_tag(out: bytearray, tag: int, leader: Leader) -> None:
     out += _LEADER(tag, _LEADER_BYTES, leader.leader_id, leader.leader_epoch, 0)
 
 
-def write_endpoints(out: bytearray, endpoints: Sequence[Endpoint]) -> None:
+def write_endpoints(out: bytearray, endpoints: Sequence[LeaderEndpoint]) -> None:
     """Write the tag section at the end of a response: the endpoints of the leaders it names, as tag 0, or nothing."""
     if not endpoints:
         out.append(0)
