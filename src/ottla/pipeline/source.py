@@ -60,8 +60,8 @@ class Brokers:
 
 
 def topic_state(offset_client: OffsetClient, topic: str) -> TopicState:
-    """Returns the topic's id and the bounds of its partitions now. Raises NoSuchTopic, KafkaError or CannotConnect."""
-    topics = offset_client.topics(Subscription(topics=(topic,)))
+    """Return the topic's id and the bounds of its partitions now. Raises NoSuchTopic, KafkaError or CannotConnect."""
+    topics = offset_client.topics(TopicSubscription(topics=(topic,)))
     bounds = offset_client.bounds(topics.partitions)
     return TopicState(topics.ids[topic], {tp.partition: found for tp, found in sorted(bounds.items())})
 

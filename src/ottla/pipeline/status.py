@@ -36,8 +36,11 @@ class PartitionStatus:
     last_commit_ms: int | None
 
 
-def status_of(job: Job) -> list[PartitionStatus]:
-    """Every partition of every load. Raises NoSuchTopic, KafkaError, CannotConnect, TableMismatch."""
+def status_of(job: PipelineJob) -> list[PartitionStatus]:
+    """Return the status of each partition of all loads.
+
+    Raises NoSuchTopic, KafkaError, CannotConnect, TableMismatch.
+    """
     offset_client = OffsetClient(job.brokers.read_options)
     with contextlib.closing(offset_client):
         return [

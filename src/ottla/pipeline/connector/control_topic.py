@@ -52,8 +52,8 @@ class TaskId:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """What the last attempt said of itself."""
+class ControlEntry:
+    """The state of a write attempt, as stored in the control topic."""
 
     epoch: int
     done: bool = False
@@ -90,8 +90,8 @@ def entry_from(value: bytes) -> ControlEntry:
     )
 
 
-def entry_record(task: TaskId, entry: Entry | None) -> NewRecord:
-    """An entry as a record; None removes it."""
+def entry_record(task: TaskId, entry: ControlEntry | None) -> NewRecord:
+    """Return an entry as a record; None removes it."""
     return NewRecord(task.key, None if entry is None else entry.as_json(), -1)
 
 

@@ -63,8 +63,8 @@ class OffsetClient:
             self._cluster = None
         self._runner.close()
 
-    def topics(self, subscription: Subscription, *, missing_ok: bool = False) -> Topics:
-        """The partitions to read. Raises NoSuchTopic for one that is named and not there, unless that is fine."""
+    def topics(self, subscription: TopicSubscription, *, missing_ok: bool = False) -> Topics:
+        """Return the partitions to read. Raises NoSuchTopic for a named one that is not there, unless that is fine."""
         return self._call(lambda cluster: _topics(cluster, subscription, missing_ok=missing_ok))
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetBounds]:

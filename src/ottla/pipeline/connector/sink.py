@@ -86,8 +86,8 @@ class BatchWriter(DataSourceArrowWriter):
         return write_task(self.job, TaskId(self.job.write_id, context.partitionId(), 0), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All tasks are done, and none will be repeated: their entries in the ledger go."""
-        done = [message.task for message in messages if isinstance(message, Written)]
+        """Remove the entries of all tasks from the ledger: all are done, and none will be repeated."""
+        done = [message.task for message in messages if isinstance(message, SinkCommitMessage)]
         if self.job.options.deduplicate and done:
             asyncio.run(_forget(self.job.options, done))
 
@@ -102,8 +102,8 @@ class StreamWriter(StreamArrowWriter):
     def __init__(self, job: WriteJob) -> None:
         self.job = job
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """One task's rows of one micro-batch."""
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
+        """Write one task's rows of one micro-batch."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -120,8 +120,8 @@ class StreamWriter(StreamArrowWriter):
         """Keep the written records; the micro-batch is repeated, and skips the rows that are written already."""
 
 
-def new_job(options: SinkOptions, reader: RowReader) -> Job:
-    """On the driver: make sure the ledger's topic is there before tasks need it. Raises the broker's KafkaError."""
+def new_job(options: SinkOptions, reader: RowReader) -> WriteJob:
+    """Ensure, on the driver, that the ledger's topic is there before tasks need it. Raises the broker's KafkaError."""
 
     async def prepare() -> None:
         async with await connect(options.connection) as cluster:

@@ -42,8 +42,8 @@ class TopicSubscription:
         return self.topics or tuple(self.partitions)
 
 
-def subscription_from(given: OptionLookup) -> Subscription:
-    """Exactly one of subscribe, subscribePattern and assign. Raises ValueError naming the option."""
+def subscription_from(given: OptionLookup) -> TopicSubscription:
+    """Read exactly one of subscribe, subscribePattern and assign. Raises ValueError naming the option."""
     found = [way for way in _WAYS if given.text(way) is not None]
     if not found:
         raise ValueError("subscribe: say what to read by one of subscribe, subscribePattern and assign")

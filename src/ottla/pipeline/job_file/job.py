@@ -149,8 +149,8 @@ class PipelineJob:
         return self.work or self.lake.root.with_name(self.lake.root.name + "-spark")
 
 
-def job_of(values: Mapping[str, Any]) -> Job:
-    """The job that checked values mean. Raises OSError or UnsupportedSchema over a load's Avro schema."""
+def job_of(values: Mapping[str, Any]) -> PipelineJob:
+    """Return the job that checked values mean. Raises OSError or UnsupportedSchema over a load's Avro schema."""
     brokers, spark, schedule, compact = (values[name] for name in ("brokers", "spark", "schedule", "compact"))
     committed, wait_s = brokers["isolation"] == "read_committed", brokers["wait"] / 1000
     cluster = Brokers(brokers["bootstrap"], _client(brokers["settings"]), read_committed=committed, wait_s=wait_s)
@@ -169,13 +169,13 @@ def job_of(values: Mapping[str, Any]) -> Job:
     )
 
 
-def read_job(text: str, *, directory: Path, now_ms: int) -> tuple[Job | None, ReadResult]:
-    """A file's job, or None and its mistakes."""
+def read_job(text: str, *, directory: Path, now_ms: int) -> tuple[PipelineJob | None, ReadResult]:
+    """Return a file's job, or None and its mistakes."""
     return _made(read(text, SECTIONS, directory=directory, now_ms=now_ms))
 
 
-def job_from(values: Mapping[str, Any], *, directory: Path, now_ms: int) -> tuple[Job | None, ReadResult]:
-    """The job of values as TOML's reader would give them, for the command line."""
+def job_from(values: Mapping[str, Any], *, directory: Path, now_ms: int) -> tuple[PipelineJob | None, ReadResult]:
+    """Return the job of values as TOML's reader would give them, for the command line."""
     return _made(read_values(values, SECTIONS, {}, directory=directory, now_ms=now_ms))
 
 

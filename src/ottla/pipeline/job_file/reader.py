@@ -63,7 +63,12 @@ def read(text: str, sections: Iterable[SectionSchema], *, directory: Path, now_m
 
 
 def read_values(
-    given: Mapping[str, Any], sections: Iterable[Section], lines: Mapping[Where, int], *, directory: Path, now_ms: int
+    given: Mapping[str, Any],
+    sections: Iterable[SectionSchema],
+    lines: Mapping[Where, int],
+    *,
+    directory: Path,
+    now_ms: int,
 ) -> ReadResult:
     """Read values as TOML's reader gives them."""
     reader = _Reader(ReadResult(lines=lines), directory, now_ms)
@@ -81,8 +86,8 @@ class _Reader:
     def __init__(self, read: ReadResult, directory: Path, now_ms: int) -> None:
         self.read, self._directory, self._now_ms = read, directory, now_ms
 
-    def section(self, section: Section, given: Any, where: Where) -> Any:
-        """The values of a section, or of all of its name."""
+    def section(self, section: SectionSchema, given: Any, where: Where) -> Any:
+        """Return the values of a section, or of all of its name."""
         if not section.many:
             if given is None and not section.defaults_to_present:
                 return None

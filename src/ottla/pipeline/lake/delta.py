@@ -9,7 +9,7 @@ is checked again. So the check is part of the swap.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,6 @@ from ottla.pipeline.lake.delta_log import repair_log, sync_log
 from ottla.pipeline.lake.file_writer import spell, staged_files
 from ottla.pipeline.lake.port import (
     Change,
-    CommitConflict,
     Layout,
     StagedFile,
     TableFile,
@@ -93,25 +92,18 @@ class DeltaLake:
     def add_columns(self, schema: pa.Schema) -> None:
         """Add columns, in a commit that changes no file."""
         from deltalake import CommitProperties, Schema
-        from deltalake.exceptions import CommitFailedError
 
-        for _ in commit_attempts():
-            table = self._open()
+        def attempt(table: DeltaTable) -> None:
             have = _schema_of(table)
             wanted = grown(have, schema)
-            if wanted == have:
-                return
-            try:
+            if wanted != have:
                 table.alter.add_columns(
                     Schema.from_arrow(pa.schema([f for f in wanted if f not in have])).fields,
                     commit_properties=CommitProperties(max_commit_retries=0),
                     post_commithook_properties=_no_hooks(),
                 )
-            except CommitFailedError:
-                continue
-            sync_log(self.path)
-            return
-        raise CommitConflict(f"the columns of {self.path} are being changed by others all the time")
+
+        self._until_first(attempt)
 
     def positions(self, topic: str, partitions: Iterable[int]) -> dict[int, OffsetRange]:
         """Return the loaded ranges, from the newest commit."""
@@ -128,38 +120,26 @@ class DeltaLake:
     def set_properties(self, properties: Mapping[str, str]) -> None:
         """Set properties, in a commit that changes no file."""
         from deltalake import CommitProperties
-        from deltalake.exceptions import CommitFailedError
 
-        for _ in commit_attempts():
-            once = CommitProperties(max_commit_retries=0)
-            try:
-                self._open().alter.set_table_properties(
-                    dict(properties),
-                    raise_if_not_exists=False,
-                    commit_properties=once,
-                    post_commithook_properties=_no_hooks(),
-                )
-            except CommitFailedError:
-                continue
-            sync_log(self.path)
-            return
-        raise CommitConflict(f"the properties of {self.path} are being changed by others all the time")
+        def attempt(table: DeltaTable) -> None:
+            table.alter.set_table_properties(
+                dict(properties),
+                raise_if_not_exists=False,
+                commit_properties=CommitProperties(max_commit_retries=0),
+                post_commithook_properties=_no_hooks(),
+            )
+
+        self._until_first(attempt)
 
     def commit(self, change: Change) -> None:
-        """One entry in Delta's log: files, positions and application transactions."""
-        from deltalake.exceptions import CommitFailedError
+        """Write one entry in Delta's log: files, positions and application transactions."""
 
-        for _ in commit_attempts():
-            table = self._open()
+        def attempt(table: DeltaTable) -> None:
             self._check(table, change)
-            try:
-                self._write(table, change)
-            except CommitFailedError:
-                continue  # another writer committed that version: check everything against it
-            sync_log(self.path)
-            self._checkpoint_now_and_then()
-            return
-        raise CommitConflict(f"others commit to {self.path} all the time")
+            self._write(table, change)
+
+        self._until_first(attempt)
+        self._checkpoint_now_and_then()
 
     def version(self) -> str:
         """Return the number of the newest commit."""
@@ -232,6 +212,18 @@ class DeltaLake:
                 f"{_DELETION_VECTORS}."
             )
         return table
+
+    def _until_first(self, attempt: Callable[[DeltaTable], None]) -> None:
+        """Try on the table as it is now, and again after each conflicting commit; make the commit durable."""
+        from deltalake.exceptions import CommitFailedError
+
+        for _ in commit_attempts(self.path):
+            try:
+                attempt(self._open())
+            except CommitFailedError:
+                continue  # another writer committed that version: check everything against it
+            sync_log(self.path)
+            return
 
     def _checkpoint_now_and_then(self) -> None:
         table = self._open()

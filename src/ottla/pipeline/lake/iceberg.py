@@ -21,7 +21,6 @@ import pyarrow as pa
 from ottla.pipeline.lake.file_writer import staged_files
 from ottla.pipeline.lake.port import (
     Change,
-    CommitConflict,
     Layout,
     StagedFile,
     TableFile,
@@ -257,7 +256,7 @@ class IcebergLake:
         from pyiceberg.exceptions import CommitFailedException, ValidationException
         from sqlalchemy.exc import OperationalError
 
-        for _ in commit_attempts():
+        for _ in commit_attempts(self.path):
             with self._table() as table:
                 try:
                     attempt(table)
@@ -268,7 +267,6 @@ class IcebergLake:
                         continue
                     raise
                 return
-        raise CommitConflict(f"others commit to {self.path} all the time")
 
     def _commit_once(self, table: Table, change: Change) -> None:
         positions, versions = _snapshot_property(table, _POSITIONS), _snapshot_property(table, _TRANSACTIONS)

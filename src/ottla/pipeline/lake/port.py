@@ -42,7 +42,7 @@ class InconsistentTopicId(TableMismatch):
 
 
 RACES_MAX = 3
-"""How often a commit is planned again if other writers commit first."""
+"""The number of times that a commit is planned again if other writers commit first."""
 
 
 class CommitConflict(TableMismatch):
@@ -291,8 +291,8 @@ def held_after(change: Change, held: Mapping[int, OffsetRange]) -> dict[int, Off
     return after
 
 
-def commit_attempts() -> Iterator[int]:
-    """Yield the attempts at a commit that others may conflict with; each repeats all checks.
+def commit_attempts(path: Path) -> Iterator[int]:
+    """Yield the attempts at a commit that others may conflict with; each repeats all checks. Then raise CommitConflict.
 
     The pauses between them are random and grow: a writer that lost to many would otherwise lose again.
     """
@@ -300,6 +300,7 @@ def commit_attempts() -> Iterator[int]:
         if attempt:
             time.sleep(random.uniform(0, min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)))
         yield attempt
+    raise CommitConflict(f"others commit to {path} all the time")
 
 
 def check_format(path: Path, table_format: TableFormat) -> None:

@@ -40,8 +40,8 @@ def plan(
     end: Mapping[int, int] | None = None,
     most: int | None = None,
     on_loss: OnLoss = OnLoss.FAIL,
-) -> Plan:
-    """Plans the new offsets of each partition, up to `end` and at most `most` offsets of each.
+) -> LoadPlan:
+    """Plan the new offsets of each partition, up to `end` and at most `most` offsets of each.
 
     `first` is the start of partitions that were never loaded; the default is the log start offset. Raises CannotLoad
     for a gap, because no later load would detect it, unless `on_loss` is SKIP: then the gap is part of `LoadPlan.lost`.

@@ -41,8 +41,8 @@ def _header(report: Report) -> str:
     return f'<header><h1>{escape(report.title)}</h1><p class="soft">{escape(report.subtitle)}</p>{made}</header>'
 
 
-def _contents(sections: Sequence[Section]) -> str:
-    """Links to the sections, where there are enough of them to scroll."""
+def _contents(sections: Sequence[ReportSection]) -> str:
+    """Return links to the sections, where there are enough of them to scroll."""
     titled = [(n, section.title) for n, section in enumerate(sections) if section.title]
     if len(titled) < _CONTENTS_FROM:
         return ""
@@ -54,8 +54,8 @@ def _footer(report: Report) -> str:
     return f"<footer>{escape(report.footer)} Times are UTC.</footer>"
 
 
-def _sections(sections: Sequence[Section]) -> Iterator[str]:
-    """In order; consecutive ranked lists are set in pairs where the width allows."""
+def _sections(sections: Sequence[ReportSection]) -> Iterator[str]:
+    """Yield the sections in order; consecutive ranked lists are set in pairs where the width allows."""
     for ranked, some in itertools.groupby(enumerate(sections), lambda place: place[1].kind is SectionKind.BARS):
         parts = [_section(section, f"section-{n}") for n, section in some]
         if ranked and len(parts) > 1:

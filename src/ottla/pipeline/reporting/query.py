@@ -35,8 +35,8 @@ def name_tables(spark: SparkSession, tables: Mapping[str, TableReader]) -> None:
             table.dataframe(spark).createOrReplaceTempView(name)
 
 
-def answer(spark: SparkSession, asked: Sequence[SectionQuery]) -> list[Section]:
-    """Runs the queries. Raises InvalidReportSection if a query is invalid or its rows do not fit the section's kind."""
+def answer(spark: SparkSession, asked: Sequence[SectionQuery]) -> list[ReportSection]:
+    """Run the queries. Raises InvalidReportSection if a query is invalid or its rows do not fit the section's kind."""
     from pyspark.errors import AnalysisException, ArithmeticException, NumberFormatException, ParseException
 
     found = []
