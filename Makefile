@@ -3,17 +3,22 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile fetch wheel demo cluster cluster-kills test test-plain test-fast test-oldest-spark test-spark-versions test-pythons test-floors check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-cluster bench-recovery fuzz crash-tests corruption-tests mutation-tests simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills exactly-once large clean lock generate
+.PHONY: help venv compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills test test-plain test-fast test-oldest-spark test-spark-versions test-pythons test-floors check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-cluster bench-recovery fuzz crash-tests corruption-tests mutation-tests simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills exactly-once large clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: .venv/ready compile  ## make .venv with Ottla, compiled, and its tools
 
-.venv/ready: locks/dev.txt pyproject.toml
+unexport PYTHONDONTWRITEBYTECODE  # tests start some thousand processes, and several collect the same modules
+.venv/packages: locks/dev.txt pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --require-hashes -r locks/uv.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r locks/dev.txt
+	@touch $@
+
+LOOPS := $(wildcard src/ottla/records/_*.py src/ottla/records/_*.pxd)
+.venv/ready: .venv/packages hatch_build.py $(LOOPS)
 	OTTLA_COMPILE=later $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	$(BIN)/python -m compileall -q src
 	@touch $@
@@ -21,12 +26,7 @@ venv: .venv/ready compile  ## make .venv with Ottla, compiled, and its tools
 wheel: .venv/ready  ## wheels into dist/: compiled for each Python from 3.11 on that is installed, and a pure one; each is tried
 	$(BIN)/python tools/build_wheels.py
 
-LOOPS := $(wildcard src/ottla/records/_*.py src/ottla/records/_*.pxd)
-.venv/loops: .venv/ready hatch_build.py $(LOOPS)
-	OTTLA_COMPILE=later $(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
-	@touch $@
-
-compile: .venv/loops  ## compile the hot modules again if their sources changed (OTTLA_PLAIN=1 runs without them)
+compile: .venv/ready  ## compile the hot modules again if their sources changed (OTTLA_PLAIN=1 runs without them)
 	$(BIN)/python tools/compile_modules.py
 	$(BIN)/python -m compileall -q src
 
@@ -49,13 +49,20 @@ JOBS ?= 2
 IN_PARALLEL = -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 FAST_TESTS := tests/unit tests/properties tests/contracts tests/sim tests/tidy tests/crash_tests
 OLDEST_SPARK := build/matrix/spark-4.0/environment/bin/python
-fetch: .venv/ready  ## what tests need from elsewhere: Java, the jars of Kafka, ZooKeeper and Spark's connector, the oldest Spark
+fetch: fetch-jars oldest-spark  ## what tests need from elsewhere: Java, the jars of Kafka, ZooKeeper and Spark's connector, the oldest Spark
+	@-$(OLDEST_SPARK) -m tests.support.fetch oldest-spark
+fetch-jars: .venv/ready
 	@$(BIN)/python -m tests.support.fetch
-	@-$(BIN)/python tools/run_matrix.py oldest-spark --prepare && $(OLDEST_SPARK) -m tests.support.fetch oldest-spark
+oldest-spark: .venv/ready
+	@-$(BIN)/python tools/run_matrix.py oldest-spark --prepare
 
-test: JOBS := 3
+collect: .venv/ready  ## import every test, which leaves its bytecode to the processes of make test
+	@mkdir -p build
+	@$(BIN)/python -m pytest -qq --collect-only > build/collected.txt || { tail -50 build/collected.txt; exit 1; }
+
+test: JOBS := 4
 test: export OTTLA_EXAMPLES ?= 0.5
-test: .venv/ready compile fetch  ## all tests, on JOBS=3 processes, which wait much of their time; a skipped test is a failure
+test: .venv/ready compile fetch  ## all tests, on JOBS=4 processes, which wait much of their time; a skipped test is a failure
 	@export OTTLA_FAIL_ON_SKIP=1; failed=0; \
 	$(BIN)/python -m pytest -q $(IN_PARALLEL) -m "not official_connector" || failed=1; \
 	$(BIN)/python tools/run_matrix.py --jobs 2 oldest-spark || failed=1; \

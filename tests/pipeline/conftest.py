@@ -12,6 +12,7 @@ from ottla.pipeline.jars import JarsNotFound, connector_jars
 from ottla.pipeline.java import JavaNotFound
 from ottla.pipeline.session import SparkOptions, start_session
 from tests.conftest import one_process_at_a_time
+from tests.support.spark_java import SparkJava
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +38,22 @@ def spark(request: pytest.FixtureRequest, spark_options: SparkOptions, spark_cla
             pytest.skip(f"no Java for Spark: {error}")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def _started_java(tmp_path_factory: pytest.TempPathFactory, spark_classes: None) -> Iterator[SparkJava]:
+    try:
+        found = SparkJava(tmp_path_factory.mktemp("java") / "log")
+    except JavaNotFound as error:
+        pytest.skip(f"no Java for Spark: {error}")
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def spark_java(_started_java: SparkJava, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkJava]:
+    """Let the drivers that a test starts, one at a time, use a JVM that is up; files of such tests have a group."""
+    for name, value in _started_java.variables().items():
+        monkeypatch.setenv(name, value)
+    yield _started_java
+    _started_java.end_context()

@@ -31,8 +31,9 @@ from ottla.pipeline.produce import keyed, lines_of
 from tests.conftest import Broker
 from tests.pipeline.demo_process import run_demo
 from tests.support.processes import until, wait_for_line
+from tests.support.spark_java import SparkJava
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.external]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.external, pytest.mark.xdist_group("drivers")]
 
 LINE = '203.0.113.%d - - [17/May/2015:%02d:%02d:03 +0000] "GET /%s HTTP/1.1" %d 100 "-" "agent"'
 LINES = [LINE % (n % 50, n % 6, n % 60, ("blog/x", "", "img")[n % 3], (200, 200, 404, 301)[n % 4]) for n in range(400)]
@@ -93,7 +94,9 @@ def program(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
 
 
-def test_the_demo_with_a_broker_of_its_own_carries_every_line_into_the_lake(tmp_path: Path, log_file: Path) -> None:
+def test_the_demo_with_a_broker_of_its_own_carries_every_line_into_the_lake(
+    tmp_path: Path, log_file: Path, spark_java: SparkJava
+) -> None:
     output = tmp_path / "the output"
     done = run_demo(input_file=log_file, output=output, output_format="json")
     assert done.returncode == 0, done.stderr
@@ -121,14 +124,13 @@ def test_the_demo_with_a_broker_of_its_own_carries_every_line_into_the_lake(tmp_
     assert "<b>400</b><span>requests" in page
     assert "the books balance" in page
 
-    again = run_demo(input_file=log_file, repeat=2, output=output)
-    assert again.returncode == 0, again.stderr
-    assert "the books balance" in again.stdout
-    assert str(output / "report.html") in again.stdout
-    assert "800 rows, 6 quarantined" in again.stderr, "only what is new is loaded"
+    printed, told = stay_until_ctrl_c(tmp_path, "-i", str(log_file), "--repeat", "2", "--output", output.name)
+    assert "the books balance" in printed
+    assert str(output / "report.html") in printed
+    assert "800 rows, 6 quarantined" in told, "only what is new is loaded"
     assert len(offsets_in(output / "lake")) == 3 * 403
     assert set(offsets_in(output / "lake").values()) == {1}
-    closing = [line.split("  # ")[0].strip() for line in again.stdout.splitlines() if "  # " in line]
+    closing = [line.split("  # ")[0].strip() for line in printed.splitlines() if "  # " in line]
     assert [shlex.split(command)[:3] for command in closing] == [
         ["ottla", "server", "--port"],
         ["ottla", "pipeline", "run"],
@@ -136,6 +138,39 @@ def test_the_demo_with_a_broker_of_its_own_carries_every_line_into_the_lake(tmp_
         ["ottla", "pipeline", "audit"],
     ]
     check_that_a_person_can_go_on(closing)
+
+
+def stay_until_ctrl_c(directory: Path, *arguments: str) -> tuple[str, str]:
+    """Run `ottla demo` with a JVM of its own, as at a prompt; it opens a browser and stays. Returns what it printed."""
+    browser = directory / "browser"
+    browser.write_text('#!/bin/sh\necho "$1" > opened\n')
+    browser.chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
+    with subprocess.Popen(
+        [str(Path(sys.executable).with_name("ottla")), "demo", "--stay", "--open", *arguments],
+        cwd=directory,
+        env=environment | {"BROWSER": str(browser)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        told = ""
+        for line in running.stderr:
+            told += line
+            if "the broker stays at " in line:
+                break
+        host, _, port = told.split("stays at ")[1].split(",")[0].rpartition(":")
+        output = directory / arguments[-1]
+        assert f'bootstrap = "{host}:{port}"' in (output / "job.toml").read_text()
+        assert listens(host, int(port))
+        running.send_signal(signal.SIGINT)
+        assert running.wait(60) == 0
+        printed = running.stdout.read()
+    assert not listens(host, int(port))
+    assert (directory / "opened").read_text().strip() == (output / "report.html").as_uri()
+    return printed, told
 
 
 def check_that_a_person_can_go_on(closing: list[str]) -> None:
@@ -157,31 +192,54 @@ def check_that_a_person_can_go_on(closing: list[str]) -> None:
     assert "complete until" in books
 
 
-def test_the_traffic_table_and_its_compacted_topic_are_equal(
-    tmp_path: Path, log_file: Path, broker: Broker, topics: tuple[str, str]
+def test_a_killed_and_repeated_demo_loads_every_offset_once_and_publishes_the_traffic_table(
+    tmp_path: Path, log_file: Path, broker: Broker, topics: tuple[str, str], spark_java: SparkJava
 ) -> None:
-    for _ in range(2):  # published twice, the second time with other counts
-        done = run_demo(topics=topics, input_file=log_file, output=tmp_path / "out", bootstrap=broker.bootstrap)
-        assert done.returncode == 0, done.stderr
-    values = last_values(broker.bootstrap, topics[1])
+    """Killed between the quarantine's commit and the table's; test_killed_load.py tries the other moments."""
+    output = tmp_path / "out"
+    arguments: dict[str, Any] = {
+        "topics": topics,
+        "input_file": log_file,
+        "output": output,
+        "bootstrap": broker.bootstrap,
+    }
+    killed = run_demo(commits=1, **arguments)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert list((output / "lake" / "requests").rglob("*.parquet")), "it was killed before it had written files"
+    spark_java.end_context()
+    for lines in (2 * 403, 3 * 403):
+        repeated = run_demo(**arguments)
+        assert repeated.returncode == 0, repeated.stderr
+        found = offsets_in(output / "lake")
+        assert set(found.values()) == {1}
+        ends = Counter(partition for partition, _ in found)
+        assert all((partition, offset) in found for partition, end in ends.items() for offset in range(end)), "a gap"
+        assert len(found) == lines
+    check_the_traffic_table(output / "lake", broker, topics[1])
+
+
+def check_the_traffic_table(lake: Path, broker: Broker, topic: str) -> None:
+    """It was published twice, the second time with other counts, and equals its compacted topic."""
+    values = last_values(broker.bootstrap, topic)
     what = "strftime(window_start at time zone 'UTC', '%Y-%m-%dT%H:%M:%SZ'), status_class, path_prefix, requests, errors, bytes, clients"
-    table = rows_in(tmp_path / "out" / "lake" / "traffic", what)
+    table = rows_in(lake / "traffic", what)
     names = ("window_start", "status_class", "path_prefix", "requests", "errors", "bytes", "clients")
     assert sorted(tuple(value[n] for n in names) for value in values.values()) == sorted(table)
     lines = "regexp_extract(path, '^(/[^/]*)', 1)"
     counted = rows_in(
-        tmp_path / "out" / "lake" / "requests",
+        lake / "requests",
         "strftime(time_bucket(interval 5 minutes, event_time) at time zone 'UTC', '%Y-%m-%dT%H:%M:%SZ') as w, "
         f"(status // 100)::text || 'xx' as c, {lines} as p, count(*), count(*) filter (status >= 400), "
         "sum(bytes)::bigint, count(distinct client)",
         "group by w, c, p",
     )
     assert sorted(table) == sorted(counted), "by DuckDB from the requests"
-    assert sum(row[3] for row in table) == 800
-    assert sum(row[4] for row in table) == 200
+    assert sum(row[3] for row in table) == 3 * 400
+    assert sum(row[4] for row in table) == 3 * 100
     assert {key.decode() for key in values} == {"|".join(map(str, row[:3])) for row in table}
 
 
+@pytest.mark.usefixtures("spark_java")
 def test_planted_losses_are_reported_with_exit_code_1(
     tmp_path: Path, log_file: Path, broker: Broker, topics: tuple[str, str]
 ) -> None:
@@ -243,31 +301,6 @@ def test_the_demos_broker_takes_the_usual_port_if_it_is_free(tmp_path: Path) -> 
         assert broker.bootstrap == f"127.0.0.1:{usual}"
 
 
-def test_with_stay_the_broker_runs_until_ctrl_c_and_with_open_a_browser_shows_the_report(
-    tmp_path: Path, log_file: Path
-) -> None:
-    browser = tmp_path / "browser"
-    browser.write_text('#!/bin/sh\necho "$1" > opened\n')
-    browser.chmod(0o755)
-    command = [str(Path(sys.executable).with_name("ottla")), "demo", "--stay", "--open", "-i", str(log_file)]
-    with subprocess.Popen(
-        [*command, "--output", "out"],
-        cwd=tmp_path,
-        env=os.environ | {"BROWSER": str(browser)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    ) as running:
-        assert running.stderr is not None
-        line = next((line for line in running.stderr if b"the broker stays at " in line), b"")
-        host, _, port = line.split(b"stays at ")[1].split(b",")[0].decode().rpartition(":")
-        assert f'bootstrap = "{host}:{port}"' in (tmp_path / "out" / "job.toml").read_text()
-        assert listens(host, int(port))
-        running.send_signal(signal.SIGINT)
-        assert running.wait(60) == 0
-    assert not listens(host, int(port))
-    assert (tmp_path / "opened").read_text().strip() == (tmp_path / "out" / "report.html").as_uri()
-
-
 def test_ctrl_c_right_after_the_line_ends_the_wait_quietly() -> None:
     class Interrupted(Console):
         def print(self, *objects: Any, **options: Any) -> None:
@@ -294,21 +327,7 @@ def listens(host: str, port: int) -> bool:
     return True
 
 
-def test_a_killed_and_repeated_demo_loads_every_offset_once(tmp_path: Path, log_file: Path, broker: Broker) -> None:
-    """Killed between the quarantine's commit and the table's; test_killed_load.py tries the other moments."""
-    output = tmp_path / "out"
-    killed = run_demo(commits=1, input_file=log_file, output=output, bootstrap=broker.bootstrap)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert list((output / "lake" / "requests").rglob("*.parquet")), "it was killed before it had written files"
-    repeated = run_demo(input_file=log_file, output=output, bootstrap=broker.bootstrap)
-    assert repeated.returncode == 0, repeated.stderr
-    found = offsets_in(output / "lake")
-    assert set(found.values()) == {1}
-    ends = Counter(partition for partition, _ in found)
-    assert all((partition, offset) in found for partition, end in ends.items() for offset in range(end)), "a gap"
-    assert len(found) >= 2 * 403
-
-
+@pytest.mark.usefixtures("spark_java")
 def test_without_a_broker_the_failure_is_one_line(tmp_path: Path) -> None:
     done = run_demo(output=tmp_path, bootstrap="127.0.0.1:1")
     assert done.returncode == 1
@@ -317,6 +336,7 @@ def test_without_a_broker_the_failure_is_one_line(tmp_path: Path) -> None:
     assert "temporary" not in done.stderr
 
 
+@pytest.mark.usefixtures("spark_java")
 def test_a_temporary_directory_is_reported_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     done = run_demo(bootstrap="127.0.0.1:1")

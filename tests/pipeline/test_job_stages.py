@@ -28,6 +28,7 @@ from ottla.pipeline.stages.load import load_stage
 from ottla.pipeline.stream.errors import InvalidExpression, InvalidFunction
 from tests.conftest import Broker
 from tests.pipeline.staged_job import AUDIT, OWN_STREAM, PARTITIONS, REPORT, STREAM, StagedJob, damage
+from tests.support.spark_java import SparkJava
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.external]
 
@@ -62,7 +63,7 @@ def ottla(*arguments: str | Path, code: int) -> subprocess.CompletedProcess[str]
     return done
 
 
-@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+@pytest.mark.parametrize("table_format", [pytest.param("delta", marks=pytest.mark.oldest_spark), "iceberg"])
 def test_the_stages_of_a_job_agree_on_the_data(make: MakeJob, table_format: str) -> None:
     job = make(table_format=table_format)
     job.send(range(30), bad=2, reported=True)
@@ -190,7 +191,9 @@ def test_what_producers_had_acknowledged_and_the_log_lacks_is_named(make: MakeJo
 
 
 @pytest.mark.parametrize("moment", ["before the commit", "after the commit"])
-def test_a_stream_killed_with_9_and_started_again_ends_with_the_windows_of_a_batch(make: MakeJob, moment: str) -> None:
+def test_a_stream_killed_with_9_and_started_again_ends_with_the_windows_of_a_batch(
+    make: MakeJob, moment: str, spark_java: SparkJava
+) -> None:
     job = make(sections=STREAM)
     job.send(range(20))
     job.run()
@@ -199,6 +202,7 @@ def test_a_stream_killed_with_9_and_started_again_ends_with_the_windows_of_a_bat
     command = [sys.executable, "-m", "tests.pipeline.staged_job", str(job.file), moment]
     killed = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, timeout=180)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
+    spark_java.end_context()
     assert job.published() != job.batch(), "it was killed before it had published"
     assert (job.windows() == job.batch()) == (moment == "after the commit")
     job.run()
@@ -261,6 +265,7 @@ def loaded(
     return job
 
 
+@pytest.mark.usefixtures("spark_java")
 @pytest.mark.parametrize(
     ("command", "old", "new", "expected"),
     [

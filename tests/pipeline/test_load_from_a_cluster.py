@@ -19,6 +19,7 @@ from ottla.pipeline.loading.spark_host import SparkHost
 from ottla.pipeline.session import SparkOptions
 from tests.pipeline.staged_job import AUDIT, PARTITIONS, STREAM, StagedJob
 from tests.support.processes import until
+from tests.support.topics import create_topic
 from tests.support.up_process import UpProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.external]
@@ -85,6 +86,7 @@ def test_the_audit_of_load_and_stream_balances_while_leaders_are_killed_and_rest
     job = StagedJob(tmp_path, cluster.bootstrap, f"events-{uuid.uuid4().hex[:8]}", host, sections=STREAM + AUDIT)
     job.rewrite('on_loss = "fail"\n', f'on_loss = "fail"\ncommit_offsets = {COMMIT_OFFSETS}\n')
     faults = Faults(cluster, job)
+    create_topic(cluster.bootstrap, f"{job.topic}-per-kind")  # a stream cannot while a replica's broker is dead
     faults.until_in_sync()
     for partition in range(PARTITIONS):
         job.send(range(BEFORE), bad=BAD, reported=True)

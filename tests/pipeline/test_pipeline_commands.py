@@ -18,7 +18,7 @@ from ottla.cli.errors import ExitCode
 from ottla.pipeline.produce import ensure_topic
 from tests.conftest import Broker
 
-pytestmark = [pytest.mark.slow, pytest.mark.external]
+pytestmark = [pytest.mark.slow, pytest.mark.external, pytest.mark.xdist_group("drivers")]
 
 ROWS = 300
 
@@ -126,6 +126,7 @@ def test_missing_topics_are_reported_with_their_line(tmp_path: Path, broker: Bro
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("spark_java")
 def test_a_job_loads_shows_its_status_replays_and_compacts(tmp_path: Path, broker: Broker, topic: str) -> None:
     job_file(tmp_path, broker.bootstrap, topic)
     ran = json.loads(ottla("run", "--format", "json", at=tmp_path).stdout)
@@ -167,6 +168,7 @@ def test_two_concurrent_loads_of_a_table_load_each_offset_once(tmp_path: Path, b
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("spark_java")
 def test_topics_by_a_pattern_have_a_table_each(tmp_path: Path, broker: Broker, topic: str) -> None:
     fill(broker.bootstrap, f"{topic}.two", rows=3)
     where = ["--lake", "lake", "-b", broker.bootstrap]
@@ -188,11 +190,15 @@ def test_a_topic_that_is_not_there_is_one_line(tmp_path: Path, broker: Broker) -
 
 
 @pytest.mark.spark
-def test_a_failure_names_the_file_of_sparks_log(tmp_path: Path, broker: Broker, topic: str) -> None:
+@pytest.mark.usefixtures("spark_java")
+def test_a_failure_names_the_file_of_sparks_log(
+    tmp_path: Path, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A record that cannot be read is data, a directory that cannot be written is a failure of every task."""
     ottla("load", topic, "--lake", "lake", "-b", broker.bootstrap, "--to", "0", at=tmp_path)
     name = topic.replace("-", "_")
     (tmp_path / "lake" / name / "late=false").write_text("in the way")
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT")  # with a JVM of its own, and its log
     ran = ottla("load", topic, "--lake", "lake", "-b", broker.bootstrap, at=tmp_path, code=ExitCode.FAILED)
     assert len(ran.stderr.splitlines()) == 1
     log = ran.stderr.split("(details: ")[1].rstrip(")\n")

@@ -43,13 +43,15 @@ from = "events"
 window = "1h"
 by = ["kind"]
 topic = "per-kind"
-"""
-VALUES = """\
 [stream.values]
 events = "count"
 total = "sum(n)"
-"""
-OF_ONES_OWN = """\
+[[stream]]
+name = "held_up"
+from = "events"
+window = "1h"
+by = ["kind"]
+topic = "held-up"
 function = "held_up:per_kind"
 """
 HELD_UP = """\
@@ -79,9 +81,9 @@ def per_kind(rows):
 """
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, spark_classes: None) -> Iterator[SparkCluster]:
-    with spark_cluster(tmp_path_factory.mktemp("cluster"), workers=2) as found:
+@pytest.fixture
+def cluster(tmp_path: Path, spark_classes: None) -> Iterator[SparkCluster]:
+    with spark_cluster(tmp_path / "cluster", workers=2) as found:
         yield found
 
 
@@ -96,66 +98,45 @@ def produce(bootstrap: str) -> None:
     assert producer.flush(30) == 0
 
 
-def job_of(cli: Cli, cluster: SparkCluster, server: OttlaProcess, directory: Path, *, values: str) -> Path:
-    """A job on the cluster, and its topic full of records."""
-    cli.out("topic", "create", "events", "--partitions", str(PARTITIONS))
-    produce(server.bootstrap)
-    job = directory / "job.toml"
-    job.write_text(JOB.format(bootstrap=server.bootstrap, master=cluster.url) + values)
-    return job
-
-
-def started(job: Path, *more: str, **environment: str) -> subprocess.Popen[bytes]:
+def started(job: Path, **environment: str) -> subprocess.Popen[bytes]:
     """`ottla pipeline run` of it as a process."""
     command = [sys.executable, "-c", "from ottla.cli.main import main; main()", "pipeline", "run", "--job", str(job)]
     around = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", **environment}
-    return subprocess.Popen([*command, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=around)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=around)
 
 
-def test_a_worker_dies_during_a_load_and_every_offset_is_there_once(
+def test_workers_die_during_a_load_and_a_stream_and_every_offset_and_window_is_exact(
     cluster: SparkCluster, ottla_server: OttlaProcess, tmp_path: Path
 ) -> None:
     cli = Cli(ottla_server.bootstrap, tmp_path)
-    job = job_of(cli, cluster, ottla_server, tmp_path, values=VALUES)
+    cli.out("topic", "create", "events", "--partitions", str(PARTITIONS))
+    produce(ottla_server.bootstrap)
+    job = tmp_path / "job.toml"
+    job.write_text(JOB.format(bootstrap=ottla_server.bootstrap, master=cluster.url))
+    (tmp_path / "held_up.py").write_text(HELD_UP.format(place=str(tmp_path)))
     log = tmp_path / "lake" / "events" / "_delta_log"
-    with started(job) as running:
+    with started(job, PYTHONPATH=str(tmp_path)) as running:
         # the first commits are made: executors of both workers are at work, and most of the load is still to come
         until(lambda: len(list(log.glob("*.json"))) > 3, timeout_s=120, what="the load's first commits")
         before = len(list(log.glob("*.json")))
         cluster.kill_worker(0)
+        cluster.add_worker()
+        # a task on each of the two workers is in the middle of its rows
+        until(lambda: len(list(tmp_path.glob("task-*"))) >= 2, timeout_s=240, what="two tasks of the stream")
+        cluster.kill_worker(-1)
+        (tmp_path / "go").touch()
         out, errors = running.communicate(timeout=240)
     assert running.returncode == 0, errors.decode()
     assert b"Traceback" not in errors
-    assert len(list(log.glob("*.json"))) > before, "the worker died too late to matter"
+    assert len(list(log.glob("*.json"))) > before, "the first worker died too late to matter"
     assert b"40,000 rows" in out
     rows = counted('count(*), count(distinct (partition, "offset")), sum(n)', tmp_path / "lake" / "events")
     assert rows == (RECORDS, RECORDS, sum(range(RECORDS)))
-    assert counted_windows(tmp_path) == (RECORDS, sum(range(RECORDS)), 24)
-    assert cli.json("pipeline", "audit", "--job", str(job))[0]["balanced"]
-
-
-def test_a_worker_dies_while_a_stream_is_computed_and_the_windows_are_exact(
-    cluster: SparkCluster, ottla_server: OttlaProcess, tmp_path: Path
-) -> None:
-    while len(cluster.alive()) < 2:  # the test before may have killed one
-        cluster.add_worker()
-    cli = Cli(ottla_server.bootstrap, tmp_path)
-    job = job_of(cli, cluster, ottla_server, tmp_path, values=OF_ONES_OWN)
-    (tmp_path / "held_up.py").write_text(HELD_UP.format(place=str(tmp_path)))
-    with started(job, PYTHONPATH=str(tmp_path)) as running:
-        # a task on each of the two workers is in the middle of its rows
-        until(lambda: len(list(tmp_path.glob("task-*"))) >= 2, timeout_s=120, what="two tasks of the stream")
-        cluster.kill_worker(-1)
-        (tmp_path / "go").touch()
-        _, errors = running.communicate(timeout=240)
-    assert running.returncode == 0, errors.decode()
-    assert b"Traceback" not in errors
     assert len(list(tmp_path.glob("task-*"))) > 2, "no task was tried again"
-    assert counted_windows(tmp_path) == (RECORDS, sum(range(RECORDS)), 24)
-
-
-def counted_windows(directory: Path) -> tuple[Any, ...]:
-    return counted("sum(events), sum(total), count(*)", directory / "lake" / "per_kind")
+    for table in ("per_kind", "held_up"):
+        windows = counted("sum(events), sum(total), count(*)", tmp_path / "lake" / table)
+        assert windows == (RECORDS, sum(range(RECORDS)), 24), table
+    assert cli.json("pipeline", "audit", "--job", str(job))[0]["balanced"]
 
 
 def counted(what: str, table: Path) -> tuple[Any, ...]:

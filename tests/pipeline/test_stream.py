@@ -25,6 +25,7 @@ from ottla.pipeline.stream.errors import InvalidFunction
 from ottla.pipeline.stream.measures import InvalidMeasure, parse_measure
 from ottla.pipeline.stream.results import Message, Results
 from ottla.pipeline.stream.update import REPLACED, Late, ResultUpdater, Stream, interval_of, merged
+from tests.support.examples import examples
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -199,7 +200,7 @@ def test_nothing_new_does_nothing(spark: SparkSession, delta: Lake) -> None:
     assert delta.table("traffic").version() == version
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(examples(4)))
 def test_killed_anywhere_and_started_again_it_ends_with_the_windows_of_a_batch(
     spark: SparkSession, delta: Lake, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

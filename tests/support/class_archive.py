@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.support.jvm import java
 from tests.support.processes import NotReady
 
-LIMIT_S = 240.0
+LIMIT_S = 480.0
 
 
 def archive_in(directory: Path, *program: str) -> Path:

@@ -39,7 +39,7 @@ def begin_pass(
     found = log_to_clean.log_to_clean(log, directory.cleaner_offsets.get(log.topic_partition), now_ms=clock.now_ms)
     if found is None:
         return None
-    directory.note_gaps(log)
+    log.note_gaps()
     cleaning = start_cleaning(
         found, CleanerConfig(load_factor=load), token=f"{next(_tokens):016x}", now_ms=clock.now_ms
     )

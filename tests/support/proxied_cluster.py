@@ -11,6 +11,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from tests.support.log_files import batches_in
 from tests.support.ottla_process import OttlaProcess
 from tests.support.processes import free_ports
 from tests.support.real_zookeeper import RealZooKeeper
@@ -71,7 +72,7 @@ class ProxiedCluster:
     def content(self, node: int, topic: str, partition: int) -> bytes:
         """Every batch of a replica's log."""
         directory = self.brokers[node].data / f"{topic}-{partition}"
-        return b"".join(file.read_bytes() for file in sorted(directory.glob("*.log")))
+        return b"".join(batches_in(file) for file in sorted(directory.glob("*.log")))
 
     @property
     def proxies(self) -> list[TcpProxy]:

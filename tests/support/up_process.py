@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ottla.local_cluster.control import send_command
+from tests.support.log_files import batches_in
 from tests.support.processes import close_output, free_ports, is_running, stop, wait_for_line
 
 START_TIMEOUT_S = 90.0
@@ -117,7 +118,7 @@ class UpProcess:
     def content(self, node: int, topic: str, partition: int) -> bytes:
         """Every batch of a replica's log."""
         directory = self.directory / f"broker-{node}" / f"{topic}-{partition}"
-        return b"".join(file.read_bytes() for file in sorted(directory.glob("*.log")))
+        return b"".join(batches_in(file) for file in sorted(directory.glob("*.log")))
 
     def log(self, node: int) -> str:
         return (self.directory / f"broker-{node}.log").read_text(errors="replace")

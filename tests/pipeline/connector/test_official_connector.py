@@ -19,7 +19,15 @@ from tests.pipeline.connector.test_rows_of_other_clients import write_transactio
 from tests.support.real_kafka import RealKafka
 from tests.support.topics import create_topic, write_batches
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.external, pytest.mark.official_connector]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.external,
+    pytest.mark.official_connector,
+    pytest.mark.xdist_group(
+        "official_connector"
+    ),  # beside the short suite of the oldest Spark, with a session of its own
+]
 
 
 @pytest.fixture(scope="module")

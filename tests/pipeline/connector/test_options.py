@@ -207,6 +207,7 @@ def test_a_readers_own_schema_must_be_made_of_the_columns_there_are() -> None:
             wanted_columns(schema)
 
 
+@pytest.mark.oldest_spark
 @pytest.mark.parametrize(("missing", "found"), [("pyarrow", False), ("nothing_of_ours", True)])
 def test_where_the_pipelines_libraries_are_missing_spark_still_finds_other_sources(missing: str, found: bool) -> None:
     import subprocess

@@ -16,7 +16,7 @@ from ottla.pipeline.connector import sink
 from ottla.pipeline.connector.control_topic import TaskId
 from ottla.pipeline.connector.options import BrokerOptions
 from ottla.pipeline.connector.record_rows import InvalidRow, RowReader
-from ottla.pipeline.connector.sink import Job, ReplayMismatch, write_task
+from ottla.pipeline.connector.sink import ReplayMismatch, WriteJob, write_task
 from ottla.pipeline.connector.sink_options import SinkOptions
 from tests.conftest import Broker
 from tests.support.topics import create_topic, read_with_librdkafka

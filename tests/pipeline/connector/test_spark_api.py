@@ -19,6 +19,7 @@ from tests.pipeline.connector.test_filters import EqualTo, GreaterThanOrEqual, I
 from tests.support.ottla_process import OttlaProcess
 from tests.support.topics import create_topic, write_batches
 
+pytestmark = pytest.mark.oldest_spark
 VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))
 END = 10
 

@@ -36,6 +36,7 @@ def topic(broker: Broker) -> str:
     return name
 
 
+@pytest.mark.oldest_spark
 def test_keys_values_headers_times_and_partitions_arrive(spark: SparkSession, broker: Broker, topic: str) -> None:
     other = f"{topic}-other"
     create_topic(broker.bootstrap, other)
@@ -60,7 +61,7 @@ def test_keys_values_headers_times_and_partitions_arrive(spark: SparkSession, br
 @pytest.mark.parametrize(
     ("frame", "options", "why"),
     [
-        ("select 'v' value", {}, "topic: give the option topic"),
+        pytest.param("select 'v' value", {}, "topic: give the option topic", marks=pytest.mark.oldest_spark),
         ("select 'k' key", {"topic": "t"}, "value: the sink needs a column"),
         ("select 'v' value", {"topic": "t", "subscribe": "t"}, "subscribe: no such option"),
     ],
@@ -75,6 +76,7 @@ def test_invalid_rows_are_reported_before_anything_is_written(
         writer.options(**options).mode("overwrite").save()
 
 
+@pytest.mark.oldest_spark
 def test_a_task_whose_worker_is_killed_in_the_middle_writes_its_rows_once(
     spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
 ) -> None:

@@ -65,6 +65,7 @@ def everything(end: int = EACH, first: int = 0) -> set[tuple[int, int]]:
     return {(p, n) for p in range(PARTITIONS) for n in range(first, end)}
 
 
+@pytest.mark.oldest_spark
 def test_a_topic_is_a_data_frame_without_any_import(spark: SparkSession, broker: Broker, topic: str) -> None:
     found = batch(spark, broker, topic, includeHeaders="true")
     assert found.dtypes == [
@@ -91,6 +92,7 @@ def test_a_topic_is_a_data_frame_without_any_import(spark: SparkSession, broker:
     assert found.where("headers is null").count() == PARTITIONS * EACH // 2
 
 
+@pytest.mark.oldest_spark
 def test_only_the_requested_columns_are_returned(spark: SparkSession, broker: Broker, topic: str) -> None:
     assert batch(spark, broker, topic, columns="offset,partition").columns == ["offset", "partition"]
     reader = spark.read.format("ottla").schema("value binary, offset long")
@@ -99,6 +101,7 @@ def test_only_the_requested_columns_are_returned(spark: SparkSession, broker: Br
     assert batch(spark, broker, topic, columns="timestampType").distinct().collect()[0][0] == 0
 
 
+@pytest.mark.oldest_spark
 def test_ranges_are_cut_over_the_tasks(spark: SparkSession, broker: Broker, topic: str) -> None:
     for options, tasks in (({}, 3), ({"minPartitions": "7"}, 7), ({"maxRecordsPerPartition": "15"}, 9)):
         found = batch(spark, broker, topic, **options)
@@ -136,10 +139,15 @@ def pushing(spark: SparkSession) -> Iterator[SparkSession]:
     [
         ("true", 3, everything()),
         ("partition = 1", 1, {(1, n) for n in range(EACH)}),
-        ("partition in (0, 2) and offset between 5 and 7", 2, {(p, n) for p in (0, 2) for n in (5, 6, 7)}),
+        pytest.param(
+            "partition in (0, 2) and offset between 5 and 7",
+            2,
+            {(p, n) for p in (0, 2) for n in (5, 6, 7)},
+            marks=pytest.mark.oldest_spark,
+        ),
         ("partition != 1 and not offset >= 2", 2, {(p, n) for p in (0, 2) for n in (0, 1)}),
         (f"timestamp >= timestamp_millis({T0 + 37_500})", 3, {(p, n) for p in range(PARTITIONS) for n in (38, 39)}),
-        (f"timestamp > timestamp_millis({T0 + 39_000})", 1, set()),
+        pytest.param(f"timestamp > timestamp_millis({T0 + 39_000})", 1, set(), marks=pytest.mark.oldest_spark),
         ("offset in (3, 9) and topic like 'in-%'", 3, {(p, n) for p in range(PARTITIONS) for n in (3, 9)}),
         ("offset = 3 or offset = 9", 3, {(p, n) for p in range(PARTITIONS) for n in (3, 9)}),
         ("topic = 'another'", 1, set()),
@@ -154,6 +162,7 @@ def test_filters_restrict_what_is_read_where_spark_passes_them(
     assert found.rdd.getNumPartitions() == (tasks if VERSION >= (4, 1) else PARTITIONS)
 
 
+@pytest.mark.oldest_spark
 def test_a_filter_on_offsets_does_not_read_the_others(pushing: SparkSession, broker: Broker, topic: str) -> None:
     """With few offsets to a task, the number of tasks shows how many are read."""
     found = batch(pushing, broker, topic, maxRecordsPerPartition="8").where("partition = 2 and offset > 23")
@@ -164,7 +173,9 @@ def test_a_filter_on_offsets_does_not_read_the_others(pushing: SparkSession, bro
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"maxOffsetPerTrigger": "5"}, "maxoffsetpertrigger: no such option"),
+        pytest.param(
+            {"maxOffsetPerTrigger": "5"}, "maxoffsetpertrigger: no such option", marks=pytest.mark.oldest_spark
+        ),
         ({"assign": '{"t": [0]}'}, "subscribe: assign is given too"),
         ({"startingOffsets": "latest"}, "startingOffsets: a batch that began at the latest"),
         ({"kafka.auto.offset.reset": "earliest"}, "kafka.auto.offset.reset: use startingOffsets"),
@@ -219,6 +230,7 @@ def run(reader: DataStreamReader, checkpoint: Path, into: Callable[[DataFrame, i
         query.stop()
 
 
+@pytest.mark.oldest_spark
 def test_a_stream_respects_its_limit_per_trigger_and_continues_after_a_restart(
     spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
@@ -233,6 +245,7 @@ def test_a_stream_respects_its_limit_per_trigger_and_continues_after_a_restart(
     assert collected.places == everything(2 * EACH)
 
 
+@pytest.mark.oldest_spark
 def test_a_stream_with_available_now_ends_at_the_log_end(
     spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
@@ -345,6 +358,7 @@ def test_records_deleted_before_they_were_read_end_the_stream_or_are_skipped(
     assert collected.places == everything(2 * EACH, first=EACH + 10)
 
 
+@pytest.mark.oldest_spark
 def test_a_streams_position_is_shown_to_lag_monitors(
     spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
