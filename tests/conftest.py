@@ -85,6 +85,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Return them to the collections of the interpreter's end: duckdb reports what is left then as leaked."""
+    gc.unfreeze()
+
+
 def _turn(item: pytest.Item) -> tuple[int, int]:
     """The two longest groups begin first: that of the shared Spark is busy, and that of the clusters waits."""
     if SHARED.intersection(getattr(item, "fixturenames", ())):
