@@ -35,7 +35,7 @@ class ProducersAgainstOracle(RuleBasedStateMachine):
         self.since: list[ProducerOracle] = [ProducerOracle()]  # what replays from earlier snapshots have come to
 
     @rule(
-        producer_id=IDS, step=st.sampled_from(["next", "next", "next", "again", "gap", "far", "new epoch", "old epoch"]),
+        producer_id=IDS, step=st.sampled_from(["next", "next", "next", "again", "before a restart", "gap", "far", "new epoch", "old epoch"]),
         count=st.integers(1, 3), transactional=st.booleans(), back=st.integers(1, 7),
     )  # fmt: skip
     def produce(self, producer_id: int, step: str, count: int, transactional: bool, back: int) -> None:
@@ -53,6 +53,11 @@ class ProducersAgainstOracle(RuleBasedStateMachine):
                 sequence = (sequence + back) % MODULUS
             case "far":
                 sequence = MODULUS - 1
+            case "before a restart" if written := [
+                one for its, at, one in self.oracle.written if (its, at) == (producer_id, epoch)
+            ]:
+                earlier = written[-min(back, len(written))]
+                sequence, count = earlier.first_sequence, (earlier.last_sequence - earlier.first_sequence) % MODULUS + 1
             case "new epoch":
                 epoch, sequence = epoch + 1, 0
             case "old epoch" if epoch > 0:
@@ -61,6 +66,9 @@ class ProducersAgainstOracle(RuleBasedStateMachine):
 
     def _send(self, producer_id: int, epoch: int, sequence: int, count: int, *, transactional: bool) -> None:
         verdict = self.oracle.verdict(producer_id, epoch, sequence, count, transactional=transactional)
+        is_refused = verdict in ("OutOfOrderSequenceNumber", "InvalidTxnState")
+        if is_refused and self.oracle.read_back(producer_id, epoch, sequence):
+            verdict = self.oracle.verdict(producer_id, epoch, sequence, count, transactional=transactional)
         end = self.log.end_offset
         records = batch(
             *(b"v" * 20 for _ in range(count)), producer_id=producer_id, epoch=epoch, sequence=sequence,
@@ -154,8 +162,10 @@ class ProducersAgainstOracle(RuleBasedStateMachine):
         possible = [oracle for oracle in self.since if self._holds(oracle)]
         assert possible, f"{self.log.producers.describe()} is no replay of what was written"
         self.oracle = deepcopy(possible[0])
-        for known in self.oracle.known.values():
+        for producer_id, known in self.oracle.known.items():
             known.seen_ms = self.clock.now_ms
+            entry = self.log.producers.entry(producer_id)
+            known.is_of_snapshot = entry is not None and entry.is_of_snapshot
 
     def _holds(self, oracle: ProducerOracle) -> bool:
         return {info.producer_id: tuple(info)[1:] for info in self.log.producers.describe()} == {

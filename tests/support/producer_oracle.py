@@ -41,6 +41,7 @@ class Known:
     transaction: int | None = None  # where its open transaction begins
     last_timestamp: int = -1
     seen_ms: int = -1
+    is_of_snapshot: bool = False  # so that the log may have batches before the first one here
 
     @property
     def last_sequence(self) -> int | None:
@@ -53,6 +54,9 @@ class ProducerOracle:
 
     known: dict[int, Known] = field(default_factory=dict)
     aborted: list[Aborted] = field(default_factory=list)
+    written: list[tuple[int, int, Taken]] = field(
+        default_factory=list
+    )  # producer id, epoch and batch, in the log's order
 
     def verdict(
         self, producer_id: int, epoch: int, first_sequence: int, count: int, *, transactional: bool = False
@@ -82,9 +86,29 @@ class ProducerOracle:
         """A batch was written."""
         producer = self._at_epoch(producer_id, epoch)
         producer.batches.append(batch)
+        self.written.append((producer_id, epoch, batch))
         producer.last_timestamp, producer.seen_ms = batch.timestamp, now_ms
         if transactional and producer.transaction is None:
             producer.transaction = batch.first_offset
+
+    def read_back(self, producer_id: int, epoch: int, first_sequence: int) -> bool:
+        """Take the batches into account that a snapshot lacked, once, if this sequence is before the first known one."""
+        producer = self.known.get(producer_id)
+        if producer is None or not producer.is_of_snapshot or producer.epoch != epoch or not producer.batches:
+            return False
+        if not 0 < (producer.batches[0].first_sequence - first_sequence) % MODULUS <= 1_000_000:
+            return False
+        producer.is_of_snapshot = False
+        first = producer.batches[0].first_offset
+        earlier = [
+            one for its, at, one in self.written if (its, at) == (producer_id, epoch) and one.first_offset < first
+        ]
+        for batch in reversed(earlier):
+            follows = (batch.last_sequence + 1) % MODULUS == producer.batches[0].first_sequence
+            if len(producer.batches) >= 5 or not follows:
+                break
+            producer.batches.insert(0, batch)
+        return True
 
     def mark(
         self, producer_id: int, epoch: int, *, offset: int, abort: bool, coordinator_epoch: int = 0,
