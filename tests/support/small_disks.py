@@ -17,13 +17,17 @@ from pathlib import Path
 from tests.support.processes import NotReady, close_output, until, wait_for_line
 
 
+ENVIRONMENT = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"}
+"""Administrators' commands are found also where PATH is that of a user."""
+
+
 class CannotMount(Exception):
     """The system does not allow it; the text says what it said."""
 
 
 def _run(*command: str) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=ENVIRONMENT)
     except OSError as error:
         raise CannotMount(f"{command[0]}: {error}") from error
     if done.returncode:
@@ -82,7 +86,7 @@ class LoopDisk:
     def repair(self) -> None:
         """Free space on the backing disk and check the file system, as an operator does before further use."""
         _run("mount", "-o", "remount,size=1g", str(self.image.parent))
-        done = subprocess.run(["e2fsck", "-fy", str(self.image)], capture_output=True, check=False)
+        done = subprocess.run(["e2fsck", "-fy", str(self.image)], capture_output=True, check=False, env=ENVIRONMENT)
         assert done.returncode < 4, done  # 1 and 2: it has corrected something
 
     def turn_read_only(self) -> None:
@@ -100,7 +104,7 @@ def loop_disk(directory: Path, *, size_bytes: int, backed_by: str | None = None)
 
     Then writes succeed, into memory, and the sync that should bring them to the disk finds no free space: thin provisioning.
     """
-    if not shutil.which("mkfs.ext4"):
+    if not shutil.which("mkfs.ext4", path=ENVIRONMENT["PATH"]):
         raise CannotMount("no mkfs.ext4")
     with contextlib.ExitStack() as stack:
         under = directory / "under"

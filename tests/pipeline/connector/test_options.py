@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import pyspark
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType, TimestampType
 
 from ottla.core.ids import TopicPartition
+from ottla.pipeline.connector import spark_api
+from ottla.pipeline.connector.columns import COLUMNS
 from ottla.pipeline.connector.datasource import wanted_columns
 from ottla.pipeline.connector.offset_options import AtOffsets, AtTime, Earliest, Latest
 from ottla.pipeline.connector.options import InvalidOption, SourceOptions, source_options
+from ottla.pipeline.connector.reader import StreamReader
 from ottla.pipeline.connector.record_rows import row_reader
 from ottla.pipeline.connector.sink_options import sink_options
 
+VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))
 BASE = {"kafka.bootstrap.servers": "a:1,b:2", "subscribe": "t"}
 
 
@@ -205,6 +210,20 @@ def test_a_readers_own_schema_must_be_made_of_the_columns_there_are() -> None:
     ):
         with pytest.raises(InvalidOption, match=why):
             wanted_columns(schema)
+
+
+@pytest.mark.skipif(VERSION < (4, 2), reason="PySpark before 4.2 has no read limits")
+def test_options_become_sparks_read_limits() -> None:
+    from pyspark.sql.streaming import datasource as limits  # type: ignore[attr-defined, unused-ignore]
+
+    def limit(**options: str) -> object:
+        return StreamReader(read(streaming=True, **options), tuple(COLUMNS)).getDefaultReadLimit()
+
+    assert limit() == limits.ReadAllAvailable()
+    assert limit(maxOffsetsPerTrigger="5", minOffsetsPerTrigger="3") == limits.ReadMaxRows(5)
+    assert limit(minOffsetsPerTrigger="3") == limits.ReadMinRows(3)
+    assert spark_api.ignores_options(limits.ReadAllAvailable())
+    assert not spark_api.ignores_options(limits.ReadMaxRows(5))
 
 
 @pytest.mark.oldest_spark

@@ -6,7 +6,6 @@ import sys
 from types import ModuleType
 from typing import Any
 
-import pyspark
 import pytest
 
 from ottla.pipeline.connector import spark_api
@@ -20,7 +19,6 @@ from tests.support.ottla_process import OttlaProcess
 from tests.support.topics import create_topic, write_batches
 
 pytestmark = pytest.mark.oldest_spark
-VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))
 END = 10
 
 
@@ -122,18 +120,3 @@ def test_filters_are_offered_only_where_spark_passes_them(monkeypatch: pytest.Mo
     assert type(source.reader(schema)) is BatchReader
     monkeypatch.setitem(sys.modules, spark_api._FILTER_WORKER, ModuleType("worker"))
     assert type(source.reader(schema)) is FilteringBatchReader
-
-
-@pytest.mark.skipif(VERSION < (4, 2), reason="PySpark before 4.2 has no read limits")
-def test_options_become_sparks_read_limits() -> None:
-    from pyspark.sql.streaming import datasource as limits  # type: ignore[attr-defined, unused-ignore]
-
-    def limit(**options: str) -> object:
-        given = {"kafka.bootstrap.servers": "localhost:1", "subscribe": "in"}
-        return StreamReader(source_options(given | options, streaming=True), tuple(COLUMNS)).getDefaultReadLimit()
-
-    assert limit() == limits.ReadAllAvailable()
-    assert limit(maxOffsetsPerTrigger="5", minOffsetsPerTrigger="3") == limits.ReadMaxRows(5)
-    assert limit(minOffsetsPerTrigger="3") == limits.ReadMinRows(3)
-    assert spark_api.ignores_options(limits.ReadAllAvailable())
-    assert not spark_api.ignores_options(limits.ReadMaxRows(5))
