@@ -16,7 +16,6 @@ from pathlib import Path
 
 from tests.support.processes import NotReady, close_output, until, wait_for_line
 
-
 ENVIRONMENT = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"}
 """Administrators' commands are found also where PATH is that of a user."""
 
