@@ -26,6 +26,7 @@ from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, To
 from tests.support.batches import Written, batch
 from tests.support.hot_messages import CollectedResponse, hot_produce_request
 from tests.support.in_process_broker import InProcessBroker, with_broker
+from tests.support.waiting import until
 
 FETCH_VERSION, PRODUCE_VERSION = 12, 9
 PARTITIONS = 20
@@ -110,6 +111,14 @@ def watchers(server: InProcessBroker) -> int:
     return sum(len(partition.watchers) for partition in server.services.replicas.partitions.values())
 
 
+async def until_found(server: InProcessBroker, size: int) -> None:
+    """Wait until the only fetch has found so many bytes; it completes in the turn in which they are enough."""
+    partitions = server.services.replicas.partitions.values()
+    (waiting,) = {watcher for partition in partitions for watcher in partition.watchers}
+    assert isinstance(waiting, fetch_handler.DelayedFetch)
+    await until(lambda: waiting._bytes >= size)
+
+
 def run(path: Path, scenario: Callable[[InProcessBroker], Awaitable[None]]) -> None:
     async def begun(server: InProcessBroker) -> None:
         new = create_topics.CreatableTopic(name="t", num_partitions=PARTITIONS, replication_factor=1)
@@ -138,9 +147,9 @@ def test_a_waiting_fetch_gets_the_records_of_the_partition_that_moved(tmp_path: 
 def test_a_waiting_fetch_adds_up_the_bytes_of_all_partitions_until_they_are_enough(tmp_path: Path) -> None:
     async def scenario(server: InProcessBroker) -> None:
         waiting = await fetch(server, min_bytes=1500)
-        for index in (3, 4, 3):
+        for count, index in enumerate((3, 4, 3), start=1):
             await produce(server, index, size=400).frame()
-            await asyncio.sleep(0.01)
+            await until_found(server, 400 * count)
             assert not waiting.is_sent
         await produce(server, 5, size=400).frame()
         found = sizes(await response_of(waiting))
@@ -154,7 +163,7 @@ def test_large_records_that_were_found_while_waiting_are_read_again_for_the_resp
     async def scenario(server: InProcessBroker) -> None:
         waiting = await fetch(server, min_bytes=60_000)
         await produce(server, 1, size=40_000).frame()
-        await asyncio.sleep(0.01)
+        await until_found(server, 40_000)
         assert not waiting.is_sent
         await produce(server, 2, size=40_000).frame()
         found = sizes(await response_of(waiting))

@@ -27,6 +27,7 @@ from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, Pr
 from tests.support.batches import Written, batch
 from tests.support.cluster import InProcessCluster, with_cluster
 from tests.support.hot_messages import CollectedResponse, hot_produce_request
+from tests.support.waiting import until
 from tests.unit.broker.test_replicated_topic import create, equal_replicas, in_sync, leader_of, read, replica, send
 
 FETCH_VERSION, PRODUCE_VERSION = 17, 12
@@ -142,8 +143,10 @@ def test_a_consumer_reads_from_a_follower_up_to_its_high_watermark(tmp_path: Pat
         (data,) = (await fetch(cluster, other, offset=8)).responses[0].partitions
         assert data.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
         replica(cluster, other).log.high_watermark = 10
-        waiting = asyncio.ensure_future(fetch(cluster, other, offset=10, max_wait_ms=5000))
-        await asyncio.sleep(0.05)
+        assert not replica(cluster, other).watchers
+        waiting = asyncio.ensure_future(fetch(cluster, other, offset=10, max_wait_ms=30_000))
+        await until(lambda: replica(cluster, other).watchers)
+        assert not waiting.done()
         await send(cluster, range(10, 12))
         (data,) = (await waiting).responses[0].partitions  # the follower's high watermark ends the wait
         assert data.error_code == ErrorCode.NONE

@@ -23,6 +23,7 @@ from ottla.wire.messages.produce import PartitionProduceData, PartitionProduceRe
 from tests.support.hot_messages import CollectedResponse, hot_produce_request
 from tests.support.in_process_broker import InProcessBroker, with_broker
 from tests.support.storage import batch
+from tests.support.waiting import until
 
 TOPIC = "t"
 PRODUCER = 7
@@ -188,7 +189,7 @@ def test_a_marker_written_while_the_coordinator_is_asked_refuses_the_batch(tmp_p
         response, work = client.send(0)
         assert work is not None
         task = asyncio.create_task(work)
-        await asyncio.sleep(0)
+        await until(lambda: client.coordinator.asked)
         client.end()  # the transaction was aborted by its timeout
         client.coordinator.release.set()
         await task
@@ -209,7 +210,7 @@ def test_the_marker_of_the_previous_transaction_does_not_refuse_a_batch_of_the_n
         response, work = client.send(0, version=12, epoch=1)
         assert work is not None
         waiting = asyncio.create_task(work)
-        await asyncio.sleep(0.01)
+        await until(lambda: len(client.coordinator.asked) == 2)
         client.end(epoch=1)
         client.coordinator.release.set()
         await waiting

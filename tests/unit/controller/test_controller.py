@@ -13,7 +13,7 @@ import pytest
 
 from ottla.controller.config import ControllerConfig
 from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigOp
-from ottla.controller.controller import Controller
+from ottla.controller.controller import RETRY_S, Controller
 from ottla.controller.isr import ProposedIsr
 from ottla.controller.topics import CreatePartitions, CreateTopic
 from ottla.coordination import layout, membership
@@ -311,25 +311,20 @@ def test_a_malformed_node_keeps_no_controller_from_its_term(path: str) -> None:
     run(scenario)
 
 
-def test_a_malformed_controller_epoch_is_logged_once_and_waited_for(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def scenario() -> None:
-        monkeypatch.setattr("ottla.controller.controller.RETRY_S", 0.01)
-        tree = EmbeddedMetadataStore()
-        first, second = Node(tree, 1), Node(tree, 2)
-        await first.start()
-        await second.start()
-        await second.store.commit([Put(layout.CONTROLLER_EPOCH, b"x")])
-        await first.stop()
-        await asyncio.sleep(0.1)
-        assert not second.controller.is_active
-        await second.store.commit([Put(layout.CONTROLLER_EPOCH, b"7")])
-        await second.until(lambda view: view.controller_epoch == 8)
-        assert caplog.text.count("there is no controller before this node has its value again") == 1
-        await second.stop()
-
-    run(scenario)
+@pytest.mark.simulated_time
+async def test_a_malformed_controller_epoch_is_logged_once_and_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    tree = EmbeddedMetadataStore()
+    first, second = Node(tree, 1), Node(tree, 2)
+    await first.start()
+    await second.start()
+    await second.store.commit([Put(layout.CONTROLLER_EPOCH, b"x")])
+    await first.stop()
+    await asyncio.sleep(10 * RETRY_S)
+    assert not second.controller.is_active
+    await second.store.commit([Put(layout.CONTROLLER_EPOCH, b"7")])
+    await second.until(lambda view: view.controller_epoch == 8)
+    assert caplog.text.count("there is no controller before this node has its value again") == 1
+    await second.stop()
 
 
 def test_a_controller_that_was_replaced_changes_nothing() -> None:

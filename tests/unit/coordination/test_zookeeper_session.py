@@ -12,7 +12,7 @@ from ottla.coordination import layout
 from ottla.coordination.commit_feed import FEED
 from ottla.coordination.store import Create, Delete, Node, NodeExists, Op, SessionStatus
 from ottla.coordination.zookeeper_connection import Found, ZooKeeperConnection
-from ottla.coordination.zookeeper_session import ZooKeeperSession
+from ottla.coordination.zookeeper_session import CHECK_INTERVAL_S, RETRY_S, ZooKeeperSession
 
 
 class MemoryConnection:
@@ -99,47 +99,37 @@ async def opened(connection: MemoryConnection, on_changes: Callable[[int, Mappin
     return session
 
 
-def test_the_feed_is_trimmed_although_commits_never_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        connection = MemoryConnection()
-        session = await opened(connection, lambda _number, _changes: None)
-        await session.commit([Create("/controller", b"", ephemeral=True)])
-        for number in range(100):
-            await session.commit([Create(f"/node-{number}")])
-            await asyncio.sleep(0.002)
-        await session.close()
-        assert len(await connection.children(FEED)) < 80
-        assert len(session.nodes) == 101
-
-    for name, value in {"CHECK_INTERVAL_S": 0.02, "TRIM_ABOVE": 10, "_TRIM_OPS": 5}.items():
+@pytest.mark.simulated_time
+async def test_the_feed_is_trimmed_although_commits_never_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"TRIM_ABOVE": 10, "_TRIM_OPS": 5}.items():
         monkeypatch.setattr(f"ottla.coordination.zookeeper_session.{name}", value)
-    asyncio.run(scenario())
+    connection = MemoryConnection()
+    session = await opened(connection, lambda _number, _changes: None)
+    await session.commit([Create("/controller", b"", ephemeral=True)])
+    for number in range(100):
+        await session.commit([Create(f"/node-{number}")])
+        await asyncio.sleep(CHECK_INTERVAL_S / 10)
+    await session.close()
+    assert len(await connection.children(FEED)) < 80
+    assert len(session.nodes) == 101
 
 
+@pytest.mark.simulated_time
 @pytest.mark.parametrize("failures", [1, 3])
-def test_a_session_is_followed_after_an_unexpected_error(
-    failures: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def scenario() -> None:
-        monkeypatch.setattr("ottla.coordination.zookeeper_session.RETRY_S", 0.01)
-        connection, seen, changed = MemoryConnection(), dict[str, Node | None](), asyncio.Event()
+async def test_a_session_is_followed_after_an_unexpected_error(failures: int, caplog: pytest.LogCaptureFixture) -> None:
+    connection, seen, changed = MemoryConnection(), dict[str, Node | None](), asyncio.Event()
 
-        def note(_number: int, changes: Mapping[str, Node | None]) -> None:
-            seen.update(changes)
-            changed.set()
+    def note(_number: int, changes: Mapping[str, Node | None]) -> None:
+        seen.update(changes)
+        changed.set()
 
-        session = await opened(connection, note)
-        await asyncio.sleep(0.01)  # it waits for the next commit
-        connection.failures += [RuntimeError("a defect")] * failures
-        await session.commit([Create("/after", b"x")])
-        while "/after" not in seen:
-            changed.clear()
-            await changed.wait()
-        assert session.nodes["/after"].value == b"x"
-        assert caplog.text.count("unexpected error while ZooKeeper was followed") == failures
-        await session.close()
-
-    async def limited() -> None:
-        await asyncio.wait_for(scenario(), 10)
-
-    asyncio.run(limited())
+    session = await opened(connection, note)
+    await asyncio.sleep(RETRY_S)  # it waits for the next commit
+    connection.failures += [RuntimeError("a defect")] * failures
+    await session.commit([Create("/after", b"x")])
+    while "/after" not in seen:
+        changed.clear()
+        await changed.wait()
+    assert session.nodes["/after"].value == b"x"
+    assert caplog.text.count("unexpected error while ZooKeeper was followed") == failures
+    await session.close()
