@@ -35,25 +35,25 @@ def topic(name: str, partitions: int, *, number: int | None = None) -> TopicView
     return TopicView(name, topic_id, parts, {}, 0, -1)
 
 
-class Scene:
-    """One life of a broker's replicas. What was acknowledged is remembered over all lives of one `World`."""
+class BrokerReplicas:
+    """One run of a broker's replicas. What was acknowledged is remembered over all runs of one `ReplicaHarness`."""
 
-    def __init__(self, world: World, missing: str = "") -> None:
-        self.world, self.disk = world, world.disk
+    def __init__(self, harness: ReplicaHarness, missing: str = "") -> None:
+        self.harness, self.disk = harness, harness.disk
         self.all_lost = asyncio.Event()
         self.availability: list[tuple[str, bool]] = []
-        self.directories = open_directories(self.disk, *world.paths, config=world.config, clock=world.clock)
+        self.directories = open_directories(self.disk, *harness.paths, config=harness.config, clock=harness.clock)
         self.replicas = Replicas(
             self.directories,
             node_id=1,
-            defaults=world.config,
-            clock=world.clock,
+            defaults=harness.config,
+            clock=harness.clock,
             missing=missing,
             on_availability=lambda tp, is_online: self.availability.append((str(tp), is_online)),
             on_all_lost=self.all_lost.set,
         )
         self.view = ClusterView()
-        self.follow(world.topics)
+        self.follow(harness.topics)
         self.replicas.continue_moves()
 
     def follow(self, topics: Mapping[str, TopicView], *, noted: bool = True) -> None:
@@ -62,7 +62,7 @@ class Scene:
         ids = {each.topic_id for each in topics.values()}
         gone = {each.topic_id for each in old.topics.values() if noted and each.topic_id not in ids}
         self.view = ClusterView(deleted_topics=old.deleted_topics | gone).with_topics(dict(topics))
-        self.world.topics = dict(topics)
+        self.harness.topics = dict(topics)
         self.replicas.follow(old, self.view)
 
     def add(self, new: TopicView) -> None:
@@ -98,8 +98,8 @@ class Scene:
         partition.waiters.add(appended.last_offset + 1, Woken(woken), None)
         code = await asyncio.wait_for(done, 10)
         if code is ErrorCode.NONE:
-            assert not self.world.has_lost_a_sync_of(self.where(name, index)), "acknowledged after a failed sync"
-            self.world.acked.setdefault(tp, {})[appended.first_offset] = value
+            assert not self.harness.has_lost_a_sync_of(self.where(name, index)), "acknowledged after a failed sync"
+            self.harness.acked.setdefault(tp, {})[appended.first_offset] = value
         return code
 
     def read(self, name: str, index: int = 0) -> list[tuple[int, bytes | None]]:
@@ -138,8 +138,8 @@ class Scene:
                 await asyncio.sleep(0.001)
 
 
-class World:
-    """A disk with several lives of a broker on it."""
+class ReplicaHarness:
+    """A disk on which a broker runs several times."""
 
     def __init__(self, *paths: PurePosixPath, config: LogConfig = SMALL) -> None:
         self.disk, self.clock, self.config = SimDisk(), StillClock(), config
@@ -153,21 +153,23 @@ class World:
         failed = self.disk.history[self.fails_at - 1 : self.fails_at]
         return bool(failed) and failed[0].startswith("sync") and f"{path}/" in f"{failed[0]}/"
 
-    def live(self, scenario: Callable[[Scene], Awaitable[None]], *, stop: bool = True, missing: str = "") -> None:
+    def run(
+        self, scenario: Callable[[BrokerReplicas], Awaitable[None]], *, stop: bool = True, missing: str = ""
+    ) -> None:
         """Open, run the scenario, stop cleanly or die."""
 
-        async def run() -> None:
-            scene = Scene(self, missing)
+        async def main() -> None:
+            broker = BrokerReplicas(self, missing)
             try:
-                await asyncio.wait_for(scenario(scene), 30)
+                await asyncio.wait_for(scenario(broker), 30)
             finally:
                 self.disk.relent()
                 if stop:
-                    await scene.replicas.close()
+                    await broker.replicas.close()
                 else:
-                    await asyncio.gather(*(each.close() for each in scene.replicas._commits.values()))
+                    await asyncio.gather(*(each.close() for each in broker.replicas._commits.values()))
 
-        asyncio.run(run())
+        asyncio.run(main())
         if not stop:
             self.disk.process_died()
 
@@ -175,17 +177,17 @@ class World:
         self.disk.power_cut(random.Random(seed), survival)
 
     def assert_all_acked_is_there(self) -> None:
-        """The promise, seen by the next start."""
+        """Assert that the next run has all that was acknowledged and is not deleted."""
 
-        async def look(scene: Scene) -> None:
+        async def look(broker: BrokerReplicas) -> None:
             for tp, acked in self.acked.items():
                 if tp.topic in self.topics:
-                    log = scene.replicas.partition(tp).log
+                    log = broker.replicas.partition(tp).log
                     held = dict(everything(log))
                     lost = {at: value for at, value in acked.items() if held.get(at) != value}
                     assert not {at for at in lost if at >= log.log_start_offset}, f"{tp} lost {lost}"
 
-        self.live(look)
+        self.run(look)
 
 
 @pytest.fixture(autouse=True)

@@ -43,7 +43,7 @@ class Log:
         self.run_error: OSError | None = None
         self.run_refusal: OSError | None = None
         self.begin_error: OSError | None = None
-        self.told: list[str] = []
+        self.errors: list[str] = []
         self.given_up: list[str] = []
 
     def begin_flush(self) -> FlushJob:
@@ -62,13 +62,13 @@ class Log:
         self.completed += 1
 
     def fail_flush(self, error: StorageError) -> None:
-        self.told.append(error.message)
+        self.errors.append(error.message)
 
     def give_up_waiting(self, error: StorageError) -> None:
         self.given_up.append(error.message)
 
 
-class Scene:
+class CommitHarness:
     """A group commit, and all that a test may do to it."""
 
     def __init__(self) -> None:
@@ -93,190 +93,190 @@ class Scene:
             await asyncio.sleep(0.01)
 
 
-def play(story: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
+def run(scenario: Callable[[CommitHarness], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
-        scene = Scene()
+        harness = CommitHarness()
         try:
-            await asyncio.wait_for(story(scene), 20)
+            await asyncio.wait_for(scenario(harness), 20)
         finally:
-            scene.gate.set()
-            await asyncio.wait_for(scene.commit.close(), 20)
+            harness.gate.set()
+            await asyncio.wait_for(harness.commit.close(), 20)
 
     asyncio.run(main())
 
 
 def test_what_comes_while_the_disk_is_busy_shares_the_next_round() -> None:
-    async def story(scene: Scene) -> None:
-        log = scene.log()
-        scene.commit.schedule(log)
+    async def scenario(harness: CommitHarness) -> None:
+        log = harness.log()
+        harness.commit.schedule(log)
         await asyncio.sleep(0)  # the round begins one turn later
         assert log.begun == 1
         for _ in range(5):
-            scene.commit.schedule(log)
+            harness.commit.schedule(log)
         assert log.completed == 0
-        scene.gate.set()
-        await scene.commit.drain()
+        harness.gate.set()
+        await harness.commit.drain()
 
         assert (log.begun, log.completed) == (2, 2)
-        assert not scene.offline
+        assert not harness.offline
 
-    play(story)
+    run(scenario)
 
 
 def test_after_a_failed_fsync_all_waiters_fail_and_nothing_is_retried() -> None:
-    async def story(scene: Scene) -> None:
-        well, failing, behind, waiting, later = [scene.log() for _ in range(5)]
+    async def scenario(harness: CommitHarness) -> None:
+        well, failing, behind, waiting, later = [harness.log() for _ in range(5)]
         failing.run_error = refused(errno.EIO)
         for log in (well, failing, behind):
-            scene.commit.schedule(log)
+            harness.commit.schedule(log)
         await asyncio.sleep(0)
-        scene.commit.schedule(waiting)
-        scene.gate.set()
-        await scene.commit.drain()
-        scene.commit.schedule(later)
+        harness.commit.schedule(waiting)
+        harness.gate.set()
+        await harness.commit.drain()
+        harness.commit.schedule(later)
 
-        assert len(scene.offline) == 1
+        assert len(harness.offline) == 1
         everybody = (well, failing, behind, waiting, later)
-        assert all(log.told and "Input/output error" in log.told[0] for log in everybody)
+        assert all(log.errors and "Input/output error" in log.errors[0] for log in everybody)
         assert [log.begun for log in everybody] == [1, 1, 1, 0, 0]
         assert not any(log.completed for log in everybody), "nothing of that round is acknowledged"
 
-    play(story)
+    run(scenario)
 
 
 def test_a_full_disk_at_a_sync_is_a_failed_sync_and_before_it_is_not() -> None:
-    async def story(scene: Scene) -> None:
-        log = scene.log()
+    async def scenario(harness: CommitHarness) -> None:
+        log = harness.log()
         log.begin_error = refused(errno.ENOSPC)
-        scene.commit.schedule(log)
-        await scene.until(lambda: scene.health.refusal)
-        assert not scene.offline
+        harness.commit.schedule(log)
+        await harness.until(lambda: harness.health.refusal)
+        assert not harness.offline
         log.begin_error, log.run_error = None, refused(errno.ENOSPC)
-        scene.gate.set()
-        await scene.until(lambda: scene.offline)
-        assert log.told
+        harness.gate.set()
+        await harness.until(lambda: harness.offline)
+        assert log.errors
         assert not log.completed
 
-    play(story)
+    run(scenario)
 
 
 def test_a_flush_that_cannot_be_begun_is_tried_again_by_itself_and_costs_the_others_nothing() -> None:
-    async def story(scene: Scene) -> None:
-        well, refusing = scene.log(), scene.log()
+    async def scenario(harness: CommitHarness) -> None:
+        well, refusing = harness.log(), harness.log()
         refusing.begin_error = refused(errno.ENOSPC)
-        scene.gate.set()
-        scene.commit.schedule(well)
-        scene.commit.schedule(refusing)
-        await scene.until(lambda: well.completed)
-        assert scene.health.refusal
+        harness.gate.set()
+        harness.commit.schedule(well)
+        harness.commit.schedule(refusing)
+        await harness.until(lambda: well.completed)
+        assert harness.health.refusal
         refusing.begin_error = None
-        await scene.until(lambda: refusing.completed)
+        await harness.until(lambda: refusing.completed)
 
-        assert not scene.offline
-        assert not refusing.told
-        assert scene.health.refusal is None, "it is over, and known to be"
+        assert not harness.offline
+        assert not refusing.errors
+        assert harness.health.refusal is None, "it is over, and known to be"
 
-    play(story)
+    run(scenario)
 
 
 def test_a_flush_without_file_handles_is_done_later() -> None:
-    async def story(scene: Scene) -> None:
-        log = scene.log()
+    async def scenario(harness: CommitHarness) -> None:
+        log = harness.log()
         log.run_refusal = refused(errno.EMFILE)
-        scene.gate.set()
-        scene.commit.schedule(log)
-        await scene.until(lambda: log.begun >= 2)
+        harness.gate.set()
+        harness.commit.schedule(log)
+        await harness.until(lambda: log.begun >= 2)
         assert not log.completed
         log.run_refusal = None
-        await scene.until(lambda: log.completed)
-        assert not scene.offline
+        await harness.until(lambda: log.completed)
+        assert not harness.offline
 
-    play(story)
+    run(scenario)
 
 
 def test_waiters_fail_in_the_end_if_a_flush_cannot_begin(monkeypatch: Any) -> None:
     monkeypatch.setattr(commits, "PATIENCE_SECONDS", 0.0)
 
-    async def story(scene: Scene) -> None:
-        log = scene.log()
+    async def scenario(harness: CommitHarness) -> None:
+        log = harness.log()
         log.begin_error = refused(errno.EDQUOT)
-        scene.commit.schedule(log)
-        await scene.until(lambda: log.given_up)
-        assert not log.told, "the partition is not lost"
+        harness.commit.schedule(log)
+        await harness.until(lambda: log.given_up)
+        assert not log.errors, "the partition is not lost"
         log.begin_error = None
-        scene.gate.set()
-        await scene.until(lambda: log.completed)
+        harness.gate.set()
+        await harness.until(lambda: log.completed)
 
-    play(story)
+    run(scenario)
 
 
 def test_what_is_synced_into_a_directory_that_has_vanished_does_not_count() -> None:
-    async def story(scene: Scene) -> None:
-        log = scene.log()
-        scene.vanished = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        scene.gate.set()
-        scene.commit.schedule(log)
-        await scene.until(lambda: log.told)
+    async def scenario(harness: CommitHarness) -> None:
+        log = harness.log()
+        harness.vanished = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        harness.gate.set()
+        harness.commit.schedule(log)
+        await harness.until(lambda: log.errors)
         assert not log.completed
-        assert "vanished" in scene.offline[0]
+        assert "vanished" in harness.offline[0]
 
-    play(story)
+    run(scenario)
 
 
 def test_a_directory_that_failed_elsewhere_acknowledges_nothing_that_was_under_way() -> None:
-    async def story(scene: Scene) -> None:
-        log = scene.log()
-        scene.commit.schedule(log)
+    async def scenario(harness: CommitHarness) -> None:
+        log = harness.log()
+        harness.commit.schedule(log)
         await asyncio.sleep(0)
-        scene.health.fail("append", refused(errno.EIO))
-        scene.gate.set()
-        await scene.until(lambda: log.told)
+        harness.health.fail("append", refused(errno.EIO))
+        harness.gate.set()
+        await harness.until(lambda: log.errors)
         assert not log.completed
 
-    play(story)
+    run(scenario)
 
 
 def test_a_partition_with_a_log_in_another_directory_learns_nothing_of_its_old_one() -> None:
-    async def story(scene: Scene) -> None:
-        moved, other = scene.log(), scene.log()
+    async def scenario(harness: CommitHarness) -> None:
+        moved, other = harness.log(), harness.log()
         moved.run_error = refused(errno.EIO)
         for log in (other, moved):
-            scene.commit.schedule(log)
-        await scene.until(lambda: moved.begun)
-        scene.commit.release(moved)
-        scene.gate.set()
-        await scene.until(lambda: other.told)
-        assert (moved.told, moved.completed, other.completed) == ([], 0, 0)
-        assert scene.offline, "the disk has failed all the same"
+            harness.commit.schedule(log)
+        await harness.until(lambda: moved.begun)
+        harness.commit.release(moved)
+        harness.gate.set()
+        await harness.until(lambda: other.errors)
+        assert (moved.errors, moved.completed, other.completed) == ([], 0, 0)
+        assert harness.offline, "the disk has failed all the same"
 
-    play(story)
+    run(scenario)
 
 
 def test_a_flush_of_a_log_that_was_replaced_completes_nothing() -> None:
-    async def story(scene: Scene) -> None:
-        moved, other = scene.log(), scene.log()
+    async def scenario(harness: CommitHarness) -> None:
+        moved, other = harness.log(), harness.log()
         for log in (moved, other):
-            scene.commit.schedule(log)
-        await scene.until(lambda: moved.begun)
-        scene.commit.release(moved)
-        scene.gate.set()
-        await scene.until(lambda: other.completed)
+            harness.commit.schedule(log)
+        await harness.until(lambda: moved.begun)
+        harness.commit.release(moved)
+        harness.gate.set()
+        await harness.until(lambda: other.completed)
         assert moved.completed == 0
 
-    play(story)
+    run(scenario)
 
 
 def test_a_partition_that_is_gone_is_not_flushed_any_more() -> None:
-    async def story(scene: Scene) -> None:
-        gone, refusing = scene.log(), scene.log()
+    async def scenario(harness: CommitHarness) -> None:
+        gone, refusing = harness.log(), harness.log()
         refusing.begin_error = refused(errno.ENOSPC)
-        scene.commit.schedule(gone)
-        scene.commit.forget(gone)
-        scene.commit.schedule(refusing)
-        await scene.until(lambda: scene.health.refusal)
-        scene.commit.forget(refusing)
+        harness.commit.schedule(gone)
+        harness.commit.forget(gone)
+        harness.commit.schedule(refusing)
+        await harness.until(lambda: harness.health.refusal)
+        harness.commit.forget(refusing)
         refusing.begin_error = None
-        await scene.commit.drain()
+        await harness.commit.drain()
         assert (gone.begun, refusing.begun) == (0, 0)
 
-    play(story)
+    run(scenario)

@@ -19,7 +19,7 @@ PAGE_CACHE = LogConfig(durability="page-cache")
 LONG_MS = 3_600_000
 
 
-def run(config: LogConfig, story: Callable[[Partition, GroupCommit], Awaitable[None]]) -> None:
+def run(config: LogConfig, scenario: Callable[[Partition, GroupCommit], Awaitable[None]]) -> None:
     """A partition that this broker leads, on a disk of its own."""
 
     async def main() -> None:
@@ -28,7 +28,7 @@ def run(config: LogConfig, story: Callable[[Partition, GroupCommit], Awaitable[N
         commit = GroupCommit(directory.health, executor=thread_executor(), clock=StillClock())
         view = PartitionView(0, leader=1, leader_epoch=0, replicas=(1,), isr=(1,), partition_epoch=0)
         try:
-            await asyncio.wait_for(story(Partition(log, view, node_id=1, commit=commit), commit), 20)
+            await asyncio.wait_for(scenario(Partition(log, view, node_id=1, commit=commit), commit), 20)
         finally:
             await asyncio.wait_for(commit.close(), 20)
 
@@ -48,7 +48,7 @@ async def flushed(partition: Partition, offset: int) -> None:
 
 
 def test_without_a_rule_nothing_is_flushed() -> None:
-    async def story(partition: Partition, commit: GroupCommit) -> None:
+    async def scenario(partition: Partition, commit: GroupCommit) -> None:
         write(partition, 100)
         await commit.drain()
         first = partition.log.flushed_offset  # that of the segment before, which was empty
@@ -56,11 +56,11 @@ def test_without_a_rule_nothing_is_flushed() -> None:
         await commit.drain()
         assert partition.log.flushed_offset == first < 200
 
-    run(PAGE_CACHE, story)
+    run(PAGE_CACHE, scenario)
 
 
 def test_after_flush_messages_records_all_of_them_are_flushed() -> None:
-    async def story(partition: Partition, commit: GroupCommit) -> None:
+    async def scenario(partition: Partition, commit: GroupCommit) -> None:
         write(partition)
         await commit.drain()
         begin = partition.log.flushed_offset
@@ -71,20 +71,20 @@ def test_after_flush_messages_records_all_of_them_are_flushed() -> None:
         await commit.drain()
         assert partition.log.flushed_offset == partition.log.end_offset == begin + 10
 
-    run(replace(PAGE_CACHE, flush_messages=10), story)
+    run(replace(PAGE_CACHE, flush_messages=10), scenario)
 
 
 def test_after_flush_ms_all_that_was_written_is_flushed() -> None:
-    async def story(partition: Partition, commit: GroupCommit) -> None:
+    async def scenario(partition: Partition, commit: GroupCommit) -> None:
         for count in (5, 10):
             write(partition, 5)
             await flushed(partition, count)
 
-    run(replace(PAGE_CACHE, flush_ms=1), story)
+    run(replace(PAGE_CACHE, flush_ms=1), scenario)
 
 
 def test_rules_that_are_changed_count_for_what_was_written_before() -> None:
-    async def story(partition: Partition, commit: GroupCommit) -> None:
+    async def scenario(partition: Partition, commit: GroupCommit) -> None:
         for rule in (
             replace(PAGE_CACHE, flush_ms=1), replace(PAGE_CACHE, flush_messages=1), LogConfig(durability="fsync"),
         ):  # fmt: skip
@@ -98,11 +98,11 @@ def test_rules_that_are_changed_count_for_what_was_written_before() -> None:
                 partition.reconfigure(rule)
                 await flushed(partition, partition.log.end_offset)
 
-    run(PAGE_CACHE, story)
+    run(PAGE_CACHE, scenario)
 
 
 def test_a_partition_that_is_gone_is_flushed_no_more() -> None:
-    async def story(partition: Partition, commit: GroupCommit) -> None:
+    async def scenario(partition: Partition, commit: GroupCommit) -> None:
         write(partition, 2)
         await commit.drain()
         write(partition, 2)
@@ -110,4 +110,4 @@ def test_a_partition_that_is_gone_is_flushed_no_more() -> None:
         assert not commit._timers
         partition.reconfigure(PAGE_CACHE)
 
-    run(replace(PAGE_CACHE, flush_ms=LONG_MS), story)
+    run(replace(PAGE_CACHE, flush_ms=LONG_MS), scenario)

@@ -18,7 +18,7 @@ from tests.support.waiting import thread_executor
 
 
 def test_with_fewer_replicas_in_sync_than_the_topic_asks_for_only_acks_of_all_are_refused() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         config = LogConfig(min_insync_replicas=2)
         directory = open_directory(SimDisk(), config)
         log = directory.create_log(TP, uuid.UUID(int=7), config)
@@ -34,7 +34,7 @@ def test_with_fewer_replicas_in_sync_than_the_topic_asks_for_only_acks_of_all_ar
         assert partition.append_as_leader(batch(b"v"), acks=-1, now_ms=NOW_MS).first_offset == 2
         await asyncio.wait_for(commit.close(), 20)
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_min_insync_replicas_above_the_replication_factor_counts_as_the_replication_factor() -> None:

@@ -14,113 +14,113 @@ from ottla.storage.directories.log_directory import DirectoryInUse, ForeignDirec
 from ottla.storage.directories.log_manager import DuplicateLog
 from ottla.testing.sim_disk import SimDisk
 from tests.support.storage import TP, open_directories, open_directory
-from tests.unit.replication.disks import NUMBERS, A, B, Scene, World, no_patience, topic
+from tests.unit.replication.disks import NUMBERS, A, B, BrokerReplicas, ReplicaHarness, no_patience, topic
 
 __all__ = ["no_patience"]
 OK, STORAGE = ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def test_new_partitions_go_where_the_fewest_are() -> None:
-    async def story(scene: Scene) -> None:
-        scene.add(topic("web", 3))
-        assert [scene.where("web", index) for index in range(3)] == [A, B, A]
-        scene.add(topic("new", 1))
-        assert scene.where("new") == B
+    async def scenario(broker: BrokerReplicas) -> None:
+        broker.add(topic("web", 3))
+        assert [broker.where("web", index) for index in range(3)] == [A, B, A]
+        broker.add(topic("new", 1))
+        assert broker.where("new") == B
 
-    World().live(story)
+    ReplicaHarness().run(scenario)
 
 
 def test_a_failed_sync_costs_one_directory_and_a_restart_brings_back_all_that_was_acknowledged() -> None:
-    world = World()
+    harness = ReplicaHarness()
 
-    async def story(scene: Scene) -> None:
-        scene.add(topic("web", 2))
-        assert [await scene.send("web", b"a%d" % at, at) for at in (0, 1)] == [OK, OK]
-        world.disk.refuse(errno.ENOSPC, "sync", under=A)  # delayed allocation: the disk is full only now
-        assert await scene.send("web", b"lost", 0) is STORAGE
-        world.disk.relent()
-        assert scene.offline() == {"web-0"}
-        assert [await scene.send("web", b"b", at) for at in (0, 1)] == [STORAGE, OK]
+    async def scenario(broker: BrokerReplicas) -> None:
+        broker.add(topic("web", 2))
+        assert [await broker.send("web", b"a%d" % at, at) for at in (0, 1)] == [OK, OK]
+        harness.disk.refuse(errno.ENOSPC, "sync", under=A)  # delayed allocation: the disk is full only now
+        assert await broker.send("web", b"lost", 0) is STORAGE
+        harness.disk.relent()
+        assert broker.offline() == {"web-0"}
+        assert [await broker.send("web", b"b", at) for at in (0, 1)] == [STORAGE, OK]
         with pytest.raises(StorageError):
-            scene.read("web", 0)
-        assert len(scene.read("web", 1)) == 2
-        assert not scene.all_lost.is_set()
+            broker.read("web", 0)
+        assert len(broker.read("web", 1)) == 2
+        assert not broker.all_lost.is_set()
 
-    world.live(story)
-    assert not world.disk.exists(A / ".kafka_cleanshutdown")
-    assert world.disk.exists(B / ".kafka_cleanshutdown")
-    world.power_cut()
+    harness.run(scenario)
+    assert not harness.disk.exists(A / ".kafka_cleanshutdown")
+    assert harness.disk.exists(B / ".kafka_cleanshutdown")
+    harness.power_cut()
 
-    async def again(scene: Scene) -> None:
-        assert scene.offline() == set()
-        assert await scene.send("web", b"c", 0) is OK
+    async def again(broker: BrokerReplicas) -> None:
+        assert broker.offline() == set()
+        assert await broker.send("web", b"c", 0) is OK
 
-    world.live(again)
-    world.assert_all_acked_is_there()
+    harness.run(again)
+    harness.assert_all_acked_is_there()
 
 
 def test_the_partitions_of_a_directory_that_cannot_be_opened_are_not_recreated() -> None:
-    world = World()
+    harness = ReplicaHarness()
 
-    async def fill(scene: Scene) -> None:
-        scene.add(topic("web", 2))
+    async def fill(broker: BrokerReplicas) -> None:
+        broker.add(topic("web", 2))
         for at in (0, 1):
-            assert await scene.send("web", b"kept", at) is OK
+            assert await broker.send("web", b"kept", at) is OK
 
-    async def without(scene: Scene) -> None:
-        world.disk.relent()
-        assert scene.offline() == {"web-1"}
-        assert await scene.send("web", b"x", 1) is STORAGE
-        assert await scene.send("web", b"x", 0) is OK
-        assert scene.directories.offline.keys() == {B}
-        scene.add(topic("new", 2))  # what is new may be made
-        assert {scene.where("new", at) for at in (0, 1)} == {A}
-        assert await scene.send("new", b"y", 1) is OK
-        assert not world.disk.exists(A / "web-1")
+    async def without(broker: BrokerReplicas) -> None:
+        harness.disk.relent()
+        assert broker.offline() == {"web-1"}
+        assert await broker.send("web", b"x", 1) is STORAGE
+        assert await broker.send("web", b"x", 0) is OK
+        assert broker.directories.offline.keys() == {B}
+        broker.add(topic("new", 2))  # what is new may be made
+        assert {broker.where("new", at) for at in (0, 1)} == {A}
+        assert await broker.send("new", b"y", 1) is OK
+        assert not harness.disk.exists(A / "web-1")
 
-    world.live(fill)
-    world.disk.refuse(errno.EIO, "open", "create", under=B)
-    world.live(without, missing="/b is missing")
-    world.assert_all_acked_is_there()
+    harness.run(fill)
+    harness.disk.refuse(errno.EIO, "open", "create", under=B)
+    harness.run(without, missing="/b is missing")
+    harness.assert_all_acked_is_there()
 
 
 def test_the_topic_that_was_deleted_while_its_directory_was_away_does_not_come_back() -> None:
-    world = World()
+    harness = ReplicaHarness()
 
-    async def fill(scene: Scene) -> None:
-        scene.add(topic("web", 2))
-        assert await scene.send("web", b"old", 1) is OK
+    async def fill(broker: BrokerReplicas) -> None:
+        broker.add(topic("web", 2))
+        assert await broker.send("web", b"old", 1) is OK
 
-    async def without(scene: Scene) -> None:
-        world.disk.relent()
-        scene.follow({})
-        scene.add(topic("web", 2, number=70))
-        assert await scene.send("web", b"young", 1) is OK
-        world.acked = {TopicPartition("web", 1): {0: b"young"}}
+    async def without(broker: BrokerReplicas) -> None:
+        harness.disk.relent()
+        broker.follow({})
+        broker.add(topic("web", 2, number=70))
+        assert await broker.send("web", b"young", 1) is OK
+        harness.acked = {TopicPartition("web", 1): {0: b"young"}}
 
-    async def both(scene: Scene) -> None:
-        assert [value for _, value in scene.read("web", 1)] == [b"young"]
-        assert scene.where("web", 1) == A
+    async def both(broker: BrokerReplicas) -> None:
+        assert [value for _, value in broker.read("web", 1)] == [b"young"]
+        assert broker.where("web", 1) == A
 
-    world.live(fill)
-    world.disk.refuse(errno.EIO, "open", "create", under=B)
-    world.live(without, missing="/b is missing")
-    world.live(both)
-    world.assert_all_acked_is_there()
+    harness.run(fill)
+    harness.disk.refuse(errno.EIO, "open", "create", under=B)
+    harness.run(without, missing="/b is missing")
+    harness.run(both)
+    harness.assert_all_acked_is_there()
 
 
 def test_when_the_last_directory_fails_the_broker_hears_of_it() -> None:
-    world = World()
+    harness = ReplicaHarness()
 
-    async def story(scene: Scene) -> None:
-        scene.add(topic("web", 2))
+    async def scenario(broker: BrokerReplicas) -> None:
+        broker.add(topic("web", 2))
         for at, path in ((0, A), (1, B)):
-            world.disk.refuse(errno.EIO, "sync", under=path)
-            assert await scene.send("web", b"x", at) is STORAGE
-            await scene.until(lambda at=at: f"web-{at}" in scene.offline())  # type: ignore[misc]
-            assert scene.all_lost.is_set() == (path == B)
+            harness.disk.refuse(errno.EIO, "sync", under=path)
+            assert await broker.send("web", b"x", at) is STORAGE
+            await broker.until(lambda at=at: f"web-{at}" in broker.offline())  # type: ignore[misc]
+            assert broker.all_lost.is_set() == (path == B)
 
-    world.live(story)
+    harness.run(scenario)
 
 
 def test_a_partition_in_two_directories_is_refused() -> None:
@@ -153,139 +153,139 @@ def test_a_directory_in_use_and_one_of_another_cluster_stop_the_start_and_the_ot
 
 
 def test_a_log_that_no_directory_takes_goes_to_the_next_one_and_to_none_while_all_refuse() -> None:
-    world = World()
+    harness = ReplicaHarness()
 
-    async def story(scene: Scene) -> None:
-        world.disk.refuse(errno.ENOSPC, "mkdir", under=A)
-        scene.add(topic("web", 1))
-        assert scene.where("web") == B
-        world.disk.refuse(errno.ENOSPC, "mkdir")
-        scene.add(topic("new", 1))
-        assert scene.offline() == {"new-0"}
-        assert await scene.send("new", b"x") is STORAGE
-        assert await scene.send("web", b"x") is OK
-        assert not scene.directories.offline, "a full disk is no reason to give up a directory"
-        world.disk.relent()
-        await scene.until(lambda: not scene.offline())
-        assert await scene.send("new", b"x") is OK
-        assert scene.availability == [("new-0", False), ("new-0", True)]
+    async def scenario(broker: BrokerReplicas) -> None:
+        harness.disk.refuse(errno.ENOSPC, "mkdir", under=A)
+        broker.add(topic("web", 1))
+        assert broker.where("web") == B
+        harness.disk.refuse(errno.ENOSPC, "mkdir")
+        broker.add(topic("new", 1))
+        assert broker.offline() == {"new-0"}
+        assert await broker.send("new", b"x") is STORAGE
+        assert await broker.send("web", b"x") is OK
+        assert not broker.directories.offline, "a full disk is no reason to give up a directory"
+        harness.disk.relent()
+        await broker.until(lambda: not broker.offline())
+        assert await broker.send("new", b"x") is OK
+        assert broker.availability == [("new-0", False), ("new-0", True)]
 
-    world.live(story)
-    world.assert_all_acked_is_there()
+    harness.run(scenario)
+    harness.assert_all_acked_is_there()
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EMFILE])
 def test_a_topic_whose_deletion_the_disk_refuses_is_gone_and_its_files_go_later(error: int) -> None:
-    world = World(A)
+    harness = ReplicaHarness(A)
 
-    async def story(scene: Scene) -> None:
-        scene.add(topic("web", 1))
-        assert await scene.send("web", b"old") is OK
-        world.disk.refuse(error, "rename")
-        scene.follow({})
-        assert await scene.send("web", b"x") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert not scene.directories.offline
-        scene.add(topic("web", 1, number=NUMBERS["web"] + 1))  # of the same name: must wait for the old one to go
-        assert scene.offline() == {"web-0"}
-        world.disk.relent()
-        await scene.until(lambda: not scene.offline())
-        assert await scene.send("web", b"young") is OK
-        assert [value for _, value in scene.read("web")] == [b"young"]
-        world.acked = {TopicPartition("web", 0): {0: b"young"}}
+    async def scenario(broker: BrokerReplicas) -> None:
+        broker.add(topic("web", 1))
+        assert await broker.send("web", b"old") is OK
+        harness.disk.refuse(error, "rename")
+        broker.follow({})
+        assert await broker.send("web", b"x") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert not broker.directories.offline
+        broker.add(topic("web", 1, number=NUMBERS["web"] + 1))  # of the same name: must wait for the old one to go
+        assert broker.offline() == {"web-0"}
+        harness.disk.relent()
+        await broker.until(lambda: not broker.offline())
+        assert await broker.send("web", b"young") is OK
+        assert [value for _, value in broker.read("web")] == [b"young"]
+        harness.acked = {TopicPartition("web", 0): {0: b"young"}}
 
-    world.live(story)
-    world.assert_all_acked_is_there()
+    harness.run(scenario)
+    harness.assert_all_acked_is_there()
 
 
 def test_a_deletion_that_the_disk_refuses_is_done_as_soon_as_it_can_be() -> None:
-    world = World(A)
+    harness = ReplicaHarness(A)
 
-    async def story(scene: Scene) -> None:
-        scene.add(topic("web", 1))
-        world.disk.refuse(errno.ENOSPC, "rename")
-        scene.follow({})
-        assert world.disk.exists(A / "web-0")
-        world.disk.relent()
-        await scene.until(lambda: not world.disk.exists(A / "web-0"))
+    async def scenario(broker: BrokerReplicas) -> None:
+        broker.add(topic("web", 1))
+        harness.disk.refuse(errno.ENOSPC, "rename")
+        broker.follow({})
+        assert harness.disk.exists(A / "web-0")
+        harness.disk.relent()
+        await broker.until(lambda: not harness.disk.exists(A / "web-0"))
 
-    world.live(story)
+    harness.run(scenario)
 
 
 def test_the_logs_of_a_topic_that_a_snapshot_lacks_are_kept_until_its_deletion_is_noted() -> None:
-    world = World(A)
+    harness = ReplicaHarness(A)
 
-    async def story(scene: Scene) -> None:
+    async def scenario(broker: BrokerReplicas) -> None:
         web = topic("web", 1)
-        scene.add(web)
-        assert await scene.send("web", b"x") is OK
-        scene.follow({}, noted=False)
+        broker.add(web)
+        assert await broker.send("web", b"x") is OK
+        broker.follow({}, noted=False)
         with pytest.raises(UnknownTopicOrPartition):
-            scene.read("web")
-        assert world.disk.exists(A / "web-0")
-        scene.add(web)  # the snapshot was of another moment
-        assert [value for _, value in scene.read("web")] == [b"x"]
-        scene.follow({}, noted=False)
-        scene.note_deleted(web.topic_id)
-        assert not world.disk.exists(A / "web-0")
-        world.acked.clear()
+            broker.read("web")
+        assert harness.disk.exists(A / "web-0")
+        broker.add(web)  # the snapshot was of another moment
+        assert [value for _, value in broker.read("web")] == [b"x"]
+        broker.follow({}, noted=False)
+        broker.note_deleted(web.topic_id)
+        assert not harness.disk.exists(A / "web-0")
+        harness.acked.clear()
 
-    world.live(story)
+    harness.run(scenario)
 
 
 def test_a_topic_that_came_back_is_served_though_its_deletion_is_noted_later() -> None:
-    world = World(A)
+    harness = ReplicaHarness(A)
 
-    async def story(scene: Scene) -> None:
+    async def scenario(broker: BrokerReplicas) -> None:
         old, new = topic("web", 1), topic("web", 1, number=5)
-        scene.add(old)
-        assert await scene.send("web", b"old") is OK
-        world.acked.clear()
-        scene.follow({}, noted=False)
-        scene.add(new)
-        assert await scene.send("web", b"new") is OK
-        scene.note_deleted(old.topic_id)
-        assert [value for _, value in scene.read("web")] == [b"new"]
+        broker.add(old)
+        assert await broker.send("web", b"old") is OK
+        harness.acked.clear()
+        broker.follow({}, noted=False)
+        broker.add(new)
+        assert await broker.send("web", b"new") is OK
+        broker.note_deleted(old.topic_id)
+        assert [value for _, value in broker.read("web")] == [b"new"]
 
-    world.live(story)
+    harness.run(scenario)
 
 
 def test_a_directory_that_vanishes_acknowledges_nothing_more() -> None:
-    world = World()
+    harness = ReplicaHarness()
 
-    async def story(scene: Scene) -> None:
-        scene.add(topic("web", 2))
-        assert await scene.send("web", b"x", 0) is OK
-        world.disk.remove_tree(PurePosixPath("/a"))
-        assert await scene.send("web", b"x", 0) is STORAGE
-        assert await scene.send("web", b"x", 1) is OK
-        assert scene.offline() == {"web-0"}
+    async def scenario(broker: BrokerReplicas) -> None:
+        broker.add(topic("web", 2))
+        assert await broker.send("web", b"x", 0) is OK
+        harness.disk.remove_tree(PurePosixPath("/a"))
+        assert await broker.send("web", b"x", 0) is STORAGE
+        assert await broker.send("web", b"x", 1) is OK
+        assert broker.offline() == {"web-0"}
 
-    world.live(story)
+    harness.run(scenario)
 
 
 def test_a_read_that_fails_costs_the_directory_and_one_without_a_handle_only_itself() -> None:
-    world = World()
+    harness = ReplicaHarness()
 
-    async def story(scene: Scene) -> None:
-        scene.add(topic("web", 2))
+    async def scenario(broker: BrokerReplicas) -> None:
+        broker.add(topic("web", 2))
         for number in range(30):
-            assert await scene.send("web", b"%d" % number, number % 2) is OK
-        for log in (scene.replicas.partition(TopicPartition("web", at)).log for at in (0, 1)):
+            assert await broker.send("web", b"%d" % number, number % 2) is OK
+        for log in (broker.replicas.partition(TopicPartition("web", at)).log for at in (0, 1)):
             for segment in log.segments:
                 segment.let_go()
                 assert segment.let_go()
-        world.disk.refuse(errno.EMFILE, "open")
+        harness.disk.refuse(errno.EMFILE, "open")
         with pytest.raises(StorageError):
-            scene.read("web", 0)
-        assert not scene.offline()
-        world.disk.relent()
-        assert len(scene.read("web", 0)) == 15
-        world.disk.refuse(errno.EIO, "read", under=A)
+            broker.read("web", 0)
+        assert not broker.offline()
+        harness.disk.relent()
+        assert len(broker.read("web", 0)) == 15
+        harness.disk.refuse(errno.EIO, "read", under=A)
         with pytest.raises(StorageError):
-            scene.read("web", 0)
-        await scene.until(scene.offline)
-        assert scene.offline() == {"web-0"}
-        assert len(scene.read("web", 1)) == 15
+            broker.read("web", 0)
+        await broker.until(broker.offline)
+        assert broker.offline() == {"web-0"}
+        assert len(broker.read("web", 1)) == 15
 
-    world.live(story)
-    world.assert_all_acked_is_there()
+    harness.run(scenario)
+    harness.assert_all_acked_is_there()

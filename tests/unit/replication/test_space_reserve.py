@@ -15,7 +15,7 @@ from ottla.core.errors import ErrorCode, StorageError
 from ottla.core.ids import TopicPartition
 from ottla.storage.directories.space_reserve import FILE_NAME, SIZE_BYTES_MAX, SpaceReserve
 from ottla.testing.sim_disk import SimDisk
-from tests.unit.replication.disks import SMALL, Scene, World, no_patience, topic
+from tests.unit.replication.disks import SMALL, BrokerReplicas, ReplicaHarness, no_patience, topic
 
 __all__ = ["no_patience"]
 DATA = PurePosixPath("/a")
@@ -35,116 +35,116 @@ def fill_disk(disk: SimDisk) -> None:
     disk.open(FILLER, create=True).append(bytes(disk.free_bytes(DATA)))
 
 
-def reserve_of(scene: Scene) -> SpaceReserve:
-    directory = scene.directory(DATA)
-    return SpaceReserve(scene.disk, DATA, directory.health)
+def reserve_of(broker: BrokerReplicas) -> SpaceReserve:
+    directory = broker.directory(DATA)
+    return SpaceReserve(broker.disk, DATA, directory.health)
 
 
-async def start_with_records(scene: Scene) -> SpaceReserve:
+async def start_with_records(broker: BrokerReplicas) -> SpaceReserve:
     """Twenty records in segments of their own, the reserve, and no free space."""
-    scene.disk.capacity_bytes = CAPACITY
-    reserve = reserve_of(scene)
+    broker.disk.capacity_bytes = CAPACITY
+    reserve = reserve_of(broker)
     assert reserve.fill()
-    scene.add(topic("web", 1))
+    broker.add(topic("web", 1))
     for number in range(20):
-        assert await scene.send("web", b"%d" % number * 100) is OK
-    fill_disk(scene.disk)
+        assert await broker.send("web", b"%d" % number * 100) is OK
+    fill_disk(broker.disk)
     return reserve
 
 
 def test_records_do_not_use_the_reserve_and_are_read_from_a_full_disk() -> None:
-    world = World(DATA)
+    harness = ReplicaHarness(DATA)
 
-    async def scenario(scene: Scene) -> None:
-        await start_with_records(scene)
-        assert await scene.send("web", b"x" * 100) is STORAGE
-        assert scene.disk.exists(DATA / FILE_NAME)
-        assert len(scene.read("web")) == 20
+    async def scenario(broker: BrokerReplicas) -> None:
+        await start_with_records(broker)
+        assert await broker.send("web", b"x" * 100) is STORAGE
+        assert broker.disk.exists(DATA / FILE_NAME)
+        assert len(broker.read("web")) == 20
 
-    world.live(scenario)
-    world.assert_all_acked_is_there()
+    harness.run(scenario)
+    harness.assert_all_acked_is_there()
 
 
 def test_a_full_disk_is_freed_by_delete_records_and_accepts_records_again() -> None:
-    world = World(DATA)
+    harness = ReplicaHarness(DATA)
 
-    async def scenario(scene: Scene) -> None:
-        reserve = await start_with_records(scene)
-        directory, partition = scene.directory(DATA), scene.replicas.partition(WEB)
+    async def scenario(broker: BrokerReplicas) -> None:
+        reserve = await start_with_records(broker)
+        directory, partition = broker.directory(DATA), broker.replicas.partition(WEB)
         partition.delete_records(20)
-        assert await scene.replicas.note_log_starts([WEB]) == {}
+        assert await broker.replicas.note_log_starts([WEB]) == {}
         assert reserve.is_used
-        assert await scene.send("web", b"x") is STORAGE, "the space is kept for what frees some"
-        assert directory.run_retention(world.clock.wall_ms())
-        directory.purge_deleted(world.clock.wall_ms())
-        scene.disk.remove(FILLER)
+        assert await broker.send("web", b"x") is STORAGE, "the space is kept for what frees some"
+        assert directory.run_retention(harness.clock.wall_ms())
+        directory.purge_deleted(harness.clock.wall_ms())
+        broker.disk.remove(FILLER)
         assert reserve.fill()
-        await scene.until_sent("web", b"x")
-        assert scene.read("web") == [(20, b"x")]
+        await broker.until_sent("web", b"x")
+        assert broker.read("web") == [(20, b"x")]
 
-    world.live(scenario)
+    harness.run(scenario)
 
 
 def test_a_full_disk_is_freed_by_a_smaller_retention() -> None:
-    world = World(DATA, config=replace(SMALL, retention_bytes=-1))
+    harness = ReplicaHarness(DATA, config=replace(SMALL, retention_bytes=-1))
 
-    async def scenario(scene: Scene) -> None:
-        await start_with_records(scene)
-        directory, partition = scene.directory(DATA), scene.replicas.partition(WEB)
+    async def scenario(broker: BrokerReplicas) -> None:
+        await start_with_records(broker)
+        directory, partition = broker.directory(DATA), broker.replicas.partition(WEB)
         partition.reconfigure(replace(SMALL, retention_bytes=300))
-        before = used_bytes(scene.disk)
-        assert directory.run_retention(world.clock.wall_ms())
-        directory.purge_deleted(world.clock.wall_ms())
-        assert used_bytes(scene.disk) < before
+        before = used_bytes(broker.disk)
+        assert directory.run_retention(harness.clock.wall_ms())
+        directory.purge_deleted(harness.clock.wall_ms())
+        assert used_bytes(broker.disk) < before
 
-    world.live(scenario)
+    harness.run(scenario)
 
 
 def test_a_full_disk_is_freed_by_deleting_a_topic() -> None:
-    world = World(DATA)
+    harness = ReplicaHarness(DATA)
 
-    async def scenario(scene: Scene) -> None:
-        await start_with_records(scene)
-        scene.follow({})
-        assert scene.directory(DATA).purge_deleted(world.clock.wall_ms())
-        assert not scene.disk.exists(DATA / "web-0")
+    async def scenario(broker: BrokerReplicas) -> None:
+        await start_with_records(broker)
+        broker.follow({})
+        assert broker.directory(DATA).purge_deleted(harness.clock.wall_ms())
+        assert not broker.disk.exists(DATA / "web-0")
 
-    world.live(scenario)
+    harness.run(scenario)
 
 
 def test_the_stop_on_a_full_disk_is_clean() -> None:
-    world = World(DATA)
+    harness = ReplicaHarness(DATA)
 
-    async def scenario(scene: Scene) -> None:
-        await start_with_records(scene)
+    async def scenario(broker: BrokerReplicas) -> None:
+        await start_with_records(broker)
 
-    async def check(scene: Scene) -> None:
-        assert scene.directory(DATA).clean_broker_epoch is not None
+    async def check(broker: BrokerReplicas) -> None:
+        assert broker.directory(DATA).clean_broker_epoch is not None
 
-    world.live(scenario)
-    world.live(check)
+    harness.run(scenario)
+    harness.run(check)
 
 
 def test_after_a_start_on_a_full_disk_without_its_reserve_records_are_refused_until_there_is_space() -> None:
-    world = World(DATA)
+    harness = ReplicaHarness(DATA)
 
-    async def release(scene: Scene) -> None:
-        reserve = await start_with_records(scene)
+    async def release(broker: BrokerReplicas) -> None:
+        reserve = await start_with_records(broker)
         assert reserve.release()
         assert not reserve.release()
 
-    async def again(scene: Scene) -> None:
-        reserve = reserve_of(scene)
+    async def again(broker: BrokerReplicas) -> None:
+        reserve = reserve_of(broker)
         assert reserve.is_used
-        assert await scene.send("web", b"x") is STORAGE
+        assert await broker.send("web", b"x") is STORAGE
         assert not reserve.fill()
-        scene.disk.remove(FILLER)
+        broker.disk.remove(FILLER)
         assert reserve.fill()
-        assert await scene.send("web", b"x") is OK
+        assert await broker.send("web", b"x") is OK
 
-    world.live(release, stop=False)
-    world.live(again)
-    world.assert_all_acked_is_there()
+    harness.run(release, stop=False)
+    harness.run(again)
+    harness.assert_all_acked_is_there()
 
 
 def test_the_reserve_is_small_and_smaller_on_a_small_disk() -> None:
