@@ -139,8 +139,8 @@ def test_a_failed_authentication_reports_its_reason(secured: SecuredKafka) -> No
     tls = {"security.protocol": "SASL_SSL", "ssl.truststore.location": str(secured.papers.ca)}
     wrong = {"sasl.username": USER, "sasl.password": "wrong"}
     for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
-        told = refused(secured, "SASL_SSL", {**tls, "sasl.mechanism": mechanism, **wrong})
-        assert told.startswith(
+        error = refused(secured, "SASL_SSL", {**tls, "sasl.mechanism": mechanism, **wrong})
+        assert error.startswith(
             f"{ErrorCode.SASL_AUTHENTICATION_FAILED.name}: authenticating as {USER} with {mechanism}"
         )
 
@@ -206,12 +206,12 @@ def test_the_command_line_signs_in_by_options_or_by_the_environment(secured: Sec
     by_options = [part for line in lines for part in ("-X", line)]
     assert ottla([*by_options, *asked])[0] == 0
     assert ottla(asked, OTTLA_CLIENT_SETTINGS="\n".join(lines))[0] == 0
-    code, told = ottla([*by_options, "-X", "sasl.password=wrong", *asked])
-    assert (code, "authenticating as alice" in told) == (1, True), told
-    code, told = ottla(["-X", "security.protocol=TLS", *asked])
-    assert (code, "-X security.protocol: 'TLS' is not one of" in told) == (2, True), told
-    code, told = ottla(["-X", "security.protocol", *asked])
-    assert (code, "write name=value" in told) == (2, True), told
+    code, output = ottla([*by_options, "-X", "sasl.password=wrong", *asked])
+    assert (code, "authenticating as alice" in output) == (1, True), output
+    code, output = ottla(["-X", "security.protocol=TLS", *asked])
+    assert (code, "-X security.protocol: 'TLS' is not one of" in output) == (2, True), output
+    code, output = ottla(["-X", "security.protocol", *asked])
+    assert (code, "write name=value" in output) == (2, True), output
 
 
 def test_a_session_that_may_not_live_long_is_followed_by_another(secured: SecuredKafka) -> None:

@@ -321,8 +321,8 @@ def test_compaction_merges_files_and_changes_no_row(table: LakeTable) -> None:
     for first in range(0, 40, 4):
         load(table, first, first + 4)
     before, files = sorted(by_duckdb(table, "*"), key=str), len(table.files())
-    told = compact(table, "c")
-    assert (told.files_before, told.files_after, told.rows) == (files, 4, 40)
+    compacted = compact(table, "c")
+    assert (compacted.files_before, compacted.files_after, compacted.rows) == (files, 4, 40)
     assert len(table.files()) == 4
     assert sorted(by_duckdb(table, "*"), key=str) == before
     assert table.positions("t", [0]) == {0: OffsetRange(0, 0, 40)}
@@ -551,9 +551,9 @@ def test_creating_a_table_again_leaves_it_as_it_is(table: LakeTable) -> None:
 def test_the_time_of_the_last_commit_is_known(table: LakeTable) -> None:
     before_ms = SystemClock().wall_ms()
     load(table, 0, 3)
-    told = table.committed_ms()
-    assert told is not None
-    assert before_ms <= told <= SystemClock().wall_ms()
+    committed_ms = table.committed_ms()
+    assert committed_ms is not None
+    assert before_ms <= committed_ms <= SystemClock().wall_ms()
 
 
 def test_what_a_commit_names_is_on_the_disk_before_it_and_the_commit_after_it(
@@ -631,5 +631,5 @@ def test_processes_that_commit_at_once_all_commit_and_lose_nothing(table: LakeTa
     running = [subprocess.Popen([*command, str(p), str(times)], cwd=root) for p in range(processes)]
     assert [process.wait() for process in running] == [0] * processes
     assert table.positions("t", range(processes)) == {p: OffsetRange(p, 0, times) for p in range(processes)}
-    told = table.properties()
-    assert {told[f"p{p}"] for p in range(processes)} == {str(times - 1)}
+    properties = table.properties()
+    assert {properties[f"p{p}"] for p in range(processes)} == {str(times - 1)}

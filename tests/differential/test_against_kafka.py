@@ -66,7 +66,7 @@ SCENARIOS: tuple[Callable[[Peer], None], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class ScenarioAnswers:
     """A scenario's answers from both sides, and how a side broke off if it did."""
 
     kafka: list[Entry]
@@ -106,11 +106,13 @@ def versions(kafka_port: int) -> dict[str, tuple[int, int]]:
 
 
 @pytest.fixture(scope="module")
-def played(kafka_port: int, subject_port: int, versions: dict[str, tuple[int, int]]) -> Callable[[str], Played]:
-    """Plays a scenario on both sides, once."""
+def answers_of(
+    kafka_port: int, subject_port: int, versions: dict[str, tuple[int, int]]
+) -> Callable[[str], ScenarioAnswers]:
+    """Runs a scenario on both sides, once."""
 
     @cache
-    def play(name: str) -> Played:
+    def run_scenario(name: str) -> ScenarioAnswers:
         broke_off, sides = "", []
         for port in (kafka_port, subject_port):
             peer = Peer(port, versions, f"d{names().index(name)}")
@@ -122,9 +124,9 @@ def played(kafka_port: int, subject_port: int, versions: dict[str, tuple[int, in
             finally:
                 peer.close()
             sides.append(peer.entries)
-        return Played(sides[0], sides[1], broke_off)
+        return ScenarioAnswers(sides[0], sides[1], broke_off)
 
-    return play
+    return run_scenario
 
 
 def names() -> list[str]:
@@ -132,7 +134,7 @@ def names() -> list[str]:
     return [scenario.__name__ for scenario in SCENARIOS]
 
 
-def unlike(one: Played) -> list[tuple[Entry, str, object, object]]:
+def unlike(one: ScenarioAnswers) -> list[tuple[Entry, str, object, object]]:
     """Every difference between the two sides of a scenario."""
     found: list[tuple[Entry, str, object, object]] = []
     for kafka, subject in zip(one.kafka, one.subject, strict=False):
@@ -144,8 +146,8 @@ def unlike(one: Played) -> list[tuple[Entry, str, object, object]]:
 
 
 @pytest.mark.parametrize("name", names())
-def test_both_brokers_answer_alike(played: Callable[[str], Played], name: str) -> None:
-    one = played(name)
+def test_both_brokers_answer_alike(answers_of: Callable[[str], ScenarioAnswers], name: str) -> None:
+    one = answers_of(name)
     surprising: Counter[str] = Counter()
     at: dict[str, list[int]] = {}
     for entry, path, expected, got in unlike(one):
@@ -159,22 +161,24 @@ def test_both_brokers_answer_alike(played: Callable[[str], Played], name: str) -
     assert len(one.kafka) == len(one.subject) > 0
 
 
-def test_every_row_of_the_table_of_intended_differences_still_occurs(played: Callable[[str], Played]) -> None:
+def test_every_row_of_the_table_of_intended_differences_still_occurs(
+    answers_of: Callable[[str], ScenarioAnswers],
+) -> None:
     if os.environ.get("OTTLA_TEST_BROKER") == "kafka":
         pytest.skip("two real Kafkas do not differ on purpose")
-    seen = [(entry.api, entry.label, path) for one in map(played, names()) for entry, path, _, _ in unlike(one)]
-    compared = {(entry.api, entry.label) for one in map(played, names()) for entry in one.kafka}
+    seen = [(entry.api, entry.label, path) for one in map(answers_of, names()) for entry, path, _, _ in unlike(one)]
+    compared = {(entry.api, entry.label) for one in map(answers_of, names()) for entry in one.kafka}
     expected = [row for row in INTENDED if row.applies and any(row.is_of(*each) for each in compared)]
     assert not [row for row in expected if not any(row.covers(*each) for each in seen)]
     assert VERSION != NEWEST or len(expected) == sum(row.applies for row in INTENDED)
 
 
 def test_every_version_of_every_api_was_compared(
-    played: Callable[[str], Played], versions: dict[str, tuple[int, int]]
+    answers_of: Callable[[str], ScenarioAnswers], versions: dict[str, tuple[int, int]]
 ) -> None:
     asked = {
         (entry.api, entry.version)
-        for one in map(played, names())
+        for one in map(answers_of, names())
         for entry in one.kafka
         if entry.answer != "connection closed"
     }

@@ -40,15 +40,15 @@ def ottla(tmp_path: Path) -> Iterator[tuple[int, list[str]]]:
     server.assert_log_is_clean()
 
 
-def play(port: int, paths: list[str]) -> list[Any]:
+def answers_to_moves(port: int, paths: list[str]) -> list[Any]:
     """Move a partition to and fro, and return what the broker answers; directories by their numbers."""
-    said: list[Any] = []
+    answers: list[Any] = []
     with Wire(port) as wire:
 
         def alter(*wanted: tuple[str, str, int]) -> None:
             dirs = [{"path": path, "topics": [{"name": topic, "partitions": [at]}]} for path, topic, at in wanted]
             answer = wire.call("alter_replica_log_dirs", 2, dirs=dirs)
-            said.append(
+            answers.append(
                 sorted(
                     (topic["topic_name"], each["partition_index"], int(each["error_code"]))
                     for topic in answer["results"]
@@ -85,7 +85,7 @@ def play(port: int, paths: list[str]) -> list[Any]:
             assert answer["responses"][0]["partition_responses"][0]["error_code"] == 0
         limit(1000)
         alter((there, "web", 0))
-        said.append(sorted((path == here, is_future) for path, _, is_future in where("web")))
+        answers.append(sorted((path == here, is_future) for path, _, is_future in where("web")))
         alter((there, "web", 0), ("/nowhere", "web", 1))
         alter((here, "web", 0))
         until(lambda: where("web") == [(here, 0, False)], what="the cancellation")
@@ -96,9 +96,9 @@ def play(port: int, paths: list[str]) -> list[Any]:
         for number, path in enumerate((here, there, there, here)):
             alter((path, f"new-{number}", 0))
             create(f"new-{number}")
-            said.append([found == path for found, _, _ in where(f"new-{number}")])
-    return said
+            answers.append([found == path for found, _, _ in where(f"new-{number}")])
+    return answers
 
 
 def test_moves_are_answered_alike(kafka: tuple[int, list[str]], ottla: tuple[int, list[str]]) -> None:
-    assert play(*ottla) == play(*kafka)
+    assert answers_to_moves(*ottla) == answers_to_moves(*kafka)

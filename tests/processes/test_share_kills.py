@@ -1,6 +1,6 @@
 """Consumers of one share group, killed with -9 at random: each record is accepted once, none is lost.
 
-`make share-kills` plays 20 consumers and 100,000 records; the ordinary tests fewer.
+`make share-kills` runs 20 consumers and 100,000 records; the ordinary tests fewer.
 
 A killed consumer stays a member until its session expires, and a partition whose members are all dead is not consumed
 until then. So the test kills a consumer only after records were completed since the last kill, and it fails if none

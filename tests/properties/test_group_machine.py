@@ -217,5 +217,5 @@ def test_a_group_keeps_its_promises_and_answers_everybody(seed: int) -> None:
 
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.randoms(use_true_random=False))
-def test_no_story_that_hypothesis_finds_breaks_a_promise(rng: random.Random) -> None:
+def test_no_schedule_that_hypothesis_finds_breaks_a_promise(rng: random.Random) -> None:
     play(rng)

@@ -57,12 +57,15 @@ def walked(data: bytes) -> list[tuple[memoryview, BatchHeader]]:
 
 def gathered(found: list[RecordColumns], parts: int) -> Columns:
     """What Arrow makes of it, in plain Python."""
-    told = Columns(array("q"), array("q"), [], [], [])
+    joined = Columns(array("q"), array("q"), [], [], [])
     for piece in found:
-        told.offsets.extend(piece.offsets[: piece.count])
-        told.timestamps_ms.extend(piece.timestamps_ms[: piece.count])
+        joined.offsets.extend(piece.offsets[: piece.count])
+        joined.timestamps_ms.extend(piece.timestamps_ms[: piece.count])
         half = len(piece.slots) // 2
-        for wanted, slots, into in ((KEYS, piece.slots[:half], told.keys), (VALUES, piece.slots[half:], told.values)):
+        for wanted, slots, into in (
+            (KEYS, piece.slots[:half], joined.keys),
+            (VALUES, piece.slots[half:], joined.values),
+        ):
             if parts & wanted:
                 into += [
                     None if s < 0 else piece.data[piece.edges[s] : piece.edges[s + 1]] for s in slots[: piece.count]
@@ -70,13 +73,13 @@ def gathered(found: list[RecordColumns], parts: int) -> Columns:
         pairs = iter(zip(*[iter(piece.header_edges)] * 4, piece.header_nulls, strict=False))
         for count in piece.header_counts:
             these = [next(pairs) for _ in range(count)]
-            told.headers.append(
+            joined.headers.append(
                 [
                     (piece.data[a:b].decode("utf-8", "replace"), None if null else piece.data[c:d])
                     for a, b, c, d, null in these
                 ]
             )
-    return told
+    return joined
 
 
 @some

@@ -248,18 +248,18 @@ def _campaign(options: argparse.Namespace) -> int:
 
 def _run_scripts(name: str = "", *, is_verbose: bool = False) -> int:
     """Run the scripts, or one of them, until one fails. Returns 1 if one does."""
-    from tests.simulation.scripts import PLAYS
+    from tests.simulation.scripts import SCRIPTED_RUNS
 
-    for play in PLAYS:
-        if name not in {"", play.name}:
+    for scripted in SCRIPTED_RUNS:
+        if name not in {"", scripted.name}:
             continue
-        result = _result(*_in_child(play.scenario.to_json(), is_verbose=is_verbose, script=play.script))
+        result = _result(*_in_child(scripted.scenario.to_json(), is_verbose=is_verbose, script=scripted.script))
         if is_verbose:
             print("\n".join(result["timeline"]))
-            print(f"script {play.name}: {result['acknowledged']} of {result['sends']} records acknowledged")
+            print(f"script {scripted.name}: {result['acknowledged']} of {result['sends']} records acknowledged")
         if result["violations"]:
             print("\n".join(f"   {line}" for line in result["violations"][:20]))
-            print(f"script {play.name}: {len(result['violations'])} violations")
+            print(f"script {scripted.name}: {len(result['violations'])} violations")
             return 1
     return 0
 

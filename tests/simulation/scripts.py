@@ -276,7 +276,7 @@ async def last_page_cache_replica_loses_power(a_run: Run) -> None:
         await asyncio.sleep(1)
 
 
-class Play(NamedTuple):
+class ScriptedRun(NamedTuple):
     """A script, and what it needs."""
 
     name: str
@@ -285,47 +285,47 @@ class Play(NamedTuple):
     scenario: Scenario = SCENARIO
 
 
-PLAYS: tuple[Play, ...] = (
-    Play("kip-101", follower_keeps_what_is_above_its_high_watermark, 11),
+SCRIPTED_RUNS: tuple[ScriptedRun, ...] = (
+    ScriptedRun("kip-101", follower_keeps_what_is_above_its_high_watermark, 11),
     *(
-        Play(f"kip-279-{writes}-{returns}", two_quick_failovers(writes, returns), 8)
+        ScriptedRun(f"kip-279-{writes}-{returns}", two_quick_failovers(writes, returns), 8)
         for writes in (0, 1, 3)
         for returns in ("before", "after")
     ),
-    Play("kip-320", leader_that_slept, 10),
-    Play("last-replica-returns-last", last_replica_returns_last, 15),
-    Play("last-replica-returns-first", last_replica_returns_first, 10),
-    Play("power-cut-of-all", power_cut_of_all_after_each_acknowledgement, 9),
-    Play("leader-below-min-isr", leader_below_min_isr, 10, SHORT_LAG),
-    Play("leader-cut-off", leader_cut_off_from_all, 14, SHORT_SESSION),
-    Play("topic-created-again", topic_created_again, 10),
-    Play("snapshot-without-the-topic", snapshot_without_the_topic, 13),
-    Play("page-cache-power-cuts", last_page_cache_replica_loses_power, 15, PAGE_CACHE),
-    Play("expansion-without-an-answer", expansion_without_an_answer, 5, FOUR_BROKERS),
-    Play("removal-without-an-answer", removal_without_an_answer, 5, FOUR_BROKERS),
-    Play(
+    ScriptedRun("kip-320", leader_that_slept, 10),
+    ScriptedRun("last-replica-returns-last", last_replica_returns_last, 15),
+    ScriptedRun("last-replica-returns-first", last_replica_returns_first, 10),
+    ScriptedRun("power-cut-of-all", power_cut_of_all_after_each_acknowledgement, 9),
+    ScriptedRun("leader-below-min-isr", leader_below_min_isr, 10, SHORT_LAG),
+    ScriptedRun("leader-cut-off", leader_cut_off_from_all, 14, SHORT_SESSION),
+    ScriptedRun("topic-created-again", topic_created_again, 10),
+    ScriptedRun("snapshot-without-the-topic", snapshot_without_the_topic, 13),
+    ScriptedRun("page-cache-power-cuts", last_page_cache_replica_loses_power, 15, PAGE_CACHE),
+    ScriptedRun("expansion-without-an-answer", expansion_without_an_answer, 5, FOUR_BROKERS),
+    ScriptedRun("removal-without-an-answer", removal_without_an_answer, 5, FOUR_BROKERS),
+    ScriptedRun(
         "last-page-cache-replica",
         last_replica_loses_its_page_cache,
         15,
         replace(SHORT_SESSION, is_page_cache=True),
     ),
-    Play("client-of-the-former-leader", client_of_the_former_leader, 10),
-    Play("gap-in-the-feed", gap_in_the_feed, 10),
-    Play("lost-answers-of-the-store", answers_of_the_store_are_lost, 10, SHORT_SESSION),
-    Play("deposed-controller", deposed_controller, 5, SHORT_LAG),
-    Play("outages-of-the-store", outages_of_the_store, 12, SHORT_LAG_AND_SESSION),
+    ScriptedRun("client-of-the-former-leader", client_of_the_former_leader, 10),
+    ScriptedRun("gap-in-the-feed", gap_in_the_feed, 10),
+    ScriptedRun("lost-answers-of-the-store", answers_of_the_store_are_lost, 10, SHORT_SESSION),
+    ScriptedRun("deposed-controller", deposed_controller, 5, SHORT_LAG),
+    ScriptedRun("outages-of-the-store", outages_of_the_store, 12, SHORT_LAG_AND_SESSION),
     *(
-        Play(f"two-leaders-{first}-{second}", two_leaders_with_records_of_their_own(first, second), 8)
+        ScriptedRun(f"two-leaders-{first}-{second}", two_leaders_with_records_of_their_own(first, second), 8)
         for first, second in ((3, 4), (4, 3))
     ),
-    Play("leader-without-records", leader_without_records, 10),
-    Play("fetch-that-diverges", fetch_that_diverges, 8, SHORT_SESSION),
-    Play("unknown-new-term", leader_that_does_not_know_its_new_term, 5, FOUR_BROKERS),
-    Play("stale-high-watermark", stale_high_watermark, 9, SHORT_LAG_AND_SESSION),
-    Play("replica-of-an-earlier-life", replica_of_an_earlier_life, 5, SHORT_SESSION),
-    Play("positions-of-an-earlier-term", positions_of_an_earlier_term, 5, SHORT_SESSION),
-    Play("older-state-from-the-store", older_state_from_the_store, 5, SHORT_LAG),
-    Play("requests-over-two-terms", requests_over_two_terms, 14),
-    Play("commit-before-a-kill", commit_just_before_the_coordinator_dies, 5, SHORT_SESSION),
-    Play("marker-of-an-earlier-coordinator", marker_of_an_earlier_coordinator, 6, SHORT_SESSION),
+    ScriptedRun("leader-without-records", leader_without_records, 10),
+    ScriptedRun("fetch-that-diverges", fetch_that_diverges, 8, SHORT_SESSION),
+    ScriptedRun("unknown-new-term", leader_that_does_not_know_its_new_term, 5, FOUR_BROKERS),
+    ScriptedRun("stale-high-watermark", stale_high_watermark, 9, SHORT_LAG_AND_SESSION),
+    ScriptedRun("replica-of-an-earlier-life", replica_of_an_earlier_life, 5, SHORT_SESSION),
+    ScriptedRun("positions-of-an-earlier-term", positions_of_an_earlier_term, 5, SHORT_SESSION),
+    ScriptedRun("older-state-from-the-store", older_state_from_the_store, 5, SHORT_LAG),
+    ScriptedRun("requests-over-two-terms", requests_over_two_terms, 14),
+    ScriptedRun("commit-before-a-kill", commit_just_before_the_coordinator_dies, 5, SHORT_SESSION),
+    ScriptedRun("marker-of-an-earlier-coordinator", marker_of_an_earlier_coordinator, 6, SHORT_SESSION),
 )

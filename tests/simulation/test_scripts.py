@@ -1,4 +1,4 @@
-"""Plays the scripts on whole brokers: what each drives the cluster into is in `scripts.py`."""
+"""Runs the scripts on whole brokers: what each drives the cluster into is in `scripts.py`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import traceback
 import pytest
 
 from tests.simulation.run import Result, run
-from tests.simulation.scripts import PLAYS, Play
+from tests.simulation.scripts import SCRIPTED_RUNS, ScriptedRun
 
 
-def play(each: Play) -> Result:
+def run_script(scripted: ScriptedRun) -> Result:
     """Run a script in a process of its own, which ends without ending the coroutines of killed brokers."""
     receive, give = os.pipe()
     pid = os.fork()
     if not pid:
         try:
             gc.disable()
-            outcome = run(each.scenario, each.script)
+            outcome = run(scripted.scenario, scripted.script)
         except BaseException:  # noqa: BLE001 - the parent reports it
             outcome = Result(0, violations=[f"script: {traceback.format_exc()}"])
         os.write(give, pickle.dumps(outcome))
@@ -32,8 +32,8 @@ def play(each: Play) -> Result:
     return result
 
 
-@pytest.mark.parametrize("each", PLAYS, ids=lambda each: each.name)
-def test_a_script_loses_nothing(each: Play) -> None:
-    result = play(each)
+@pytest.mark.parametrize("scripted", SCRIPTED_RUNS, ids=lambda scripted: scripted.name)
+def test_a_script_loses_nothing(scripted: ScriptedRun) -> None:
+    result = run_script(scripted)
     assert not result.violations, "\n".join([*result.timeline, *result.violations])
-    assert result.acknowledged >= each.acknowledged
+    assert result.acknowledged >= scripted.acknowledged

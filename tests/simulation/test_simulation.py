@@ -11,7 +11,7 @@ import pytest
 
 from tests.simulation import planted_bugs
 from tests.simulation.scenario import Scenario, draw, smaller
-from tests.simulation.scripts import PLAYS
+from tests.simulation.scripts import SCRIPTED_RUNS
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK_BUGS = [planted_bugs.find(name) for name in ("1", "7")]
@@ -84,7 +84,7 @@ def test_a_smaller_scenario_has_less() -> None:
 
 @pytest.mark.parametrize("bug", planted_bugs.BUGS, ids=lambda bug: str(bug.number))
 def test_the_text_of_each_planted_bug_is_there(bug: planted_bugs.PlantedBug) -> None:
-    assert not bug.script or bug.script in {play.name for play in PLAYS}
+    assert not bug.script or bug.script in {scripted.name for scripted in SCRIPTED_RUNS}
     assert not bug.schedules or (ROOT / bug.schedules).is_file()
     for file, text in planted_bugs.texts(bug).items():
         compile(text, file, "exec")

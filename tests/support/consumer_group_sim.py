@@ -1,4 +1,4 @@
-"""Plays random schedules of a consumer group (KIP-848) in simulated time, and checks the histories of its members.
+"""Runs random schedules of a consumer group (KIP-848) in simulated time, and checks the histories of its members.
 
 The members are models of clients: they report what they own, release what they must when they learn of it, and commit.
 Requests and answers are lost and late, and requests are repeated while the first one is on its way; writes are slow and
@@ -449,7 +449,7 @@ class Schedule:
 
 
 def play(seed: int) -> Schedule:
-    """Play a schedule. Raises `Violation`, or the assertion of the machine that failed."""
+    """Run a schedule. Raises `Violation`, or the assertion of the machine that failed."""
     schedule = Schedule(seed)
     for _ in range(STEPS):
         schedule.step()

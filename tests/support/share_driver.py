@@ -1,6 +1,6 @@
 """Drives a share partition in simulated time: random members, a log with holes, a share coordinator that fails.
 
-`run_schedule(seed)` plays one schedule and checks it; the seed replays it.
+`run_schedule(seed)` runs one schedule and checks it; the seed replays it.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class StateLog:
                 self.machine.apply(key, content, offset)
 
 
-class World:
+class SharePartitionModel:
     """One share partition, its members and what must hold."""
 
     def __init__(self, seed: int) -> None:
@@ -189,7 +189,7 @@ class World:
 
     # ---- What happens
 
-    def play(self, steps: int) -> None:
+    def run(self, steps: int) -> None:
         actions = [self.fetch] * 6 + [self.acknowledge] * 5 + [self.complete] * 5
         actions += [self.pass_time] * 2 + [self.leave, self.renew, self.steal]
         for _ in range(steps):
@@ -366,5 +366,5 @@ class World:
 
 
 def run_schedule(seed: int, steps: int = 120) -> None:
-    """Play one schedule and check it."""
-    World(seed).play(steps)
+    """Run one schedule and check it."""
+    SharePartitionModel(seed).run(steps)

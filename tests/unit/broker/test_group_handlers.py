@@ -100,7 +100,7 @@ class Broker:
         return [each.error_code for each in answer.topics[0].partitions]
 
 
-def play(scenario: Callable[[Broker], Awaitable[None]]) -> None:
+def run(scenario: Callable[[Broker], Awaitable[None]]) -> None:
     async def main(rng: random.Random) -> None:
         broker = Broker()
         await broker.groups.led.wait_until_loaded()
@@ -119,7 +119,7 @@ def test_offsets_are_committed_by_name_or_by_id_and_unknown_topics_fail_alone() 
         by_id = ErrorCode.UNKNOWN_TOPIC_ID
         assert await broker.commit(version=10, topic={"topic_id": uuid.UUID(int=1)}) == [by_id, by_id]
 
-    play(scenario)
+    run(scenario)
 
 
 @pytest.mark.parametrize(("version", "error"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)])
@@ -127,7 +127,7 @@ def test_a_member_of_an_unknown_group_is_refused_as_its_version_knows_it(version
     async def scenario(broker: Broker) -> None:
         assert (await broker.commit(version=version, generation_id_or_member_epoch=3, member_id="m"))[0] == error
 
-    play(scenario)
+    run(scenario)
 
 
 async def fetched(broker: Broker, version: int, topics: list[Any] | None, group: str = "team") -> list[Any]:
@@ -155,7 +155,7 @@ def test_offsets_are_fetched_in_every_version(version: int) -> None:
             (found,) = await fetched(broker, version, [kind(topic_id=uuid.UUID(int=1), partition_indexes=[0])])
             assert found.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
-    play(scenario)
+    run(scenario)
 
 
 @pytest.mark.parametrize("version", [1, 2, 8])
@@ -174,7 +174,7 @@ def test_while_groups_are_loading_the_error_is_in_the_field_of_the_version(versi
         else:
             assert (answer.groups[0] if version == 8 else answer).error_code == away
 
-    play(scenario)
+    run(scenario)
 
 
 def test_an_offset_does_not_meet_a_new_topic_of_the_same_name() -> None:
@@ -188,7 +188,7 @@ def test_an_offset_does_not_meet_a_new_topic_of_the_same_name() -> None:
         (found,) = await fetched(broker, 9, [of.OffsetFetchRequestTopics(name="web", partition_indexes=[0])])
         assert found.partitions[0].committed_offset == -1
 
-    play(scenario)
+    run(scenario)
 
 
 def test_the_offsets_of_a_deleted_topic_go_away() -> None:
@@ -198,7 +198,7 @@ def test_the_offsets_of_a_deleted_topic_go_away() -> None:
         await asyncio.sleep(1)
         assert await fetched(broker, 9, None) == []
 
-    play(scenario)
+    run(scenario)
 
 
 def join_request(**more: Any) -> jg.JoinGroupRequest:
@@ -230,7 +230,7 @@ def test_a_member_joins_syncs_beats_and_leaves_in_old_versions() -> None:
         assert (await leave_group.handle(broker.at(1), leave)).error_code == 0
         assert (await leave_group.handle(broker.at(1), leave)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
-    play(scenario)
+    run(scenario)
 
 
 @pytest.mark.parametrize(("version", "protocol_name"), [(6, ""), (7, None)])
@@ -239,7 +239,7 @@ def test_an_answer_without_a_protocol_says_so_as_its_version_can(version: int, p
         answer = await join_group.handle(broker.at(version), join_request(session_timeout_ms=1))
         assert (answer.error_code, answer.protocol_name) == (ErrorCode.INVALID_SESSION_TIMEOUT, protocol_name)
 
-    play(scenario)
+    run(scenario)
 
 
 def test_the_newest_sync_must_name_the_protocol() -> None:
@@ -249,7 +249,7 @@ def test_the_newest_sync_must_name_the_protocol() -> None:
         assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         assert (await sync_group.handle(broker.at(4), request)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
-    play(scenario)
+    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_an_unknown_group_is_dead_and_from_v6_on_an_error(version: int, error: i
         ).groups
         assert (answer.group_state, answer.error_code, answer.error_message) == ("Dead", error, message)
 
-    play(scenario)
+    run(scenario)
 
 
 def test_a_stable_group_is_described_with_its_members() -> None:
@@ -279,7 +279,7 @@ def test_a_stable_group_is_described_with_its_members() -> None:
             b"all",
         )
 
-    play(scenario)
+    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_groups_are_listed_through_filters(states: list[str], types: list[str], 
         request = ls.ListGroupsRequest(states_filter=states, types_filter=types)
         assert len((await list_groups.handle(broker.at(5), request)).groups) == listed
 
-    play(scenario)
+    run(scenario)
 
 
 def test_groups_and_offsets_are_deleted_each_with_its_own_outcome() -> None:
@@ -316,7 +316,7 @@ def test_groups_and_offsets_are_deleted_each_with_its_own_outcome() -> None:
             ("unknown", ErrorCode.GROUP_ID_NOT_FOUND),
         ]
 
-    play(scenario)
+    run(scenario)
 
 
 def test_coordinators_are_found_one_by_one_and_many_at_once() -> None:
@@ -331,4 +331,4 @@ def test_coordinators_are_found_one_by_one_and_many_at_once() -> None:
         assert (share.coordinators[0].error_code, share.coordinators[0].node_id) == (ErrorCode.INVALID_REQUEST, -1)
         assert broker.groups.list_groups() == []  # asking makes no group
 
-    play(scenario)
+    run(scenario)

@@ -147,7 +147,7 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-def play(path: Path, scenario: Callable[[Follower], Awaitable[None]], *, partitions: int = 2) -> None:
+def with_follower(path: Path, scenario: Callable[[Follower], Awaitable[None]], *, partitions: int = 2) -> None:
     async def run(cluster: InProcessCluster) -> None:
         await scenario(await Follower.register(cluster, partitions))
 
@@ -179,7 +179,7 @@ def test_an_append_ends_the_wait_and_the_next_position_confirms_it(tmp_path: Pat
         assert is_answered(produced)
         assert not is_answered(confirming)
 
-    play(tmp_path, scenario)
+    with_follower(tmp_path, scenario)
 
 
 async def follower_flushed(follower: Follower, index: int = 0) -> None:
@@ -196,7 +196,7 @@ def test_a_follower_reads_what_is_not_replicated_yet(tmp_path: Path) -> None:
         assert found[0].records
         assert found[0].high_watermark == 0
 
-    play(tmp_path, scenario)
+    with_follower(tmp_path, scenario)
 
 
 def test_only_what_has_news_is_read(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_only_what_has_news_is_read(tmp_path: Path) -> None:
         follower.produce(7, acks=1)  # the follower has to name its next position first
         assert not follower.session.news
 
-    play(tmp_path, scenario, partitions=20)
+    with_follower(tmp_path, scenario, partitions=20)
 
 
 def test_a_moved_high_watermark_is_sent_when_the_wait_ends(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_a_moved_high_watermark_is_sent_when_the_wait_ends(tmp_path: Path) -> No
         assert {index: (part.high_watermark, part.records or b"") for index, part in found.items()} == {0: (1, b"")}
         assert not partitions_of(await response_of(follower.fetch(max_wait_ms=50)))  # it is known now
 
-    play(tmp_path, scenario)
+    with_follower(tmp_path, scenario)
 
 
 def test_a_high_watermark_that_a_follower_could_not_use_is_sent_again(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_a_high_watermark_that_a_follower_could_not_use_is_sent_again(tmp_path: 
         known = follower.fetch({0: 1}, last_epoch=0, max_wait_ms=50, high_watermark=1)
         assert not partitions_of(await response_of(known))
 
-    play(tmp_path, scenario, partitions=1)
+    with_follower(tmp_path, scenario, partitions=1)
 
 
 def test_a_log_start_that_a_follower_could_not_use_is_sent_again(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_a_log_start_that_a_follower_could_not_use_is_sent_again(tmp_path: Path)
         assert not partitions_of(await response_of(known))
         assert follower.partition().low_watermark == 1
 
-    play(tmp_path, scenario, partitions=1)
+    with_follower(tmp_path, scenario, partitions=1)
 
 
 def test_a_diverging_log_is_reported_and_changes_nothing(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_a_diverging_log_is_reported_and_changes_nothing(tmp_path: Path) -> None
         assert state.followers[FOLLOWER].end_offset == -1
         assert follower.partition().high_watermark == 0
 
-    play(tmp_path, scenario)
+    with_follower(tmp_path, scenario)
 
 
 def test_stale_epochs_are_refused(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_stale_epochs_are_refused(tmp_path: Path) -> None:
         response = await response_of(follower.fetch({0: 0}, broker_epoch=follower.epoch - 1))
         assert partitions_of(response)[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    play(tmp_path, scenario)
+    with_follower(tmp_path, scenario)
 
 
 def test_the_log_of_a_deleted_topic_of_the_same_name_is_not_served(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_the_log_of_a_deleted_topic_of_the_same_name_is_not_served(tmp_path: Pat
         found = await follower.open_session({0: 0, 1: 0})
         assert [found[index].error_code for index in (0, 1)] == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID]
 
-    play(tmp_path, scenario)
+    with_follower(tmp_path, scenario)
 
 
 def test_the_end_of_the_term_ends_the_wait(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_the_end_of_the_term_ends_the_wait(tmp_path: Path) -> None:
         await turns()
         assert not is_answered(again)
 
-    play(tmp_path, scenario)
+    with_follower(tmp_path, scenario)
 
 
 def test_a_session_ends_with_its_connection(tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ def test_a_session_ends_with_its_connection(tmp_path: Path) -> None:
         response = await response_of(follower.fetch())
         assert response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
-    play(tmp_path, scenario)
+    with_follower(tmp_path, scenario)
 
 
 def test_a_request_out_of_turn_is_refused(tmp_path: Path) -> None:
@@ -351,7 +351,7 @@ def test_a_request_out_of_turn_is_refused(tmp_path: Path) -> None:
         assert follower.services.replica_sessions is not None
         assert len(follower.services.replica_sessions) == 1
 
-    play(tmp_path, scenario)
+    with_follower(tmp_path, scenario)
 
 
 def test_a_partition_without_space_in_a_response_is_in_the_next(tmp_path: Path) -> None:
@@ -365,7 +365,7 @@ def test_a_partition_without_space_in_a_response_is_in_the_next(tmp_path: Path) 
         response = await response_of(follower.fetch(max_bytes=1100))
         assert [index for index, part in partitions_of(response).items() if part.records] == [1]
 
-    play(tmp_path, scenario)
+    with_follower(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("partitions", [READS_MAX + 30])
@@ -377,7 +377,7 @@ def test_a_response_reads_a_bounded_number_of_partitions(tmp_path: Path, partiti
         await turns()
         assert not follower.session.news
 
-    play(tmp_path, scenario, partitions=partitions)
+    with_follower(tmp_path, scenario, partitions=partitions)
 
 
 @pytest.mark.parametrize("is_rate_raised", [True, False], ids=["rate raised", "no longer throttled"])
@@ -412,7 +412,7 @@ def test_a_follower_that_is_held_back_in_many_partitions_is_not_answered_again_a
         response = await response_of(follower.fetch() if is_rate_raised else waiting)
         assert len([each for each in partitions_of(response).values() if each.records]) == READS_MAX
 
-    play(tmp_path, scenario, partitions=partitions)
+    with_follower(tmp_path, scenario, partitions=partitions)
 
 
 @pytest.mark.parametrize("partitions", [READS_MAX + 1])
@@ -431,7 +431,7 @@ def test_no_high_watermark_is_sent_for_a_position_that_was_not_read_yet(tmp_path
         found = partitions_of(await response_of(follower.fetch()))
         assert (found[last].diverging_epoch.epoch, found[last].diverging_epoch.end_offset) == (0, 1)
 
-    play(tmp_path, scenario, partitions=partitions)
+    with_follower(tmp_path, scenario, partitions=partitions)
 
 
 def test_a_stranger_gets_no_records(tmp_path: Path) -> None:
@@ -450,4 +450,4 @@ def test_a_stranger_gets_no_records(tmp_path: Path) -> None:
         partition = follower.services.replicas.partition(TopicPartition("alone", 0))
         assert not partition.replica_watchers  # a request without a session leaves nothing
 
-    play(tmp_path, scenario)
+    with_follower(tmp_path, scenario)

@@ -117,7 +117,7 @@ def produce(partition: Partition, count: int) -> None:
     partition.append_as_leader(memoryview(bytearray(batch(numbered(count)))), acks=-1, now_ms=AT_MS)
 
 
-class World:
+class ShareBroker:
     """A broker with one topic whose share partition is initialized."""
 
     def __init__(self, server: InProcessBroker) -> None:
@@ -135,28 +135,28 @@ class World:
         assert self.partition.high_watermark == self.partition.log.end_offset
 
 
-Scenario = Callable[[World], Awaitable[None]]
+Scenario = Callable[[ShareBroker], Awaitable[None]]
 
 
-def play(path: Path, scenario: Scenario, *, initialize: bool = True) -> None:
+def with_share_broker(path: Path, scenario: Scenario, *, initialize: bool = True) -> None:
     async def run(server: InProcessBroker) -> None:
         if initialize:
             topic = create_topics.CreatableTopic(name="t", num_partitions=1, replication_factor=1)
             await server.call("create_topics", 7, create_topics.CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
             await create_if_absent(server.services, SHARE_STATE_TOPIC)
         await server.services.coordinators.share_states.led.wait_until_loaded()
-        world = World(server)
+        broker = ShareBroker(server)
         if initialize:
-            await server.services.coordinators.share_states.initialize(world.key, 0, 0)
-        await scenario(world)
+            await server.services.coordinators.share_states.initialize(broker.key, 0, 0)
+        await scenario(broker)
 
     with_broker(path, run, options=OPTIONS)
 
 
 def test_records_are_delivered_to_one_member_and_done_when_accepted(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        await world.produce(10)
-        ada, bob = world.client("ada"), world.client("bob")
+    async def scenario(broker: ShareBroker) -> None:
+        await broker.produce(10)
+        ada, bob = broker.client("ada"), broker.client("bob")
         answer = await ada.fetch()
         assert acquired(answer) == [(0, 9, 1)]
         assert answer.acquisition_lock_timeout_ms == 15_000
@@ -165,55 +165,55 @@ def test_records_are_delivered_to_one_member_and_done_when_accepted(tmp_path: Pa
         assert [header.last_offset for _, header in split(memoryview(records))] == [9]
         assert acquired(await bob.fetch()) == []
         assert await ada.acknowledge(0, 9) == ErrorCode.NONE
-        summary = world.server.services.coordinators.share_states.summary(world.key).state
+        summary = broker.server.services.coordinators.share_states.summary(broker.key).state
         assert summary is not None
         assert summary.delivery_complete_count == 10
         assert await ada.acknowledge(0, 9) == ErrorCode.NONE, "before the start: ignored"
 
-    play(tmp_path, scenario)
+    with_share_broker(tmp_path, scenario)
 
 
 def test_what_was_accepted_is_not_delivered_after_a_restart_and_the_rest_is(tmp_path: Path) -> None:
-    async def before(world: World) -> None:
-        await world.produce(10)
-        ada = world.client()
+    async def before(broker: ShareBroker) -> None:
+        await broker.produce(10)
+        ada = broker.client()
         await ada.fetch()
         assert await ada.acknowledge(2, 4) == ErrorCode.NONE
 
-    async def after(world: World) -> None:
-        assert acquired(await world.client().fetch(max_wait_ms=5_000)) == [(0, 1, 1), (5, 9, 1)]
+    async def after(broker: ShareBroker) -> None:
+        assert acquired(await broker.client().fetch(max_wait_ms=5_000)) == [(0, 1, 1), (5, 9, 1)]
 
-    play(tmp_path, before)
-    play(tmp_path, after, initialize=False)
+    with_share_broker(tmp_path, before)
+    with_share_broker(tmp_path, after, initialize=False)
 
 
 def test_a_fetch_waits_for_new_records_and_for_released_ones(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        ada, bob = world.client("ada"), world.client("bob")
+    async def scenario(broker: ShareBroker) -> None:
+        ada, bob = broker.client("ada"), broker.client("bob")
         waiting = asyncio.create_task(ada.fetch(max_wait_ms=10_000))
-        await until(lambda: world.partition.watchers)
-        await world.produce(3)
+        await until(lambda: broker.partition.watchers)
+        await broker.produce(3)
         assert acquired(await waiting) == [(0, 2, 1)]
         waiting = asyncio.create_task(bob.fetch(max_wait_ms=10_000))
-        await until(lambda: world.partition.watchers)
+        await until(lambda: broker.partition.watchers)
         assert await ada.acknowledge(1, 1, RELEASE) == ErrorCode.NONE
         assert acquired(await waiting) == [(1, 1, 2)]
 
-    play(tmp_path, scenario)
+    with_share_broker(tmp_path, scenario)
 
 
 def test_a_lost_connection_releases_what_its_consumer_holds(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        await world.produce(3)
-        ada, bob = world.client("ada"), world.client("bob")
+    async def scenario(broker: ShareBroker) -> None:
+        await broker.produce(3)
+        ada, bob = broker.client("ada"), broker.client("bob")
         assert acquired(await ada.fetch()) == [(0, 2, 1)]
         waiting = asyncio.create_task(bob.fetch(max_wait_ms=10_000))
-        await until(lambda: world.partition.watchers)
+        await until(lambda: broker.partition.watchers)
         ada.lost["share sessions"]()
         assert acquired(await waiting) == [(0, 2, 2)]
         assert (await ada.fetch()).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
 
-    play(tmp_path, scenario)
+    with_share_broker(tmp_path, scenario)
 
 
 class FailsOnce:
@@ -230,8 +230,8 @@ class FailsOnce:
 
 
 def test_a_share_partition_whose_state_could_not_be_read_is_loaded_again_by_the_next_fetch(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        services = world.server.services
+    async def scenario(broker: ShareBroker) -> None:
+        services = broker.server.services
         failing: Any = FailsOnce(services.coordinators.share_states)
         manager = SharePartitionManager(
             ShareConfig(),
@@ -239,21 +239,21 @@ def test_a_share_partition_whose_state_could_not_be_read_is_loaded_again_by_the_
             clock=services.clock,
             settings=lambda _group: GroupSettings(),
         )
-        failed = manager.find_or_load(world.key, world.partition)
+        failed = manager.find_or_load(broker.key, broker.partition)
         await until(lambda: failed.failure is not None)
         assert failed.failure is not None
         assert failed.failure.code is ErrorCode.KAFKA_STORAGE_ERROR
-        again = manager.find_or_load(world.key, world.partition)
+        again = manager.find_or_load(broker.key, broker.partition)
         await until(lambda: again.is_loaded)
         await manager.close()
 
-    play(tmp_path, scenario)
+    with_share_broker(tmp_path, scenario)
 
 
 def test_a_connection_of_many_sessions_holds_one_callback_and_ends_them_all(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        sessions = world.server.services.coordinators.share_partitions.sessions
-        ada, bob = world.client("ada"), world.client("bob")
+    async def scenario(broker: ShareBroker) -> None:
+        sessions = broker.server.services.coordinators.share_partitions.sessions
+        ada, bob = broker.client("ada"), broker.client("bob")
         await bob.fetch(max_wait_ms=0)
         for number in range(20):
             ada.member_id = f"ada-{number % 10}"
@@ -263,22 +263,22 @@ def test_a_connection_of_many_sessions_holds_one_callback_and_ends_them_all(tmp_
         await until(lambda: len(sessions) == 1)
         assert sessions.find("team", "bob") is not None
 
-    play(tmp_path, scenario)
+    with_share_broker(tmp_path, scenario)
 
 
 def test_acknowledgements_come_with_a_fetch_and_the_last_request_ends_the_session(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        await world.produce(5)
-        ada = world.client()
+    async def scenario(broker: ShareBroker) -> None:
+        await broker.produce(5)
+        ada = broker.client()
         await ada.fetch()
         answer = await ada.fetch((0, 1, ACCEPT), (2, 2, REJECT))
         assert answer.responses[0].partitions[0].acknowledge_error_code == ErrorCode.NONE
         answer = await ada.fetch((0, 0, ACCEPT), (3, 3, 9))
         assert answer.responses[0].partitions[0].acknowledge_error_code == ErrorCode.INVALID_REQUEST
         assert (await ada.fetch(epoch=-1)).error_code == ErrorCode.NONE
-        assert acquired(await world.client("bob").fetch()) == [(3, 4, 2)]
+        assert acquired(await broker.client("bob").fetch()) == [(3, 4, 2)]
 
-    play(tmp_path, scenario)
+    with_share_broker(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(
@@ -286,56 +286,56 @@ def test_acknowledgements_come_with_a_fetch_and_the_last_request_ends_the_sessio
     [(7, ErrorCode.INVALID_SHARE_SESSION_EPOCH), (2, ErrorCode.INVALID_SHARE_SESSION_EPOCH), (1, ErrorCode.NONE)],
 )
 def test_the_epoch_of_a_session_must_be_the_next(tmp_path: Path, epoch: int, error: ErrorCode) -> None:
-    async def scenario(world: World) -> None:
-        ada = world.client()
+    async def scenario(broker: ShareBroker) -> None:
+        ada = broker.client()
         assert (await ada.fetch(epoch=1)).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
         await ada.fetch()
         assert (await ada.fetch(epoch=epoch)).error_code == error
 
-    play(tmp_path, scenario)
+    with_share_broker(tmp_path, scenario)
 
 
 def test_refused_requests(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        await world.produce(3)
-        ada = world.client()
+    async def scenario(broker: ShareBroker) -> None:
+        await broker.produce(3)
+        ada = broker.client()
         assert (await ada.fetch((0, 1, ACCEPT))).error_code == ErrorCode.INVALID_REQUEST, (
             "the first acknowledges nothing"
         )
-        assert await world.client().acknowledge(0, 0) == ErrorCode.INVALID_SHARE_SESSION_EPOCH
-        assert (await world.client("x" * 37).fetch()).error_code == ErrorCode.INVALID_REQUEST
+        assert await broker.client().acknowledge(0, 0) == ErrorCode.INVALID_SHARE_SESSION_EPOCH
+        assert (await broker.client("x" * 37).fetch()).error_code == ErrorCode.INVALID_REQUEST
         assert (await ada.fetch(is_renew_ack=True)).error_code == ErrorCode.INVALID_REQUEST
         await ada.fetch()
-        bob = world.client("bob")
+        bob = broker.client("bob")
         await bob.fetch()
         assert await bob.acknowledge(0, 0) == ErrorCode.INVALID_RECORD_STATE
         assert await ada.acknowledge(0, 1, ACCEPT, ACCEPT, ACCEPT) == ErrorCode.INVALID_REQUEST
         assert await ada.acknowledge(0, 5) == ErrorCode.INVALID_REQUEST
         assert await ada.acknowledge(0, 0, RENEW) == ErrorCode.INVALID_REQUEST, "without is_renew_ack"
         assert await ada.acknowledge(0, 0, RENEW, is_renew_ack=True) == ErrorCode.NONE
-        unknown = ShareClient(world.server, uuid.uuid4(), "eve")
+        unknown = ShareClient(broker.server, uuid.uuid4(), "eve")
         answer = await unknown.fetch()
         assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
-    play(tmp_path, scenario)
+    with_share_broker(tmp_path, scenario)
 
 
 def test_a_share_partition_without_state_is_refused(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        await world.server.services.coordinators.share_states.delete(world.key)
-        answer = await world.client().fetch(max_wait_ms=1_000)
+    async def scenario(broker: ShareBroker) -> None:
+        await broker.server.services.coordinators.share_states.delete(broker.key)
+        answer = await broker.client().fetch(max_wait_ms=1_000)
         assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_SERVER_ERROR
 
-    play(tmp_path, scenario)
+    with_share_broker(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(("strategy", "first"), [("earliest", [(0, 4, 1)]), ("latest", []), ("by_duration:PT1H", [])])
 def test_a_group_begins_where_its_setting_determines(
     tmp_path: Path, strategy: str, first: list[tuple[int, int, int]]
 ) -> None:
-    async def scenario(world: World) -> None:
-        await world.produce(5)
-        await world.server.services.coordinators.share_states.initialize(world.key, 1, -1)
+    async def scenario(broker: ShareBroker) -> None:
+        await broker.produce(5)
+        await broker.server.services.coordinators.share_states.initialize(broker.key, 1, -1)
         config = incremental_alter_configs.AlterableConfig(
             name="share.auto.offset.reset", config_operation=0, value=strategy
         )
@@ -343,19 +343,19 @@ def test_a_group_begins_where_its_setting_determines(
             resource_type=32, resource_name="team", configs=[config]
         )
         request = incremental_alter_configs.IncrementalAlterConfigsRequest(resources=[resource])
-        await world.server.call("incremental_alter_configs", 1, request)
-        assert acquired(await world.client().fetch(max_wait_ms=300)) == first
+        await broker.server.call("incremental_alter_configs", 1, request)
+        assert acquired(await broker.client().fetch(max_wait_ms=300)) == first
 
-    play(tmp_path, scenario)
+    with_share_broker(tmp_path, scenario)
 
 
 def test_altered_offsets_fence_the_share_partition_in_memory(tmp_path: Path) -> None:
-    async def scenario(world: World) -> None:
-        await world.produce(10)
-        ada = world.client()
+    async def scenario(broker: ShareBroker) -> None:
+        await broker.produce(10)
+        ada = broker.client()
         assert acquired(await ada.fetch()) == [(0, 9, 1)]
-        await world.server.services.coordinators.share_states.initialize(world.key, 1, 5)
+        await broker.server.services.coordinators.share_states.initialize(broker.key, 1, 5)
         assert await ada.acknowledge(0, 9) == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert acquired(await ada.fetch(max_wait_ms=1_000)) == [(5, 9, 1)]
 
-    play(tmp_path, scenario)
+    with_share_broker(tmp_path, scenario)

@@ -54,11 +54,11 @@ class Echo:
         answer.send((framed(payload),))
 
 
-Story = Callable[[Echo, Listeners, int], Awaitable[None]]
+Scenario = Callable[[Echo, Listeners, int], Awaitable[None]]
 
 
-def play(
-    scenario: Story, *, budget_bytes: int = 1 << 30, loop: str = "uvloop", config: NetConfig | None = None
+def with_listeners(
+    scenario: Scenario, *, budget_bytes: int = 1 << 30, loop: str = "uvloop", config: NetConfig | None = None
 ) -> None:
     async def main() -> None:
         echo = Echo()
@@ -94,7 +94,7 @@ def test_answers_come_back_whole_and_in_order_however_the_bytes_arrive(loop: str
         assert [await read_frame(reader) for _ in payloads] == payloads
         writer.close()
 
-    play(scenario, loop=loop)
+    with_listeners(scenario, loop=loop)
 
 
 def test_a_later_request_waits_for_a_slow_earlier_one() -> None:
@@ -109,7 +109,7 @@ def test_a_later_request_waits_for_a_slow_earlier_one() -> None:
         assert echo.begun == [b"later 1", b"second"]
         writer.close()
 
-    play(scenario)
+    with_listeners(scenario)
 
 
 def test_pipelined_requests_are_begun_together_and_answered_in_order() -> None:
@@ -124,7 +124,7 @@ def test_pipelined_requests_are_begun_together_and_answered_in_order() -> None:
         assert [await read_frame(reader) for _ in range(3)] == [b"later pipelined 1", b"later pipelined 2", b"third"]
         writer.close()
 
-    play(scenario)
+    with_listeners(scenario)
 
 
 def test_callbacks_of_one_name_replace_each_other_and_come_at_once_after_the_loss() -> None:
@@ -143,7 +143,7 @@ def test_callbacks_of_one_name_replace_each_other_and_come_at_once_after_the_los
         connection.call_when_lost("a", partial(calls.append, "late"))
         assert calls == ["a2", "b2", "late"]
 
-    play(scenario)
+    with_listeners(scenario)
 
 
 def test_a_request_without_an_answer_leaves_no_hole() -> None:
@@ -154,7 +154,7 @@ def test_a_request_without_an_answer_leaves_no_hole() -> None:
         assert await read_frame(reader) == b"after"
         writer.close()
 
-    play(scenario)
+    with_listeners(scenario)
 
 
 @pytest.mark.parametrize("size", [1, 5 << 20])
@@ -173,7 +173,7 @@ def test_a_file_region_arrives_byte_for_byte_even_at_a_slow_reader(size: int) ->
             writer.close()
             echo.region.file.close()
 
-    play(scenario)
+    with_listeners(scenario)
 
 
 def test_an_oversized_frame_ends_the_connection_before_its_bytes_are_held() -> None:
@@ -185,7 +185,7 @@ def test_an_oversized_frame_ends_the_connection_before_its_bytes_are_held() -> N
         assert not echo.begun
         writer.close()
 
-    play(scenario, config=NetConfig(request_bytes_max=1999))
+    with_listeners(scenario, config=NetConfig(request_bytes_max=1999))
 
 
 def test_large_requests_wait_for_the_budget_and_all_are_served_in_the_end() -> None:
@@ -204,7 +204,7 @@ def test_large_requests_wait_for_the_budget_and_all_are_served_in_the_end() -> N
 
         assert answers == [bytes([number]) * size for number in range(4)]
 
-    play(scenario, budget_bytes=250_000)
+    with_listeners(scenario, budget_bytes=250_000)
 
 
 def test_connections_above_the_limit_are_closed_and_those_below_go_on() -> None:
@@ -219,7 +219,7 @@ def test_connections_above_the_limit_are_closed_and_those_below_go_on() -> None:
         first[1].close()
         second[1].close()
 
-    play(scenario, config=NetConfig(connections_max=1))
+    with_listeners(scenario, config=NetConfig(connections_max=1))
 
 
 def test_a_client_that_leaves_while_it_waits_is_forgotten() -> None:
@@ -232,7 +232,7 @@ def test_a_client_that_leaves_while_it_waits_is_forgotten() -> None:
 
         echo.release()
 
-    play(scenario)
+    with_listeners(scenario)
 
 
 def test_a_stop_answers_what_has_begun() -> None:
@@ -248,7 +248,7 @@ def test_a_stop_answers_what_has_begun() -> None:
         await stopping
         writer.close()
 
-    play(scenario)
+    with_listeners(scenario)
 
 
 class ManualClock:

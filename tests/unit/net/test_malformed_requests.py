@@ -9,7 +9,7 @@ import pytest
 
 from ottla.net.malformed_requests import INTERVAL_SECONDS, OTHERS, SOURCES_MAX, MalformedRequestLog
 from ottla.net.server import Listeners
-from tests.unit.net.test_connection import Echo, framed, play, read_frame
+from tests.unit.net.test_connection import Echo, framed, read_frame, with_listeners
 
 NEW = "closing the connection from"
 
@@ -107,5 +107,5 @@ def test_http_and_tls_are_recognised_and_logged_once(caplog: pytest.LogCaptureFi
             f"{NEW} 127.0.0.1: a frame of -1 bytes is announced; the limit is 104857600",
         ]
 
-    play(scenario, loop=loop)
+    with_listeners(scenario, loop=loop)
     assert len([line for line in caplog.messages if "4 more connections" in line]) == 3

@@ -11,10 +11,10 @@ import pytest
 from ottla.testing.sim_loop import Deadlock, SimLoop, SimProcess
 from ottla.testing.sim_network import NetworkOptions, SimNetwork
 
-Scenario = Callable[["World"], Awaitable[None]]
+Scenario = Callable[["EchoHarness"], Awaitable[None]]
 
 
-class World:
+class EchoHarness:
     """A network with a server that returns what it receives."""
 
     def __init__(self, seed: int, options: NetworkOptions | None = None) -> None:
@@ -34,8 +34,8 @@ class World:
 
 
 class Echo(asyncio.BufferedProtocol):
-    def __init__(self, world: World) -> None:
-        self.world, self.buffer = world, bytearray(7)
+    def __init__(self, harness: EchoHarness) -> None:
+        self.harness, self.buffer = harness, bytearray(7)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -45,31 +45,31 @@ class Echo(asyncio.BufferedProtocol):
         return self.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.world.received.append(bytes(self.buffer[:nbytes]))
+        self.harness.received.append(bytes(self.buffer[:nbytes]))
         self.transport.write(self.buffer[:nbytes])
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self.world.received.append(b"lost" if exc is None else b"broken")
+        self.harness.received.append(b"lost" if exc is None else b"broken")
 
 
-def play(scenario: Scenario, seed: int = 1, options: NetworkOptions | None = None) -> World:
-    world = World(seed, options)
+def run(scenario: Scenario, seed: int = 1, options: NetworkOptions | None = None) -> EchoHarness:
+    harness = EchoHarness(seed, options)
 
     async def main() -> None:
-        await world.loop.run_in(world.server, world.serve())
-        await scenario(world)
+        await harness.loop.run_in(harness.server, harness.serve())
+        await scenario(harness)
 
     try:
-        world.loop.run_until_complete(main())
+        harness.loop.run_until_complete(main())
     finally:
-        for writer in world.writers:
+        for writer in harness.writers:
             writer.transport.abort()  # asyncio warns of a writer that was dropped and not closed
-    assert not world.loop.unseen
-    return world
+    assert not harness.loop.unseen
+    return harness
 
 
-async def exchange(world: World) -> None:
-    reader, writer = await world.connect()
+async def exchange(harness: EchoHarness) -> None:
+    reader, writer = await harness.connect()
     writer.write(bytes(range(100)))
     assert await reader.readexactly(100) == bytes(range(100))
     writer.close()
@@ -78,108 +78,108 @@ async def exchange(world: World) -> None:
 
 
 def test_bytes_arrive_in_order_and_the_same_seed_gives_the_same_run() -> None:
-    worlds = [play(exchange, seed) for seed in (1, 1, 2)]
-    for world in worlds:
-        assert b"".join(world.received) == bytes(range(100)) + b"lost"
-    first, second, other = (world.loop.trace_hash for world in worlds)
+    harnesses = [run(exchange, seed) for seed in (1, 1, 2)]
+    for harness in harnesses:
+        assert b"".join(harness.received) == bytes(range(100)) + b"lost"
+    first, second, other = (harness.loop.trace_hash for harness in harnesses)
     assert first == second != other
 
 
 def test_a_port_without_a_server_refuses() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(harness: EchoHarness) -> None:
         with pytest.raises(ConnectionRefusedError):
-            await world.loop.run_in(world.client, asyncio.open_connection("server", 10))
+            await harness.loop.run_in(harness.client, asyncio.open_connection("server", 10))
 
-    play(scenario)
+    run(scenario)
 
 
 def test_a_block_holds_one_direction_only() -> None:
-    async def scenario(world: World) -> None:
-        reader, writer = await world.connect()
-        world.network.block("server", "client")
+    async def scenario(harness: EchoHarness) -> None:
+        reader, writer = await harness.connect()
+        harness.network.block("server", "client")
         writer.write(b"12345")
         await asyncio.sleep(10)
-        assert b"".join(world.received) == b"12345"
+        assert b"".join(harness.received) == b"12345"
         answer = asyncio.ensure_future(reader.readexactly(5))
         await asyncio.sleep(10)
         assert not answer.done()
-        world.network.heal()
+        harness.network.heal()
         assert await answer == b"12345"
 
-    play(scenario)
+    run(scenario)
 
 
 def test_a_connection_attempt_into_a_block_times_out() -> None:
-    async def scenario(world: World) -> None:
-        world.network.block("client", "server")
+    async def scenario(harness: EchoHarness) -> None:
+        harness.network.block("client", "server")
         with pytest.raises(TimeoutError):
-            await world.connect()
+            await harness.connect()
 
-    play(scenario)
+    run(scenario)
 
 
 def test_a_reset_is_seen_by_both_sides() -> None:
-    async def scenario(world: World) -> None:
-        reader, writer = await world.connect()
+    async def scenario(harness: EchoHarness) -> None:
+        reader, writer = await harness.connect()
         writer.write(b"1")
         await reader.readexactly(1)
-        assert world.network.reset_all("server") == 1
+        assert harness.network.reset_all("server") == 1
         with pytest.raises(ConnectionResetError):
             await reader.readexactly(1)
         await asyncio.sleep(1)
-        assert world.received == [b"1", b"broken"]
+        assert harness.received == [b"1", b"broken"]
 
-    play(scenario)
+    run(scenario)
 
 
 @pytest.mark.parametrize("with_power", [True, False])
 def test_a_killed_process_does_nothing_more(with_power: bool) -> None:
-    async def scenario(world: World) -> None:
-        reader, writer = await world.connect()
+    async def scenario(harness: EchoHarness) -> None:
+        reader, writer = await harness.connect()
         writer.write(b"1")
         await reader.readexactly(1)
-        world.loop.kill(world.server)
+        harness.loop.kill(harness.server)
         if with_power:
-            world.network.process_ended(world.server)
+            harness.network.process_ended(harness.server)
         else:
-            world.network.power_cut("server")
+            harness.network.power_cut("server")
         writer.write(b"2")
         answer = asyncio.ensure_future(reader.read())
         await asyncio.sleep(5)
-        assert world.received == [b"1"]
+        assert harness.received == [b"1"]
         assert answer.done() == with_power
-        world.network.power_on("server")
+        harness.network.power_on("server")
         with pytest.raises(ConnectionResetError):
             await answer
 
-    play(scenario)
+    run(scenario)
 
 
 def test_a_paused_process_continues_later() -> None:
-    async def scenario(world: World) -> None:
-        reader, writer = await world.connect()
-        world.loop.pause(world.server)
+    async def scenario(harness: EchoHarness) -> None:
+        reader, writer = await harness.connect()
+        harness.loop.pause(harness.server)
         writer.write(b"1")
         await asyncio.sleep(5)
-        assert not world.received
-        world.loop.resume(world.server)
+        assert not harness.received
+        harness.loop.resume(harness.server)
         assert await reader.readexactly(1) == b"1"
 
-    play(scenario)
+    run(scenario)
 
 
 def test_writing_pauses_while_the_peer_does_not_read() -> None:
-    async def scenario(world: World) -> None:
-        _, writer = await world.connect()
-        world.loop.pause(world.server)
+    async def scenario(harness: EchoHarness) -> None:
+        _, writer = await harness.connect()
+        harness.loop.pause(harness.server)
         writer.write(bytes(200_000))
         draining = asyncio.ensure_future(writer.drain())
         await asyncio.sleep(5)
         assert not draining.done()
-        world.loop.resume(world.server)
+        harness.loop.resume(harness.server)
         await draining
 
-    play(scenario)
+    run(scenario)
 
 
 def test_a_killed_process_keeps_its_tasks_from_running() -> None:
@@ -191,22 +191,22 @@ def test_a_killed_process_keeps_its_tasks_from_running() -> None:
         finally:
             ran.append("finally")
 
-    async def scenario(world: World) -> None:
-        process: SimProcess = world.loop.process("other")
-        world.loop.run_in(process, work())
+    async def scenario(harness: EchoHarness) -> None:
+        process: SimProcess = harness.loop.process("other")
+        harness.loop.run_in(process, work())
         await asyncio.sleep(1)
-        world.loop.kill(process)
+        harness.loop.kill(process)
         await asyncio.sleep(20)
 
-    world = play(scenario)
+    harness = run(scenario)
     assert not ran
-    assert world.loop.time() >= 21
+    assert harness.loop.time() >= 21
 
 
 def test_a_run_that_would_wait_for_ever_fails() -> None:
-    async def scenario(world: World) -> None:
-        reader, _ = await world.connect()
+    async def scenario(harness: EchoHarness) -> None:
+        reader, _ = await harness.connect()
         await reader.readexactly(1)
 
     with pytest.raises(Deadlock):
-        play(scenario)
+        run(scenario)

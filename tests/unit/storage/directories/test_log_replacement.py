@@ -105,9 +105,9 @@ def assert_whole(log: PartitionLog) -> None:
 
 
 def test_the_copy_has_what_the_log_had() -> None:
-    scene = Replacement()
-    log, producers = scene.run(), scene.log.producers
-    assert log is scene.future
+    replacement = Replacement()
+    log, producers = replacement.run(), replacement.log.producers
+    assert log is replacement.future
     assert (PurePosixPath(log.directory), log.high_watermark) == (B / "web-0", len(RECORDS))
     assert_whole(log)
     assert log.epochs.latest == 8  # no record has it
@@ -115,11 +115,11 @@ def test_the_copy_has_what_the_log_had() -> None:
     assert log.config is CONFIG
     log.append(batch(b"next", producer_id=9, epoch=0, sequence=len(RECORDS)), leader_epoch=8, now_ms=NOW_MS)
     log.flush()
-    scene.a.purge_deleted(NOW_MS)
-    assert [name for name in scene.disk.names_in(A) if name.startswith("web")] == []
-    for directory in (scene.a, scene.b):
+    replacement.a.purge_deleted(NOW_MS)
+    assert [name for name in replacement.disk.names_in(A) if name.startswith("web")] == []
+    for directory in (replacement.a, replacement.b):
         directory.close()
-    where, log = the_log(opened(scene.disk))
+    where, log = the_log(opened(replacement.disk))
     assert where == B
     assert [value for _, value in everything(log)] == [*RECORDS[1:], b"next"]
 
@@ -129,12 +129,14 @@ def crashes() -> Iterator[SimDisk]:
     nth, seen = 0, set[object]()
     while True:
         nth += 1
-        scene = Replacement()
-        scene.disk.stop_at(nth)
+        replacement = Replacement()
+        replacement.disk.stop_at(nth)
         try:
-            scene.run()
+            replacement.run()
         except PowerCut:
-            left = scene.disk.killed() + [scene.disk.state(number) for number in range(scene.disk.states())]
+            left = replacement.disk.killed() + [
+                replacement.disk.state(number) for number in range(replacement.disk.states())
+            ]
             for disk in left:
                 if (image := disk.image()) not in seen:
                     seen.add(image)
@@ -169,20 +171,20 @@ def test_a_crash_at_any_step_leaves_one_good_log() -> None:
 
 def test_a_log_that_was_moved_before_a_crash_is_not_reported_as_lost() -> None:
     """Else the last in-sync replica could not lead, for as long as the checkpoint files are kept as they are."""
-    scene = Replacement()
-    scene.run()
-    scene.a.purge_deleted(NOW_MS)
-    disk = scene.disk.killed()[0]  # the checkpoint files of A still name the log
+    replacement = Replacement()
+    replacement.run()
+    replacement.a.purge_deleted(NOW_MS)
+    disk = replacement.disk.killed()[0]  # the checkpoint files of A still name the log
     directories = opened(disk)
     assert the_log(directories)[0] == B
     assert not report_at_start(directories).suspects
 
 
 def test_a_log_that_was_created_again_elsewhere_is_lost_until_it_has_what_was_committed() -> None:
-    scene = Replacement()
-    scene.disk.remove_tree(A / "web-0")
-    scene.b.delete_future_log(WEB)
-    disk = scene.disk.killed()[0]
+    replacement = Replacement()
+    replacement.disk.remove_tree(A / "web-0")
+    replacement.b.delete_future_log(WEB)
+    disk = replacement.disk.killed()[0]
     directories = opened(disk)
     assert report_at_start(directories).suspects == {WEB}
     log = directories.opened[1].create_log(WEB, TOPIC_ID, CONFIG)
@@ -195,33 +197,33 @@ def test_a_log_that_was_created_again_elsewhere_is_lost_until_it_has_what_was_co
 
 
 def test_a_copy_that_lacks_records_does_not_replace_the_log() -> None:
-    scene = Replacement()
-    scene.log.append(batch(b"more"), leader_epoch=8, now_ms=NOW_MS)
+    replacement = Replacement()
+    replacement.log.append(batch(b"more"), leader_epoch=8, now_ms=NOW_MS)
     with pytest.raises(StorageError, match="does not have all"):
-        scene.run()
-    assert scene.a.logs[WEB] is scene.log
-    region = scene.log.read(len(RECORDS), max_bytes=300, end_offset=scene.log.end_offset)
+        replacement.run()
+    assert replacement.a.logs[WEB] is replacement.log
+    region = replacement.log.read(len(RECORDS), max_bytes=300, end_offset=replacement.log.end_offset)
     assert region is not None
-    scene.future.append_as_follower(memoryview(region.read()), now_ms=NOW_MS)
+    replacement.future.append_as_follower(memoryview(region.read()), now_ms=NOW_MS)
     with pytest.raises(StorageError, match="does not have all"):
-        scene.run()  # it is not on the disk
-    scene.future.flush()
-    assert [value for _, value in everything(scene.run())] == [*RECORDS[1:], b"more"]
+        replacement.run()  # it is not on the disk
+    replacement.future.flush()
+    assert [value for _, value in everything(replacement.run())] == [*RECORDS[1:], b"more"]
 
 
 def test_a_disk_that_does_not_take_the_copy_leaves_the_log_where_it_is() -> None:
-    scene = Replacement()
-    original = scene.future.directory
-    scene.disk.refuse(errno.EIO, "rename", under=B)
+    replacement = Replacement()
+    original = replacement.future.directory
+    replacement.disk.refuse(errno.EIO, "rename", under=B)
     with pytest.raises(StorageError):
-        scene.run()
-    scene.disk.relent()
-    assert scene.a.health.failure is None
-    assert scene.a.logs[WEB] is scene.log
-    assert scene.future.directory == original
-    assert_whole(scene.log)
-    scene.a.close()
-    where, log = the_log(opened(scene.disk, A))
+        replacement.run()
+    replacement.disk.relent()
+    assert replacement.a.health.failure is None
+    assert replacement.a.logs[WEB] is replacement.log
+    assert replacement.future.directory == original
+    assert_whole(replacement.log)
+    replacement.a.close()
+    where, log = the_log(opened(replacement.disk, A))
     assert where == A
     assert_whole(log)
 
@@ -263,56 +265,56 @@ def test_of_two_copies_the_longer_one_is_kept() -> None:
 
 
 def test_a_truncation_of_the_log_truncates_the_copy() -> None:
-    scene = Replacement()
-    scene.log.truncate_to(5)  # two leaders later
-    scene.log.begin_epoch(9)
-    scene.log.append(batch(b"other"), leader_epoch=9, now_ms=NOW_MS)
-    truncate_to_common_prefix(scene.future, scene.log)
-    assert scene.future.end_offset == 5
-    copy(scene.log, scene.future)
-    scene.log.flush()
-    assert [value for _, value in everything(scene.run())] == [*RECORDS[1:5], b"other"]
+    replacement = Replacement()
+    replacement.log.truncate_to(5)  # two leaders later
+    replacement.log.begin_epoch(9)
+    replacement.log.append(batch(b"other"), leader_epoch=9, now_ms=NOW_MS)
+    truncate_to_common_prefix(replacement.future, replacement.log)
+    assert replacement.future.end_offset == 5
+    copy(replacement.log, replacement.future)
+    replacement.log.flush()
+    assert [value for _, value in everything(replacement.run())] == [*RECORDS[1:5], b"other"]
 
 
 def test_a_copy_of_another_history_is_truncated_to_what_both_have() -> None:
-    scene = Replacement()
-    scene.log.truncate_to(4)
+    replacement = Replacement()
+    replacement.log.truncate_to(4)
     for epoch in (9, 10):
-        scene.log.append(batch(b"of %d" % epoch), leader_epoch=epoch, now_ms=NOW_MS)
-    truncate_to_common_prefix(scene.future, scene.log)
-    assert scene.future.end_offset == 4
-    scene.log.truncate_fully_and_start_at(40)
-    truncate_to_common_prefix(scene.future, scene.log)
-    assert (scene.future.log_start_offset, scene.future.end_offset) == (40, 40)
+        replacement.log.append(batch(b"of %d" % epoch), leader_epoch=epoch, now_ms=NOW_MS)
+    truncate_to_common_prefix(replacement.future, replacement.log)
+    assert replacement.future.end_offset == 4
+    replacement.log.truncate_fully_and_start_at(40)
+    truncate_to_common_prefix(replacement.future, replacement.log)
+    assert (replacement.future.log_start_offset, replacement.future.end_offset) == (40, 40)
 
 
 @pytest.mark.parametrize("is_uncertain", [False, True])
 def test_a_copy_that_is_corrupt_where_it_is_to_be_truncated_is_made_again(*, is_uncertain: bool) -> None:
-    scene = Replacement()
-    scene.future.close_files()
-    last = scene.future.segments[-1]
-    scene.disk.flip_bit(last.log_path, 8 * 140)  # in its second batch
+    replacement = Replacement()
+    replacement.future.close_files()
+    last = replacement.future.segments[-1]
+    replacement.disk.flip_bit(last.log_path, 8 * 140)  # in its second batch
     at = last.base_offset + 1
     if is_uncertain:
-        scene.b.uncertain_from[WEB] = at
-        scene.b.truncate_to_certain(WEB)
+        replacement.b.uncertain_from[WEB] = at
+        replacement.b.truncate_to_certain(WEB)
     else:
-        scene.log.truncate_to(at)
-        scene.log.begin_epoch(9)
-        truncate_to_common_prefix(scene.future, scene.log)
-    assert scene.future.end_offset == scene.future.log_start_offset
-    assert not scene.future.is_truncating
-    copy(scene.log, scene.future)
-    scene.log.flush()
-    assert [value for _, value in everything(scene.run())] == [value for _, value in everything(scene.log)]
+        replacement.log.truncate_to(at)
+        replacement.log.begin_epoch(9)
+        truncate_to_common_prefix(replacement.future, replacement.log)
+    assert replacement.future.end_offset == replacement.future.log_start_offset
+    assert not replacement.future.is_truncating
+    copy(replacement.log, replacement.future)
+    replacement.log.flush()
+    assert [value for _, value in everything(replacement.run())] == [value for _, value in everything(replacement.log)]
 
 
 def test_a_copy_that_is_half_truncated_does_not_replace_the_log() -> None:
-    scene = Replacement()
-    next(scene.future.truncation(scene.future.end_offset - 1))
-    assert scene.future.is_truncating
+    replacement = Replacement()
+    next(replacement.future.truncation(replacement.future.end_offset - 1))
+    assert replacement.future.is_truncating
     with pytest.raises(StorageError):
-        scene.run()
+        replacement.run()
 
 
 def test_a_log_whose_copy_is_corrupt_after_a_crash_is_kept() -> None:
@@ -338,13 +340,13 @@ def test_a_log_whose_copy_is_corrupt_after_a_crash_is_kept() -> None:
 
 def test_the_deletion_of_a_copy_leaves_the_cleaner_checkpoint_of_a_log_of_its_name() -> None:
     """The topic was created again before the disk let the copy of its log be deleted."""
-    scene = Replacement()
-    log = scene.b.create_log(WEB, uuid.UUID(int=9), CONFIG)
+    replacement = Replacement()
+    log = replacement.b.create_log(WEB, uuid.UUID(int=9), CONFIG)
     log.note_gaps()
-    scene.b.delete(scene.future)
-    assert WEB in scene.b.cleaner_offsets
-    scene.b.delete_log(WEB)
-    assert WEB not in scene.b.cleaner_offsets
+    replacement.b.delete(replacement.future)
+    assert WEB in replacement.b.cleaner_offsets
+    replacement.b.delete_log(WEB)
+    assert WEB not in replacement.b.cleaner_offsets
 
 
 def test_a_copy_with_gaps_counts_after_a_crash_only_as_far_as_it_was_synced() -> None:
@@ -374,9 +376,9 @@ def test_a_copy_with_gaps_counts_after_a_crash_only_as_far_as_it_was_synced() ->
 
 def test_a_copy_has_the_topic_id_on_the_disk_before_it_is_the_log() -> None:
     """A power cut had left its partition.metadata empty, and the copy of that file has the name of the directory."""
-    scene = Replacement()
-    scene.disk.open(scene.future.directory / "partition.metadata").truncate(0)
-    scene.run()
-    scene.disk.process_died()
-    where, log = the_log(opened(scene.disk))
+    replacement = Replacement()
+    replacement.disk.open(replacement.future.directory / "partition.metadata").truncate(0)
+    replacement.run()
+    replacement.disk.process_died()
+    where, log = the_log(opened(replacement.disk))
     assert (where, log.topic_id) == (B, TOPIC_ID)
