@@ -31,7 +31,7 @@ def run(job: Any) -> Any:
 
 
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
-def test_what_is_produced_with_a_codec_is_consumed_unchanged(broker: Broker, topic: str, codec: str | None) -> None:
+def test_records_produced_with_a_codec_are_consumed_unchanged(broker: Broker, topic: str, codec: str | None) -> None:
     async def job() -> None:
         await create(broker, topic)
         values = [b"%d " % number + b"squeeze me " * 10 for number in range(300)]

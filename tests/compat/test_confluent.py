@@ -101,7 +101,7 @@ def consumer_of(broker: Broker) -> Iterator[Callable[..., Consumer]]:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_what_is_produced_with_a_codec_is_consumed_unchanged(
+def test_records_produced_with_a_codec_are_consumed_unchanged(
     broker: Broker, created: str, consumer_of: Callable[..., Consumer], codec: str
 ) -> None:
     values = [b"%06d " % number + b"compressible " * 20 for number in range(2_000)]

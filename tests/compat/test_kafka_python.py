@@ -26,7 +26,7 @@ def created(broker: Broker, topic: str) -> str:
 
 
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
-def test_what_is_produced_with_a_codec_is_consumed_unchanged(broker: Broker, created: str, codec: str | None) -> None:
+def test_records_produced_with_a_codec_are_consumed_unchanged(broker: Broker, created: str, codec: str | None) -> None:
     values = [b"%d " % number + b"squeeze me " * 10 for number in range(300)]
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap, compression_type=codec, acks="all", linger_ms=20)
     try:

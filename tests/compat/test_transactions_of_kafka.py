@@ -105,7 +105,9 @@ def killed_kafka(kafka_jars: Path, tmp_path: Path) -> tuple[Path, str]:
     return kafka.data, topic
 
 
-def test_what_kafka_left_open_is_finished_or_timed_out(killed_kafka: tuple[Path, str], tmp_path: Path) -> None:
+def test_transactions_that_kafka_left_open_are_finished_or_timed_out(
+    killed_kafka: tuple[Path, str], tmp_path: Path
+) -> None:
     data, topic = killed_kafka
     server = OttlaProcess(
         tmp_path / "ottla", options=["-o", "transaction.abort.timed.out.transaction.cleanup.interval.ms=500"]

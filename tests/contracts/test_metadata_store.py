@@ -164,7 +164,7 @@ async def taken(changes: Watch) -> dict[str, bytes | None]:
     return {change.path: change.node.value if change.node else None for change in await anext(changes)}
 
 
-def test_what_is_created_is_read_back_at_version_0(sessions: Sessions) -> None:
+def test_a_created_node_is_read_back_at_version_0(sessions: Sessions) -> None:
     async def scenario(store: MetadataStore) -> None:
         assert await store.commit([Create("/a", b"one")]) == [0]
         node = await store.get("/a")
@@ -357,7 +357,7 @@ def test_a_watch_of_nothing_begins_empty_and_complete(sessions: Sessions) -> Non
     run(scenario, sessions)
 
 
-def test_who_committed_finds_the_change_in_the_own_watch_at_once(sessions: Sessions) -> None:
+def test_a_committer_finds_the_change_in_its_own_watch_at_once(sessions: Sessions) -> None:
     async def scenario(store: MetadataStore) -> None:
         changes = store.watch("/")
         await changes.wait()
@@ -515,7 +515,7 @@ def test_many_commits_at_once_keep_their_order_and_each_has_its_own_outcome(sess
     run(scenario, sessions)
 
 
-def test_who_committed_sees_it_at_once(sessions: Sessions) -> None:
+def test_a_committer_sees_its_commit_at_once(sessions: Sessions) -> None:
     async def scenario(store: MetadataStore) -> None:
         await store.commit([Create("/n", b"0")])
         for number in range(1, 10):

@@ -13,7 +13,7 @@ def test_without_trouble_everything_is_acknowledged_and_seen() -> None:
     assert broken_after(disk, context) is None
 
 
-def test_what_was_acknowledged_or_seen_survives_a_power_cut_at_every_change_of_the_disk() -> None:
+def test_acknowledged_and_seen_records_survive_a_power_cut_at_every_change_of_the_disk() -> None:
     acknowledged = set()
     for what, disk, context in stops():
         assert broken_after(disk, context) is None, what

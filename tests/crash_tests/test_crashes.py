@@ -40,7 +40,7 @@ def test_on_a_disk_that_ignores_syncs_data_loss_is_found(name: str) -> None:
     assert result.is_loss, result.broken
 
 
-def test_what_only_the_page_cache_holds_survives_the_death_of_the_process_and_not_a_power_cut() -> None:
+def test_records_only_in_the_page_cache_survive_the_death_of_the_process_and_not_a_power_cut() -> None:
     losses = 0
     for stop in stops_of(WORKLOADS["page-cache"]):
         disk, expected_state = stopped(stop)

@@ -170,7 +170,7 @@ def test_an_open_transaction_on_a_partition_is_aborted_by_its_offset(broker: Bro
     assert cli.out("consume", topic) == b"later\n"
 
 
-def test_what_does_not_exist_is_reported(cli: Cli) -> None:
+def test_a_transactional_id_or_a_state_that_does_not_exist_is_reported(cli: Cli) -> None:
     assert "no transactional id nothing" in cli.fails("txn", "describe", "nothing", code=ExitCode.NOT_FOUND)
     assert "no transactional id nothing" in cli.fails("txn", "abort", "nothing", code=ExitCode.NOT_FOUND)
     error = cli.fails("txn", "list", "--state", "Sleeping", code=ExitCode.FAILED)

@@ -359,7 +359,7 @@ def test_with_its_last_directory_the_server_ends_and_says_why(tmp_path: Path, se
     assert "no log directory can be used any more" in server.log.splitlines()[-1]
 
 
-def test_what_cannot_be_right_about_log_directories_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_impossible_log_directories_are_refused_in_one_line(tmp_path: Path) -> None:
     one, two, three = (tmp_path / name for name in ("one", "two", "three"))
 
     def start(*paths: Path) -> str:

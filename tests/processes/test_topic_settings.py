@@ -165,7 +165,7 @@ def test_a_fetch_of_records_deleted_by_retention_returns_an_error_and_the_log_st
         assert not [path for path in (server.data / "short-0").glob("*.log") if path.stat().st_size]
 
 
-def test_what_was_deleted_by_offset_stays_deleted_after_kill_9(tmp_path: Path) -> None:
+def test_records_deleted_by_offset_stay_deleted_after_kill_9(tmp_path: Path) -> None:
     server = OttlaProcess(tmp_path / "server").start()
     with Wire(server.port) as wire:
         make(wire, "cut")

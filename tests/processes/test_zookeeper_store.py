@@ -165,7 +165,7 @@ def test_a_session_is_lost_by_the_own_clock_and_its_commit_unknown(server: RealZ
     run(server, scenario)
 
 
-def test_what_changed_during_a_short_disconnection_is_learned_afterwards(server: RealZooKeeper) -> None:
+def test_changes_during_a_short_disconnection_are_learned_afterwards(server: RealZooKeeper) -> None:
     async def scenario(stores: Stores) -> None:
         other, third, store = await stores.open(), await stores.open(), await stores.open(by_proxy=True)
         await third.commit([Create("/third", ephemeral=True)])

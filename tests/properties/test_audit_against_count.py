@@ -184,7 +184,7 @@ def reported(count: int, first: int, last: int, *, bucket_ms: int = 0) -> Produc
     return ProducedCount("web", 0, "me", bucket_ms, count, first, last)
 
 
-def test_what_was_acknowledged_and_is_not_in_the_log_is_lost() -> None:
+def test_acknowledged_records_that_are_not_in_the_log_are_lost() -> None:
     extent, sides = balanced(2)
     books = take(extent, sides, bucket_ms=BUCKET_MS)
     add_produced(books, [reported(3, 0, 2)], bucket_ms=BUCKET_MS)
@@ -212,7 +212,7 @@ def test_records_of_producers_that_do_not_report_are_no_fault() -> None:
     assert books.total.produced == 1
 
 
-def test_what_retention_took_after_it_was_loaded_is_not_lost() -> None:
+def test_records_deleted_by_retention_after_their_load_are_not_lost() -> None:
     _, sides = balanced(2)
     books = take(
         PartitionExtent(0, 2, 2, 0, 2),
@@ -224,7 +224,7 @@ def test_what_retention_took_after_it_was_loaded_is_not_lost() -> None:
     assert books.total.expired == 2
 
 
-def test_what_may_have_left_the_log_before_the_first_load_is_not_judged() -> None:
+def test_records_that_may_have_left_the_log_before_the_first_load_are_not_judged() -> None:
     books = take(
         PartitionExtent(0, 5, 5, 5, 5), OffsetReaders(Listed(), Listed(), Listed(), compacts=False), bucket_ms=BUCKET_MS
     )

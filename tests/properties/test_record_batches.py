@@ -33,7 +33,7 @@ new_records = st.lists(st.builds(NewRecord, nullable, nullable, times, headers),
 @every_codec
 @some
 @given(records=new_records, base_offset=st.integers(0, 2**60))
-def test_what_is_built_is_scanned_back(codec: int, records: list[NewRecord], base_offset: int) -> None:
+def test_a_built_batch_is_scanned_back(codec: int, records: list[NewRecord], base_offset: int) -> None:
     batch = build_batch(records, base_offset=base_offset, codec=codec)
     expected = [Record(base_offset + i, r.timestamp_ms, r.key, r.value, list(r.headers)) for i, r in enumerate(records)]
     assert list(read_records(batch)) == expected
@@ -49,7 +49,7 @@ def test_what_is_built_is_scanned_back(codec: int, records: list[NewRecord], bas
 @every_codec
 @some
 @given(records=new_records)
-def test_what_is_built_is_read_by_two_foreign_clients(codec: int, records: list[NewRecord]) -> None:
+def test_a_built_batch_is_read_by_two_foreign_clients(codec: int, records: list[NewRecord]) -> None:
     batch = bytes(build_batch(records, codec=codec))
     for foreign in (AiokafkaBatch(bytearray(batch)), KafkaPythonBatch(batch)):
         assert foreign.validate_crc()
@@ -61,7 +61,7 @@ def test_what_is_built_is_read_by_two_foreign_clients(codec: int, records: list[
 @pytest.mark.parametrize("builder", [AiokafkaBuilder, KafkaPythonBuilder], ids=["aiokafka", "kafka-python"])
 @some
 @given(records=new_records)
-def test_what_a_foreign_client_builds_is_scanned(codec: int, builder: Any, records: list[NewRecord]) -> None:
+def test_a_batch_built_by_a_foreign_client_is_scanned(codec: int, builder: Any, records: list[NewRecord]) -> None:
     building = builder(
         magic=2, compression_type=codec, is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=-1,
         batch_size=1 << 20,

@@ -170,7 +170,7 @@ def test_a_header_that_claims_more_records_than_bytes_is_refused_before_memory_i
         list(locate_records(walked(bytes(data)), from_offset=0, end_offset=1 << 62, parts=VALUES))
 
 
-def test_where_only_offsets_are_asked_for_a_dense_batch_is_not_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dense_batch_of_which_only_offsets_are_asked_is_not_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: Any, **__: Any) -> bytes:
         raise AssertionError("decompressed")
 

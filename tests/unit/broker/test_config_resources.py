@@ -388,7 +388,7 @@ UNKNOWN: list[tuple[int, str, ErrorCode]] = [
 ]
 
 
-def test_what_cannot_be_described_fails_alone(tmp_path: Path) -> None:
+def test_a_resource_that_cannot_be_described_fails_alone(tmp_path: Path) -> None:
     async def scenario(server: InProcessBroker) -> None:
         resources = [
             describe_configs.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)

@@ -115,7 +115,7 @@ def test_a_metadata_directory_without_logs_gets_the_identity_kafka_asks_for(tmp_
     assert image(metadata).topics[ID].partitions[0].directories == (HERE,)
 
 
-def test_what_an_earlier_kafka_knew_goes_on_unread_and_its_features_stay(tmp_path: Path) -> None:
+def test_unknown_records_of_an_earlier_kafka_are_carried_unread_and_its_features_stay(tmp_path: Path) -> None:
     path = directory(tmp_path / "a")
     permission = Other(MetadataRecordType.ACCESS_CONTROL_ENTRY, b"\x01\x12\x00rest")
     level = encode(FeatureLevelRecord(name="metadata.version", level=27))
@@ -146,7 +146,7 @@ def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
     assert (path / METADATA_FILE).exists()
 
 
-def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
+def test_an_impossible_export_fails_with_its_reason(tmp_path: Path) -> None:
     path = directory(tmp_path / "a")
     with pytest.raises(CannotExport, match=f"no {METADATA_FILE}"):
         exported(directory(tmp_path / "b", store=False))

@@ -84,7 +84,7 @@ def test_a_producer_that_the_new_leader_does_not_know_begins_with_its_first_batc
     with_cluster(tmp_path, scenario, brokers=2, options={"min.insync.replicas": "1"})
 
 
-def test_what_follows_a_batch_that_lacked_replicas_waits_for_it(tmp_path: Path) -> None:
+def test_the_batches_after_one_that_lacked_replicas_wait_for_it(tmp_path: Path) -> None:
     async def scenario(cluster: InProcessCluster) -> None:
         await create(cluster, factor=2)
         leader, other = leader_of(cluster), follower_of(cluster)

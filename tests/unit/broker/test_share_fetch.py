@@ -173,7 +173,7 @@ def test_records_are_delivered_to_one_member_and_done_when_accepted(tmp_path: Pa
     with_share_broker(tmp_path, scenario)
 
 
-def test_what_was_accepted_is_not_delivered_after_a_restart_and_the_rest_is(tmp_path: Path) -> None:
+def test_accepted_records_are_not_delivered_after_a_restart_and_the_rest_is(tmp_path: Path) -> None:
     async def before(broker: ShareBroker) -> None:
         await broker.produce(10)
         ada = broker.client()

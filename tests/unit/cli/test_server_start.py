@@ -57,7 +57,7 @@ def test_each_option_is_read_by_each_of_its_names(name: str, word: str) -> None:
         st.sampled_from([*WORDS, *VALUES.values(), "", "-", "--", "65536", "0", "-1", "1_0", "text", "x"]), max_size=6
     )
 )
-def test_what_is_read_here_is_what_typer_reads(arguments: list[str]) -> None:
+def test_arguments_are_read_here_as_typer_reads_them(arguments: list[str]) -> None:
     read_here = read(arguments)
     if read_here is not None:
         assert _texts(read_here._asdict()) == as_typer_reads(arguments)

@@ -82,7 +82,7 @@ def test_only_the_leader_may_propose() -> None:
         decide(view_of(a_partition()), proposed(1, 2), leader=2)
 
 
-def test_what_is_in_force_already_succeeds_with_an_old_partition_epoch() -> None:
+def test_a_change_that_is_in_force_already_succeeds_with_an_old_partition_epoch() -> None:
     altered, overlay = decide(view_of(a_partition()), proposed(3, 1, 2, partition_epoch=2))
     assert (altered.isr, altered.partition_epoch) == ((1, 2, 3), 6)
     assert overlay.ops() == []

@@ -436,7 +436,7 @@ def test_a_large_change_is_cut_into_commits_and_all_partitions_have_a_leader() -
     run(scenario)
 
 
-def test_what_was_committed_before_a_conflict_is_not_decided_again() -> None:
+def test_changes_committed_before_a_conflict_are_not_decided_again() -> None:
     async def scenario() -> None:
         node = Node(ForgetfulStore())
         await node.start()

@@ -42,7 +42,7 @@ def test_a_source_is_logged_once_and_then_counted_per_interval(caplog: pytest.Lo
     assert caplog.messages == [f"{NEW} 10.0.0.1: again"], "a source that was quiet for an interval is new again"
 
 
-def test_what_is_counted_at_the_stop_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_count_at_the_stop_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     log = MalformedRequestLog()
     for _ in range(3):
         log.record("10.0.0.1", "MalformedRequest", "bad", now=0.0)

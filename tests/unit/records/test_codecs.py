@@ -34,7 +34,7 @@ def bombs() -> dict[Codec, bytes]:
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("size", [0, 1, 70_000, 3_000_000])
-def test_what_is_compressed_is_decompressed(codec: Codec, size: int) -> None:
+def test_compressed_data_is_decompressed_unchanged(codec: Codec, size: int) -> None:
     data = (b"0123456789abcdef" * (size // 16 + 1))[:size]
     assert decompress(codec, compress(codec, data)) == data
     assert decompress(codec, memoryview(bytearray(compress(codec, memoryview(data)))), limit=size) == data

@@ -154,7 +154,7 @@ def test_a_copy_whose_topic_is_not_known_any_more_is_made_again() -> None:
     harness.assert_all_acked_is_there()
 
 
-def test_what_an_earlier_run_has_copied_is_verified() -> None:
+def test_the_copy_of_an_earlier_run_is_verified() -> None:
     harness = ReplicaHarness(config=replace(SMALL, segment_bytes=100_000))
 
     async def begin(broker: BrokerReplicas) -> None:
@@ -259,7 +259,7 @@ def test_a_topic_is_deleted_while_it_moves() -> None:
     harness.run(scenario)
 
 
-def test_what_is_deleted_meanwhile_is_deleted_in_the_copy() -> None:
+def test_records_deleted_meanwhile_are_deleted_in_the_copy() -> None:
     harness = ReplicaHarness()
 
     async def scenario(broker: BrokerReplicas) -> None:

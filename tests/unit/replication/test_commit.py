@@ -105,7 +105,7 @@ def run(scenario: Callable[[CommitHarness], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(main())
 
 
-def test_what_comes_while_the_disk_is_busy_shares_the_next_round() -> None:
+def test_logs_that_come_while_the_disk_is_busy_share_the_next_round() -> None:
     async def scenario(harness: CommitHarness) -> None:
         log = harness.log()
         harness.commit.schedule(log)
@@ -210,7 +210,7 @@ def test_waiters_fail_in_the_end_if_a_flush_cannot_begin(monkeypatch: Any) -> No
     run(scenario)
 
 
-def test_what_is_synced_into_a_directory_that_has_vanished_does_not_count() -> None:
+def test_a_sync_into_a_directory_that_has_vanished_does_not_count() -> None:
     async def scenario(harness: CommitHarness) -> None:
         log = harness.log()
         harness.vanished = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))

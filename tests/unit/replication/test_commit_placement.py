@@ -314,7 +314,7 @@ class TestFailures:
 
         run(scenario)
 
-    def test_what_is_synced_into_a_deleted_directory_does_not_count(self, fast: bool) -> None:
+    def test_a_sync_into_a_deleted_directory_does_not_count(self, fast: bool) -> None:
         async def scenario(disk: Disk) -> None:
             if fast:
                 await disk.make_fast()

@@ -605,7 +605,7 @@ def test_a_leader_holds_back_throttled_replicas_until_they_are_in_sync() -> None
         assert ends == [1, 1, 1, 1, 1, 2, 2, 2]
 
 
-def test_what_was_sent_at_a_lower_rate_does_not_count_against_a_raised_one() -> None:
+def test_bytes_sent_at_a_lower_rate_do_not_count_against_a_raised_one() -> None:
     quota = ReplicationQuota(10)
     quota.record(5000, 1.0)
     quota.configure(10)  # other settings have changed

@@ -222,7 +222,7 @@ def test_indexes_of_a_swap_that_had_not_come_to_the_log_yet_do_not_take_the_plac
     assert not [name for name in disk.names_in(log.directory) if name.endswith((".swap", ".cleaned"))]
 
 
-def test_what_is_not_on_the_disk_yet_is_not_compacted_and_so_replaces_nothing_that_is() -> None:
+def test_records_not_on_the_disk_yet_are_not_compacted_and_so_replace_none_that_are() -> None:
     clock = StillClock()
     directory, log = compacted(SimDisk(), clock, batch(b"1", key=b"a"))
     log.append(batch(b"2", key=b"a"), leader_epoch=0, now_ms=NOW_MS)

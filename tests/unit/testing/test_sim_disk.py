@@ -37,7 +37,7 @@ def possible_contents(disk: SimDisk) -> Iterator[bytes | None]:
         yield read_file(after, FILE) if after.exists(FILE) else None
 
 
-def test_what_was_synced_is_in_every_state_and_there_is_only_one_when_all_was() -> None:
+def test_synced_data_is_in_every_state_and_there_is_only_one_when_all_was_synced() -> None:
     assert list(possible_contents(written(b"a" * 100, b"b" * 10_000, synced=2))) == [b"a" * 100 + b"b" * 10_000]
     for left in possible_contents(written(b"a" * 100, b"b" * 10_000, synced=1)):
         assert left is not None and left[:100] == b"a" * 100

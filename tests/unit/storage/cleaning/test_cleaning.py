@@ -87,7 +87,7 @@ def test_the_last_batch_of_a_pass_stays_as_a_header_so_that_the_logs_end_is_not_
     assert [(b.header.base_offset, b.header.record_count) for b in batches_in(compacted.log)] == [(0, 1), (1, 0)]
 
 
-def test_what_is_not_covered_by_a_full_map_waits_for_the_next_pass() -> None:
+def test_records_not_covered_by_a_full_map_wait_for_the_next_pass() -> None:
     compacted = CompactedLog()
     for number in range(40):
         compacted.append((b"key %d" % (number % 10), b"%d" % number))

@@ -66,7 +66,7 @@ def marks(disk: SimDisk, root: PurePosixPath = ROOT) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("lost", [(b"c",), (b"c", b"d", b"e", b"f", b"g")], ids=["one", "several segments"])
-def test_what_a_start_counts_as_durable_survives_a_power_cut(lost: tuple[bytes, ...], seed: int) -> None:
+def test_records_that_a_start_counts_as_durable_survive_a_power_cut(lost: tuple[bytes, ...], seed: int) -> None:
     disk = SimDisk()
     failed(disk, b"a", b"b", lost=lost)
     disk.process_died()  # the machine goes on, and the page cache with it

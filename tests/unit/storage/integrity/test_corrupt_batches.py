@@ -150,7 +150,7 @@ def test_the_log_names_the_place_and_the_next_step_once(caplog: pytest.LogCaptur
     assert "What to do: " in lines[0]
 
 
-def test_what_this_process_wrote_and_what_it_has_checked_is_not_read_again_before_it_is_sent() -> None:
+def test_batches_that_this_process_wrote_or_has_checked_are_not_read_again_before_they_are_sent() -> None:
     disk = SimDisk()
     written(disk)
     log = reopened(disk)

@@ -115,7 +115,7 @@ def test_a_corrupt_topic_id_is_known_after_any_number_of_starts() -> None:
         assert open_directory(disk).logs[TP].topic_id == uuid.UUID(int=7)
 
 
-def test_what_kafka_has_written_since_is_believed() -> None:
+def test_a_log_start_that_kafka_has_written_since_is_believed() -> None:
     disk = SimDisk()
     directory_with(disk, deleted_below=2).close()
     rewrite(disk, ROOT / names.LOG_STARTS, b"web 0 2", b"web 0 5")

@@ -280,7 +280,7 @@ def test_segments_below_the_recovery_point_are_not_read_after_an_unclean_stop() 
     assert reopened(disk).end_offset == 12
 
 
-def test_what_a_killed_process_left_to_the_system_is_synced_before_it_counts() -> None:
+def test_records_that_a_killed_process_left_to_the_system_are_synced_before_they_count() -> None:
     disk = SimDisk()
     log = open_log(disk, CONFIG)
     fill(log, 12)
@@ -398,7 +398,7 @@ def test_a_checkpoint_that_is_begun_in_slices_is_the_same() -> None:
     assert written() == at_once
 
 
-def test_what_was_truncated_never_comes_back() -> None:
+def test_truncated_records_never_come_back() -> None:
     disk = SimDisk()
     log = open_log(disk, CONFIG)
     fill(log, 12)

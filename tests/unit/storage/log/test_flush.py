@@ -37,7 +37,7 @@ def held_after_a_power_cut(disk: SimDisk) -> list[bytes | None]:
     return [] if log is None else values(everything(log))
 
 
-def test_what_could_not_be_synced_for_want_of_a_handle_is_synced_by_the_next_flush() -> None:
+def test_files_that_could_not_be_synced_without_a_handle_are_synced_by_the_next_flush() -> None:
     disk = SimDisk()
     log = open_log(disk, SMALL)
     put(log, b"a", b"b", b"c")  # three segments: files closed again, and names that are new

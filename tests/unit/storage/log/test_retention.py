@@ -119,7 +119,7 @@ def test_without_times_it_closes_when_it_has_been_there_that_long_and_never_whil
         assert len(log.segments) == segments, wait_ms
 
 
-def test_what_must_be_compacted_soon_is_closed_soon() -> None:
+def test_a_segment_that_must_be_compacted_soon_is_closed_soon() -> None:
     """The cleaner leaves the segment alone that is written."""
     for policy, closed in ((("compact",), 3), (("delete",), 1)):
         config = LogConfig(segment_ms=DAY_MS, max_compaction_lag_ms=1000, cleanup_policy=policy)
