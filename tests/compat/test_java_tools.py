@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,6 @@ from tests.support.real_kafka import run_tool
 pytestmark = [pytest.mark.external, pytest.mark.slow]
 TOOLS = "org.apache.kafka.tools."
 Tool = Callable[..., str]
-SERVED_BY_KAFKA = pytest.mark.skipif(os.environ.get("OTTLA_TEST_BROKER") == "kafka", reason="Kafka serves this")
 
 
 @pytest.fixture
