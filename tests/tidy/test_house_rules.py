@@ -122,17 +122,6 @@ def test_every_setting_is_read_or_says_why_it_has_no_effect() -> None:
     assert not [key for key, says_so in unread.items() if not says_so]
 
 
-def test_every_page_a_document_links_to_is_there() -> None:
-    pages = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
-    broken = [
-        f"{page.name}: {target}"
-        for page in pages
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
-        if not (page.parent / target).exists()
-    ]
-    assert not broken
-
-
 def test_no_text_installs_ottla_by_its_name() -> None:
     """It is not on a package index: what pip would find under the name there is another program."""
     texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *SOURCES, ROOT / "packaging" / "Containerfile"]
@@ -165,17 +154,3 @@ def test_section_comments_are_spelled_one_way() -> None:
         if re.match(r" *#.*-{4}", line) and not re.match(r" *# ---- [A-Z].*[^-]$", line)
     ]
     assert not odd
-
-
-def test_the_list_of_decisions_has_each_record_with_its_number_and_title() -> None:
-    directory = ROOT / "docs" / "decisions"
-    titles = [
-        (path.name, re.match(r"# (\d+)\. (.+)\n", path.read_text(encoding="utf-8")))
-        for path in sorted(directory.glob("0*.md"))
-    ]
-    rows = [f"- [{found[1]}. {found[2]}]({name})" for name, found in titles if found and int(found[1]) == int(name[:4])]
-    listed = [
-        line for line in (directory / "README.md").read_text(encoding="utf-8").splitlines() if line.startswith("- [")
-    ]
-    assert len(rows) == len(titles)
-    assert listed == rows
