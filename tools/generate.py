@@ -2,7 +2,8 @@
 
 Generated: the message shapes (from kio's schema), docs/configuration.md and docs/topic-settings.md (from the settings'
 declarations), docs/protocol-support.md (from the table of APIs and the heads of the handlers), the lists of options in
-docs/cli.md (from the commands), and the example of a job file (from the declarations of its keys).
+docs/cli.md (from the commands), the workloads and mutations in docs/storage-testing.md and docs/group-testing.md (from
+the tests), and the example of a job file (from the declarations of its keys).
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ def everything() -> dict[Path, str]:
     import generate_docs
     import generate_job_file
     import generate_messages
+    import generate_testing
     import generate_topic_settings
 
     files = {ROOT / path: text for path, text in generate_messages.generate().items()}
     files |= {ROOT / path: text for path, text in generate_docs.generate().items()}
     files |= {ROOT / path: text for path, text in generate_topic_settings.generate().items()}
+    files |= {ROOT / path: text for path, text in generate_testing.generate().items()}
     files |= {ROOT / path: text for path, text in generate_job_file.generate().items()}
     return files | {ROOT / path: text for path, text in generate_cli.generate().items()}
 

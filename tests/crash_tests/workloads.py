@@ -26,7 +26,7 @@ class Workload(NamedTuple):
 
 
 def appends(s: WorkloadDriver) -> None:
-    """Batches from a few bytes to several pages, in every codec, flushed now and then."""
+    """Append batches from a few bytes to several pages, in every codec, with flushes between."""
     s.create()
     s.append(10)
     s.append(900, 100)
@@ -47,7 +47,7 @@ def appends(s: WorkloadDriver) -> None:
 
 
 def reserved_space(s: WorkloadDriver) -> None:
-    """Batches within space that was reserved for them, which rolls, a truncation and a stop give back."""
+    """Append over zeros that were written ahead, and that rolls, a truncation and a stop remove."""
     s.create()
     s.append(16_400)
     s.flush()
@@ -103,7 +103,7 @@ def rolls(s: WorkloadDriver) -> None:
 
 
 def epochs(s: WorkloadDriver) -> None:
-    """Leaders come and go, some without a record."""
+    """Begin leader epochs, some of them without a record."""
     s.create()
     s.begin_epoch(1)
     s.append(200)
@@ -133,7 +133,7 @@ def epochs(s: WorkloadDriver) -> None:
 
 
 def producers(s: WorkloadDriver) -> None:
-    """Idempotent producers over rolls, restarts and new epochs of their own."""
+    """Append as idempotent producers, over rolls, restarts and new producer epochs."""
     s.create()
     for at in range(6):
         s.append(100, producer_id=7)
@@ -158,7 +158,7 @@ def producers(s: WorkloadDriver) -> None:
 
 
 def transactions(s: WorkloadDriver) -> None:
-    """Open, committed and aborted ones, interleaved, over rolls, a truncation and a restart."""
+    """Interleave open, committed and aborted transactions, over rolls, a truncation and a restart."""
     s.create()
     s.append(100, producer_id=20, transactional=True)
     s.append(100, producer_id=21, transactional=True)
@@ -189,7 +189,7 @@ def transactions(s: WorkloadDriver) -> None:
 
 
 def offset_commits(s: WorkloadDriver) -> None:
-    """Offsets that groups commit in transactions: without sequences, and each transaction has a higher epoch."""
+    """Append offsets that groups commit in transactions: without sequences, each transaction with a higher epoch."""
     s.create()
     for epoch in range(3):
         for producer_id in (30, 31):
@@ -245,7 +245,7 @@ def truncations(s: WorkloadDriver) -> None:
 
 
 def deletions(s: WorkloadDriver) -> None:
-    """DeleteRecords and retention, with checkpoints before and after, and the delay of files over."""
+    """Delete by DeleteRecords and by retention, with checkpoints before and after, until the files are removed."""
     s.create()
     for _ in range(6):
         s.append(500, producer_id=3)
@@ -287,7 +287,7 @@ def deletions(s: WorkloadDriver) -> None:
 
 
 def topics(s: WorkloadDriver) -> None:
-    """Topics are made, deleted and made again under the same name."""
+    """Create topics, delete them, and create them again under the same name."""
     s.create()
     s.create(OTHER)
     s.append(100)
@@ -319,7 +319,7 @@ def topics(s: WorkloadDriver) -> None:
 
 
 def checkpoints(s: WorkloadDriver) -> None:
-    """Checkpoints that are begun, overtaken and finished late, around flushes and cuts."""
+    """Write checkpoints that finish late, after later flushes and truncations."""
     s.create()
     s.append(300)
     s.checkpoint()
@@ -350,7 +350,7 @@ def checkpoints(s: WorkloadDriver) -> None:
 
 
 def stops(s: WorkloadDriver) -> None:
-    """Clean stops and starts, and kills between them."""
+    """Stop and start cleanly, with kills between."""
     s.create()
     s.append(100, producer_id=4)
     s.stop()
@@ -373,7 +373,7 @@ def stops(s: WorkloadDriver) -> None:
 
 
 def followers(s: WorkloadDriver) -> None:
-    """What a leader sends, with gaps where it has compacted, cuts, and a start far ahead."""
+    """Append what a leader sends, with gaps from its compaction, truncations, and a new start offset far ahead."""
     s.leader_epoch = 1
     s.create()
     s.replicate((0, 2), (3, 1))
@@ -399,7 +399,7 @@ def followers(s: WorkloadDriver) -> None:
 
 
 def page_cache(s: WorkloadDriver) -> None:
-    """No flush at all but those that rolls and stops bring along; what is written has been acknowledged."""
+    """Append without flushes except at rolls and stops; a record counts as acknowledged when it is written."""
     s.create()
     for size in (100, 6000, 700, 700, 700, 40):
         s.append(size, producer_id=1)
@@ -414,7 +414,7 @@ def page_cache(s: WorkloadDriver) -> None:
 
 
 def compactions(s: WorkloadDriver) -> None:
-    """Passes over values, tombstones and batches of producers, a map that is too small, and restarts between."""
+    """Compact values, tombstones and batches of producers, with an offset map that is too small, and restarts between."""
     s.create()
     s.append(300, 300, 300, keys=(b"a", b"b", b"a"), producer_id=6)
     s.append(400, 300, keys=(b"c", b"a"), codec=2)
@@ -491,7 +491,7 @@ def compacted_transactions(s: WorkloadDriver) -> None:
 
 
 def leftovers(s: WorkloadDriver) -> None:
-    """What Kafka leaves in the middle of a deletion, of a cleaning and of a swap."""
+    """Start on the files that Kafka leaves in the middle of a deletion, a cleaning and a swap."""
     s.create()
     for _ in range(5):
         s.append(700)

@@ -348,11 +348,11 @@ def bug(name: str, what: str, suite: str, *patches: Patch, seed: int = 1, within
     return Bug(name, what, suite, patches, seed, within, quick)
 
 
-BUGS: tuple[Bug, ...] = (
+STORAGE_BUGS: tuple[Bug, ...] = (
     # Recovery
     bug("recovery-without-crc", "recovery believes every header and checks no checksum", "crash tests of appends",
         Patch(log_recovery, "recover_valid_prefix", lambda original: _believes_headers)),
-    bug("index-trusted-past-the-log", "recovery goes on from where the old index points, unseen what lies before",
+    bug("index-trusted-past-the-log", "recovery begins where the old index ends, and does not check what is before",
         "crash tests of rolls", Patch(log_recovery, "recover_valid_prefix", lambda original: _believes_the_index)),
     bug("torn-tail-accepted", "recovery notices a torn tail and leaves it in the file", "crash tests of appends",
         Patch(UncleanRecovery, "_recover_segment", within(_without_cutting_logs))),
@@ -462,9 +462,6 @@ BUGS: tuple[Bug, ...] = (
         Patch(CleanedTransactions, "data", does(False))),
     bug("old-segments-not-removed", "the compacted segment takes its name and the old ones stay",
         "crash tests of compactions", Patch(PartitionLog, "_delete_segment_files", does())),
-    *GROUP_BUGS,
-    *CONSUMER_GROUP_BUGS,
-    *SHARE_BUGS,
-    *MOVING_BUGS,
-    *TRANSACTION_BUGS,
 )  # fmt: skip
+
+BUGS = (*STORAGE_BUGS, *GROUP_BUGS, *CONSUMER_GROUP_BUGS, *SHARE_BUGS, *MOVING_BUGS, *TRANSACTION_BUGS)
