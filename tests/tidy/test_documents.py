@@ -107,3 +107,19 @@ def test_the_list_of_decisions_has_each_record_with_its_number_and_title() -> No
     listed = [line for line in text_of(DECISIONS / "README.md").splitlines() if line.startswith("- [")]
     assert len(rows) == len(titles)
     assert listed == rows
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.name)
+def test_a_decision_has_the_parts_that_the_list_of_decisions_requires(record: Path) -> None:
+    """A record that another one has replaced as a whole needs no parts."""
+    allowed = re.findall(r"^\| \*\*(.+?)\.\*\* \|", text_of(DECISIONS / "README.md"), re.MULTILINE)
+    assert len(allowed) == 7
+    text = text_of(record)
+    labels = re.findall(r"^\*\*(.+?)\*\*", text, re.MULTILINE)
+    if labels and labels[0].startswith("Replaced by"):
+        return
+    parts = [label.removesuffix(".") for label in labels]
+    assert not [part for part in parts if part not in allowed or parts.count(part) > 1]
+    assert parts[:2] == ["Context", "Decision"] or parts[:3] == ["Context", "Measured", "Decision"]
+    assert {"Consequences", "What we gave up"} & set(parts)
+    assert not re.search(r"^##", text, re.MULTILINE)
