@@ -18,19 +18,20 @@ Generated from the declarations in the code by `make generate`; `make check` com
 
 Ottla reads Kafka's own `server.properties`, with Kafka's names. A value comes from the first of these that has it:
 
-1. the command line: `--port`, `--data`, `-o name=value`;
-2. environment variables: `OTTLA_` and the name in capitals with `_` for `.` (`OTTLA_LOG_SEGMENT_BYTES`);
-3. the file given by `--config`;
-4. the default below.
+1. for *live* settings, a change at run time: of this broker (`ottla config set broker/1`), then of all (`broker`);
+2. the command line: `--port`, `--host`, `--data`, `-o name=value`;
+3. environment variables: `OTTLA_` and the name in capitals with `_` for `.` (`OTTLA_LOG_SEGMENT_BYTES`);
+4. the file given by `--config`;
+5. the default below.
 
 All invalid settings are reported together, each with its source. Unknown names in a file are listed in one warning; an
 unknown name on the command line is an error. A duration or a size may have a
 unit: `log.retention.hours=7d`, `log.segment.bytes=512MiB`. `ottla server --check`
 validates everything and starts nothing. *Live* settings change without a restart, by
-`ottla config set` or any Kafka client's AlterConfigs. A topic overrides what the column *Meaning* says it can
-([topic settings](topic-settings.md)).
+`ottla config set` or any Kafka client's AlterConfigs. The column *Meaning* names the topic setting that overrides a
+setting of the broker, if there is one ([topic settings](topic-settings.md)).
 
-The log level is no setting: it is the environment variable `OTTLA_LOG_LEVEL` ([operating](operating.md#logs)).
+The log level is not a setting but the environment variable `OTTLA_LOG_LEVEL` ([operating](operating.md#logs)).
 
 """
 
