@@ -89,7 +89,7 @@ def bucket_text(bucket_ms: int) -> str:
 
 
 def verdict(topic_audit: TopicAudit) -> list[str]:
-    """Return the end of the sheet, line by line."""
+    """Return the last lines of an audit: whether the counts balance, and why not."""
     if (recreated := topic_audit.recreated) is not None:
         return [
             "THE TOPIC WAS DELETED AND CREATED AGAIN: nothing was compared, for its offsets mean other records",

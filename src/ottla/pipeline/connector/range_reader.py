@@ -163,7 +163,7 @@ class RangeReader:
         answer = await cluster.request(leader.leader_id, ApiKey.FETCH, ask, at_most=at_most)
         raise_for(answer.error_code, about=f"fetching {place}")
         if not answer.responses:
-            raise UnknownTopicId(f"fetching {place}: the answer does not speak of it")  # worth another attempt
+            raise UnknownTopicId(f"fetching {place}: the response does not contain it")  # worth another attempt
         data = answer.responses[0].partitions[0]
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return await self._out_of_range(cluster, offset)

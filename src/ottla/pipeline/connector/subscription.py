@@ -85,12 +85,12 @@ def partition_numbers(name: str, text: str, value: str) -> dict[TopicPartition, 
 
 
 def check_covers(name: str, given: Iterable[TopicPartition], wanted: Iterable[TopicPartition]) -> None:
-    """Raise ValueError unless an option that speaks of single partitions speaks of all that are read, and no others."""
+    """Raise ValueError unless an option with a value per partition names all that are read, and no others."""
     have, need = set(given), set(wanted)
     if have != need:
         missing = ", ".join(sorted(map(str, need - have)))
         surplus = ", ".join(sorted(map(str, have - need)))
-        parts = [f"nothing is said of {missing}"] * bool(missing) + [f"{surplus} is not read"] * bool(surplus)
+        parts = [f"{missing} is missing"] * bool(missing) + [f"{surplus} is not read"] * bool(surplus)
         raise ValueError(f"{name}: it must name all partitions that are read: {'; '.join(parts)}")
 
 

@@ -64,7 +64,7 @@ AUDIT = SectionSchema(
         Key(
             "bucket",
             ValueType.SPAN,
-            "The stretch of record time a line of the sheet is about.",
+            "The length of record time that one row of the audit covers.",
             BUCKET_MS,
             example='"1h"',
         ),

@@ -108,4 +108,4 @@ def check_complete(ranges: Iterable[OffsetRange], staged: Iterable[OffsetRange])
             raise CannotLoad(f"partition {at.partition}: the tasks left offsets {end} and on undone")
         spans[at.partition] = (first, at.end_offset)
     if spans != {r.partition: (r.first_offset, r.end_offset) for r in ranges}:
-        raise CannotLoad("the tasks did not bring back what was asked of them")
+        raise CannotLoad("the offset ranges that the tasks staged differ from those planned; load again")
