@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.pipeline.formats.json_objects import DEPTH_MAX, JsonObjects
+from ottla.pipeline.formats.json_kinds import DEPTH_MAX
+from ottla.pipeline.formats.json_objects import JsonObjects
 from ottla.pipeline.formats.port import NO_TEXT, NO_VALUE
 from tests.pipeline.formats.records import parse, records
 from tests.support.examples import examples

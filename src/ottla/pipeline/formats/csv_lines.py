@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from ottla.pipeline.formats.port import Parsed, place, reasons_where, texts
+from ottla.pipeline.formats.port import Parsed, reasons_where, spread_rows, texts
 from ottla.pipeline.lake.schema import Path, column_name
 
 HEADER = "the header line"
@@ -56,12 +56,12 @@ class CsvLines:
         alone = pc.and_(good, self._needs_care(values))
         plain = pc.and_(good, pc.invert(alone))
         rows, wrong = self._read_plain(values.filter(plain))
-        reasons = pc.coalesce(reasons, place(pa.table({"reason": wrong}), plain)["reason"].combine_chunks())
-        rows = place(rows, plain)
+        reasons = pc.coalesce(reasons, spread_rows(pa.table({"reason": wrong}), plain)["reason"].combine_chunks())
+        rows = spread_rows(rows, plain)
         if pc.any(alone).as_py():
             hard, wrong = self._read_alone(values.filter(alone))
-            reasons = pc.coalesce(reasons, place(pa.table({"reason": wrong}), alone)["reason"].combine_chunks())
-            hard = place(hard, alone)
+            reasons = pc.coalesce(reasons, spread_rows(pa.table({"reason": wrong}), alone)["reason"].combine_chunks())
+            hard = spread_rows(hard, alone)
             rows = pa.table([pc.if_else(alone, hard[n], rows[n]) for n in rows.column_names], names=rows.column_names)
         return Parsed(rows, reasons)
 
@@ -107,7 +107,7 @@ class CsvLines:
             return self._read_alone(values)
         found = [self._wrong_count(wrong[n]) if n in wrong else None for n in range(len(values))]
         reasons = pa.array(found, pa.string())
-        return place(rows, pc.is_null(reasons)), reasons
+        return spread_rows(rows, pc.is_null(reasons)), reasons
 
     def _read_alone(self, values: pa.Array) -> tuple[pa.Table, pa.Array]:
         read = [self._read_one(text) for text in values.to_pylist()]

@@ -1,10 +1,8 @@
 """Parses JSON objects, one per record: fields become columns, nested objects structs, arrays lists.
 
-A batch goes through Arrow's compiled reader as one text. It may not let one record's text run into the next one's, so
-every value must begin with `{` and end with `}`: then between two values the reader stands outside of any object or
-refuses the text, and as many rows as values means one of each. Where the reader refuses a batch, a second look in
-Python at the part that is to blame finds the records that are wrong or do not go with the others; the rest is read as
-before.
+Arrow's compiled reader reads a batch at once (`json_arrow.py`). Where it refuses one, the records are tried in small
+groups, and those of a refused group are parsed in Python one by one (`json_kinds.py`): this finds the records that are
+wrong or contradict others. The rest is read as before.
 
 Texts stay texts: a time is one only where the load's `columns` say so. Whole numbers are longs, others doubles. Arrow
 reads a field as doubles where one number of the batch is a fraction or beyond 64 bits, which changes whole numbers
@@ -15,25 +13,39 @@ takes it. An empty object or array has no type until a record shows what is in i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pj
 
-from ottla.pipeline.formats.port import Parsed, place, reasons_where, texts
+from ottla.pipeline.formats.json_arrow import BRACKETS_MAX, in_braces, most_brackets, read_objects, texts_of
+from ottla.pipeline.formats.json_kinds import (
+    BEYOND_LONG,
+    DEPTH_MAX,
+    DOUBLE,
+    EXACT_LONG,
+    LONG,
+    NO_OBJECT,
+    TEXT,
+    WHOLE_DOUBLE,
+    JsonKind,
+    RefusedRecord,
+    digits_of,
+    kind_of_type,
+    kind_of_value,
+    kind_text,
+    kinds_of_columns,
+    leaves_of,
+    merge_kinds,
+    parse_object,
+)
+from ottla.pipeline.formats.port import Parsed, reasons_where, spread_rows, texts
 from ottla.pipeline.formats.typed import EPOCHS, column_type, no_value_of, typed_fields
-from ottla.pipeline.lake.schema import ELEMENT, EXACT_IN_A_DOUBLE, Path, column_name, conform, exact_longs, wider
+from ottla.pipeline.lake.schema import EXACT_IN_A_DOUBLE, Path, column_name, conform, wider
 
-NO_OBJECT = "not a JSON object"
-DEPTH_MAX = 32
-_BRACKETS_MAX = 2_000
-"""More opening brackets than this are counted by hand before the reader sees them: it recurses."""
-_LOOK_AT = 256
+_TRIED_TOGETHER = 256
 """Records of a refused batch that are tried together, so that a wrong one costs its neighbours only."""
 _DECIMAL_DIGITS = 38
 Signature = frozenset[tuple[str, str]]
@@ -58,31 +70,31 @@ class JsonObjects:
         return pa.schema([])
 
     def parse(self, records: pa.RecordBatch, known: pa.Schema, fixed: Collection[Path] = ()) -> Parsed:
-        """Read whole batches; look closer only at what is refused."""
+        """Read whole batches; examine groups of records only where a batch is refused."""
         values, reasons = texts(records.column("value"))
-        reasons = pc.coalesce(reasons, reasons_where(pc.invert(_in_braces(values)), NO_OBJECT))
+        reasons = pc.coalesce(reasons, reasons_where(pc.invert(in_braces(values)), NO_OBJECT))
         good = pc.is_null(reasons)
-        expected = {f.name: _kind_of_type(f.type, (f.name,), fixed) for f in known}
+        expected = {f.name: kind_of_type(f.type, (f.name,), fixed) for f in known}
         rows = self._read_at_once(values.filter(good), known, expected)
         has_conflicts = False
         if rows is None:
             rows, reasons, has_conflicts = self._read_in_parts(values, reasons, known, expected)
             good = pc.is_null(reasons)
         names = [column_name(name) for name in rows.column_names]
-        return Parsed(place(rows.rename_columns(_numbered(names)), good), reasons, has_conflicts)
+        return Parsed(spread_rows(rows.rename_columns(_numbered(names)), good), reasons, has_conflicts)
 
     def _read_at_once(self, values: pa.Array, known: pa.Schema, expected: dict[str, Any]) -> pa.Table | None:
         """Read all records at once; None if one is wrong, contradicts another or the table, or would lose digits."""
-        if _brackets(values) > _BRACKETS_MAX:
+        if most_brackets(values) > BRACKETS_MAX:
             return None
         kinds = self._declared_decimals()
         decimals = [pa.field(name, pa.decimal128(_DECIMAL_DIGITS, kind.scale)) for name, kind in kinds.items()]
-        rows = _read(values, pa.schema([*_texts_of(known), *decimals]))
+        rows = read_objects(values, pa.schema([*texts_of(known), *decimals]))
         if rows is None or not self._is_exact(rows):
             return None
         try:
-            _merge(self._undeclared(_kinds_of(rows)), expected, "")
-        except _Refused:
+            merge_kinds(self._undeclared(kinds_of_columns(rows)), expected, "")
+        except RefusedRecord:
             return None
         return rows
 
@@ -117,11 +129,11 @@ class JsonObjects:
     def _undeclared(self, kinds: dict[str, Any]) -> dict[str, Any]:
         """Return the kinds of the fields whose type is not declared.
 
-        Raises _Refused if a declared one is no single value.
+        Raises RefusedRecord if a declared one is no single value.
         """
         for name in self.declared:
             if isinstance(kinds.get(name), dict | list):
-                raise _Refused(f"field {name} is {_spoken(kinds[name])}")
+                raise RefusedRecord(f"field {name} is {kind_text(kinds[name])}")
         return {name: kind for name, kind in kinds.items() if name not in self.declared}
 
     def _read_in_parts(
@@ -132,163 +144,178 @@ class JsonObjects:
         Returns them, all the reasons, and whether some are for the sake of other records.
         """
         while True:
-            look = self._look_closer(values, pc.is_null(reasons), known, expected)
-            found = pc.coalesce(reasons, pa.array(look.reasons, pa.string()))
-            parts = [self._read_part(values, places, look, kinds, known) for kinds, places in look.parts.items()]
-            unread = [at for part in parts for at in part.unread]
+            groups = self._group_records(values, pc.is_null(reasons), known, expected)
+            found = pc.coalesce(reasons, pa.array(groups.reasons, pa.string()))
+            parts = [
+                self._read_part(values, indexes, groups, kinds, known) for kinds, indexes in groups.by_signature.items()
+            ]
+            unread = [index for part in parts for index in part.unread]
             if not unread:
                 break
             refused = [f"{NO_OBJECT} that a table can hold" if n in set(unread) else None for n in range(len(values))]
             reasons = pc.coalesce(reasons, pa.array(refused, pa.string()))  # they must decide nothing for the others
         for part in parts:
-            found = pc.coalesce(found, _spread(part.reasons, part.places, len(values)))
-        joined = _one_table(parts) if parts else pa.table({})
+            found = pc.coalesce(found, _spread_reasons(part.reasons, part.indexes, len(values)))
+        joined = _join_parts(parts) if parts else pa.table({})
         if not joined.num_columns:
-            return self._with_decimals(joined, found.null_count), found, look.has_conflicts
-        places = [at for part in parts for at in part.places]
-        in_order = pc.sort_indices(pa.array(places, pa.int64()))
+            return self._with_decimals(joined, found.null_count), found, groups.has_conflicts
+        indexes = [index for part in parts for index in part.indexes]
+        in_order = pc.sort_indices(pa.array(indexes, pa.int64()))
         rows = joined.take(in_order)
-        kept = pa.array([found[at].as_py() is None for at in sorted(places)], pa.bool_())
-        return self._with_decimals(rows.filter(kept), found.null_count), found, look.has_conflicts
+        kept = pa.array([found[index].as_py() is None for index in sorted(indexes)], pa.bool_())
+        return self._with_decimals(rows.filter(kept), found.null_count), found, groups.has_conflicts
 
-    def _read_part(self, values: pa.Array, places: list[int], look: _Look, kinds: Signature, known: pa.Schema) -> _Part:
+    def _read_part(
+        self, values: pa.Array, indexes: list[int], groups: _RecordGroups, kinds: Signature, known: pa.Schema
+    ) -> _Part:
         """Read records in which each declared field is of one kind, and make the declared types of these."""
-        some = values.take(pa.array(places, pa.int64()))
-        declared_texts = pa.schema([(name, pa.string()) for name, kind in kinds if kind == _TEXT])
-        expected_texts = pa.schema([*_texts_of(known), *declared_texts])
-        rows = _read(some, expected_texts)
+        part_values = values.take(pa.array(indexes, pa.int64()))
+        declared_texts = pa.schema([(name, pa.string()) for name, kind in kinds if kind == TEXT])
+        expected_texts = pa.schema([*texts_of(known), *declared_texts])
+        rows = read_objects(part_values, expected_texts)
         if rows is None:  # what Python understood and Arrow does not, like half a surrogate pair
-            unread = [at for n, at in enumerate(places) if _read(some.slice(n, 1), expected_texts) is None]
+            unread = [
+                index
+                for n, index in enumerate(indexes)
+                if read_objects(part_values.slice(n, 1), expected_texts) is None
+            ]
             assert unread, "each of these was read alone"
-            return _Part(places, pa.table({}), pa.nulls(len(places), pa.string()), unread)
-        for at, name in enumerate(rows.column_names):
-            column = rows.column(at)
+            return _Part(indexes, pa.table({}), pa.nulls(len(indexes), pa.string()), unread)
+        for n, name in enumerate(rows.column_names):
+            column = rows.column(n)
             if name not in self.declared:
-                column = conform(column, _with_longs(column.type, (name,), look.exact))[0]
-            elif places[0] in look.digits.get(name, {}):
-                column = pa.array([look.digits[name][at_] for at_ in places], pa.string())
-            rows = rows.set_column(at, name, column)
+                column = conform(column, _with_longs(column.type, (name,), groups.exact))[0]
+            elif indexes[0] in groups.digits.get(name, {}):
+                column = pa.array([groups.digits[name][index] for index in indexes], pa.string())
+            rows = rows.set_column(n, name, column)
         rows, reasons = typed_fields(rows, self.declared)
-        return _Part(places, rows, reasons, [])
+        return _Part(indexes, rows, reasons, [])
 
-    def _look_closer(self, values: pa.Array, good: pa.Array, known: pa.Schema, expected: dict[str, Any]) -> _Look:
-        """Give a reason to records that are wrong or contradict an earlier one (or the table), a part to the others."""
+    def _group_records(
+        self, values: pa.Array, good: pa.Array, known: pa.Schema, expected: dict[str, Any]
+    ) -> _RecordGroups:
+        """Give a reason to records that are wrong or contradict an earlier one or the table, a group to the others."""
         kinds = expected
-        look = _Look([None] * len(values))
-        places = pc.indices_nonzero(good).to_pylist()
-        for first in range(0, len(places), _LOOK_AT):
-            some = places[first : first + _LOOK_AT]
-            part = values.take(pa.array(some, pa.int64()))
-            rows = None if _brackets(part) > _BRACKETS_MAX else _read(part, _texts_of(known))
+        groups = _RecordGroups([None] * len(values))
+        good_indexes = pc.indices_nonzero(good).to_pylist()
+        for first in range(0, len(good_indexes), _TRIED_TOGETHER):
+            indexes = good_indexes[first : first + _TRIED_TOGETHER]
+            part = values.take(pa.array(indexes, pa.int64()))
+            rows = None if most_brackets(part) > BRACKETS_MAX else read_objects(part, texts_of(known))
             if rows is not None and self._is_exact(rows) and not self._has_declared_doubles(rows):
-                found_kinds = _kinds_of(rows)
+                found_kinds = kinds_of_columns(rows)
                 try:
-                    kinds = _merge(self._undeclared(found_kinds), kinds, "")
-                except _Refused:
+                    kinds = merge_kinds(self._undeclared(found_kinds), kinds, "")
+                except RefusedRecord:
                     pass
                 else:
-                    look.add(some, self._signature(found_kinds))
+                    groups.add(indexes, self._signature(found_kinds))
                     continue
-            for at, text in zip(some, part.to_pylist(), strict=True):
-                kinds = self._look_at(at, text, kinds, look)
-        look.exact.update(_leaves_of(kinds, (), _EXACT_LONG))
-        return look
+            for index, text in zip(indexes, part.to_pylist(), strict=True):
+                kinds = self._classify_record(index, text, kinds, groups)
+        groups.exact.update(leaves_of(kinds, (), EXACT_LONG))
+        return groups
 
     def _has_declared_doubles(self, rows: pa.Table) -> bool:
         """Return whether a declared field came as doubles: whole numbers among them are longs alone."""
         return any(pa.types.is_floating(f.type) and f.name in self.declared for f in rows.schema)
 
-    def _look_at(self, at: int, text: str, kinds: dict[str, Any], look: _Look) -> dict[str, Any]:
+    def _classify_record(self, index: int, text: str, kinds: dict[str, Any], groups: _RecordGroups) -> dict[str, Any]:
+        """Add a record to its group, or note why it is refused; return the kinds of the fields so far."""
         try:
-            record = _object_of(text)
+            record = parse_object(text)
             own = {name: self._declared_kind(name, record[name]) for name in self.declared if name in record}
             undeclared = {name: value for name, value in record.items() if name not in self.declared}
-            found_kinds = {name: _kind_of_value(value, 2) for name, value in undeclared.items()}
+            found_kinds = {name: kind_of_value(value, 2) for name, value in undeclared.items()}
         except RecursionError:
-            look.reasons[at] = f"objects and arrays in each other, more than {DEPTH_MAX} deep"
+            groups.reasons[index] = f"objects and arrays in each other, more than {DEPTH_MAX} deep"
             return kinds
-        except _Refused as why:
-            look.reasons[at] = str(why)
+        except RefusedRecord as why:
+            groups.reasons[index] = str(why)
             return kinds
         try:
-            kinds = _merge(found_kinds, kinds, "")
-        except _Refused as why:
-            look.reasons[at], look.has_conflicts = str(why), True
+            kinds = merge_kinds(found_kinds, kinds, "")
+        except RefusedRecord as why:
+            groups.reasons[index], groups.has_conflicts = str(why), True
             return kinds
-        wholes = {(_WHOLE, repr(path)) for path in _leaves_of(found_kinds, (), _WHOLE)}
-        look.add([at], self._signature(own) | wholes)
+        wholes = {(WHOLE_DOUBLE, repr(path)) for path in leaves_of(found_kinds, (), WHOLE_DOUBLE)}
+        groups.add([index], self._signature(own) | wholes)
         for name, kind in own.items():
-            if kind in {_DOUBLE, _WHOLE, _BEYOND} and self._takes_digits(name):
-                look.digits.setdefault(name, {})[at] = _digits_of(record[name])
+            if kind in {DOUBLE, WHOLE_DOUBLE, BEYOND_LONG} and self._takes_digits(name):
+                groups.digits.setdefault(name, {})[index] = digits_of(record[name])
         return kinds
 
     def _takes_digits(self, name: str) -> bool:
         return self.declared[name] == "string" or self.declared[name].startswith("decimal")
 
-    def _declared_kind(self, name: str, value: Any) -> Kind:
-        """Return the kind of a declared field's value. Raises _Refused where none of this kind can be of the type."""
-        kind = _kind_of_value(value, 2, exact=False)
+    def _declared_kind(self, name: str, value: Any) -> JsonKind:
+        """Return the kind of a declared field's value. Raises RefusedRecord where its type has none of this kind."""
+        kind = kind_of_value(value, 2, exact=False)
         if isinstance(kind, dict | list):
-            raise _Refused(f"field {name} is {_spoken(kind)}")
-        if kind == _BEYOND and not self._takes_digits(name):
-            raise _Refused(no_value_of(name, self.declared[name]))
+            raise RefusedRecord(f"field {name} is {kind_text(kind)}")
+        if kind == BEYOND_LONG and not self._takes_digits(name):
+            raise RefusedRecord(no_value_of(name, self.declared[name]))
         return kind
 
     def _signature(self, kinds: dict[str, Any]) -> Signature:
         """Return the kinds of the declared fields."""
         found = ((name, kinds.get(name)) for name in self.declared)
-        return frozenset((name, {_EXACT_LONG: _LONG, _WHOLE: _DOUBLE}.get(kind, kind)) for name, kind in found if kind)
+        return frozenset(
+            (name, {EXACT_LONG: LONG, WHOLE_DOUBLE: DOUBLE}.get(kind, kind)) for name, kind in found if kind
+        )
 
 
 @dataclass(slots=True)
-class _Look:
+class _RecordGroups:
     """The result of decoding records one by one: errors by record, and groups of records that can be read together."""
 
     reasons: list[str | None]
-    parts: dict[Signature, list[int]] = field(default_factory=dict)
-    """By what the declared fields are in them."""
+    by_signature: dict[Signature, list[int]] = field(default_factory=dict)
+    """The indexes of the records of each group: in a group the declared fields have the same kinds."""
     digits: dict[str, dict[int, str]] = field(default_factory=dict)
     """The texts of the numbers that must not become doubles, by declared field and record."""
     exact: set[Path] = field(default_factory=set)
     """The leaves that must be longs."""
     has_conflicts: bool = False
 
-    def add(self, places: list[int], signature: Signature) -> None:
-        self.parts.setdefault(signature, []).extend(places)
+    def add(self, indexes: list[int], signature: Signature) -> None:
+        self.by_signature.setdefault(signature, []).extend(indexes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
     """Records that were read together."""
 
-    places: list[int]
+    indexes: list[int]
     rows: pa.Table
     reasons: Any
     unread: list[int]
     """Those that Arrow refuses alone, too."""
 
 
-def _spread(reasons: Any, places: list[int], count: int) -> pa.Array:
+def _spread_reasons(reasons: Any, indexes: list[int], count: int) -> pa.Array:
     found: list[str | None] = [None] * count
-    for at, why in zip(places, reasons.to_pylist(), strict=True):
-        found[at] = why
+    for index, why in zip(indexes, reasons.to_pylist(), strict=True):
+        found[index] = why
     return pa.array(found, pa.string())
 
 
-def _one_table(parts: list[_Part]) -> pa.Table:
+def _join_parts(parts: list[_Part]) -> pa.Table:
     """Join the parts to one table. Their types differ only where one is wider than the other."""
     kinds: dict[str, pa.DataType] = {}
     for part in parts:
         for f in part.rows.schema:
             kinds[f.name] = wider(kinds.get(f.name, f.type), f.type)
             assert kinds[f.name] is not None, "contradictions were refused"
-    return pa.concat_tables([pa.table({name: _as(part, name, kind) for name, kind in kinds.items()}) for part in parts])
+    return pa.concat_tables(
+        [pa.table({name: _as_wider_type(part, name, kind) for name, kind in kinds.items()}) for part in parts]
+    )
 
 
-def _as(part: _Part, name: str, kind: pa.DataType) -> Any:
+def _as_wider_type(part: _Part, name: str, kind: pa.DataType) -> Any:
     """Return a column in a type that is wider."""
     if name not in part.rows.column_names:
-        return pa.nulls(len(part.places), kind)
+        return pa.nulls(len(part.indexes), kind)
     return conform(part.rows[name], kind)[0]
 
 
@@ -316,268 +343,8 @@ def _numbered(names: Iterable[str]) -> list[str]:
     return found
 
 
-def _read(values: pa.Array, texts_known: pa.Schema) -> pa.Table | None:
-    """Read one row per value; None if that is not what Arrow finds."""
-    if not len(values):
-        return pa.table({})
-    offsets = pa.array([0, len(values)], pa.int32())
-    joined = pc.binary_join(pa.ListArray.from_arrays(offsets, values), "\n")[0].as_buffer()
-    rows = _read_text(joined, texts_known)
-    if rows is None or len(rows) != len(values):
-        return None
-    guessed = _without_times(rows.schema)
-    if guessed != rows.schema:  # Arrow takes a text that looks like a time for one
-        wanted = pa.schema([f for f in guessed if f not in rows.schema])
-        rows = _read_text(joined, _both(texts_known, _texts_of(wanted)))
-    if rows is None or len(rows) != len(values) or _depth(pa.struct(list(rows.schema))) > DEPTH_MAX:
-        return None
-    return rows.combine_chunks()
-
-
-def _read_text(joined: pa.Buffer, texts_known: pa.Schema) -> pa.Table | None:
-    try:
-        return pj.read_json(
-            pa.BufferReader(joined),
-            read_options=pj.ReadOptions(use_threads=False, block_size=joined.size + 1),
-            parse_options=pj.ParseOptions(
-                explicit_schema=texts_known, newlines_in_values=True, unexpected_field_behavior="infer"
-            ),
-        )
-    except (pa.ArrowInvalid, UnicodeDecodeError):
-        return None
-
-
-def _texts_of(schema: pa.Schema) -> pa.Schema:
-    """Return the part of a schema that is text, for Arrow must not guess it."""
-    return pa.schema([pa.field(f.name, found) for f in schema if (found := _text_part(f.type)) is not None])
-
-
-def _text_part(kind: pa.DataType) -> pa.DataType | None:
-    if pa.types.is_string(kind):
-        return kind
-    if pa.types.is_struct(kind):
-        fields = [pa.field(f.name, found) for f in kind if (found := _text_part(f.type)) is not None]
-        return pa.struct(fields) if fields else None
-    if pa.types.is_list(kind):
-        item = _text_part(kind.value_type)
-        return None if item is None else pa.list_(item)
-    return None
-
-
-def _both(have: pa.Schema, more: pa.Schema) -> pa.Schema:
-    names = set(more.names)
-    return pa.schema([*(f for f in have if f.name not in names), *more])
-
-
-def _without_times(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([pa.field(f.name, _without_time(f.type)) for f in schema])
-
-
-def _without_time(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(kind):
-        return pa.string()
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(f.name, _without_time(f.type)) for f in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(_without_time(kind.value_type))
-    return kind
-
-
-def _depth(kind: pa.DataType) -> int:
-    if pa.types.is_struct(kind):
-        return 1 + max((_depth(f.type) for f in kind), default=0)
-    return 1 + _depth(kind.value_type) if pa.types.is_list(kind) else 0
-
-
-class _Refused(Exception):
-    """A record that no table can have, or not together with the others; the message is the reason."""
-
-
-_TEXT, _TRUTH = "text", "truth"
-_LONG, _EXACT_LONG, _BEYOND = "number", "whole number beyond 2^53", "whole number beyond 64 bits"
-_DOUBLE, _WHOLE = "fraction", "fraction of nothing"
-Kind = str | dict[str, Any] | list[Any] | None
-"""A field in JSON's words: one of the above, an object by field, a list of one item's kind, unknown.
-
-A column of longs may hold a _LONG or an _EXACT_LONG; one of doubles a _LONG or a _DOUBLE. No column holds a _BEYOND.
-A _WHOLE like 4.0 is a _DOUBLE, except that a column with an _EXACT_LONG takes it as a long.
-"""
-
-
-def _in_braces(values: pa.Array) -> Any:
-    """Return whether each value begins with `{` and ends with `}`, whatever blanks there are around."""
-    bare = pc.and_(pc.starts_with(values, "{"), pc.ends_with(values, "}"))
-    if pc.all(bare).as_py():  # the usual case, and much quicker
-        return bare
-    return pc.and_(pc.match_substring_regex(values, r"^\s*\{"), pc.match_substring_regex(values, r"\}\s*$"))
-
-
-def _brackets(values: pa.Array) -> int:
-    """Return the largest number of opening brackets in one value."""
-    if (pc.max(pc.binary_length(values)).as_py() or 0) <= _BRACKETS_MAX:
-        return 0
-    both = pc.add(pc.count_substring(values, "{"), pc.count_substring(values, "["))
-    return int(pc.max(both).as_py() or 0)
-
-
-def _kinds_of(rows: pa.Table) -> dict[str, Any]:
-    """Return the kind of each field."""
-    exact = {path for f in rows.schema for path in exact_longs(rows[f.name], (f.name,))}
-    return {f.name: _kind_of_type(f.type, (f.name,), exact) for f in rows.schema}
-
-
-def _kind_of_type(kind: pa.DataType, path: Path, exact: Collection[Path]) -> Kind:
-    t = pa.types
-    if t.is_string(kind):
-        return _TEXT
-    if t.is_boolean(kind):
-        return _TRUTH
-    if t.is_integer(kind):
-        return _EXACT_LONG if path in exact else _LONG
-    if t.is_floating(kind):
-        return _DOUBLE
-    if t.is_struct(kind):
-        return {f.name: _kind_of_type(f.type, (*path, f.name), exact) for f in kind}
-    return [_kind_of_type(kind.value_type, (*path, ELEMENT), exact)] if t.is_list(kind) else None
-
-
-class _Number(float):
-    """A fraction that keeps its text."""
-
-    text: str
-
-
-def _object_of(text: str) -> dict[str, Any]:
-    """Return a record's fields. Raises _Refused, or RecursionError."""
-    try:
-        value = json.loads(text, object_pairs_hook=_fields, parse_float=_number, parse_constant=_number)
-    except ValueError as error:
-        raise _Refused(f"{NO_OBJECT}: {error}") from None
-    assert isinstance(value, dict), "it begins with a brace"
-    return value
-
-
-def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise _Refused("a field comes twice")
-    return found
-
-
-def _number(text: str) -> float:
-    number = _Number(text)
-    if number in {float("inf"), float("-inf")} and "n" not in text:
-        raise _Refused(f"{text} is beyond what a double holds")
-    number.text = text
-    return number
-
-
-def _digits_of(value: int | _Number) -> str:
-    return value.text if isinstance(value, _Number) else str(value)
-
-
-def _kind_of_value(value: Any, depth: int, *, exact: bool = True) -> Kind:
-    """Return the kind of a value. Raises RecursionError; if `exact`, _Refused for a number that no column can hold."""
-    if depth > DEPTH_MAX:
-        raise RecursionError
-    match value:
-        case None:
-            return None
-        case bool():
-            return _TRUTH
-        case int():
-            return _kind_of_whole(value, exact=exact)
-        case float():
-            return _WHOLE if value.is_integer() and abs(value) <= EXACT_IN_A_DOUBLE else _DOUBLE
-        case str():
-            return _TEXT
-        case dict():
-            return {name: _kind_of_value(item, depth + 1) for name, item in value.items()}
-        case _:
-            kind: Kind = None
-            for item in value:
-                kind = _merge_kind(_in_array(_kind_of_value(item, depth + 1)), kind, "an array")
-            return [kind]
-
-
-def _in_array(kind: Kind) -> Kind:
-    """Return a kind as it is inside an array: Arrow reads the numbers of one array together."""
-    if isinstance(kind, dict):
-        return {name: _in_array(inner) for name, inner in kind.items()}
-    return _DOUBLE if kind == _WHOLE else kind
-
-
-def _leaves_of(kind: Kind, path: Path, wanted: str) -> Iterator[Path]:
-    """Yield the paths of the leaves of a kind."""
-    if isinstance(kind, dict):
-        for name, inner in kind.items():
-            yield from _leaves_of(inner, (*path, name), wanted)
-    elif isinstance(kind, list):
-        yield from _leaves_of(kind[0], (*path, ELEMENT), wanted)
-    elif kind == wanted:
-        yield path
-
-
 def _with_longs(kind: pa.DataType, path: Path, exact: Collection[Path]) -> pa.DataType:
     """Return the type with longs at some leaves."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(f.name, _with_longs(f.type, (*path, f.name), exact)) for f in kind])
     return pa.int64() if pa.types.is_floating(kind) and path in exact else kind
-
-
-def _kind_of_whole(value: int, *, exact: bool) -> Kind:
-    if abs(value) <= EXACT_IN_A_DOUBLE:
-        return _LONG
-    if -(1 << 63) <= value < 1 << 63:
-        return _EXACT_LONG
-    try:
-        number = float(value)
-    except OverflowError:
-        raise _Refused("a whole number is beyond what a double holds") from None
-    if not exact:
-        return _BEYOND
-    if value not in {int(number), int(Decimal(repr(number)))}:
-        raise _Refused(
-            f"neither a long nor a double holds {value} digit for digit; declare the field as a decimal or a string"
-        )
-    return _DOUBLE
-
-
-def _merge(new: dict[str, Any], known: dict[str, Any], path: str) -> dict[str, Any]:
-    merged = dict(known)
-    for name, kind in new.items():
-        merged[name] = _merge_kind(kind, known.get(name), f"{path}{name}")
-    return merged
-
-
-_NUMBERS = {
-    frozenset({_LONG, _EXACT_LONG}): _EXACT_LONG,
-    frozenset({_LONG, _DOUBLE}): _DOUBLE,
-}
-
-
-def _merge_kind(new: Kind, known: Kind, path: str) -> Kind:
-    if new == _WHOLE:
-        new = _EXACT_LONG if known == _EXACT_LONG else _DOUBLE
-    known = _DOUBLE if known == _WHOLE else known
-    if new is None or known is None or new == known:
-        return known if new is None else new
-    if isinstance(new, dict) and isinstance(known, dict):
-        return _merge(new, known, f"{path}.")
-    if isinstance(new, list) and isinstance(known, list):
-        return [_merge_kind(new[0], known[0], f"{path}[]")]
-    if isinstance(new, str) and isinstance(known, str) and (both := _NUMBERS.get(frozenset({new, known}))):
-        return both
-    if isinstance(new, str) and isinstance(known, str) and {new, known} == {_EXACT_LONG, _DOUBLE}:
-        raise _Refused(f"field {path} is a {new}, and the table has a {known}: no column holds both digit for digit")
-    raise _Refused(f"field {path} is {_spoken(new)}, and the table has {_spoken(known)}")
-
-
-def _spoken(kind: Kind) -> str:
-    match kind:
-        case dict():
-            return "an object"
-        case list():
-            return "an array"
-        case _:
-            return "a number" if kind in {_EXACT_LONG, _DOUBLE, _WHOLE, _BEYOND} else f"a {kind}"

@@ -77,7 +77,7 @@ def _text(value: bytes | None) -> str | None:
         return None
 
 
-def place(rows: pa.Table, where: pa.Array) -> pa.Table:
+def spread_rows(rows: pa.Table, where: pa.Array) -> pa.Table:
     """Spread the rows of the records that `where` is true of over all of them; the others get nulls."""
     if len(rows) == len(where):
         return rows

@@ -1,0 +1,108 @@
+"""Reads JSON objects with Arrow's compiled reader: one text per record, one row per text.
+
+The reader gets all texts as one and may not let one record's text run into the next one's. So every value must begin
+with `{` and end with `}`: then between two values the reader stands outside of any object or refuses the text, and as
+many rows as values means one of each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from ottla.pipeline.formats.json_kinds import DEPTH_MAX
+
+BRACKETS_MAX = 2_000
+"""A text with more opening brackets is not given to the reader: it recurses."""
+
+
+def read_objects(values: pa.Array, texts_known: pa.Schema) -> pa.Table | None:
+    """Read one row per value; None if that is not what Arrow finds."""
+    if not len(values):
+        return pa.table({})
+    offsets = pa.array([0, len(values)], pa.int32())
+    joined = pc.binary_join(pa.ListArray.from_arrays(offsets, values), "\n")[0].as_buffer()
+    rows = _read_text(joined, texts_known)
+    if rows is None or len(rows) != len(values):
+        return None
+    guessed = _without_times(rows.schema)
+    if guessed != rows.schema:  # Arrow takes a text that looks like a time for one
+        wanted = pa.schema([f for f in guessed if f not in rows.schema])
+        rows = _read_text(joined, _with_fields_of(texts_known, texts_of(wanted)))
+    if rows is None or len(rows) != len(values) or _depth(pa.struct(list(rows.schema))) > DEPTH_MAX:
+        return None
+    return rows.combine_chunks()
+
+
+def _read_text(joined: pa.Buffer, texts_known: pa.Schema) -> pa.Table | None:
+    try:
+        return pj.read_json(
+            pa.BufferReader(joined),
+            read_options=pj.ReadOptions(use_threads=False, block_size=joined.size + 1),
+            parse_options=pj.ParseOptions(
+                explicit_schema=texts_known, newlines_in_values=True, unexpected_field_behavior="infer"
+            ),
+        )
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        return None
+
+
+def texts_of(schema: pa.Schema) -> pa.Schema:
+    """Return the part of a schema that is text, for Arrow must not guess it."""
+    return pa.schema([pa.field(f.name, found) for f in schema if (found := _text_part(f.type)) is not None])
+
+
+def _text_part(kind: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_string(kind):
+        return kind
+    if pa.types.is_struct(kind):
+        fields = [pa.field(f.name, found) for f in kind if (found := _text_part(f.type)) is not None]
+        return pa.struct(fields) if fields else None
+    if pa.types.is_list(kind):
+        item = _text_part(kind.value_type)
+        return None if item is None else pa.list_(item)
+    return None
+
+
+def _with_fields_of(have: pa.Schema, more: pa.Schema) -> pa.Schema:
+    names = set(more.names)
+    return pa.schema([*(f for f in have if f.name not in names), *more])
+
+
+def _without_times(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(f.name, _without_time(f.type)) for f in schema])
+
+
+def _without_time(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, _without_time(f.type)) for f in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_without_time(kind.value_type))
+    return kind
+
+
+def _depth(kind: pa.DataType) -> int:
+    if pa.types.is_struct(kind):
+        return 1 + max((_depth(f.type) for f in kind), default=0)
+    return 1 + _depth(kind.value_type) if pa.types.is_list(kind) else 0
+
+
+def in_braces(values: pa.Array) -> Any:
+    """Return whether each value begins with `{` and ends with `}`, whatever blanks there are around."""
+    bare = pc.and_(pc.starts_with(values, "{"), pc.ends_with(values, "}"))
+    if pc.all(bare).as_py():  # the usual case, and much quicker
+        return bare
+    return pc.and_(pc.match_substring_regex(values, r"^\s*\{"), pc.match_substring_regex(values, r"\}\s*$"))
+
+
+def most_brackets(values: pa.Array) -> int:
+    """Return the largest number of opening brackets in one value."""
+    if (pc.max(pc.binary_length(values)).as_py() or 0) <= BRACKETS_MAX:
+        return 0
+    both = pc.add(pc.count_substring(values, "{"), pc.count_substring(values, "["))
+    return int(pc.max(both).as_py() or 0)
