@@ -24,7 +24,7 @@ from ottla.pipeline.stream.aggregate import Aggregate, Windows, function_of, sto
 from ottla.pipeline.stream.errors import InvalidFunction
 from ottla.pipeline.stream.measures import InvalidMeasure, parse_measure
 from ottla.pipeline.stream.results import Message, Results
-from ottla.pipeline.stream.update import REPLACED, Late, ResultUpdater, Stream, interval_of, merged
+from ottla.pipeline.stream.update import REPLACED, LateRowPolicy, ResultUpdater, Stream, interval_of, merged
 from tests.support.examples import examples
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -144,7 +144,11 @@ def delta(tmp_path: Path) -> Lake:
 
 
 def stream(
-    aggregate: Any = TRAFFIC, *, key: list[str] | None = None, late: Late = Late.UPDATE, text: str = "v1"
+    aggregate: Any = TRAFFIC,
+    *,
+    key: list[str] | None = None,
+    late: LateRowPolicy = LateRowPolicy.UPDATE,
+    text: str = "v1",
 ) -> Stream:
     return Stream("traffic", Windows("10 minutes"), aggregate, key or ["kind"], text, late)
 
@@ -291,7 +295,7 @@ def test_late_rows_change_their_window_or_are_left_out_as_the_job_says(spark: Sp
     source = Source(delta.table("requests"))
     rows = some_rows(seed=7, count=20)
     source.load([{**row, "late": n % 4 == 0} for n, row in enumerate(rows)])
-    follower(spark, source, delta, None, stream(late=Late.DROP)).advance(source.held)
+    follower(spark, source, delta, None, stream(late=LateRowPolicy.DROP)).advance(source.held)
     assert results(delta) == batch(spark, [row for row in source.rows if not row["late"]])
 
 

@@ -22,7 +22,7 @@ from ottla.pipeline.stream.errors import InvalidExpression, InvalidFunction
 from ottla.pipeline.stream.measures import parse_measure
 from ottla.pipeline.stream.publisher import TopicPublisher
 from ottla.pipeline.stream.results import Results
-from ottla.pipeline.stream.update import Late, LoadedRanges, ResultUpdater, Stream, UpdateResult
+from ottla.pipeline.stream.update import LateRowPolicy, LoadedRanges, ResultUpdater, Stream, UpdateResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -126,7 +126,7 @@ def _stream(values: Values, lake: Lake) -> StreamSpec:
         compute = Aggregate(windows, measures, values["by"], values["columns"], values["where"] or "")
     counted = ("from", "window", "slide", "by", "where", "late", "function", "columns", "values")
     definition = json.dumps({name: values[name] for name in counted})
-    stream = Stream(values["name"], windows, compute, values["by"], definition, Late(values["late"]))
+    stream = Stream(values["name"], windows, compute, values["by"], definition, LateRowPolicy(values["late"]))
     return StreamSpec(
         stream, lake.table(values["from"]), lake.table(values["name"]), values["topic"], values["partitions"]
     )

@@ -45,7 +45,7 @@ Publish = Callable[[Iterable[Message]], None]
 """Sends records to the topic and returns when all are acknowledged."""
 
 
-class Late(StrEnum):
+class LateRowPolicy(StrEnum):
     """The handling of rows that the load marked late."""
 
     UPDATE = "update"
@@ -63,7 +63,7 @@ class Stream:
     """With `window_start`, what makes a row of the results."""
     definition: str
     """Changes whenever the results would."""
-    late: Late = Late.UPDATE
+    late: LateRowPolicy = LateRowPolicy.UPDATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,23 +93,23 @@ class ResultUpdater:
         published = self._publish_rest()
         table = self._results.table
         is_new = not table.exists()
-        anew = is_new or table.properties().get(DEFINITION) != self._stream.definition
+        recompute_all = is_new or table.properties().get(DEFINITION) != self._stream.definition
         replaced = self._source.transaction_version(REPLACED)
         transactions = self._transactions(held, replaced)
-        if not anew and all(t.expected == t.new for t in transactions):
+        if not recompute_all and all(t.expected == t.new for t in transactions):
             return UpdateResult(0, 0, published)
-        anew = anew or any(t.name == REPLACED and t.expected != t.new for t in transactions)
+        recompute_all = recompute_all or any(t.name == REPLACED and t.expected != t.new for t in transactions)
         rows = self._source.dataframe(self._spark)
-        done = {} if anew else {t.name: t.expected for t in transactions}
+        done = {} if recompute_all else {t.name: t.expected for t in transactions}
         windows = self._touched(rows, held, done)
-        computed = self._compute(rows, windows, anew=anew)
-        step = Step(computed, windows, self._with_unpublished(transactions, windows), from_nothing=anew)
+        computed = self._compute(rows, windows, recompute_all=recompute_all)
+        step = Step(computed, windows, self._with_unpublished(transactions, windows), from_nothing=recompute_all)
         if self._publish is not None:
             gone = self._results.gone(step)
             self._publish(gone)
             published += len(gone)
         self._results.commit(step)
-        if anew:
+        if recompute_all:
             self._results.note_key()
             table.set_properties({DEFINITION: self._stream.definition})
         return UpdateResult(len(windows), len(computed), published + self._publish_rest())
@@ -140,19 +140,19 @@ class ResultUpdater:
         found = self._counting(rows).where(new).where(F.col(TIME).isNotNull()).select(start).distinct().toArrow()
         return sorted(found[START].to_pylist())
 
-    def _compute(self, rows: DataFrame, windows: Sequence[datetime], *, anew: bool) -> pa.Table:
+    def _compute(self, rows: DataFrame, windows: Sequence[datetime], *, recompute_all: bool) -> pa.Table:
         counting = self._counting(rows)
-        if not anew:
+        if not recompute_all:
             counting = counting.where(self._around(windows))
         with naming(f"{self._stream.name}'s computation"):  # a declared one names its own part of it
             result = self._stream.compute(counting)
         check_result(result, self._stream.key, self._stream.name)
-        if not anew:  # windows at the edges of the stretches are only partly there
+        if not recompute_all:  # windows at the edges of the stretches are only partly there
             result = result.where(F.col(START).isin(list(windows)))
         return storable(result).toArrow()
 
     def _counting(self, rows: DataFrame) -> DataFrame:
-        if self._stream.late is Late.DROP and "late" in rows.columns:
+        if self._stream.late is LateRowPolicy.DROP and "late" in rows.columns:
             return rows.where(~F.coalesce(F.col("late"), F.lit(False)))
         return rows
 
