@@ -34,25 +34,28 @@ def fingerprint(key: bytes | None, value: bytes | None, headers: Headers, timest
 
 
 class AlreadyWritten:
-    """Records that are in the log, each to be struck off once."""
+    """Records that are in the log, each to be claimed by one row."""
 
     def __init__(self) -> None:
         self._left: dict[TopicPartition, Counter[bytes]] = {}
         self.found = 0
 
-    def add(self, tp: TopicPartition, what: bytes) -> None:
+    def add(self, tp: TopicPartition, record_fingerprint: bytes) -> None:
         """Add a record that the log has."""
-        self._left.setdefault(tp, Counter())[what] += 1
+        self._left.setdefault(tp, Counter())[record_fingerprint] += 1
         self.found += 1
 
-    def claim(self, places: Iterable[TopicPartition], *whats: bytes) -> bool:
-        """Return whether one of these records is in one of the places; if so it will not be found again."""
-        for tp in places:
+    def claim(self, partitions: Iterable[TopicPartition], *fingerprints: bytes) -> bool:
+        """Return whether a record is left in one of the partitions, and remove it.
+
+        `fingerprints` are those of the same record with and without its time.
+        """
+        for tp in partitions:
             left = self._left.get(tp)
-            for what in whats if left is not None else ():
+            for found in fingerprints if left is not None else ():
                 assert left is not None
-                if left[what] > 0:
-                    left[what] -= 1
+                if left[found] > 0:
+                    left[found] -= 1
                     return True
         return False
 

@@ -98,16 +98,16 @@ def entry_record(task: TaskId, entry: ControlEntry | None) -> NewRecord:
 async def ensure_control_topic(cluster: Cluster, name: str) -> int:
     """Make the topic unless it is there; returns how many partitions it has. Raises the broker's refusal."""
 
-    async def look() -> int:
+    async def count_partitions() -> int:
         return len((await cluster.topic(name, fresh=True)).partitions)
 
     try:
-        return await look()
+        return await count_partitions()
     except UnknownTopicOrPartition:
         ((made, _),) = await create_topics(cluster, [NewTopic(name, _PARTITIONS, configs=_CONFIG)])
         if made.error is not None and not isinstance(made.error, TopicAlreadyExists):
             raise made.error from None
-        return await cluster.retrying(look)
+        return await cluster.retrying(count_partitions)
 
 
 def control_partition(control_topic: str, task: TaskId, partitions: int) -> TopicPartition:
@@ -115,12 +115,12 @@ def control_partition(control_topic: str, task: TaskId, partitions: int) -> Topi
     return TopicPartition(control_topic, partition_for_key(task.key, partitions))
 
 
-async def last_entry(cluster: Cluster, place: TopicPartition, task: TaskId) -> ControlEntry | None:
+async def last_entry(cluster: Cluster, tp: TopicPartition, task: TaskId) -> ControlEntry | None:
     """Return the entry of the task's last attempt; None if there is none."""
-    first = (await list_offsets(cluster, {place: EARLIEST}))[place].offset
-    end = (await list_offsets(cluster, {place: LATEST}))[place].offset
+    first = (await list_offsets(cluster, {tp: EARLIEST}))[tp].offset
+    end = (await list_offsets(cluster, {tp: LATEST}))[tp].offset
     found: bytes | None = None
-    async with Consumer(cluster, {place: first}, end={place: end}) as consumer:
+    async with Consumer(cluster, {tp: first}, end={tp: end}) as consumer:
         async for _, records in consumer.chunks():
             for record in records:
                 if record.key == task.key:

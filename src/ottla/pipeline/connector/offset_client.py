@@ -88,7 +88,7 @@ class OffsetClient:
                 return {tp: span.end_offset for tp, span in bounds.items()}
             case AtOffsets(offsets, option):
                 check_covers(option, offsets, bounds)
-                return {tp: _meant(offsets[tp], span) for tp, span in bounds.items()}
+                return {tp: _resolve_offset(offsets[tp], span) for tp, span in bounds.items()}
             case AtTime(None, times, option):
                 check_covers(option, times, bounds)
                 return self._at_times(spec, times, bounds)
@@ -112,7 +112,7 @@ class OffsetClient:
         self, spec: AtTime, times: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, OffsetBounds]
     ) -> dict[TopicPartition, int]:
         found = self._call(lambda cluster: list_offsets(cluster, times))
-        if not spec.or_latest and (late := sorted(str(tp) for tp, place in found.items() if place.offset < 0)):
+        if not spec.or_latest and (late := sorted(str(tp) for tp, at in found.items() if at.offset < 0)):
             raise ValueError(
                 f"{spec.option}: no record of {', '.join(late)} is that late "
                 "(startingOffsetsByTimestampStrategy=latest begins at the end there)"
@@ -145,15 +145,15 @@ def check_brokers(connection: BrokerOptions) -> None:
 async def _topics(cluster: Cluster, subscription: TopicSubscription, *, missing_ok: bool) -> Topics:
     if subscription.pattern is not None:
         listed = await list_topics(cluster)
-        infos = [info for info in listed if subscription.picks(info.name, internal=info.internal)]
+        infos = [info for info in listed if subscription.matches_topic(info.name, internal=info.internal)]
     else:
-        infos = await _named(cluster, subscription.named, missing_ok=missing_ok)
+        infos = await _named(cluster, subscription.required_topics, missing_ok=missing_ok)
     partitions = {
         tp
         for info in infos
         if info.error_code == ErrorCode.NONE
         for tp in (TopicPartition(info.name, p.partition) for p in info.partitions)
-        if subscription.keeps(tp)
+        if subscription.includes_partition(tp)
     }
     wanted = {TopicPartition(topic, number) for topic, numbers in subscription.partitions.items() for number in numbers}
     if not missing_ok and (gone := sorted(map(str, wanted - partitions))):
@@ -176,6 +176,6 @@ def _id(info: TopicInfo) -> str:
     return "" if info.topic_id == NO_TOPIC_ID else id_text(info.topic_id)
 
 
-def _meant(offset: int, span: OffsetBounds) -> int:
+def _resolve_offset(offset: int, span: OffsetBounds) -> int:
     """Return the offset that a number means: -2 and -1 are the log's ends, other numbers are offsets."""
     return {EARLIEST_OFFSET: span.start_offset, LATEST_OFFSET: span.end_offset}.get(offset, offset)

@@ -56,7 +56,7 @@ def starting_offsets(given: OptionLookup, *, streaming: bool) -> OffsetOption:
     if timed is not None:
         return timed
     spec = _at_offsets(given, "startingOffsets", otherwise=Latest() if streaming else Earliest())
-    if not streaming and (isinstance(spec, Latest) or _says(spec, LATEST_OFFSET)):
+    if not streaming and (isinstance(spec, Latest) or _contains_offset(spec, LATEST_OFFSET)):
         raise ValueError("startingOffsets: a batch that began at the latest offset would be empty")
     return spec
 
@@ -73,7 +73,7 @@ def ending_offsets(given: OptionLookup, *, streaming: bool) -> OffsetOption:
     if timed is not None:
         return timed
     spec = _at_offsets(given, names[2], otherwise=Latest())
-    if isinstance(spec, Earliest) or _says(spec, EARLIEST_OFFSET):
+    if isinstance(spec, Earliest) or _contains_offset(spec, EARLIEST_OFFSET):
         raise ValueError("endingOffsets: a batch that ended at the earliest offset would be empty")
     return spec
 
@@ -111,5 +111,5 @@ def _at_offsets(given: OptionLookup, name: str, *, otherwise: OffsetOption) -> O
     return AtOffsets(offsets, name)
 
 
-def _says(spec: OffsetOption, special: int) -> bool:
+def _contains_offset(spec: OffsetOption, special: int) -> bool:
     return isinstance(spec, AtOffsets) and special in spec.offsets.values()

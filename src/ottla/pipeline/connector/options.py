@@ -223,9 +223,9 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
     )
     found = SourceOptions(
         read_options=read_options,
-        subscription=_blaming(subscription_from, given),
-        starting=_blaming(lambda text: starting_offsets(text, streaming=streaming), given),
-        ending=_blaming(lambda text: ending_offsets(text, streaming=streaming), given),
+        subscription=_call_reader(subscription_from, given),
+        starting=_call_reader(lambda text: starting_offsets(text, streaming=streaming), given),
+        ending=_call_reader(lambda text: ending_offsets(text, streaming=streaming), given),
         min_partitions=given.number("minPartitions"),
         max_records_per_partition=given.number("maxRecordsPerPartition"),
         max_offsets_per_trigger=given.number("maxOffsetsPerTrigger"),
@@ -303,7 +303,7 @@ def _columns(given: OptionMap) -> tuple[str, ...]:
     return names
 
 
-def _blaming(read: Callable[[OptionMap], T], given: OptionMap) -> T:
+def _call_reader(read: Callable[[OptionMap], T], given: OptionMap) -> T:
     """Call a reader of options; raise InvalidOption where it raises ValueError for a single option."""
     try:
         return read(given)

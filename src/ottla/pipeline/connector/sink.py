@@ -2,7 +2,7 @@
 
 What is promised (docs/spark.md says it to users): a row of a micro-batch is in its topic exactly once, whatever dies
 and is repeated, as long as a repeated task brings the same rows, in any order. Rows become visible as they are
-written. Where a repeat does not bring the same rows (a query that rolls dice, another number of tasks after a
+written. Where a repeat does not bring the same rows (a query with random values, another number of tasks after a
 restart), nothing is lost, and the difference is an error that says so, or a warning (`onReplayMismatch`).
 """
 
@@ -89,7 +89,7 @@ class BatchWriter(DataSourceArrowWriter):
         """Remove the entries of all tasks from the ledger: all are done, and none will be repeated."""
         done = [message.task for message in messages if isinstance(message, SinkCommitMessage)]
         if self.job.options.deduplicate and done:
-            asyncio.run(_forget(self.job.options, done))
+            asyncio.run(_remove_entries(self.job.options, done))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log that some tasks failed for good. What was written stays in the log."""
@@ -160,7 +160,7 @@ class _TaskWriter:
         self._job, self._task, self._runner, self._cluster, self._clock = job, task, runner, cluster, clock
         self._entry = ControlEntry(task.epoch)
         self._already_written = AlreadyWritten()
-        self._place = TopicPartition(job.options.control_topic, 0)
+        self._control_partition = TopicPartition(job.options.control_topic, 0)
         self._sender: Sender | None = None
         self._buffers: dict[TopicPartition, list[NewRecord]] = {}
         self._buffered: dict[TopicPartition, int] = {}
@@ -177,13 +177,13 @@ class _TaskWriter:
         for batch in batches:
             for row in self._job.reader.rows(batch):
                 rows += 1
-                repeated += self._take(row)
+                repeated += self._queue_row(row)
         self._run(self._flush())
         if self._already_written.left:
             self._mismatch(
                 f"{self._already_written.left} records of an earlier attempt are among none of its {rows} rows"
             )
-        self._say(replace(self._entry, done=True, rows=rows))
+        self._write_entry(replace(self._entry, done=True, rows=rows))
         return SinkCommitMessage(self._task, rows, repeated)
 
     async def close(self) -> None:
@@ -191,14 +191,14 @@ class _TaskWriter:
             await self._sender.close()
 
     def _begin(self) -> bool:
-        """Find out who was here before, and take over. True if all is done."""
+        """Read the entry of the last attempt, and fence its producer. True if the task is done."""
         options, task = self._job.options, self._task
         if not options.deduplicate:
             self._sender = self._sender_of(self._run(init_producer_id(self._cluster)))
             return False
         partitions = self._run(ensure_control_topic(self._cluster, options.control_topic))
-        self._place = control_partition(options.control_topic, task, partitions)
-        before = self._run(last_entry(self._cluster, self._place, task))
+        self._control_partition = control_partition(options.control_topic, task, partitions)
+        before = self._run(last_entry(self._cluster, self._control_partition, task))
         if before is not None and before.epoch > task.epoch:
             self._mismatch(f"the ledger is at epoch {before.epoch}: the checkpoint is older than what was written")
         if before is None or before.epoch != task.epoch:
@@ -211,11 +211,12 @@ class _TaskWriter:
         last = before.writers[-1]
         identity = ProducerIdAndEpoch(last.producer_id, last.epoch + 1)
         self._sender = self._sender_of(identity)
-        self._say(replace(before, writers=(*before.writers, identity)))  # from here on the one before is refused
-        self._already_written = self._look()
+        # With this entry the brokers fence the producer of the last attempt.
+        self._write_entry(replace(before, writers=(*before.writers, identity)))
+        self._already_written = self._find_written_rows()
         return False
 
-    def _look(self) -> AlreadyWritten:
+    def _find_written_rows(self) -> AlreadyWritten:
         """Find the rows that earlier attempts have written."""
         starts = {TopicPartition(t, p): at for t, ends in self._entry.starts.items() for p, at in ends.items()}
         ends = self._run(list_offsets(self._cluster, dict.fromkeys(starts, LATEST)))
@@ -225,15 +226,15 @@ class _TaskWriter:
             ReadOptions(self._job.options.connection), ids, ranges, timed=self._job.reader.timed
         )
 
-    def _take(self, row: Row) -> bool:
+    def _queue_row(self, row: Row) -> bool:
         """Queue a row, unless an earlier attempt wrote it (True)."""
-        count = self._partitions.get(row.topic) or self._open(row.topic)
+        count = self._partitions.get(row.topic) or self._open_topic(row.topic)
         number = row.partition
         if number is not None and number >= count:
             raise InvalidRow(f"a row is for partition {number} of topic {row.topic}, which has {count}")
         if number is None and row.record.key is not None:
             number = partition_for_key(row.record.key, count)
-        if self._already_written.found and self._strike_off(row, number, count):
+        if self._already_written.found and self._claim_written_row(row, number, count):
             return True
         record = row.record
         if record.timestamp_ms < 0:
@@ -250,39 +251,39 @@ class _TaskWriter:
         self._buffered[tp] = self._buffered.get(tp, 0) + size
         return False
 
-    def _strike_off(self, row: Row, number: int | None, count: int) -> bool:
+    def _claim_written_row(self, row: Row, number: int | None, count: int) -> bool:
         """Claim a row that an earlier attempt wrote; return whether there is one.
 
         A row without a partition of its own may be in any: by chance, or because there were fewer.
         """
         record = row.record
         bare = fingerprint(record.key, record.value, record.headers)
-        whats: tuple[bytes, ...] = (bare,)
+        fingerprints: tuple[bytes, ...] = (bare,)
         if self._job.reader.timed and record.timestamp_ms >= 0:
-            whats = (fingerprint(record.key, record.value, record.headers, record.timestamp_ms), bare)
+            fingerprints = (fingerprint(record.key, record.value, record.headers, record.timestamp_ms), bare)
         numbers = (number,) if row.partition is not None and number is not None else range(count)
-        return self._already_written.claim((TopicPartition(row.topic, n) for n in numbers), *whats)
+        return self._already_written.claim((TopicPartition(row.topic, n) for n in numbers), *fingerprints)
 
-    def _open(self, topic: str) -> int:
+    def _open_topic(self, topic: str) -> int:
         """Note in the ledger, first, a topic that is written to for the first time; return its number of partitions."""
         info = self._run(self._cluster.topic(topic, fresh=True, allow_auto_topic_creation=True))
         count = self._partitions[topic] = len(info.partitions)
         chance = random.Random()
         self._sticky[topic] = StickyPartitions(batch_bytes=self._job.options.batch_bytes, rng=chance)
         if self._job.options.deduplicate and topic not in self._entry.starts:
-            places = [TopicPartition(topic, number) for number in range(count)]
-            ends = self._run(list_offsets(self._cluster, dict.fromkeys(places, LATEST)))
-            starts = {topic: {tp.partition: ends[tp].offset for tp in places}}
-            self._say(replace(self._entry, starts={**self._entry.starts, **starts}))
+            tps = [TopicPartition(topic, number) for number in range(count)]
+            ends = self._run(list_offsets(self._cluster, dict.fromkeys(tps, LATEST)))
+            starts = {topic: {tp.partition: ends[tp].offset for tp in tps}}
+            self._write_entry(replace(self._entry, starts={**self._entry.starts, **starts}))
         return count
 
-    def _say(self, entry: ControlEntry) -> None:
+    def _write_entry(self, entry: ControlEntry) -> None:
         """Put an entry into the ledger; nothing else is written before it is there."""
         self._entry = entry
         if self._job.options.deduplicate:
             assert self._sender is not None
             record = entry_record(self._task, entry)._replace(timestamp_ms=self._clock.wall_ms())
-            self._run(self._sender.send(self._place, [record]))
+            self._run(self._sender.send(self._control_partition, [record]))
             self._run(self._sender.finish())
 
     async def _send(self, tp: TopicPartition) -> None:
@@ -313,18 +314,18 @@ class _TaskWriter:
         return self._runner.run(work)
 
 
-async def _forget(options: SinkOptions, tasks: Sequence[TaskId]) -> None:
+async def _remove_entries(options: SinkOptions, tasks: Sequence[TaskId]) -> None:
     """Remove the entries of a batch write, which no task will read again."""
     async with await connect(options.connection) as cluster:
         partitions = await ensure_control_topic(cluster, options.control_topic)
         sender = Sender(
             cluster, await init_producer_id(cluster), codec=0, acks=-1, patience_s=options.delivery_timeout_s
         )
-        by_place: Mapping[TopicPartition, list[NewRecord]] = {}
+        by_partition: Mapping[TopicPartition, list[NewRecord]] = {}
         for task in tasks:
-            place = control_partition(options.control_topic, task, partitions)
+            tp = control_partition(options.control_topic, task, partitions)
             record = entry_record(task, None)._replace(timestamp_ms=SystemClock().wall_ms())
-            by_place = {**by_place, place: [*by_place.get(place, []), record]}
-        for place, records in by_place.items():
-            await sender.send(place, records)
+            by_partition = {**by_partition, tp: [*by_partition.get(tp, []), record]}
+        for tp, records in by_partition.items():
+            await sender.send(tp, records)
         await sender.finish()

@@ -28,17 +28,17 @@ class TopicSubscription:
     pattern: str | None = None
     partitions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
-    def picks(self, topic: str, *, internal: bool) -> bool:
-        """Return whether a pattern means this topic: all of its name, and never one of the brokers' own."""
+    def matches_topic(self, topic: str, *, internal: bool) -> bool:
+        """Return whether the pattern matches the topic's whole name; it never matches the brokers' own topics."""
         return self.pattern is not None and not internal and re.fullmatch(self.pattern, topic) is not None
 
-    def keeps(self, tp: TopicPartition) -> bool:
-        """Return whether a partition of a topic that is meant is meant too."""
+    def includes_partition(self, tp: TopicPartition) -> bool:
+        """Return whether a partition of a subscribed topic is subscribed: all are, unless `assign` lists some."""
         return not self.partitions or tp.partition in self.partitions.get(tp.topic, ())
 
     @property
-    def named(self) -> tuple[str, ...]:
-        """The topics that must be there."""
+    def required_topics(self) -> tuple[str, ...]:
+        """The topics that must exist."""
         return self.topics or tuple(self.partitions)
 
 
