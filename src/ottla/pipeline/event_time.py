@@ -78,7 +78,7 @@ class TimeRule:
     def find(self, records: pa.RecordBatch, rows: pa.Table) -> tuple[Any, Any]:
         """Return the event time of each record, and a reason for those without one."""
         record_time = records.column("record_time")
-        found = record_time if self.source is TimeFrom.RECORD else self._look(records, rows)
+        found = record_time if self.source is TimeFrom.RECORD else self._extract_time(records, rows)
         if isinstance(found, pa.ChunkedArray):
             found = found.combine_chunks()
         us = found.cast(pa.int64())
@@ -101,7 +101,7 @@ class TimeRule:
             columns[HOUR] = pc.hour(times).cast(pa.int32())
         return columns
 
-    def _look(self, records: pa.RecordBatch, rows: pa.Table) -> Any:
+    def _extract_time(self, records: pa.RecordBatch, rows: pa.Table) -> Any:
         if self.source is TimeFrom.FORMAT:
             return rows[EVENT_TIME]
         if self.source is TimeFrom.PATTERN:

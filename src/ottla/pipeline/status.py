@@ -57,7 +57,7 @@ def _topic(spec: LoadSpec, offset_client: OffsetClient, topic: str) -> list[Part
     loaded = exists and topic in topics_of(tables.table)
     held = tables.table.positions(topic, state.bounds) if loaded else {}
     committed = tables.table.committed_ms() if loaded else None
-    aside = _count(tables.quarantine, topic) if loaded and tables.quarantine.exists() else Counter()
+    quarantined = _count(tables.quarantine, topic) if loaded and tables.quarantine.exists() else Counter()
     late = _count(tables.table, topic, late=True) if loaded else Counter()
     return [
         PartitionStatus(
@@ -68,7 +68,7 @@ def _topic(spec: LoadSpec, offset_client: OffsetClient, topic: str) -> list[Part
             held[p].end_offset if p in held else None,
             span.end_offset,
             span.end_offset - (held[p].end_offset if p in held else span.start_offset),
-            aside[p],
+            quarantined[p],
             late[p],
             committed,
         )

@@ -60,10 +60,10 @@ class TableOffsetReader:
 
     def _parts_of(self, file: TableFile) -> Iterator[_Part]:
         footer = pq.read_metadata(self._table.path / file.path)
-        place = {footer.schema.column(n).path: n for n in range(footer.num_columns)}
+        column_index = {footer.schema.column(n).path: n for n in range(footer.num_columns)}
         for number in range(footer.num_row_groups):
             group = footer.row_group(number)
-            limits = {name: group.column(place[name]).statistics for name in _LIMITED if name in place}
+            limits = {name: group.column(column_index[name]).statistics for name in _LIMITED if name in column_index}
             known = {name: (s.min, s.max) for name, s in limits.items() if s is not None and s.has_min_max}
             everything = (0, OFFSET_END)
             yield _Part(
@@ -84,8 +84,8 @@ class TableOffsetReader:
     def _late(self, part: _Part, rows: pa.Table) -> Flags | None:
         if _LATE in rows.column_names:
             return np.asarray(rows[_LATE].fill_null(False).to_numpy(), dtype=np.bool_)
-        filed = part.file.partition_values.get(_LATE)
-        return None if filed is None else np.full(len(rows), filed == "true", dtype=np.bool_)
+        late = part.file.partition_values.get(_LATE)
+        return None if late is None else np.full(len(rows), late == "true", dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True)

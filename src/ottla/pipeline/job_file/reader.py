@@ -75,7 +75,7 @@ def read_values(
     wanted = {section.name: section for section in sections}
     for name in given:
         if name not in wanted:
-            reader.read.add_problem((name,), f"there is no section [{name}]{_meant(name, wanted)}")
+            reader.read.add_problem((name,), f"there is no section [{name}]{_suggest_name(name, wanted)}")
     for name, section in wanted.items():
         reader.read.values[name] = reader.section(section, given.get(name), (name,))
     reader.read.faults.sort()
@@ -113,7 +113,7 @@ class _Reader:
             key = keys.get(name) or section.entries
             if key is None:
                 self.read.add_problem(
-                    (*where, name), f"[{_name(where)}] has no key {name!r}{_meant(name, [*keys, *inside])}"
+                    (*where, name), f"[{_name(where)}] has no key {name!r}{_suggest_name(name, [*keys, *inside])}"
                 )
             else:
                 values[name] = self._value(key, value, (*where, name), name)
@@ -141,7 +141,7 @@ class _Reader:
         elif key.choices and found not in key.choices:
             choices = ", ".join(key.choices)
             self.read.add_problem(
-                where, f"{name} is one of {choices}, not {_shown(value)}{_meant(str(found), key.choices)}"
+                where, f"{name} is one of {choices}, not {_shown(value)}{_suggest_name(str(found), key.choices)}"
             )
             return None
         return found
@@ -195,7 +195,8 @@ def _name(where: Where) -> str:
     return ".".join(part for part in where if isinstance(part, str))
 
 
-def _meant(name: str, known: Iterable[str]) -> str:
+def _suggest_name(name: str, known: Iterable[str]) -> str:
+    """Return a question after the known name that is most like this one, or "" if none is."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; is {near[0]} meant?" if near else ""
 

@@ -80,7 +80,7 @@ AUDIT = SectionSchema(
 )
 
 
-def asked_of(values: Values) -> list[SectionQuery]:
+def section_queries(values: Values) -> list[SectionQuery]:
     """Return the sections of a report."""
     return [
         SectionQuery(one["title"], SectionKind(one["show"]), one["sql"], one["note"], one["limit"])

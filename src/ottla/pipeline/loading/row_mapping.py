@@ -112,7 +112,7 @@ class _Mapped:
     """The part of the reasons that the fitted columns' values have; the values of other refused records are null."""
     depends: bool
     """Whether records were refused because of others that may be refused themselves."""
-    aside: Callable[[pa.RecordBatch, Any], pa.Table]
+    quarantine_rows: Callable[[pa.RecordBatch, Any], pa.Table]
 
     @property
     def refused(self) -> bool:
@@ -132,7 +132,7 @@ class _Mapped:
             return MappedRows(whole, QUARANTINE.empty_table(), _count_late(whole))
         good = pc.is_null(self.reasons)
         bad, whole = pc.invert(good), whole.filter(good)
-        quarantined = self.aside(self.records.filter(bad), self.reasons.filter(bad))
+        quarantined = self.quarantine_rows(self.records.filter(bad), self.reasons.filter(bad))
         return MappedRows(whole, quarantined, _count_late(whole))
 
 
@@ -208,7 +208,7 @@ class RowMapper:
             pc.coalesce(reasons, later),
             fitted.conflicts,
             depends=(parsed.has_conflicts and later.null_count < count) or fitted.by_column,
-            aside=self._aside,
+            quarantine_rows=self._quarantine_rows,
         )
 
     def _named(self, rows: pa.Table) -> pa.Table:
@@ -231,7 +231,7 @@ class RowMapper:
                 columns[name] = part(records, name)
         return columns
 
-    def _aside(self, records: pa.RecordBatch, reasons: Any) -> pa.Table:
+    def _quarantine_rows(self, records: pa.RecordBatch, reasons: Any) -> pa.Table:
         columns: dict[str, Any] = {
             "topic": pa.repeat(self._topic, len(records)),
             "reason": reasons,

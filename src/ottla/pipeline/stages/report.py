@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ottla.pipeline.audit.model import TopicAudit
-from ottla.pipeline.job_file.report_section import asked_of
+from ottla.pipeline.job_file.report_section import section_queries
 from ottla.pipeline.lake.port import TableReader
 from ottla.pipeline.reporting.audit_section import audit_section
 from ottla.pipeline.reporting.page import render
@@ -28,7 +28,7 @@ def run(context: Context) -> StageResult:
         session = context.spark.session()
         with spark_step("the report", context.spark.options.log):
             name_tables(session, tables_by_name(context))
-            sections = answer(session, asked_of(settings))
+            sections = answer(session, section_queries(settings))
             made = made_text(context.clock.wall_ms())
             report = Report(settings["title"], settings["subtitle"], sections, offsets_text(context.topic_audits), made)
             _replace_file(output, render(report, audit_section(context.topic_audits if settings["books"] else ())))

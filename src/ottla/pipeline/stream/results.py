@@ -76,7 +76,7 @@ class Results:
 
     def commit(self, step: Step) -> None:
         """Do the step. Raises CommitConflict, and then nothing happened."""
-        rows = filed(step.rows)
+        rows = lake_rows(step.rows)
         if not self.table.exists():
             self.table.create(TableSpec(rows.schema, (DATE,)))
         have = self.table.spec()
@@ -127,7 +127,7 @@ class Results:
             yield from read(self.table, file, spec)
 
 
-def filed(rows: pa.Table) -> pa.Table:
+def lake_rows(rows: pa.Table) -> pa.Table:
     """Add `window_date`, and convert every column to the lake's own types."""
     rows = rows.append_column(DATE, rows[START].cast(pa.date32()))
     schema = canonical_schema(rows.schema)
