@@ -66,19 +66,21 @@ class Sizes(NamedTuple):
 def run(sizes: Sizes, page: Path | None, progress: Progress) -> bool:
     """All of it; whether Ottla was as fast as Kafka and the producer's p99 did not double."""
     load = os.getloadavg()[0]
-    place = Path(tempfile.mkdtemp(prefix="ottla-cleaner-"))
+    directory = Path(tempfile.mkdtemp(prefix="ottla-cleaner-"))
     try:
-        size = write_keyed(place / "big", "big", records=sizes.records, keys=sizes.keys, cluster_id=CLUSTER_ID)
-        write_keyed(place / "warm", "warm", records=sizes.records // 10, keys=sizes.keys // 10, cluster_id=CLUSTER_ID)
+        size = write_keyed(directory / "big", "big", records=sizes.records, keys=sizes.keys, cluster_id=CLUSTER_ID)
+        write_keyed(
+            directory / "warm", "warm", records=sizes.records // 10, keys=sizes.keys // 10, cluster_id=CLUSTER_ID
+        )
         progress.line(f"{sizes.records:,} records over {sizes.keys:,} keys, {size / MIB:,.0f} MiB")
         figures: dict[str, list[Cleaned]] = {"Kafka": [], "Ottla": []}
         for turn in range(sizes.rounds):
             for name in ("Kafka", "Ottla") if turn % 2 == 0 else ("Ottla", "Kafka"):
-                figures[name].append(cleaned_by(name, place, sizes.records))
+                figures[name].append(cleaned_by(name, directory, sizes.records))
                 progress.line(f"turn {turn + 1} of {sizes.rounds}, {name}: {figures[name][-1]}")
-        felt = producers(place, records=sizes.records, turns=sizes.rounds, progress=progress)
+        felt = producers(directory, records=sizes.records, turns=sizes.rounds, progress=progress)
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
     lines = [*table(figures, felt, sizes, size), "", f"The machine's load before it began: {load:.1f}."]
     progress.line("\n".join(lines))
     if page is not None:
@@ -90,16 +92,16 @@ def run(sizes: Sizes, page: Path | None, progress: Progress) -> bool:
 # ---- The cleaners
 
 
-def cleaned_by(name: str, place: Path, records: int) -> Cleaned:
+def cleaned_by(name: str, directory: Path, records: int) -> Cleaned:
     """A broker of its own compacts the small log and then the big one."""
-    turn = place / "turn"
+    turn = directory / "turn"
     shutil.rmtree(turn, ignore_errors=True)
     server: Server
     if name == "Kafka":
         server = RealKafka(kafka_jars(), turn, jvm_options=FULL_JVM, settings={"log.cleaner.backoff.ms": "100"})
     else:
         server = OttlaProcess(turn, options=("-o", "log.cleaner.backoff.ms=100"))
-    with_logs(server, {"warm": (place / "warm", "warm", records // 10), "big": (place / "big", "big", records)})
+    with_logs(server, {"warm": (directory / "warm", "warm", records // 10), "big": (directory / "big", "big", records)})
     server.start()
     try:
         compact(server, "warm", records // 10)
@@ -199,11 +201,11 @@ def make_topic(bootstrap: str, name: str, config: dict[str, str]) -> None:
     made.result(20)
 
 
-def producers(place: Path, *, records: int, turns: int, progress: Progress) -> dict[str, list[Felt]]:
+def producers(directory: Path, *, records: int, turns: int, progress: Progress) -> dict[str, list[Felt]]:
     """One synchronous producer of 200 B: in turns while the big log is compacted, and for as long without."""
-    server = OttlaProcess(place / "ottla", options=("-o", "log.cleaner.backoff.ms=100"))
+    server = OttlaProcess(directory / "ottla", options=("-o", "log.cleaner.backoff.ms=100"))
     names = [f"big{turn}" for turn in range(turns)]
-    with_logs(server, dict.fromkeys(names, (place / "big", "big", records)))
+    with_logs(server, dict.fromkeys(names, (directory / "big", "big", records)))
     server.start()
     felt: dict[str, list[Felt]] = {"without": [], "while": []}
     try:

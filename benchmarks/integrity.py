@@ -80,8 +80,8 @@ def main() -> None:
     show(f"| batches | {' | '.join(columns)} |")
     show(f"| --- |{' ---: |' * len(columns)}")
     for name, records in BATCHES.items():
-        with tempfile.TemporaryDirectory() as place:
-            directory = open_directory(Path(place))
+        with tempfile.TemporaryDirectory() as path:
+            directory = open_directory(Path(path))
             log = directory.create_log(TP)
             batch = of_records(records)
             while log.size_bytes < LOG_BYTES:
@@ -93,7 +93,7 @@ def main() -> None:
             directory.close()
             for _ in range(ROUNDS):
                 for is_unchecked in (False, True):
-                    directory = open_directory(Path(place))
+                    directory = open_directory(Path(path))
                     log = directory.logs[TP]
                     with unchecked(wanted=is_unchecked):
                         rate, longest = read_through(log, len(batch), records)
@@ -102,7 +102,7 @@ def main() -> None:
                             found["longest"].append(longest)
                             found["again"].append(read_through(log, len(batch), records)[0])
                     directory.close()
-            directory = open_directory(Path(place))
+            directory = open_directory(Path(path))
             scrubber = Scrubber(directory, SystemFiles())
             began = time.process_time()
             for work in scrubber.plan():

@@ -44,15 +44,15 @@ class MemoryTopic:
         values = self.values[offsets.partition]
         assert offsets.first_offset >= self.starts.get(offsets.partition, 0), "a load reads what the log has"
         for first in range(offsets.first_offset, offsets.end_offset, BATCH_RECORDS):
-            places = range(first, min(first + BATCH_RECORDS, offsets.end_offset))
+            range_offsets = range(first, min(first + BATCH_RECORDS, offsets.end_offset))
             yield pa.record_batch(
                 [
-                    pa.array([offsets.partition] * len(places), pa.int32()),
-                    pa.array(places, pa.int64()),
-                    pa.array([place * 1_000_000 for place in places], pa.timestamp("us", tz="UTC")),
-                    pa.array([b"%d" % offsets.partition] * len(places), pa.binary()),
-                    pa.array([values[place] for place in places], pa.binary()),
-                    pa.array([[{"key": "h", "value": b"%d" % place}] for place in places], HEADERS),
+                    pa.array([offsets.partition] * len(range_offsets), pa.int32()),
+                    pa.array(range_offsets, pa.int64()),
+                    pa.array([offset * 1_000_000 for offset in range_offsets], pa.timestamp("us", tz="UTC")),
+                    pa.array([b"%d" % offsets.partition] * len(range_offsets), pa.binary()),
+                    pa.array([values[offset] for offset in range_offsets], pa.binary()),
+                    pa.array([[{"key": "h", "value": b"%d" % offset}] for offset in range_offsets], HEADERS),
                 ],
                 schema=_SCHEMA,
             )

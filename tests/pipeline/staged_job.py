@@ -133,9 +133,9 @@ class StagedJob:
 
         def answered(error: object, message: Message) -> None:
             assert error is None, error
-            place = (message.partition() or 0, message.offset() or 0, message.timestamp()[1])
-            counter.acknowledged(self.topic, *place)
-            self.ends[place[0]] += 1
+            partition = message.partition() or 0
+            counter.acknowledged(self.topic, partition, message.offset() or 0, message.timestamp()[1])
+            self.ends[partition] += 1
 
         producer = Producer({"bootstrap.servers": self.bootstrap, "enable.idempotence": True})
         for n, minute in enumerate(minutes):
@@ -184,8 +184,8 @@ class StagedJob:
     def run(self, *names: str) -> Round:
         """Those stages, or all that the job has."""
         job = self.job
-        places = [place for place in STAGES if place.name in names] if names else stages_of(job)
-        return run_round(self.context(), {place.name: place for place in places})
+        stages = [stage for stage in STAGES if stage.name in names] if names else stages_of(job)
+        return run_round(self.context(), {stage.name: stage for stage in stages})
 
     def audit(self) -> dict[str, Any]:
         found: dict[str, Any] = self.run("audit").results["audit"].data[0]

@@ -197,9 +197,9 @@ def test_options_of_the_command_line_are_the_keys_of_a_load() -> None:
 
 def test_every_stage_has_its_section_and_can_be_loaded() -> None:
     names = {section.name for section in SECTIONS}
-    for place in STAGES:
-        assert place.section in names
-        assert callable(place.load())
+    for stage in STAGES:
+        assert stage.section in names
+        assert callable(stage.load())
 
 
 keys = st.one_of(st.from_regex(r"[A-Za-z0-9_-]{1,5}", fullmatch=True), st.sampled_from(['"a b"', "'c.d'", '"é\\n"']))

@@ -15,7 +15,7 @@ from ottla.pipeline.audit.model import AuditCounts, Discrepancy, DiscrepancyKind
 from ottla.pipeline.reporting.audit_section import audit_section
 from ottla.pipeline.reporting.charts import colours
 from ottla.pipeline.reporting.page import render
-from ottla.pipeline.reporting.series import OTHERS, PLACES_MAX, drawn, step_text
+from ottla.pipeline.reporting.series import OTHERS, X_VALUES_MAX, drawn, step_text
 from ottla.pipeline.reporting.values import InvalidReportSection, Report, ReportSection, SectionKind, text_of
 from ottla.pipeline.stages.report import made_text, offsets_text
 
@@ -102,7 +102,7 @@ def test_numbers_are_formatted_for_people() -> None:
 
 def test_a_time_without_a_row_has_no_column() -> None:
     content = drawn(rows(start=[TIME, TIME + HOUR, TIME + 4 * HOUR], n=[1, 2, 3]))
-    assert list(content.places) == [TIME + n * HOUR for n in range(5)]
+    assert list(content.x_values) == [TIME + n * HOUR for n in range(5)]
     assert content.values == [[1, 2, 0, 0, 3]]
 
 
@@ -115,7 +115,7 @@ def test_time_is_taken_together_in_steps_that_clocks_know(minutes: int, count: i
     content = drawn(rows(start=times, n=[1, 1, 1]))
     assert content.step is not None
     assert step_text(content.step) == step
-    assert content.places[0] <= TIME < content.places[0] + content.step
+    assert content.x_values[0] <= TIME < content.x_values[0] + content.step
     page = report(ReportSection("t", SectionKind.COLUMNS, rows(start=times, n=[1, 1, 1])))
     assert f"n per {step}" in page.text
 
@@ -151,7 +151,7 @@ def test_nothing_is_lost_where_places_and_series_are_taken_together(points: list
         }
     )
     content = drawn(table)
-    assert len(content.places) <= PLACES_MAX
+    assert len(content.x_values) <= X_VALUES_MAX
     assert sum(map(sum, content.values)) == sum(count for _, _, count in points)
     assert len(content.series) == len(content.values) <= 8
     if len({name for _, name, _ in points}) > 8:
@@ -204,7 +204,7 @@ def test_the_page_shows_when_it_was_made_by_which_version_and_from_which_offsets
 
 def test_columns_of_many_steps_begin_at_full_hours() -> None:
     times = [TIME + timedelta(minutes=5 * n) for n in (1, 2, 1000)]
-    assert [place.minute for place in drawn(rows(start=times, n=[1, 1, 1])).places[:2]] == [0, 0]
+    assert [x.minute for x in drawn(rows(start=times, n=[1, 1, 1])).x_values[:2]] == [0, 0]
 
 
 def test_columns_reach_as_high_as_their_share_of_the_highest() -> None:
@@ -215,7 +215,7 @@ def test_columns_reach_as_high_as_their_share_of_the_highest() -> None:
 
 def test_places_that_are_no_times_stay_in_their_order() -> None:
     content = drawn(rows(kind=["z", "a"], n=[1, 2]))
-    assert (list(content.places), content.values) == (["z", "a"], [[1, 2]])
+    assert (list(content.x_values), content.values) == (["z", "a"], [[1, 2]])
 
 
 def test_empty_sections_are_marked_on_the_page() -> None:

@@ -61,16 +61,16 @@ from pathlib import Path
 from pyspark import TaskContext
 from pyspark.sql import functions as F
 
-PLACE = Path({place!r})
+DIRECTORY = Path({directory!r})
 
 
 def per_kind(rows):
-    place = PLACE
+    directory = DIRECTORY
 
     def held_up(batches):
-        (place / f"task-{{TaskContext.get().taskAttemptId()}}").touch()
+        (directory / f"task-{{TaskContext.get().taskAttemptId()}}").touch()
         deadline = time.monotonic() + 120
-        while not (place / "go").exists():
+        while not (directory / "go").exists():
             assert time.monotonic() < deadline
             time.sleep(0.02)
         yield from batches
@@ -113,7 +113,7 @@ def test_workers_die_during_a_load_and_a_stream_and_every_offset_and_window_is_e
     produce(ottla_server.bootstrap)
     job = tmp_path / "job.toml"
     job.write_text(JOB.format(bootstrap=ottla_server.bootstrap, master=cluster.url))
-    (tmp_path / "held_up.py").write_text(HELD_UP.format(place=str(tmp_path)))
+    (tmp_path / "held_up.py").write_text(HELD_UP.format(directory=str(tmp_path)))
     log = tmp_path / "lake" / "events" / "_delta_log"
     with started(job, PYTHONPATH=str(tmp_path)) as running:
         # the first commits are made: executors of both workers are at work, and most of the load is still to come

@@ -110,14 +110,14 @@ def run(
     With `stay` the demo's own broker runs until Ctrl-C; `open_report` opens the report in a browser.
     """
     console = Console(stderr=True)
-    places = DemoPaths(output.resolve() if output else Path(tempfile.mkdtemp(prefix="ottla-demo-")))
+    paths = DemoPaths(output.resolve() if output else Path(tempfile.mkdtemp(prefix="ottla-demo-")))
     if output is None:
-        text = f"all files are in {places.output}, a temporary directory; --output DIR keeps them for the next run"
+        text = f"all files are in {paths.output}, a temporary directory; --output DIR keeps them for the next run"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     try:
-        places.output.mkdir(parents=True, exist_ok=True)
+        paths.output.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
-            demo = _Demo(places, input_file or example_log(), repeat, master, Stages(console, SystemClock()))
+            demo = _Demo(paths, input_file or example_log(), repeat, master, Stages(console, SystemClock()))
             spark = stack.enter_context(contextlib.ExitStack())
             starting = spark.enter_context(_spark_in_background(demo.spark_options, console))
             if bootstrap is None:
@@ -125,15 +125,15 @@ def run(
             result = demo.run(bootstrap, starting)
             spark.close()
             print(json.dumps(result.as_json(), indent=2) if output_format == "json" else result.as_text(), flush=True)
-            if open_report and not webbrowser.open(places.report.as_uri()):
-                demo.warn(f"no browser was found; open {places.report} yourself")
+            if open_report and not webbrowser.open(paths.report.as_uri()):
+                demo.warn(f"no browser was found; open {paths.report} yourself")
             if stay:
                 _wait_for_ctrl_c(console, bootstrap)
     except Exception as failure:
         if not (is_expected(failure) or isinstance(failure, BrokerNotStarted)):
             raise
         console.print(f"ottla demo: {failure}", style="red", markup=False, highlight=False, soft_wrap=True)
-        console.print(f"what there is: {places.output}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"what there is: {paths.output}", markup=False, highlight=False, soft_wrap=True)
         return 1
     return 0 if result.balanced else 1
 
@@ -184,7 +184,7 @@ def _spark_in_background(options: SparkOptions, console: Console) -> Iterator[Fu
 class DemoResult:
     """The result of a run: counts, the audit, and the paths of its files."""
 
-    places: DemoPaths
+    paths: DemoPaths
     bootstrap: str
     lines: int
     """Read from the input; each must have been acknowledged."""
@@ -217,36 +217,36 @@ class DemoResult:
             "load": results["load"][0],
             "traffic": results["stream"][TRAFFIC],
             "books": results["audit"][0],
-            "report": str(self.places.report),
-            "lake": str(self.places.lake),
-            "job": str(self.places.job),
+            "report": str(self.paths.report),
+            "lake": str(self.paths.lake),
+            "job": str(self.paths.job),
             "seconds": {name: round(value, 2) for name, value in self.seconds.items()},
         }
 
     def as_text(self) -> str:
         """Return the result as text."""
-        places = self.places
+        paths = self.paths
         lines = [
-            f"report       {places.report}",
-            f"lake         {places.lake}  (Delta tables: {TABLE}, {TABLE}_quarantine, {TRAFFIC})",
-            f"job          {places.job}",
-            f"spark's log  {SparkOptions(places.spark).log}",
+            f"report       {paths.report}",
+            f"lake         {paths.lake}  (Delta tables: {TABLE}, {TABLE}_quarantine, {TRAFFIC})",
+            f"job          {paths.job}",
+            f"spark's log  {SparkOptions(paths.spark).log}",
         ]
-        if places.broker_data.exists():
-            lines.append(f"broker       {places.broker_data}  (its log: {places.broker_log})")
+        if paths.broker_data.exists():
+            lines.append(f"broker       {paths.broker_data}  (its log: {paths.broker_log})")
         return "\n".join(["", audit_text(self.topic_audit, self.faults), "", *lines, "", *self._going_on()])
 
     def _going_on(self) -> list[str]:
         """Return the lines that suggest commands for after the demo."""
-        job = shlex.quote(str(self.places.job))
+        job = shlex.quote(str(self.paths.job))
         commands = [
             (f"ottla pipeline run --job {job}", "load what is new, and all that follows from it"),
             (f"ottla pipeline status --job {job}", "how far each partition is loaded"),
             (f"ottla pipeline audit --by bucket --job {job}", "the audit by time"),
         ]
-        if self.places.broker_data.exists():
+        if self.paths.broker_data.exists():
             port = self.bootstrap.rpartition(":")[2]
-            start = f"ottla server --port {port} --data {shlex.quote(str(self.places.broker_data))}"
+            start = f"ottla server --port {port} --data {shlex.quote(str(self.paths.broker_data))}"
             commands.insert(0, (start, "the broker again, where the job looks for it"))
         return ["to go on:", *(f"  {command}  # {meaning}" for command, meaning in commands)]
 
@@ -266,9 +266,9 @@ def _cell(value: str | int | None) -> str:
 class _Demo:
     """Runs the demo, stage by stage."""
 
-    def __init__(self, places: DemoPaths, input_file: Path, repeat: int, master: str | None, stages: Stages) -> None:
-        self.places, self.input_file, self.repeat, self.stages = places, input_file, repeat, stages
-        self.spark_options = SparkOptions(places.spark, master, short_run=repeat <= _SHORT_REPEATS)
+    def __init__(self, paths: DemoPaths, input_file: Path, repeat: int, master: str | None, stages: Stages) -> None:
+        self.paths, self.input_file, self.repeat, self.stages = paths, input_file, repeat, stages
+        self.spark_options = SparkOptions(paths.spark, master, short_run=repeat <= _SHORT_REPEATS)
         self.read: Counter[int] = Counter()
 
     @contextlib.contextmanager
@@ -276,7 +276,7 @@ class _Demo:
         """Run a broker of our own until the run ends."""
         with contextlib.ExitStack() as stack:
             with self.stages.stage("broker") as stage:
-                broker = stack.enter_context(start_demo_broker(self.places.broker_data, self.places.broker_log))
+                broker = stack.enter_context(start_demo_broker(self.paths.broker_data, self.paths.broker_log))
                 stage.done(broker.ready_line)
             yield broker.bootstrap
 
@@ -291,18 +291,18 @@ class _Demo:
         clock = SystemClock()
         reporter = ProgressReporter(clock, console=self.stages.console, stages=self.stages)
         context = Context(job, SparkHost.of(spark, self.spark_options), reporter, clock)
-        done = run_round(context, {place.name: place for place in stages_of(job)})
+        done = run_round(context, {stage.name: stage for stage in stages_of(job)})
         (topic_audit,) = context.topic_audits
         lines = self.read.total()
         lost = lines - sum(produced.acknowledged.values())
-        return DemoResult(self.places, bootstrap, lines, lost, topic_audit, done, self.stages.seconds)
+        return DemoResult(self.paths, bootstrap, lines, lost, topic_audit, done, self.stages.seconds)
 
     def _job(self, bootstrap: str) -> PipelineJob:
         """Write the job file, and read it as `ottla pipeline` would."""
         source = f"{self.input_file.name}, topic {TOPIC}"
         text = DemoJob(bootstrap, TOPIC, TRAFFIC_TOPIC, source, self.spark_options.master).text()
-        self.places.job.write_text(text, encoding="utf-8")
-        job, found = read_job(text, directory=self.places.output, now_ms=SystemClock().wall_ms())
+        self.paths.job.write_text(text, encoding="utf-8")
+        job, found = read_job(text, directory=self.paths.output, now_ms=SystemClock().wall_ms())
         assert job is not None, found.faults
         return job
 

@@ -34,7 +34,7 @@ class DemoJob:
             "master": self.master or "",
         }
         template = _JOB if self.master else _JOB.replace("master = <master>\n", "")
-        return re.sub(r"= (\[?)<(\w+)>", lambda place: f"= {place[1]}{quoted(texts[place[2]])}", template)
+        return re.sub(r"= (\[?)<(\w+)>", lambda match: f"= {match[1]}{quoted(texts[match[2]])}", template)
 
 
 def quoted(text: str) -> str:

@@ -27,7 +27,7 @@ FORMS = ("iso", *EPOCHS)
 
 
 class TimeFrom(StrEnum):
-    """Names the places an event's time may come from."""
+    """Names the sources an event's time may come from."""
 
     RECORD = "record"
     FIELD = "field"

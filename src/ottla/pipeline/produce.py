@@ -35,7 +35,7 @@ _FLUSH_TIMEOUT_S = 120.0
 
 
 class Outgoing(NamedTuple):
-    """A record to send, its place chosen."""
+    """A record to send, with its partition."""
 
     partition: int
     key: bytes
@@ -79,10 +79,10 @@ def client_of(line: bytes) -> bytes:
 
 def keyed(lines: Iterable[bytes], partitions: int, read: Counter[int]) -> Iterator[Outgoing]:
     """Yield records by client address, where any of Kafka's clients would put them; count the lines read in `read`."""
-    place = functools.lru_cache(maxsize=1 << 16)(partition_for_key)
+    choose_partition = functools.lru_cache(maxsize=1 << 16)(partition_for_key)
     for line in lines:
         key = client_of(line)
-        partition = place(key, partitions)
+        partition = choose_partition(key, partitions)
         read[partition] += 1
         yield Outgoing(partition, key, line)
 

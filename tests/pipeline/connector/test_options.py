@@ -76,13 +76,13 @@ def test_lengths_of_time_are_written_as_spark_writes_them(text: str, seconds: fl
 
 def test_the_precedence_of_starting_options_is_sparks() -> None:
     offsets, by_time = '{"t": {"0": 5, "1": -2}}', '{"t": {"0": 1000, "1": 2000}}'
-    place = TopicPartition("t", 0)
+    tp = TopicPartition("t", 0)
     options = read(startingOffsets=offsets)
     assert isinstance(options.starting, AtOffsets)
-    assert options.starting.offsets[place] == 5
+    assert options.starting.offsets[tp] == 5
     options = read(startingOffsets=offsets, startingOffsetsByTimestamp=by_time)
     assert isinstance(options.starting, AtTime)
-    assert options.starting.times_ms[place] == 1000
+    assert options.starting.times_ms[tp] == 1000
     options = read(startingOffsets=offsets, startingOffsetsByTimestamp=by_time, startingTimestamp="7")
     assert isinstance(options.starting, AtTime)
     assert (options.starting.time_ms, options.starting.or_latest) == (7, False)

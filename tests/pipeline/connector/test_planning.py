@@ -15,8 +15,8 @@ from ottla.pipeline.connector.planning import bounded, cut, ranges
 from ottla.pipeline.connector.reader import is_new, losses
 from ottla.pipeline.connector.stream_position import StreamPosition, position_from_json
 
-_places = st.builds(TopicPartition, st.sampled_from(["a", "b.c", "version"]), st.integers(0, 4))
-_offsets = st.dictionaries(_places, st.integers(0, 10**6), max_size=8)
+_partitions = st.builds(TopicPartition, st.sampled_from(["a", "b.c", "version"]), st.integers(0, 4))
+_offsets = st.dictionaries(_partitions, st.integers(0, 10**6), max_size=8)
 
 
 @st.composite
@@ -38,9 +38,9 @@ def test_the_pieces_of_the_ranges_are_the_ranges(
         assert piece.first_offset < piece.end_offset
         assert longest is None or piece.end_offset - piece.first_offset <= longest
         assert piece.topic_id == ("id" if piece.topic == "a" else "")
-        joined.setdefault(piece.place, []).append((piece.first_offset, piece.end_offset))
+        joined.setdefault(piece.topic_partition, []).append((piece.first_offset, piece.end_offset))
     for r in whole:
-        parts = joined.pop(r.place)
+        parts = joined.pop(r.topic_partition)
         assert parts[0][0] == r.first_offset
         assert parts[-1][1] == r.end_offset
         assert all(before[1] == after[0] for before, after in itertools.pairwise(parts))
@@ -64,9 +64,9 @@ def test_triggers_respect_their_limit_and_take_everything_in_the_end(
 
 
 def test_a_small_limit_starves_no_partition() -> None:
-    places = [TopicPartition("t", n) for n in range(3)]
-    at = dict.fromkeys(places, 0)
-    end = {places[0]: 1000, places[1]: 10, places[2]: 1}
+    tps = [TopicPartition("t", n) for n in range(3)]
+    at = dict.fromkeys(tps, 0)
+    end = {tps[0]: 1000, tps[1]: 10, tps[2]: 1}
     turns = 0
     while at != end:
         at = bounded(at, end, 3)

@@ -55,7 +55,7 @@ def stream(spark: SparkSession, broker: Broker, topic: str, **options: Any) -> D
     return reader.option("subscribe", topic).option("startingOffsets", "earliest").options(**options)
 
 
-def places(frame: DataFrame) -> set[tuple[int, int]]:
+def coordinates(frame: DataFrame) -> set[tuple[int, int]]:
     found = [(row.partition, row.offset) for row in frame.select("partition", "offset").collect()]
     assert len(found) == len(set(found))
     return set(found)
@@ -78,7 +78,7 @@ def test_a_topic_is_a_data_frame_without_any_import(spark: SparkSession, broker:
         ("timestampType", "int"),
         ("headers", "array<struct<key:string,value:binary>>"),
     ]
-    assert places(found) == everything()
+    assert coordinates(found) == everything()
     row = found.where("partition = 1 and offset = 7").selectExpr("*", "unix_millis(timestamp) ms").first()
     assert row is not None
     assert (bytes(row.key), bytes(row.value), row.topic, row.ms, row.timestampType) == (
@@ -106,15 +106,15 @@ def test_ranges_are_cut_over_the_tasks(spark: SparkSession, broker: Broker, topi
     for options, tasks in (({}, 3), ({"minPartitions": "7"}, 7), ({"maxRecordsPerPartition": "15"}, 9)):
         found = batch(spark, broker, topic, **options)
         assert found.rdd.getNumPartitions() == tasks
-        assert places(found) == everything()
+        assert coordinates(found) == everything()
 
 
 def test_a_batch_begins_and_ends_at_the_given_offsets(spark: SparkSession, broker: Broker, topic: str) -> None:
     offsets = {topic: {"0": 5, "1": -2, "2": 39}}
-    found = places(batch(spark, broker, topic, startingOffsets=json.dumps(offsets)))
+    found = coordinates(batch(spark, broker, topic, startingOffsets=json.dumps(offsets)))
     assert found == {(0, n) for n in range(5, EACH)} | {(1, n) for n in range(EACH)} | {(2, 39)}
     timed = batch(spark, broker, topic, startingTimestamp=str(T0 + 9500), endingTimestamp=str(T0 + 12_000))
-    assert places(timed) == {(p, n) for p in range(PARTITIONS) for n in (10, 11)}
+    assert coordinates(timed) == {(p, n) for p in range(PARTITIONS) for n in (10, 11)}
     late = json.dumps({topic: {str(p): T0 + 10**9 for p in range(PARTITIONS)}})
     options = {"startingOffsetsByTimestamp": late, "startingOffsetsByTimestampStrategy": "latest"}
     assert batch(spark, broker, topic, **options).count() == 0
@@ -123,7 +123,7 @@ def test_a_batch_begins_and_ends_at_the_given_offsets(spark: SparkSession, broke
         ({"subscribePattern": topic[:-1] + "."}, everything()),
     ):
         reader = spark.read.format("ottla").option("kafka.bootstrap.servers", broker.bootstrap)
-        assert places(reader.options(**how).load()) == picked
+        assert coordinates(reader.options(**how).load()) == picked
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_filters_restrict_what_is_read_where_spark_passes_them(
     pushing: SparkSession, broker: Broker, topic: str, condition: str, tasks: int, expected: set[tuple[int, int]]
 ) -> None:
     found = batch(pushing, broker, topic).where(condition)
-    assert places(found) == expected
+    assert coordinates(found) == expected
     assert found.rdd.getNumPartitions() == (tasks if VERSION >= (4, 1) else PARTITIONS)
 
 
@@ -166,7 +166,7 @@ def test_filters_restrict_what_is_read_where_spark_passes_them(
 def test_a_filter_on_offsets_does_not_read_the_others(pushing: SparkSession, broker: Broker, topic: str) -> None:
     """With few offsets to a task, the number of tasks shows how many are read."""
     found = batch(pushing, broker, topic, maxRecordsPerPartition="8").where("partition = 2 and offset > 23")
-    assert places(found) == {(2, n) for n in range(24, EACH)}
+    assert coordinates(found) == {(2, n) for n in range(24, EACH)}
     assert found.rdd.getNumPartitions() == (2 if VERSION >= (4, 1) else PARTITIONS * EACH // 8)
 
 
@@ -211,8 +211,8 @@ class Collected:
         self.batches.append([(row.partition, row.offset) for row in frame.select("partition", "offset").collect()])
 
     @property
-    def places(self) -> set[tuple[int, int]]:
-        found = [place for one in self.batches for place in one]
+    def coordinates(self) -> set[tuple[int, int]]:
+        found = [record for batch in self.batches for record in batch]
         assert len(found) == len(set(found)), "a record came twice"
         return set(found)
 
@@ -238,11 +238,11 @@ def test_a_stream_respects_its_limit_per_trigger_and_continues_after_a_restart(
     reader = stream(spark, broker, topic, maxOffsetsPerTrigger="50")
     run(reader, tmp_path, collected)
     assert [len(one) for one in collected.batches] == [50, 50, 20]
-    assert collected.places == everything()
+    assert collected.coordinates == everything()
     fill(broker, topic, first=EACH)
     run(reader, tmp_path, collected)
     assert [len(one) for one in collected.batches] == [50, 50, 20, 50, 50, 20]
-    assert collected.places == everything(2 * EACH)
+    assert collected.coordinates == everything(2 * EACH)
 
 
 @pytest.mark.oldest_spark
@@ -251,10 +251,10 @@ def test_a_stream_with_available_now_ends_at_the_log_end(
 ) -> None:
     collected = Collected()
     run(stream(spark, broker, topic), tmp_path, collected, availableNow=True)
-    assert collected.places == everything()
+    assert collected.coordinates == everything()
     fill(broker, topic, first=EACH)
     run(stream(spark, broker, topic, minPartitions="5"), tmp_path, collected, availableNow=True)
-    assert collected.places == everything(2 * EACH)
+    assert collected.coordinates == everything(2 * EACH)
 
 
 @pytest.mark.skipif(VERSION < (4, 2), reason="PySpark before 4.2 asks a Python source once with AvailableNow")
@@ -271,10 +271,10 @@ def test_a_stream_with_available_now_reads_in_micro_batches_up_to_the_end_at_its
     reader = stream(spark, broker, topic, maxOffsetsPerTrigger="50", minOffsetsPerTrigger="45")
     run(reader, tmp_path, with_more_in_the_meantime, availableNow=True)
     assert [len(one) for one in collected.batches] == [50, 50, 20]
-    assert collected.places == everything()
+    assert collected.coordinates == everything()
     run(reader, tmp_path, collected, availableNow=True)
     assert [len(one) for one in collected.batches] == [50, 50, 20] * 2
-    assert collected.places == everything(2 * EACH)
+    assert collected.coordinates == everything(2 * EACH)
 
 
 @pytest.mark.skipif(VERSION < (4, 2), reason="PySpark before 4.2 passes no read limits")
@@ -302,11 +302,11 @@ def test_a_stream_begins_at_the_end_by_default_and_finds_new_topics(
     run(reader, tmp_path, collected)
     fill(broker, f"{name}-a", first=EACH)
     run(reader, tmp_path, collected)
-    assert collected.places == everything(2 * EACH, first=EACH)
+    assert collected.coordinates == everything(2 * EACH, first=EACH)
     create_topic(broker.bootstrap, f"{name}-b", partitions=PARTITIONS)
     fill(broker, f"{name}-b")
     run(reader, tmp_path, collected)
-    assert collected.places == everything(2 * EACH)
+    assert collected.coordinates == everything(2 * EACH)
 
 
 @pytest.fixture
@@ -314,7 +314,7 @@ def read_topic(spark: SparkSession, broker: Broker, topic: str, tmp_path: Path) 
     """A topic that a stream has read once."""
     collected = Collected()
     run(stream(spark, broker, topic), tmp_path, collected)
-    assert collected.places == everything()
+    assert collected.coordinates == everything()
     collected.batches.clear()
     return topic, collected
 
@@ -331,7 +331,7 @@ def test_a_recreated_topic_ends_the_stream_or_is_read_from_its_beginning(
         run(stream(spark, broker, topic), tmp_path, collected)
     assert collected.batches == []
     run(stream(spark, broker, topic, failOnDataLoss="false"), tmp_path, collected)
-    assert collected.places == everything(2 * EACH)
+    assert collected.coordinates == everything(2 * EACH)
 
 
 def test_records_deleted_before_they_were_read_end_the_stream_or_are_skipped(
@@ -355,7 +355,7 @@ def test_records_deleted_before_they_were_read_end_the_stream_or_are_skipped(
     with pytest.raises(PySparkException, match="records were deleted before they were read: offsets 40 to 49"):
         run(stream(spark, broker, topic), tmp_path, collected)
     run(stream(spark, broker, topic, failOnDataLoss="false"), tmp_path, collected)
-    assert collected.places == everything(2 * EACH, first=EACH + 10)
+    assert collected.coordinates == everything(2 * EACH, first=EACH + 10)
 
 
 @pytest.mark.oldest_spark

@@ -75,7 +75,7 @@ def test_a_stream_without_fail_on_data_loss_continues_at_the_end_of_the_log(
         end = made.latestOffset()
         assert "in-0: offset 15 is beyond the end of the log, 10" in caplog.text
         assert end["offsets"]["in"]["0"] == END
-        parts = [p.wanted.place for p in made.partitions(at, end) if isinstance(p, RangePartition)]
+        parts = [p.wanted.topic_partition for p in made.partitions(at, end) if isinstance(p, RangePartition)]
         assert parts == [TopicPartition("in", 1)]
         caplog.clear()
         made.latestOffset()

@@ -64,8 +64,8 @@ class Discrepancy:
         >>> Discrepancy(DiscrepancyKind.MISSING, 2, 10, 14, 3).text
         'partition 2, offsets 10 to 13: 3 records of the log are in neither table'
         """
-        place = offsets_text(self.first_offset, self.end_offset)
-        return f"partition {self.partition}, {place}: {_SAYING[self.kind].format(count=f'{self.count:,}')}"
+        offsets = offsets_text(self.first_offset, self.end_offset)
+        return f"partition {self.partition}, {offsets}: {_SAYING[self.kind].format(count=f'{self.count:,}')}"
 
 
 @dataclass(slots=True)

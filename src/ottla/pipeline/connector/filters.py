@@ -48,8 +48,8 @@ class PushedFilters:
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """Return the starts and ends of the partitions and offsets that can match.
 
-        >>> places = {TopicPartition("t", 0): 5}
-        >>> PushedFilters(first_offset=7, end_offset=9).restrict(places, {TopicPartition("t", 0): 100})
+        >>> start = {TopicPartition("t", 0): 5}
+        >>> PushedFilters(first_offset=7, end_offset=9).restrict(start, {TopicPartition("t", 0): 100})
         ({TopicPartition(topic='t', partition=0): 7}, {TopicPartition(topic='t', partition=0): 9})
         """
         kept = [tp for tp in end if all(_matches(one, tp) for one in self.of_partitions)]

@@ -55,7 +55,7 @@ class PartitionRange:
     """Kafka's text form of the id the topic had when the range was planned; empty where brokers have none."""
 
     @property
-    def place(self) -> TopicPartition:
+    def topic_partition(self) -> TopicPartition:
         """Return the topic and the partition."""
         return TopicPartition(self.topic, self.partition)
 
@@ -114,7 +114,7 @@ class RangeReader:
                     return
             elif loop_time() > give_up_at:
                 raise RequestTimedOut(
-                    f"{self._wanted.place}: nothing comes from offset {at} on; what can be read ends at "
+                    f"{self._wanted.topic_partition}: nothing comes from offset {at} on; what can be read ends at "
                     f"{answer.log_end}, and {end} was asked for"
                 )
             at = answer.next_offset
@@ -142,45 +142,42 @@ class RangeReader:
     async def _fetch_once(self, cluster: Cluster, offset: int, *, fresh: bool) -> _Answer:
         from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
-        read_options, place = self._read_options, self._wanted.place
-        leader = await cluster.partition(place, fresh=fresh)
-        topic_id = cluster.info.topics[place.topic].topic_id
+        read_options, tp = self._read_options, self._wanted.topic_partition
+        leader = await cluster.partition(tp, fresh=fresh)
+        topic_id = cluster.info.topics[tp.topic].topic_id
         if self._wanted.topic_id and topic_id != NO_TOPIC_ID and id_text(topic_id) != self._wanted.topic_id:
             raise TopicRecreated(
-                f"topic {place.topic} had id {self._wanted.topic_id} and has {id_text(topic_id)} now: it was recreated"
+                f"topic {tp.topic} had id {self._wanted.topic_id} and has {id_text(topic_id)} now: it was recreated"
             )
-        part = FetchPartition(
-            partition=place.partition, fetch_offset=offset, partition_max_bytes=read_options.fetch_bytes
-        )
+        part = FetchPartition(partition=tp.partition, fetch_offset=offset, partition_max_bytes=read_options.fetch_bytes)
         ask = FetchRequest(
             max_wait_ms=read_options.fetch_wait_ms,
             min_bytes=1,
             max_bytes=read_options.fetch_bytes,
             isolation_level=int(read_options.read_committed),
-            topics=[FetchTopic(topic=place.topic, topic_id=topic_id, partitions=[part])],
+            topics=[FetchTopic(topic=tp.topic, topic_id=topic_id, partitions=[part])],
         )
         at_most = _NAMES_UNTIL if topic_id == NO_TOPIC_ID else None
         answer = await cluster.request(leader.leader_id, ApiKey.FETCH, ask, at_most=at_most)
-        raise_for(answer.error_code, about=f"fetching {place}")
+        raise_for(answer.error_code, about=f"fetching {tp}")
         if not answer.responses:
-            raise UnknownTopicId(f"fetching {place}: the response does not contain it")  # worth another attempt
+            raise UnknownTopicId(f"fetching {tp}: the response does not contain it")  # worth another attempt
         data = answer.responses[0].partitions[0]
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return await self._out_of_range(cluster, offset)
-        raise_for(data.error_code, about=f"{place} at offset {offset}")
+        raise_for(data.error_code, about=f"{tp} at offset {offset}")
         return self._walk(data, offset)
 
     def _walk(self, data: Any, at: int) -> _Answer:
-        """Check what came, leave out what is no record of anybody's, and account for the gaps."""
+        """Check what came, leave out batches without records for readers, and account for the gaps."""
         view = memoryview(data.records or b"")
         aborted = AbortedFilter((item.producer_id, item.first_offset) for item in data.aborted_transactions or ())
         found, passed = [], OffsetCounts()
-        for place, header in split(view, partial_tail=True):
-            batch = view[place : place + header.size_bytes]
+        for position, header in split(view, partial_tail=True):
+            batch = view[position : position + header.size_bytes]
             if self._read_options.check_crcs and not is_checksum_right(batch, header):
-                raise CorruptMessage(
-                    f"{self._wanted.place}: the batch at offset {header.base_offset} does not match its checksum"
-                )
+                tp = self._wanted.topic_partition
+                raise CorruptMessage(f"{tp}: the batch at offset {header.base_offset} does not match its checksum")
             passed.compacted += self._within(at, header.base_offset)
             covered = self._within(header.base_offset, header.last_offset + 1)
             at = max(at, header.last_offset + 1)
@@ -197,13 +194,13 @@ class RangeReader:
 
     async def _out_of_range(self, cluster: Cluster, offset: int) -> _Answer:
         """Handle an offset before the log's start (deleted records) or after its end (a truncated or another log)."""
-        place, end = self._wanted.place, self._wanted.end_offset
-        start = (await list_offsets(cluster, {place: EARLIEST}))[place].offset
+        tp, end = self._wanted.topic_partition, self._wanted.end_offset
+        start = (await list_offsets(cluster, {tp: EARLIEST}))[tp].offset
         if start <= offset:
-            message = f"{place}: offset {offset} is after the end of the log; the log was truncated, or is another log"
+            message = f"{tp}: offset {offset} is after the end of the log; the log was truncated, or is another log"
             next_offset = end
         else:
-            message = f"{place}: records were deleted before they were read: {offsets_text(offset, min(start, end))}"
+            message = f"{tp}: records were deleted before they were read: {offsets_text(offset, min(start, end))}"
             next_offset = min(start, end)
         if self._read_options.fail_on_data_loss:
             raise DataLoss(f"{message} ({self._read_options.loss_advice})")

@@ -59,7 +59,7 @@ def read_range(read_options: ReadOptions, wanted: PartitionRange, names: tuple[s
             yield found
         reader.decoded(batches, rows)
     if gaps := reader.account.gaps():
-        log.info("%s offsets %d to %d: %s", wanted.place, wanted.first_offset, wanted.end_offset, gaps)
+        log.info("%s offsets %d to %d: %s", wanted.topic_partition, wanted.first_offset, wanted.end_offset, gaps)
 
 
 class BatchReader(DataSourceReader):

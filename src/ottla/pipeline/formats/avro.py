@@ -129,7 +129,7 @@ class Avro:
 
         A schema that came first decides a column's type.
         """
-        tables, places, conflicts = [], [], []
+        tables, indexes, conflicts = [], [], []
         schema = known
         for schema_id, found in sorted(rows.items(), key=lambda item: min(item[1])):
             reader = self._reader(schema_id)
@@ -146,7 +146,7 @@ class Avro:
             kept = [at for at in found if at not in lost]
             for at, why in zip(kept, why_not.to_pylist(), strict=True):
                 reasons[at] = why
-            places += kept
+            indexes += kept
             conflicts.append(fitted.conflicts if fitted.conflicts is not None else pa.nulls(len(columns), pa.string()))
             tables.append(pa.table({f.name: fitted.columns[f.name] for f in schema}))
         if not tables:
@@ -155,7 +155,7 @@ class Avro:
             [pa.table({f.name: conform(_of(t, f), f.type)[0] for f in schema}) for t in tables]
         ).append_column("", pa.chunked_array(conflicts))
         order = pa.array([None] * len(reasons), pa.int64()).to_pylist()
-        for n, at in enumerate(places):
+        for n, at in enumerate(indexes):
             order[at] = n
         spread = joined.take(pa.array(order, pa.int64()))
         against_others = spread[""].combine_chunks()
@@ -291,7 +291,7 @@ def _decode(reader: _Reader, value: bytes, start: int) -> dict[str, Any]:
 
 
 def _columns(rows: dict[int, dict[str, Any]], schema: pa.Schema) -> tuple[pa.Table, dict[int, str]]:
-    """Convert rows to columns; return them, and those that Arrow cannot hold, by their place."""
+    """Convert rows to columns; return them, and those that Arrow cannot hold, by index."""
     try:
         return pa.Table.from_pylist(list(rows.values()), schema=schema), {}
     except pa.ArrowException:

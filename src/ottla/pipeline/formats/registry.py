@@ -105,8 +105,8 @@ class SchemaRegistry:
 
     def _get_once(self, path: str) -> Any:
         parts = urlsplit(self.url)
-        place = parts._replace(netloc=parts.netloc.rpartition("@")[2])
-        request = urllib.request.Request(place.geturl().rstrip("/") + path)  # noqa: S310 - checked by the job file
+        url = parts._replace(netloc=parts.netloc.rpartition("@")[2])
+        request = urllib.request.Request(url.geturl().rstrip("/") + path)  # noqa: S310 - checked by the job file
         if parts.username:
             who = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
             request.add_header("Authorization", "Basic " + base64.b64encode(who).decode())

@@ -198,7 +198,7 @@ LOAD = SectionSchema(
         ),
         Key(
             "start",
-            ValueType.PLACE,
+            ValueType.OFFSET_SPEC,
             "Where a topic begins that was never loaded. Left out: at the start of its log.",
             example='"start"',
         ),

@@ -166,12 +166,12 @@ class _Reader:
                 return parse_size(value) if isinstance(value, str) else None
             case ValueType.SHARE:
                 return parse_share(value)
-            case ValueType.PLACE:
-                return self._place(value)
+            case ValueType.OFFSET_SPEC:
+                return self._offset_spec(value)
             case ValueType.PATH:
                 return self._directory / local_path(value).expanduser() if isinstance(value, str) and value else None
 
-    def _place(self, value: Any) -> Any:
+    def _offset_spec(self, value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, str | int):
             return None
         try:

@@ -27,7 +27,7 @@ class ValueType(Enum):
     SPAN = 'a length of time, like "30s" or "7d"'
     SIZE = 'a size, like "256MB"'
     SHARE = 'a share, like "5%"'
-    PLACE = 'a place in a topic: "start", "end", an offset, "-1h" or "@2015-05-17"'
+    OFFSET_SPEC = 'a place in a topic: "start", "end", an offset, "-1h" or "@2015-05-17"'
     PATH = "a path"
 
 

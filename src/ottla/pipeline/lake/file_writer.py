@@ -48,7 +48,7 @@ def staged_files(table: Path, layout: Layout, partition_by: Sequence[str]) -> li
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Names the place of one table's files: a value, for it travels to the tasks."""
+    """Names the directory and the layout of one table's files: a value, for it is sent to the tasks."""
 
     root: Path
     layout: Layout

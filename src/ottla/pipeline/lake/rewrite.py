@@ -38,7 +38,7 @@ class FileSwap:
 
 
 def target_of(table: LakeTable, spec: TableSpec, *, file_bytes: int = FILE_BYTES) -> Target:
-    """Return the place of new files of a table."""
+    """Return the directory and the layout of new files of a table."""
     return Target(table.path, table.layout, spec.partition_by, file_bytes)
 
 

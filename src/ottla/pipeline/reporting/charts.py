@@ -27,12 +27,12 @@ def colours(names: Sequence[str]) -> list[str]:
 
 def columns_chart(content: ChartData, column: str, title: str = "") -> str:
     """Draw stacked columns, one unit wide each. `title` is that of the section."""
-    heights = [sum(values[n] for values in content.values) for n in range(len(content.places))]
+    heights = [sum(values[n] for values in content.values) for n in range(len(content.x_values))]
     highest = max(heights, default=0)
     if highest <= 0:
         return nothing()
     pieces = []
-    for n, place in enumerate(content.places):
+    for n, x in enumerate(content.x_values):
         y = float(HEIGHT)
         drawn = []
         parts = _visible([max(values[n], 0) / highest * HEIGHT for values in content.values])
@@ -42,8 +42,8 @@ def columns_chart(content: ChartData, column: str, title: str = "") -> str:
                 drawn.append(
                     f'<rect x="{n + 0.06:.2f}" y="{y:.3f}" width="0.88" height="{height:.3f}" fill="{colour}"/>'
                 )
-        pieces.append(f"<g><title>{escape(_values_at(content, n, place, column))}</title>{''.join(drawn)}</g>")
-    return _framed(content, "".join(pieces), f"0 0 {len(content.places)} {HEIGHT}", highest, column, title)
+        pieces.append(f"<g><title>{escape(_values_at(content, n, x, column))}</title>{''.join(drawn)}</g>")
+    return _framed(content, "".join(pieces), f"0 0 {len(content.x_values)} {HEIGHT}", highest, column, title)
 
 
 def _visible(heights: list[float]) -> list[float]:
@@ -71,7 +71,7 @@ def lines_chart(content: ChartData, column: str, title: str = "") -> str:
             f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2" '
             f'vector-effect="non-scaling-stroke" stroke-linejoin="round"/></g>'
         )
-    return _framed(content, "".join(pieces), f"0 0 {max(len(content.places), 1)} {HEIGHT}", highest, column, title)
+    return _framed(content, "".join(pieces), f"0 0 {max(len(content.x_values), 1)} {HEIGHT}", highest, column, title)
 
 
 def bar(share: float) -> str:
@@ -87,10 +87,10 @@ def nothing() -> str:
     return '<p class="soft">Nothing to show.</p>'
 
 
-def _values_at(content: ChartData, n: int, place: Any, column: str) -> str:
+def _values_at(content: ChartData, n: int, x: Any, column: str) -> str:
     amounts = [(name, values[n]) for name, values in zip(content.series, content.values, strict=True) if values[n]]
     shown = ", ".join(f"{name} {number(amount, column)}".strip() for name, amount in amounts) or "0"
-    return f"{text_of(place)}: {shown}"
+    return f"{text_of(x)}: {shown}"
 
 
 def number(amount: float, column: str) -> str:
@@ -99,10 +99,10 @@ def number(amount: float, column: str) -> str:
 
 
 def _framed(content: ChartData, pieces: str, box: str, highest: float, column: str, title: str) -> str:
-    ticks = "".join(f"<span>{escape(_tick(place, content))}</span>" for place in _some(content.places))
+    ticks = "".join(f"<span>{escape(_tick(x, content))}</span>" for x in _tick_values(content.x_values))
     per = "" if content.step is None else f" per {step_text(content.step)}"
     top = f"at most {number(highest, column)} {_plain(column)}".rstrip() + per
-    name = f"{title or column}: {top}, from {text_of(content.places[0])} to {text_of(content.places[-1])}"
+    name = f"{title or column}: {top}, from {text_of(content.x_values[0])} to {text_of(content.x_values[-1])}"
     return (
         f'<figure><div class="chart"><span class="top">{escape(top)}</span>'
         f'<svg viewBox="{box}" preserveAspectRatio="none" role="img" aria-label="{escape(name)}">{pieces}</svg></div>'
@@ -115,10 +115,10 @@ def _value_table(content: ChartData, column: str, name: str) -> str:
     """Return the chart's values as a table that a keyboard opens."""
     heads = "".join(f'<th scope="col" class="n">{escape(series or _plain(column))}</th>' for series in content.series)
     rows = "".join(
-        f'<tr><th scope="row">{escape(text_of(place))}</th>'
+        f'<tr><th scope="row">{escape(text_of(x))}</th>'
         + "".join(f'<td class="n">{escape(number(values[n], column))}</td>' for values in content.values)
         + "</tr>"
-        for n, place in enumerate(content.places)
+        for n, x in enumerate(content.x_values)
     )
     return (
         f'<details><summary>Values</summary><div class="wide" role="region" tabindex="0" aria-label="{escape(name)}">'
@@ -130,17 +130,17 @@ def _plain(column: str) -> str:
     return "" if column.endswith("bytes") else column.replace("_", " ")
 
 
-def _some(places: Sequence[Any]) -> list[Any]:
-    """Return five places from the first to the last: what fits on a phone."""
-    last = len(places) - 1
-    return [places[n] for n in sorted({last * quarter // 4 for quarter in range(5)})] if places else []
+def _tick_values(x_values: Sequence[Any]) -> list[Any]:
+    """Return five values from the first to the last, which fit on a phone."""
+    last = len(x_values) - 1
+    return [x_values[n] for n in sorted({last * quarter // 4 for quarter in range(5)})] if x_values else []
 
 
-def _tick(place: Any, content: ChartData) -> str:
-    if isinstance(place, datetime):
+def _tick(x: Any, content: ChartData) -> str:
+    if isinstance(x, datetime):
         whole_days = content.step is not None and content.step.seconds == 0
-        return place.strftime("%-d %b" if whole_days else "%-d %b %H:%M")
-    return text_of(place)
+        return x.strftime("%-d %b" if whole_days else "%-d %b %H:%M")
+    return text_of(x)
 
 
 def _legend(content: ChartData) -> str:

@@ -56,8 +56,8 @@ def _footer(report: Report) -> str:
 
 def _sections(sections: Sequence[ReportSection]) -> Iterator[str]:
     """Yield the sections in order; consecutive ranked lists are set in pairs where the width allows."""
-    for ranked, some in itertools.groupby(enumerate(sections), lambda place: place[1].kind is SectionKind.BARS):
-        parts = [_section(section, f"section-{n}") for n, section in some]
+    for ranked, group in itertools.groupby(enumerate(sections), lambda numbered: numbered[1].kind is SectionKind.BARS):
+        parts = [_section(section, f"section-{n}") for n, section in group]
         if ranked and len(parts) > 1:
             yield f'<div class="two">{"".join(parts)}</div>'
         else:

@@ -1,7 +1,7 @@
-"""Converts rows to what a chart draws: places along x, and for each a value of every series.
+"""Converts rows to what a chart draws: values of x, and for each a value of every series.
 
-Time is never skipped: a step without a row is a place without a value. Where there would be more places than a phone
-has room for, neighbours are taken together.
+Time is never skipped: a step without a row has an x without a value. Where there would be more values of x than fit
+on a phone, neighbours are taken together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-PLACES_MAX = 120
+X_VALUES_MAX = 120
 """More would be thinner than a pixel of a phone."""
 SERIES_MAX = 8
 """Beyond, the smallest are drawn as one."""
@@ -27,40 +27,40 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class ChartData:
     """Holds the content of a chart."""
 
-    places: Sequence[Any]
-    """What stands along x: times in order, or values as they came."""
+    x_values: Sequence[Any]
+    """Times in order, or other values as they came."""
     step: timedelta | None
-    """From one place to the next, of times."""
+    """From one x to the next, of times."""
     series: Sequence[str]
     """Names, "" where there is only one without a name."""
     values: Sequence[Sequence[float]]
-    """By series, then place; 0 where there is nothing."""
+    """By series, then x; 0 where there is nothing."""
 
 
 def drawn(rows: pa.Table) -> ChartData:
     """Build a chart from rows of x, value or of x, series, value. A row without x is left out."""
-    x, value = rows.column_names[0], rows.column_names[-1]
+    x_column, value_column = rows.column_names[0], rows.column_names[-1]
     named = rows.column_names[1] if len(rows.column_names) > 2 else None
     found: dict[Any, dict[str, float]] = {}
     totals: dict[str, float] = {}
     for row in rows.to_pylist():
-        if row[x] is None:
+        if row[x_column] is None:
             continue
         name = "" if named is None else str(row[named] if row[named] is not None else "none")
-        amount = float(row[value] or 0)
-        at = found.setdefault(_time(row[x]), {})
+        amount = float(row[value_column] or 0)
+        at = found.setdefault(_time(row[x_column]), {})
         at[name] = at.get(name, 0) + amount
         totals[name] = totals.get(name, 0) + amount
     names = _names(totals)
-    is_time = bool(found) and all(isinstance(place, datetime) for place in found)
-    places, step = _along(min(found), max(found), _step(sorted(found))) if is_time else (list(found), None)
-    values = [[0.0] * len(places) for _ in names]
-    index = {place: n for n, place in enumerate(places)}
-    for place, amounts in found.items():
-        n = index[place] if step is None else int((place - places[0]) / step)
+    is_time = bool(found) and all(isinstance(x, datetime) for x in found)
+    x_values, step = _time_axis(min(found), max(found), _step(sorted(found))) if is_time else (list(found), None)
+    values = [[0.0] * len(x_values) for _ in names]
+    index = {x: n for n, x in enumerate(x_values)}
+    for x, amounts in found.items():
+        n = index[x] if step is None else int((x - x_values[0]) / step)
         for name, amount in amounts.items():
             values[names.index(name if name in names else OTHERS)][n] += amount
-    return ChartData(places, step, names, values)
+    return ChartData(x_values, step, names, values)
 
 
 def _time(value: Any) -> Any:
@@ -90,17 +90,17 @@ def _step(times: Sequence[datetime]) -> timedelta:
     return timedelta(seconds=seconds or 86_400)
 
 
-def _along(first: datetime, last: datetime, step: timedelta) -> tuple[list[datetime], timedelta]:
-    """Return the places from the first time to the last, and the step between them: few enough to be seen.
+def _time_axis(first: datetime, last: datetime, step: timedelta) -> tuple[list[datetime], timedelta]:
+    """Return the times from the first time to the last, and the step between them: few enough to be seen.
 
     Steps taken together make one that clocks and calendars know, and begin where it does, counted from 1970 in UTC.
     """
     count = (last - first) // step + 1
-    if count <= PLACES_MAX:
+    if count <= X_VALUES_MAX:
         return [first + n * step for n in range(count)], step
-    wide = next((w for w in _WIDE if w % step == timedelta(0) and (last - first) / w < PLACES_MAX - 1), None)
+    wide = next((w for w in _WIDE if w % step == timedelta(0) and (last - first) / w < X_VALUES_MAX - 1), None)
     if wide is None:  # an odd step, or ages
-        wide = step * -(-count // (PLACES_MAX - 1))
+        wide = step * -(-count // (X_VALUES_MAX - 1))
     first = _EPOCH + (first - _EPOCH) // wide * wide
     return [first + n * wide for n in range((last - first) // wide + 1)], wide
 

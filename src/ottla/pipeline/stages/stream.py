@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
-    """A stream with its places."""
+    """A stream with its source, and with the table and the topic of its results."""
 
     stream: Stream
     source: LakeTable
