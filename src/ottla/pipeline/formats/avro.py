@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from fastavro.schema import SchemaParseException
 
 from ottla.pipeline.formats.port import NO_VALUE, Parsed
-from ottla.pipeline.formats.registry import NoSuchSchemaError, RegisteredSchema, SchemaRegistry
+from ottla.pipeline.formats.registry import NoSuchSchema, RegisteredSchema, SchemaRegistry
 from ottla.pipeline.formats.typed import typed_fields
 from ottla.pipeline.lake.schema import Path as LeafPath
 from ottla.pipeline.lake.schema import conform, exact_longs, fit, wider
@@ -186,7 +186,7 @@ class Avro:
             assert self.registry_url is not None
             self._memory.registry = self._memory.registry or SchemaRegistry(self.registry_url)
             return reader_of(self._memory.registry.schema(schema_id))
-        except (NoSuchSchemaError, UnsupportedSchema) as error:
+        except (NoSuchSchema, UnsupportedSchema) as error:
             return str(error)
 
 

@@ -26,7 +26,7 @@ class RegistryFailed(Exception):
     """The registry cannot be asked, or answers what no registry would."""
 
 
-class NoSuchSchemaError(Exception):
+class NoSuchSchema(Exception):
     """The registry is there and has no such schema."""
 
 
@@ -49,12 +49,12 @@ class SchemaRegistry:
     _known: dict[int, RegisteredSchema | None] = field(default_factory=dict)
 
     def schema(self, schema_id: int) -> RegisteredSchema:
-        """Return a schema by its id. Raises NoSuchSchemaError or RegistryFailed."""
+        """Return a schema by its id. Raises NoSuchSchema or RegistryFailed."""
         if schema_id not in self._known:
             self._known[schema_id] = self._fetch(schema_id)
         found = self._known[schema_id]
         if found is None:
-            raise NoSuchSchemaError(f"there is no schema {schema_id} in the registry")
+            raise NoSuchSchema(f"there is no schema {schema_id} in the registry")
         return found
 
     def check(self) -> None:

@@ -47,7 +47,7 @@ def staged_files(table: Path, layout: Layout, partition_by: Sequence[str]) -> li
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class FileTarget:
     """Names the directory and the layout of one table's files: a value, for it is sent to the tasks."""
 
     root: Path
@@ -115,7 +115,7 @@ class _Gathered:
 class TableWriter:
     """Writes rows of one table: `add` as often as wanted, then `finish` or `abandon`. `stem` makes the names unique."""
 
-    def __init__(self, target: Target, stem: str) -> None:
+    def __init__(self, target: FileTarget, stem: str) -> None:
         self._target, self._stem = target, stem
         self._numbers = itertools.count()
         self._gathered: dict[tuple[str, ...], _Gathered] = {}

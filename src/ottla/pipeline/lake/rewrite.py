@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ottla.pipeline.lake.file_writer import FILE_BYTES, TableWriter, Target
+from ottla.pipeline.lake.file_writer import FILE_BYTES, FileTarget, TableWriter
 from ottla.pipeline.lake.parquet_files import read_columns, read_row_groups
 from ottla.pipeline.lake.port import Change, LakeTable, StagedFile, TableFile, TableMismatch, TableReader, TableSpec
 from ottla.pipeline.lake.schema import Path as LeafPath
@@ -37,9 +37,9 @@ class FileSwap:
     add: Sequence[StagedFile]
 
 
-def target_of(table: LakeTable, spec: TableSpec, *, file_bytes: int = FILE_BYTES) -> Target:
+def target_of(table: LakeTable, spec: TableSpec, *, file_bytes: int = FILE_BYTES) -> FileTarget:
     """Return the directory and the layout of new files of a table."""
-    return Target(table.path, table.layout, spec.partition_by, file_bytes)
+    return FileTarget(table.path, table.layout, spec.partition_by, file_bytes)
 
 
 def without_ranges(table: LakeTable, topic: str, ranges: Iterable[OffsetRange], stem: str) -> FileSwap:

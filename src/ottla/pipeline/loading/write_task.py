@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from ottla.core.runtime import new_uuid
-from ottla.pipeline.lake.file_writer import TableWriter, Target
+from ottla.pipeline.lake.file_writer import FileTarget, TableWriter
 from ottla.pipeline.lake.port import StagedFile
 from ottla.pipeline.lake.schema import Path, leaf_type, merge, promoted_columns, wider
 from ottla.pipeline.loading.row_mapping import RowMapper, RowMapping
@@ -32,8 +32,8 @@ class WriteSpec:
     topic: str
     reader: Reader
     shape: RowMapping
-    rows: Target
-    quarantine: Target
+    rows: FileTarget
+    quarantine: FileTarget
     fields: pa.Schema
     """The table's field columns."""
     fixed: frozenset[Path] = frozenset()
