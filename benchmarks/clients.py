@@ -13,7 +13,6 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import cast
 
@@ -211,43 +210,6 @@ def synchronous_until(port: int, name: str, over: threading.Event, *, size: int 
             now = clock()
             times.append(now - before)
     return summary(times, now - began), now - began
-
-
-def synchronous_librdkafka(port: int, name: str, *, seconds: float, size: int = 200) -> Latencies:
-    """One confluent-kafka producer that waits for each record before it sends the next."""
-    return summary(*_times_of_one(port, name, seconds=seconds, size=size))
-
-
-def _times_of_one(port: int, name: str, *, seconds: float, size: int) -> tuple[list[float], float]:
-    producer = Producer({"bootstrap.servers": f"127.0.0.1:{port}", "acks": "all", "linger.ms": 0})
-    value = os.urandom(size)
-    times: list[float] = []
-    clock = time.perf_counter
-    errors: list[object] = []
-
-    def reported(error: object, _: object) -> None:
-        if error is not None:
-            errors.append(error)
-
-    producer.produce(name, value, partition=0, on_delivery=reported)
-    producer.flush(30)
-    began = now = clock()
-    while now < began + seconds and not errors:
-        before = now
-        producer.produce(name, value, partition=0, on_delivery=reported)
-        producer.flush(30)
-        now = clock()
-        times.append(now - before)
-    if errors:
-        raise WrongCount(str(errors[0]))
-    return times, now - began
-
-
-def synchronous_crowd(port: int, name: str, *, producers: int, seconds: float) -> Latencies:
-    """Many confluent-kafka producers in one process, a thread each, every one waiting for its own records."""
-    with ThreadPoolExecutor(producers) as threads:
-        each = list(threads.map(lambda _: _times_of_one(port, name, seconds=seconds, size=200), range(producers)))
-    return summary([time for times, _ in each for time in times], max(took for _, took in each))
 
 
 def bulk_librdkafka(port: int, name: str, *, records: int, size: int, progress: OnCount = lambda _: None) -> float:
