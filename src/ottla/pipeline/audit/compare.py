@@ -18,13 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ottla.client.audit import ProducedCount
+from ottla.core.settings import LONG_MAX
 from ottla.pipeline.audit.model import NO_TIME, AuditCounts, Discrepancy, DiscrepancyKind, PartitionAudit
 from ottla.pipeline.lake.rowless_offsets import overlap
 from ottla.pipeline.log import OffsetRange
 
 WINDOW_OFFSETS = 1 << 20
-OFFSET_END = 1 << 62
-"""Above every offset, and within the 64 bits of a column, which `NO_END_OFFSET` is not."""
 DISCREPANCIES_MAX = 100
 """Ranges named per partition and kind; the last one named stands for all that follow."""
 
@@ -88,7 +87,7 @@ def take(
     end = max(extent.log_end, extent.position)
     for start in range(first, end, WINDOW_OFFSETS):
         _Window(extent, start, min(start + WINDOW_OFFSETS, end), bucket_ms).compare(sides, audit, faults)
-    for outside in ((0, first), (end, OFFSET_END)):
+    for outside in ((0, first), (end, LONG_MAX)):  # a column of longs cannot be compared with `NO_END_OFFSET`
         _count_outside(sides, audit, faults, *outside, bucket_ms=bucket_ms)
     if extent.position < extent.log_start:  # never to be loaded, and no record is left to count
         unread = extent.log_start - extent.position

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ottla.pipeline.audit.compare import OFFSET_END, Flags, Longs, OffsetColumns
+from ottla.core.settings import LONG_MAX
+from ottla.pipeline.audit.compare import Flags, Longs, OffsetColumns
 from ottla.pipeline.audit.model import NO_TIME
 from ottla.pipeline.lake.parquet_files import read_columns
 from ottla.pipeline.lake.port import TableFile, TableReader
@@ -65,7 +66,7 @@ class TableOffsetReader:
             group = footer.row_group(number)
             limits = {name: group.column(column_index[name]).statistics for name in _LIMITED if name in column_index}
             known = {name: (s.min, s.max) for name, s in limits.items() if s is not None and s.has_min_max}
-            everything = (0, OFFSET_END)
+            everything = (0, LONG_MAX)
             yield _Part(
                 file, number, known.get("topic"), known.get("partition", everything), known.get("offset", everything)
             )

@@ -14,12 +14,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ottla.core.settings import LONG_MAX
 from ottla.pipeline.connector.columns import COLUMNS, arrow_schema
 from ottla.records.batch import BatchHeader
 from ottla.records.record_columns import HEADERS, KEYS, VALUES, RecordColumns, locate_records
 
 _PARTS = (("key", KEYS), ("value", VALUES), ("headers", HEADERS))
-_MS_MAX = ((1 << 63) - 1) // 1000
+_MS_MAX = LONG_MAX // 1000
 CREATE_TIME, LOG_APPEND_TIME = 0, 1
 
 Batches = Sequence[tuple[memoryview, BatchHeader]]
