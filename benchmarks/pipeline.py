@@ -232,8 +232,8 @@ def command(bootstrap: str, out: Path) -> int:
     ottla = [program, "pipeline", "load", TOPIC, "--lake", str(out), "-b", bootstrap, "--as", "raw", "-o", "keep=key"]
     without_jars = {name: value for name, value in os.environ.items() if name != "PYSPARK_SUBMIT_ARGS"}
     options = ["--master", f"local[{CORES}]", "--format", "json"]
-    told = json.loads(subprocess.run([*ottla, *options], check=True, stdout=subprocess.PIPE, env=without_jars).stdout)
-    (loaded,) = told["load"]["result"]
+    result = json.loads(subprocess.run([*ottla, *options], check=True, stdout=subprocess.PIPE, env=without_jars).stdout)
+    (loaded,) = result["load"]["result"]
     return int(loaded["rows"])
 
 

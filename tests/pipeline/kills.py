@@ -36,7 +36,7 @@ def workers_of(pid: int) -> list[int]:
 
 
 @dataclass
-class Scene:
+class LoadRun:
     """Broker, producer and load."""
 
     root: Path
@@ -76,8 +76,8 @@ class Scene:
             lines = (self.root / "load.out").read_text().splitlines()
         except FileNotFoundError:
             return 0
-        told = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
-        return sum(any(topic["commits"] for topic in one["load"]["result"]) for one in told)
+        rounds = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+        return sum(any(topic["commits"] for topic in one["load"]["result"]) for one in rounds)
 
     def kill(self, victim: str) -> None:
         """One of them, at a random moment after a round has gone well."""
@@ -137,7 +137,7 @@ class Scene:
 
     def ends(self) -> dict[int, int]:
         """Where the log's partitions end."""
-        consumer = Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": "judge"})
+        consumer = Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": "check"})
         try:
             return {p: consumer.get_watermark_offsets(TopicPartition(TOPIC, p))[1] for p in range(PARTITIONS)}
         finally:
@@ -145,11 +145,11 @@ class Scene:
 
 
 @contextlib.contextmanager
-def producing(scene: Scene) -> Iterator[None]:
+def producing(load_run: LoadRun) -> Iterator[None]:
     """Records all the time, in a thread."""
     over = threading.Event()
     settings = {
-        "bootstrap.servers": scene.broker.bootstrap,
+        "bootstrap.servers": load_run.broker.bootstrap,
         "enable.idempotence": True,
         "linger.ms": 20,
         "message.timeout.ms": 300_000,
@@ -159,15 +159,15 @@ def producing(scene: Scene) -> Iterator[None]:
 
     def answered(number: int, error: object, _message: object) -> None:
         assert error is None, error
-        scene.acknowledged.add(number)
+        load_run.acknowledged.add(number)
 
     def work() -> None:
         while not over.wait(0.01):
             for _ in range(20):
-                n = scene.sent
+                n = load_run.sent
                 value = b"no json" if n % 9 == 0 else json.dumps({"n": n, "x": n / 4 if n % 5 == 0 else 1}).encode()
                 producer.produce(TOPIC, value, partition=n % PARTITIONS, on_delivery=partial(answered, n))
-                scene.sent += 1
+                load_run.sent += 1
             producer.poll(0)
         assert producer.flush(120) == 0
 

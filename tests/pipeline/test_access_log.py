@@ -31,9 +31,9 @@ def fields(line: bytes) -> dict[str, Any]:
 
 def reason(line: bytes | None) -> str:
     (row,) = parsed(line)
-    told = row.pop("reason")
+    reason = row.pop("reason")
     assert set(row.values()) == {None}
-    return str(told)
+    return str(reason)
 
 
 def test_a_common_line_gives_all_its_fields() -> None:

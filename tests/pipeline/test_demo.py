@@ -124,10 +124,10 @@ def test_the_demo_with_a_broker_of_its_own_carries_every_line_into_the_lake(
     assert "<b>400</b><span>requests" in page
     assert "the books balance" in page
 
-    printed, told = stay_until_ctrl_c(tmp_path, "-i", str(log_file), "--repeat", "2", "--output", output.name)
+    printed, logged = stay_until_ctrl_c(tmp_path, "-i", str(log_file), "--repeat", "2", "--output", output.name)
     assert "the books balance" in printed
     assert str(output / "report.html") in printed
-    assert "800 rows, 6 quarantined" in told, "only what is new is loaded"
+    assert "800 rows, 6 quarantined" in logged, "only what is new is loaded"
     assert len(offsets_in(output / "lake")) == 3 * 403
     assert set(offsets_in(output / "lake").values()) == {1}
     closing = [line.split("  # ")[0].strip() for line in printed.splitlines() if "  # " in line]
@@ -156,12 +156,12 @@ def stay_until_ctrl_c(directory: Path, *arguments: str) -> tuple[str, str]:
     ) as running:
         assert running.stdout is not None
         assert running.stderr is not None
-        told = ""
+        logged = ""
         for line in running.stderr:
-            told += line
+            logged += line
             if "the broker stays at " in line:
                 break
-        host, _, port = told.split("stays at ")[1].split(",")[0].rpartition(":")
+        host, _, port = logged.split("stays at ")[1].split(",")[0].rpartition(":")
         output = directory / arguments[-1]
         assert f'bootstrap = "{host}:{port}"' in (output / "job.toml").read_text()
         assert listens(host, int(port))
@@ -170,7 +170,7 @@ def stay_until_ctrl_c(directory: Path, *arguments: str) -> tuple[str, str]:
         printed = running.stdout.read()
     assert not listens(host, int(port))
     assert (directory / "opened").read_text().strip() == (output / "report.html").as_uri()
-    return printed, told
+    return printed, logged
 
 
 def check_that_a_person_can_go_on(closing: list[str]) -> None:

@@ -172,7 +172,7 @@ def test_offsets_deleted_before_they_were_loaded_are_named_and_those_deleted_aft
         job.run("load")
 
 
-def test_what_producers_had_acknowledged_and_the_log_lacks_is_named(make: MakeJob) -> None:
+def test_the_audit_names_acknowledged_records_that_the_log_lacks(make: MakeJob) -> None:
     job = make(sections=AUDIT)
     job.send(range(12), reported=True)
     job.run("load")

@@ -18,7 +18,7 @@ from ottla.client.admin import NewTopic, create_topics
 from ottla.client.cluster import Cluster
 from ottla.pipeline.lake.lake import Lake
 from ottla.pipeline.lake.table_format import TableFormat
-from tests.pipeline.kills import PARTITIONS, TOPIC, VICTIMS, Scene, producing
+from tests.pipeline.kills import PARTITIONS, TOPIC, VICTIMS, LoadRun, producing
 from tests.pipeline.memory_log import by_duckdb
 
 KILLS = int(os.environ.get("OTTLA_KILLS", "3"))
@@ -32,22 +32,22 @@ SEED = int(os.environ.get("OTTLA_SEED", "1"))
 @pytest.mark.parametrize("table_format", list(TableFormat) if KILLS > 3 else [TableFormat.DELTA])
 def test_after_any_kill_each_offset_is_in_the_tables_once(tmp_path: Path, table_format: TableFormat) -> None:
     chance = random.Random(SEED)
-    scene = Scene(tmp_path, chance, ("--table-format", table_format))
+    load_run = LoadRun(tmp_path, chance, ("--table-format", table_format))
     victims = [VICTIMS[n % len(VICTIMS)] for n in range(max(0, KILLS - 3))] + ["worker", "broker", "driver"]
     chance.shuffle(victims)
-    scene.broker.start()
+    load_run.broker.start()
     try:
-        asyncio.run(make_topic(scene.broker.bootstrap))
-        with producing(scene):
-            scene.start_load()
+        asyncio.run(make_topic(load_run.broker.bootstrap))
+        with producing(load_run):
+            load_run.start_load()
             for victim in victims:
-                scene.kill(victim)
-                judge(scene, table_format, complete=False)
-        scene.stop_load()
-        scene.load_to_the_end()
-        judge(scene, table_format, complete=True)
+                load_run.kill(victim)
+                check_tables(load_run, table_format, complete=False)
+        load_run.stop_load()
+        load_run.load_to_the_end()
+        check_tables(load_run, table_format, complete=True)
     finally:
-        scene.stop()
+        load_run.stop()
 
 
 async def make_topic(bootstrap: str) -> None:
@@ -56,20 +56,20 @@ async def make_topic(bootstrap: str) -> None:
         assert created.error is None
 
 
-def judge(scene: Scene, table_format: TableFormat, *, complete: bool) -> None:
+def check_tables(load_run: LoadRun, table_format: TableFormat, *, complete: bool) -> None:
     """By the files of the newest commits alone."""
-    lake = Lake(scene.lake, table_format)
+    lake = Lake(load_run.lake, table_format)
     table, quarantine = lake.table(TOPIC), lake.quarantine(TOPIC)
     if not (table.exists() and quarantine.exists()):
         assert not complete
         return
     rows = Counter(by_duckdb(table, 'partition, "offset"'))
-    aside = Counter(by_duckdb(quarantine, 'partition, "offset"'))
-    assert max(rows.values(), default=1) == max(aside.values(), default=1) == 1
+    quarantined = Counter(by_duckdb(quarantine, 'partition, "offset"'))
+    assert max(rows.values(), default=1) == max(quarantined.values(), default=1) == 1
     if complete:
         ends = {p: r.end_offset for p, r in table.positions(TOPIC, range(PARTITIONS)).items()}
-        assert ends == scene.ends()
-        assert not set(rows) & set(aside)
-        assert set(rows) | set(aside) == {(p, o) for p, end in ends.items() for o in range(end)}
-        assert len(rows) + len(aside) == scene.sent == len(scene.acknowledged)
-        assert set(by_duckdb(table, "n")) == {n for n in range(scene.sent) if n % 9}
+        assert ends == load_run.ends()
+        assert not set(rows) & set(quarantined)
+        assert set(rows) | set(quarantined) == {(p, o) for p, end in ends.items() for o in range(end)}
+        assert len(rows) + len(quarantined) == load_run.sent == len(load_run.acknowledged)
+        assert set(by_duckdb(table, "n")) == {n for n in range(load_run.sent) if n % 9}

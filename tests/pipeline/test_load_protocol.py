@@ -49,19 +49,19 @@ class Crash(Exception):
 
 
 @dataclass(frozen=True)
-class Act:
+class LoadAttempt:
     """A load: what it finds wrong, after how many steps it dies, and who comes between its steps."""
 
     wrong_every: int
     dies_after: int | None = None
-    between: tuple[tuple[int, Act], ...] = ()
+    between: tuple[tuple[int, LoadAttempt], ...] = ()
 
 
 class ModelTable:
     """A table as the port promises it: a commit happens whole or not at all, on what it was checked against."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, lake: ModelLake) -> None:
+        self.lake = lake
         self.files: list[StagedFile] = []
         self.held: dict[int, OffsetRange] = {}
         self.versions: dict[str, int] = {}
@@ -79,25 +79,25 @@ class ModelTable:
         """The model's rows have none."""
 
     def commit(self, change: Change) -> None:
-        self.world.step()
+        self.lake.step()
         check_change(change, self.held, self.versions, {f.path for f in self.files})
         gone = {f.path for f in change.remove}
         self.files = [f for f in self.files if f.path not in gone] + list(change.add)
         self.held |= held_after(change, self.held)
         self.versions |= {t.name: t.new for t in change.transactions}
-        self.world.step()  # dead after the commit, before anybody heard of it
+        self.lake.step()  # dead after the commit, before anybody heard of it
 
     def rows(self) -> Rows:
-        return [row for f in self.files for row in self.world.contents[f.path]]
+        return [row for f in self.files for row in self.lake.contents[f.path]]
 
 
 @dataclass
-class World:
+class ModelLake:
     """Logs, both tables, and the loads at work."""
 
     log: dict[int, int] = field(default_factory=dict)
     contents: dict[str, Rows] = field(default_factory=dict)
-    acts: list[list[Any]] = field(default_factory=list)
+    attempts: list[list[Any]] = field(default_factory=list)
     table: ModelTable = field(init=False)
     quarantine: ModelTable = field(init=False)
 
@@ -106,40 +106,40 @@ class World:
 
     def step(self) -> None:
         self.check()
-        if not self.acts:
+        if not self.attempts:
             return
-        act, done = self.acts[-1]
-        self.acts[-1][1] = done + 1
-        for at, other in act.between:
+        attempt, done = self.attempts[-1]
+        self.attempts[-1][1] = done + 1
+        for at, other in attempt.between:
             if at == done:
                 self.run(other)
-        if act.dies_after is not None and done >= act.dies_after:
+        if attempt.dies_after is not None and done >= attempt.dies_after:
             raise Crash
 
-    def run(self, act: Act) -> LoadResult | None:
-        self.acts.append([act, 0])
+    def run(self, attempt: LoadAttempt) -> LoadResult | None:
+        self.attempts.append([attempt, 0])
         try:
-            return self.loading(act).run(self.bounds())
+            return self.loading(attempt).run(self.bounds())
         except (Crash, NotContiguous, CommitConflict):
             return None
         finally:
-            self.acts.pop()
+            self.attempts.pop()
             self.check()
 
-    def loading(self, act: Act) -> TopicLoader:
+    def loading(self, attempt: LoadAttempt) -> TopicLoader:
         def task_runner(job: WriteSpec, shares: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
-            return [self.write_ranges(act, ranges) for ranges in shares]
+            return [self.write_ranges(attempt, ranges) for ranges in shares]
 
         tables = Tables(cast("LakeTable", self.table), cast("LakeTable", self.quarantine))
         nowhere: Any = None
         job = WriteSpec(TOPIC, nowhere, RowMapping(Text()), nowhere, nowhere, pa.schema([]))
         return TopicLoader(tables, job, task_runner, lambda ranges: [[r] for r in ranges], self.remove_rows)
 
-    def write_ranges(self, act: Act, ranges: Sequence[OffsetRange]) -> StagedFiles:
+    def write_ranges(self, attempt: LoadAttempt, ranges: Sequence[OffsetRange]) -> StagedFiles:
         self.step()
         rows = [(r.partition, o) for r in ranges for o in range(r.first_offset, r.end_offset)]
-        good = self.file([row for row in rows if row[1] % act.wrong_every])
-        bad = self.file([row for row in rows if row[1] % act.wrong_every == 0])
+        good = self.file([row for row in rows if row[1] % attempt.wrong_every])
+        bad = self.file([row for row in rows if row[1] % attempt.wrong_every == 0])
         return StagedFiles(ranges, good, bad, pa.schema([]))
 
     def remove_rows(self, table: LakeTable, topic: str, ranges: Iterable[OffsetRange], stem: str) -> FileSwap:
@@ -178,58 +178,62 @@ class World:
 
 crashes = st.one_of(st.none(), st.integers(0, 8))
 wrong = st.integers(2, 4)
-alone = st.builds(Act, wrong, crashes)
-crowded = st.builds(Act, wrong, crashes, st.lists(st.tuples(st.integers(0, 6), alone), max_size=2).map(tuple))
-acts = st.builds(Act, wrong, crashes, st.lists(st.tuples(st.integers(0, 6), crowded), max_size=2).map(tuple))
+alone = st.builds(LoadAttempt, wrong, crashes)
+crowded = st.builds(LoadAttempt, wrong, crashes, st.lists(st.tuples(st.integers(0, 6), alone), max_size=2).map(tuple))
+attempts = st.builds(
+    LoadAttempt, wrong, crashes, st.lists(st.tuples(st.integers(0, 6), crowded), max_size=2).map(tuple)
+)
 produce = st.tuples(st.integers(0, 1), st.integers(1, 6))
 
 
 @settings(max_examples=examples(400), deadline=None)
-@given(st.lists(st.one_of(produce, acts), max_size=12))
-def test_no_schedule_of_crashes_and_races_makes_a_gap_or_a_duplicate(script: list[tuple[int, int] | Act]) -> None:
-    world = World()
-    for act in script:
-        if isinstance(act, Act):
-            world.run(act)
+@given(st.lists(st.one_of(produce, attempts), max_size=12))
+def test_no_schedule_of_crashes_and_races_makes_a_gap_or_a_duplicate(
+    schedule: list[tuple[int, int] | LoadAttempt],
+) -> None:
+    lake = ModelLake()
+    for attempt in schedule:
+        if isinstance(attempt, LoadAttempt):
+            lake.run(attempt)
         else:
-            partition, count = act
-            world.log[partition] = world.log.get(partition, 0) + count
-        world.check()
-    world.run(Act(3))
-    ends = {p: r.end_offset for p, r in world.table.held.items()}
-    assert ends == {p: r.end_offset for p, r in world.quarantine.held.items()} == world.log
-    assert len(world.table.rows()) + len(world.quarantine.rows()) == sum(world.log.values())
+            partition, count = attempt
+            lake.log[partition] = lake.log.get(partition, 0) + count
+        lake.check()
+    lake.run(LoadAttempt(3))
+    ends = {p: r.end_offset for p, r in lake.table.held.items()}
+    assert ends == {p: r.end_offset for p, r in lake.quarantine.held.items()} == lake.log
+    assert len(lake.table.rows()) + len(lake.quarantine.rows()) == sum(lake.log.values())
 
 
 def test_a_second_load_finds_nothing_to_do() -> None:
-    world = World({0: 10, 1: 3})
-    assert world.run(Act(3)) is not None
-    result = world.run(Act(3))
+    lake = ModelLake({0: 10, 1: 3})
+    assert lake.run(LoadAttempt(3)) is not None
+    result = lake.run(LoadAttempt(3))
     assert result is not None
     assert result.did_nothing
 
 
 def test_rows_quarantined_by_a_crashed_load_are_replaced_by_the_next_loads_rows() -> None:
-    world = World({0: 10})
-    world.run(Act(2, dies_after=3))  # after the quarantine's commit, before the table's
-    assert sorted(world.quarantine.rows()) == [(0, o) for o in range(0, 10, 2)]
-    world.run(Act(5))
-    assert sorted(world.quarantine.rows()) == [(0, 0), (0, 5)]
-    assert len(world.table.rows()) == 8
+    lake = ModelLake({0: 10})
+    lake.run(LoadAttempt(2, dies_after=3))  # after the quarantine's commit, before the table's
+    assert sorted(lake.quarantine.rows()) == [(0, o) for o in range(0, 10, 2)]
+    lake.run(LoadAttempt(5))
+    assert sorted(lake.quarantine.rows()) == [(0, 0), (0, 5)]
+    assert len(lake.table.rows()) == 8
 
 
 def test_a_load_that_was_overtaken_between_its_commits_does_not_commit_what_the_other_replaced() -> None:
     """It is slow, not dead: the fence holds it off, and then it finds everything done."""
-    world = World({0: 10})
-    world.run(Act(2, between=((3, Act(5)),)))
-    assert sorted(world.quarantine.rows()) == [(0, 0), (0, 5)]
-    assert len(world.table.rows()) == 8
+    lake = ModelLake({0: 10})
+    lake.run(LoadAttempt(2, between=((3, LoadAttempt(5)),)))
+    assert sorted(lake.quarantine.rows()) == [(0, 0), (0, 5)]
+    assert len(lake.table.rows()) == 8
 
 
 @pytest.mark.parametrize("lost", [0, 1, -1])
 def test_a_task_whose_result_is_missing_stops_the_load(lost: int) -> None:
-    world = World({0: 9, 1: 9, 2: 9})
-    loading = world.loading(Act(3))
+    lake = ModelLake({0: 9, 1: 9, 2: 9})
+    loading = lake.loading(LoadAttempt(3))
     real = loading.task_runner
 
     def lossy(job: WriteSpec, shares: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
@@ -239,17 +243,17 @@ def test_a_task_whose_result_is_missing_stops_the_load(lost: int) -> None:
 
     loading.task_runner = lossy
     with pytest.raises(CannotLoad):
-        loading.run(world.bounds())
-    assert world.table.files == world.quarantine.files == []
+        loading.run(lake.bounds())
+    assert lake.table.files == lake.quarantine.files == []
 
 
 def test_a_load_may_end_before_the_log_does_and_go_on_from_there() -> None:
-    world = World({0: 10})
+    lake = ModelLake({0: 10})
     wanted = LoadLimits(most=4)
     ends = []
-    while not world.loading(Act(3)).run(world.bounds(), wanted).did_nothing:
-        world.check()
-        ends.append(world.table.held[0].end_offset)
+    while not lake.loading(LoadAttempt(3)).run(lake.bounds(), wanted).did_nothing:
+        lake.check()
+        ends.append(lake.table.held[0].end_offset)
     assert ends == [4, 8, 10]
 
 

@@ -58,9 +58,9 @@ def objects(*rows: Any) -> Values:
 
 
 def test_every_offset_is_in_one_of_the_tables_once(bench: Bench) -> None:
-    told = bench.load()
+    result = bench.load()
     bench.check_every_offset_once()
-    assert (told.records, told.rows, told.quarantined, told.late) == (25, 22, 3, 0)
+    assert (result.records, result.rows, result.quarantined, result.late) == (25, 22, 3, 0)
 
 
 def test_rows_are_partitioned_by_their_events_day_and_hour(bench: Bench) -> None:
@@ -77,14 +77,14 @@ def test_a_load_makes_one_file_of_a_directory_however_many_partitions_come_into_
 
 
 def test_unparsed_records_are_quarantined_whole_with_offset_and_reason(bench: Bench) -> None:
-    told = bench.load()
+    result = bench.load()
     kept = bench.quarantined_files('topic, partition, "offset", reason, raw, key, headers[1].value')
     assert sorted(kept, key=str) == [
         ("web", 1, 1, "not a line of a common or combined access log", BAD, b"1", b"1"),
         ("web", 1, 2, "the record has no value", None, b"1", b"2"),
         ("web", 1, 4, "the line is empty", b"", b"1", b"4"),
     ]
-    assert dict(told.reasons) == Counter(row[3] for row in kept)
+    assert dict(result.reasons) == Counter(row[3] for row in kept)
 
 
 def test_loading_again_loads_only_what_is_new(bench: Bench, topic: MemoryTopic) -> None:
@@ -152,8 +152,8 @@ def test_deleted_offsets_are_skipped_and_reported_with_on_loss_skip(bench: Bench
     topic.starts[0] = 8
     with pytest.raises(CannotLoad, match="offsets 5 to 7 were deleted"):
         bench.load()
-    told = bench.load(on_loss=OnLoss.SKIP)
-    assert told.lost == [OffsetRange(0, 5, 8)]
+    result = bench.load(on_loss=OnLoss.SKIP)
+    assert result.lost == [OffsetRange(0, 5, 8)]
     assert sorted(bench.rows('"offset"', "partition = 0")) == [0, 1, 2, 3, 4, *range(8, 20)]
     assert bench.table.positions("web", [0]) == {0: OffsetRange(0, 0, 20)}
 
@@ -167,10 +167,10 @@ def test_late_rows_have_a_partition_of_their_own_and_are_counted(tmp_path: Path,
     values = [*objects({"at": "1970-01-01T00:00:00Z", "n": -1}) * 30, *objects(*events)]
     shape = RowMapping(JsonObjects(), TimeRule(TimeFrom.FIELD, field="at", lateness_ms=10_000))
     bench = Bench(tmp_path, MemoryTopic({0: values}), shape, table_format=table_format)
-    told = bench.load()
+    result = bench.load()
     late = set(bench.rows('"offset"', "late::boolean"))
     assert late == set(range(11, 30)) | {n for n in range(30, 60) if n % 3 == 2}
-    assert told.late == len(late)
+    assert result.late == len(late)
     assert {f.partition_values["late"] for f in bench.table.files()} == {"true", "false"}
     bench.check_every_offset_once()
 
@@ -399,8 +399,8 @@ def test_a_backfill_gives_the_same_rows(bench: Bench) -> None:
     bench.load()
     before = everything(bench)
     for _ in range(2):
-        told = bench.window({0: 5, 1: 1}, {0: 12, 1: 5})
-        assert told.ranges == [OffsetRange(0, 5, 12), OffsetRange(1, 1, 5)]
+        result = bench.window({0: 5, 1: 1}, {0: 12, 1: 5})
+        assert result.ranges == [OffsetRange(0, 5, 12), OffsetRange(1, 1, 5)]
         assert everything(bench) == before
     assert bench.load().did_nothing
 
@@ -450,8 +450,8 @@ def test_a_replay_moves_records_that_parse_now_into_the_table_once(tmp_path: Pat
     assert len(strict.quarantined_files()) == 3, "numbers are booleans to Arrow, texts are not"
     lenient = Bench(tmp_path, topic, RowMapping(JsonObjects()), table_format=table_format)
     before = lenient.table.positions("web", [0, 1])
-    told = lenient.replay()
-    assert (told.rows, lenient.quarantined_files("raw")) == (0, [b"no json", b'{"n": "2"}', b'{"n": "4"}'])
+    result = lenient.replay()
+    assert (result.rows, lenient.quarantined_files("raw")) == (0, [b"no json", b'{"n": "2"}', b'{"n": "4"}'])
     understands = Bench(tmp_path, topic, RowMapping(JsonObjects(), columns={"n": "string"}), table_format=table_format)
     assert understands.replay().rows == 0, "the table's column is a boolean"
     assert lenient.table.positions("web", [0, 1]) == before

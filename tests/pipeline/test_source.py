@@ -91,10 +91,10 @@ def filled_topic(request: pytest.FixtureRequest, broker: Broker) -> str:
     assert ensure_topic(broker.bootstrap, topic, partitions=3, config={}) == 3
     assert ensure_topic(broker.bootstrap, topic, partitions=7, config={}) == 3, "it was there already"
     records = [Outgoing(n % 2, b"key-%d" % n, b"value-%d" % n) for n in range(5000)]
-    told: Counter[str] = Counter()
+    progressed: Counter[str] = Counter()
 
     def progress(count: int) -> None:
-        told["answered"] += count
+        progressed["answered"] += count
 
     counter = ProducedCounter("me")
     if request.param == "librdkafka":
@@ -109,12 +109,12 @@ def filled_topic(request: pytest.FixtureRequest, broker: Broker) -> str:
     assert sum(count.count for count in counts) == 5000
     assert all(count.bucket_ms > 0 for count in counts)
     assert (produced.acknowledged, produced.first_failure) == ({0: 2500, 1: 2500}, None)
-    assert told["answered"] == 5000
+    assert progressed["answered"] == 5000
     return topic
 
 
 @pytest.mark.external
-def test_what_was_produced_is_read_back_by_ranges(broker: Broker, filled_topic: str) -> None:
+def test_produced_records_are_read_back_by_ranges(broker: Broker, filled_topic: str) -> None:
     state = state_of(broker.bootstrap, filled_topic)
     assert state.bounds == {0: OffsetBounds(0, 2500), 1: OffsetBounds(0, 2500), 2: OffsetBounds(0, 0)}
     assert state.topic_id

@@ -144,7 +144,7 @@ def read_with(filters: list[Any], log: dict[TopicPartition, list[Row]]) -> tuple
 
 
 @given(st.lists(comparisons(), max_size=4), logs())
-def test_what_is_read_and_filtered_by_spark_is_what_matches(
+def test_a_read_with_pushed_filters_returns_the_rows_that_match(
     filters: list[Any], log: dict[TopicPartition, list[Row]]
 ) -> None:
     read, rest = read_with(filters, log)

@@ -120,7 +120,7 @@ def test_the_precedence_of_starting_options_is_sparks() -> None:
         (False, {"deduplicate": "true"}, "^deduplicate: no such option"),
     ],
 )
-def test_what_is_wrong_is_named(streaming: bool, options: dict[str, str], why: str) -> None:
+def test_an_invalid_option_of_a_source_is_named(streaming: bool, options: dict[str, str], why: str) -> None:
     with pytest.raises(InvalidOption, match=why):
         source_options({**BASE, **options}, streaming=streaming)
 
@@ -137,7 +137,7 @@ def test_what_is_wrong_is_named(streaming: bool, options: dict[str, str], why: s
         ({"kafka.bootstrap.servers": "a", "assign": "{}"}, "^assign: it names no partition"),
     ],
 )
-def test_what_is_missing_is_named(options: dict[str, str], why: str) -> None:
+def test_a_missing_option_of_a_source_is_named(options: dict[str, str], why: str) -> None:
     with pytest.raises(InvalidOption, match=why):
         source_options(options, streaming=False)
 
@@ -163,7 +163,7 @@ SINK = {"kafka.bootstrap.servers": "a", "topic": "t"}
         ({"topic": ""}, "^topic: it is empty"),
     ],
 )
-def test_what_is_wrong_with_a_sink_is_named(options: dict[str, str], why: str) -> None:
+def test_an_invalid_option_of_a_sink_is_named(options: dict[str, str], why: str) -> None:
     with pytest.raises(InvalidOption, match=why):
         sink_options({**SINK, **options})
 
@@ -228,7 +228,7 @@ def test_options_become_sparks_read_limits() -> None:
 
 @pytest.mark.oldest_spark
 @pytest.mark.parametrize(("missing", "found"), [("pyarrow", False), ("nothing_of_ours", True)])
-def test_where_the_pipelines_libraries_are_missing_spark_still_finds_other_sources(missing: str, found: bool) -> None:
+def test_spark_finds_other_sources_without_the_pipelines_libraries(missing: str, found: bool) -> None:
     import subprocess
     import sys
 

@@ -207,6 +207,6 @@ def test_compacted_offsets_are_distinguished_from_lost_ones(real_kafka: RealKafk
     assert rows == read_with_librdkafka(real_kafka.bootstrap, topic, end_offset=72)
     assert account == OffsetCounts(records=len(rows), compacted=72 - len(rows))
     for first in range(0, 72, 7):
-        part, told = read_here(how, topic, first, min(first + 5, 72))
+        part, counts = read_here(how, topic, first, min(first + 5, 72))
         assert part == [row for row in rows if first <= row.offset < first + 5]
-        assert told.offsets == min(5, 72 - first)
+        assert counts.offsets == min(5, 72 - first)

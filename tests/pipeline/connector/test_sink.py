@@ -133,8 +133,8 @@ def test_rows_that_differ_from_the_first_attempt_are_an_error_or_a_warning(broke
         write_task(what, this, batches_of(others))
     kept = in_topic(broker, topic)
     assert all(kept[row] == 1 for row in others), "nothing is lost by it"
-    told = write_task(job(broker, topic, fail_on_mismatch=False), this, batches_of(others))
-    assert told.repeated == 60
+    message = write_task(job(broker, topic, fail_on_mismatch=False), this, batches_of(others))
+    assert message.repeated == 60
 
 
 def test_another_number_of_rows_than_were_written_is_a_mismatch(broker: Broker, topic: str) -> None:

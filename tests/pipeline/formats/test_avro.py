@@ -107,9 +107,9 @@ def test_an_unreachable_registry_quarantines_no_records(registry: FakeRegistry) 
     with pytest.raises(RegistryFailed, match="cannot be asked"):
         parse(Avro("http://127.0.0.1:1"), value)
     registry.broken, registry.password = 0, "me:secret"
-    with pytest.raises(RegistryFailed, match="answers 401") as told:
+    with pytest.raises(RegistryFailed, match="answers 401") as found:
         parse(Avro(registry.url.replace("//", "//me:wrong@")), value)
-    assert "wrong" not in str(told.value)
+    assert "wrong" not in str(found.value)
 
 
 def test_a_user_and_a_password_in_the_url_are_shown_to_the_registry(registry: FakeRegistry) -> None:
@@ -205,9 +205,9 @@ def test_every_type_has_its_column(registry: FakeRegistry) -> None:
 )
 def test_schemas_without_a_table_quarantine_their_records(registry: FakeRegistry, schema: Any, reason: str) -> None:
     registry.register(7, schema)
-    (told,) = parse(Avro(registry.url), b"\x00\x00\x00\x00\x07\x00")[1]
-    assert told is not None
-    assert told.startswith(reason)
+    (found,) = parse(Avro(registry.url), b"\x00\x00\x00\x00\x07\x00")[1]
+    assert found is not None
+    assert found.startswith(reason)
 
 
 def test_records_without_a_header_have_the_schema_of_a_file(tmp_path: Path) -> None:
