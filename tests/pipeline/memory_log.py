@@ -20,9 +20,9 @@ from ottla.pipeline.loading.backfill import load_window, replay
 from ottla.pipeline.loading.commit_protocol import LoadLimits, LoadResult, Tables, TopicLoader, create
 from ottla.pipeline.loading.plan import share
 from ottla.pipeline.loading.row_mapping import RowMapping
-from ottla.pipeline.loading.spark_tasks import run_in_process
 from ottla.pipeline.loading.write_task import WriteSpec
 from ottla.pipeline.log import HEADERS, RECORDS, OffsetRange
+from tests.support.in_process_tasks import run_in_process
 
 BATCH_RECORDS = 7
 _SCHEMA = RECORDS.append(pa.field("headers", HEADERS))

@@ -18,10 +18,10 @@ from ottla.pipeline.job_file.job import read_job
 from ottla.pipeline.loading import load
 from ottla.pipeline.loading.commit_protocol import TaskRunner
 from ottla.pipeline.loading.on_loss import OnLoss
-from ottla.pipeline.loading.spark_tasks import run_in_process
 from ottla.pipeline.log import CannotLoad
 from ottla.pipeline.progress import ProgressReporter
 from tests.pipeline.staged_job import AUDIT, StagedJob
+from tests.support.in_process_tasks import run_in_process
 from tests.support.ottla_process import OttlaProcess
 from tests.support.topics import create_topic, delete_topic
 

@@ -32,9 +32,9 @@ from ottla.pipeline.lake.file_writer import FileTarget
 from ottla.pipeline.lake.schema import storable_schema
 from ottla.pipeline.loading.commit_protocol import AGREE_ROUNDS
 from ottla.pipeline.loading.row_mapping import RowMapping
-from ottla.pipeline.loading.spark_tasks import run_in_process
 from ottla.pipeline.loading.write_task import WriteSpec, agree
 from ottla.pipeline.log import HEADERS, RECORDS, OffsetRange
+from tests.support.in_process_tasks import run_in_process
 
 SCHEMA = RECORDS.append(pa.field("headers", HEADERS))
 RULE = TimeRule(granularity=Granularity.NONE)

@@ -29,11 +29,6 @@ if TYPE_CHECKING:
 _INTERVAL_S = 0.5
 
 
-def run_in_process(job: WriteSpec, shares: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
-    """Run the shares as a `TaskRunner` without Spark: one after the other, in this process."""
-    return [write_ranges(job, share) for share in shares]
-
-
 def run_on_spark(spark: SparkSession, progress: Callable[[int], None] = lambda _: None) -> TaskRunner:
     """Return a `TaskRunner` that gives each share to a task of its own."""
 

@@ -1,0 +1,13 @@
+"""Runs the write tasks of a load without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec, write_ranges
+from ottla.pipeline.log import OffsetRange
+
+
+def run_in_process(job: WriteSpec, shares: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
+    """Run the shares as a `TaskRunner`: one after the other, in this process."""
+    return [write_ranges(job, share) for share in shares]
