@@ -213,7 +213,7 @@ def test_columns_reach_as_high_as_their_share_of_the_highest() -> None:
     assert "at most 10 n" in page.text
 
 
-def test_places_that_are_no_times_stay_in_their_order() -> None:
+def test_values_of_x_that_are_no_times_stay_in_their_order() -> None:
     content = drawn(rows(kind=["z", "a"], n=[1, 2]))
     assert (list(content.x_values), content.values) == (["z", "a"], [[1, 2]])
 
