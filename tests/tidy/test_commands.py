@@ -13,7 +13,7 @@ from ottla.cli.commands import app
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     *(ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CONTRIBUTING")),
-    *(page for page in sorted((ROOT / "docs").glob("*.md")) if page.name != "benchmarks.md"),  # written by measurements
+    *sorted((ROOT / "docs").glob("*.md")),
 ]
 BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CALL = re.compile(r"(?:^|[|;&(\"] *|\$ |/bin/|then |until |do |exec ottla )ottla ([^|;&>)#\n]*)", re.MULTILINE)
