@@ -11,8 +11,8 @@ from ottla.groups.consumer.events import CommitAnswer
 from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.loading import LoadedGroup
 from ottla.groups.consumer.machine import ConsumerMachine
-from ottla.groups.machine import Reply
 from ottla.groups.modern.machine import ModernMachine
+from ottla.internal_topics.machine_events import Reply
 from tests.mutation_tests.patching import Bug, Patch
 from tests.support import consumer_group_sim
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ottla.broker.transaction_markers import TransactionMarkerWriter
 from ottla.core.errors import ErrorCode
+from ottla.internal_topics.machine_runtime import MachineRuntime
 from ottla.transactions.events import AddPartitions, Answer
 from ottla.transactions.machine import Machine, Why
 from ottla.transactions.metadata import PREPARED, TransactionVersion
@@ -179,7 +180,7 @@ TRANSACTION_BUGS = (
     _bug("completion-given-up", "a completion that could not be written is not written again", SECOND,
          Patch(Machine, "_not_stored", _gives_up_the_completion)),
     _bug("decided-transaction-not-resumed", "what was decided is not completed after a load", SECOND,
-         Patch(TransactionRuntime, "loaded", _does_nothing)),
+         Patch(MachineRuntime, "loaded", _does_nothing)),
     _bug("timeouts-not-checked", "a transaction that its producer left stays open", SECOND,
          Patch(Machine, "_abort_timed_out", _does_nothing)),
     _bug("open-transaction-not-aborted", "a new producer does not abort what the one before left", SECOND,

@@ -18,7 +18,8 @@ from ottla.groups.classic.events import Heartbeat, Join, JoinAnswer, Leave, Leav
 from ottla.groups.classic.group import ClassicGroup, restored
 from ottla.groups.classic.limits import Limits
 from ottla.groups.classic.machine import ClassicMachine
-from ottla.groups.machine import NO_MEMBER, Commit, Loaded, PlainAnswer
+from ottla.groups.machine import NO_MEMBER, Commit, PlainAnswer
+from ottla.internal_topics.machine_events import Loaded
 from tests.sim.schedules import seeds
 from tests.support.examples import examples
 from tests.support.group_driver import GroupDriver, subscription

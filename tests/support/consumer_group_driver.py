@@ -18,24 +18,11 @@ from ottla.groups.consumer.machine import ConsumerMachine
 from ottla.groups.consumer.member import ConsumerMember
 from ottla.groups.consumer.records import decode, is_consumer_group
 from ottla.groups.consumer.settings import ConsumerSettings
-from ottla.groups.machine import (
-    Answer,
-    CancelTimer,
-    Compute,
-    Loaded,
-    NotStored,
-    Now,
-    Output,
-    Replace,
-    Reply,
-    SetTimer,
-    Store,
-    Stored,
-    TimerFired,
-)
+from ottla.groups.machine import Answer, CancelTimer, Compute, Now, Output, Replace, SetTimer, Store, TimerFired
 from ottla.groups.modern.events import HeartbeatAnswer
 from ottla.groups.modern.topics import TopicsImage
 from ottla.internal_topics.log import KeyValue
+from ottla.internal_topics.machine_events import Loaded, NotStored, Reply, Stored
 from tests.support.group_driver import subscription
 
 WALL_MS = 1_700_000_000_000

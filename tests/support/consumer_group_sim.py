@@ -30,23 +30,11 @@ from ottla.groups.consumer.member import ConsumerMember
 from ottla.groups.consumer.records import decode, is_consumer_group
 from ottla.groups.consumer.settings import ConsumerSettings
 from ottla.groups.consumer.validation import validate_commit
-from ottla.groups.machine import (
-    CancelTimer,
-    Commit,
-    Compute,
-    Loaded,
-    NotStored,
-    Now,
-    Replace,
-    Reply,
-    SetTimer,
-    Store,
-    Stored,
-    TimerFired,
-)
+from ottla.groups.machine import CancelTimer, Commit, Compute, Now, Replace, SetTimer, Store, TimerFired
 from ottla.groups.modern.events import HeartbeatAnswer, TopicsChanged
 from ottla.groups.modern.topics import TopicsImage
 from ottla.internal_topics.log import KeyValue
+from ottla.internal_topics.machine_events import Loaded, NotStored, Reply, Stored
 from tests.support.consumer_group_driver import topic_id, view
 
 WALL_MS = 1_700_000_000_000

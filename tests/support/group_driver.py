@@ -24,21 +24,10 @@ from ottla.groups.classic.events import (
 from ottla.groups.classic.group import ClassicGroup
 from ottla.groups.classic.limits import Limits
 from ottla.groups.classic.machine import ClassicMachine
-from ottla.groups.machine import (
-    NO_MEMBER,
-    Answer,
-    CancelTimer,
-    Commit,
-    NotStored,
-    Now,
-    Reply,
-    SetTimer,
-    Store,
-    Stored,
-    TimerFired,
-)
+from ottla.groups.machine import NO_MEMBER, Answer, CancelTimer, Commit, Now, SetTimer, Store, TimerFired
 from ottla.groups.records import GroupRecord, decode
 from ottla.internal_topics.log import KeyValue
+from ottla.internal_topics.machine_events import NotStored, Reply, Stored
 
 WALL_MS = 1_700_000_000_000
 

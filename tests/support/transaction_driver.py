@@ -7,9 +7,9 @@ from itertools import count
 
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import ProducerIdAndEpoch, TopicPartition
+from ottla.internal_topics.machine_events import NO_TICKET, Loaded, NotStored, Reply, Stored
 from ottla.transactions import records
 from ottla.transactions.events import (
-    NO_TICKET,
     AbortTimedOut,
     AddPartitions,
     AllocateProducerId,
@@ -18,17 +18,13 @@ from ottla.transactions.events import (
     Event,
     Expire,
     InitProducerId,
-    Loaded,
     MarkersSent,
-    NotStored,
     Output,
     Remove,
-    Reply,
     Retry,
     RetryTimer,
     SendMarkers,
     Store,
-    Stored,
 )
 from ottla.transactions.machine import Machine
 from ottla.transactions.metadata import (

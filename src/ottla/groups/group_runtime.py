@@ -1,8 +1,4 @@
-"""Runs one group: passes events to its state machine and performs the outputs (responses, timers, writes).
-
-Events enter the machine one at a time with no `await` in between. A response is sent only after the records before it
-are durable, because the machine orders its outputs so.
-"""
+"""Runs one group: passes events to its state machine and performs the outputs (responses, timers, writes)."""
 
 from __future__ import annotations
 
@@ -11,28 +7,23 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, assert_never
 
 from ottla.core.clock import Clock
-from ottla.core.errors import ErrorCode, NotCoordinator
 from ottla.groups.group import Group
 from ottla.groups.machine import (
     Answer,
     CancelTimer,
     Compute,
-    Loaded,
     Machine,
-    NotStored,
     Now,
     Output,
     Replace,
-    Reply,
     SetTimer,
     Store,
-    Stored,
     TimerFired,
 )
 from ottla.groups.offsets import GroupOffsets
 from ottla.internal_topics.log import KeyValue
-from ottla.internal_topics.waiting_requests import WaitingRequests
-from ottla.internal_topics.write_errors import coordinator_write_error
+from ottla.internal_topics.machine_events import NO_TICKET, NotStored, Reply, Stored
+from ottla.internal_topics.machine_runtime import MachineRuntime
 from ottla.internal_topics.writer import PartitionWriter
 
 
@@ -46,26 +37,23 @@ class _Timer:
         self.handle = handle
 
 
-class GroupRuntime:
+class GroupRuntime(MachineRuntime[Machine, Any, Answer]):
     """Holds one group of this coordinator: its machine, offsets, timers and waiting requests.
 
     The offsets belong to the group's id, not to its type: they stay when the type changes (`replace_machine`).
     """
 
     def __init__(self, machine: Machine, writer: PartitionWriter, clock: Clock, *, write_timeout_ms: int) -> None:
+        super().__init__(writer)
         self.machine = machine
         self.offsets = GroupOffsets()
         self.in_log = False  # the log has a record of the group itself, which a deletion must cover
         self.is_being_deleted = False
-        self._writer, self._clock = writer, clock
-        self._write_timeout_ms = write_timeout_ms
-        self._requests = WaitingRequests[Answer]()
+        self._clock, self._write_timeout_ms = clock, write_timeout_ms
         self._timers: dict[Hashable, _Timer] = {}
-        self._storing: dict[tuple[Machine, int], asyncio.TimerHandle] = {}  # by store: the timeout of its write
-        self._owed: list[KeyValue] = []  # records of a replaced machine that could not be written
+        self._unwritten: list[KeyValue] = []  # records of a replaced machine that could not be written
         self._last_stores: dict[Machine, int] = {}  # of replaced machines: the write that replaces their records
         self._computing: set[asyncio.Task[None]] = set()
-        self._is_open = True
 
     @property
     def group(self) -> Group:
@@ -82,40 +70,23 @@ class GroupRuntime:
         self._cancel_timers()
         self.machine = machine
 
-    def owe(self, records: Sequence[KeyValue]) -> None:
+    def write_first(self, records: Sequence[KeyValue]) -> None:
         """Write records before the next ones of the machine."""
-        self._owed.extend(records)
+        self._unwritten.extend(records)
 
-    async def ask(self, event: Any) -> Answer:
-        """Pass a request to the machine and wait for its answer, which a later event may produce.
-
-        Raises NotCoordinator if the group was closed while the request was prepared.
-        """
-        if not self._is_open:
-            raise NotCoordinator
-        return await self._requests.ask(lambda ticket: self.feed(event, ticket))
-
-    def feed(self, event: Any, ticket: int = -1, *, at_least_ms: int = 0) -> None:
+    def feed(self, event: Any, ticket: int = NO_TICKET) -> None:
         """Do one step of the machine and perform its outputs."""
-        self._step(self.machine, event, ticket, at_least_ms)
+        self._step(self.machine, event, ticket)
 
-    def _step(self, machine: Machine, event: Any, ticket: int = -1, at_least_ms: int = 0) -> None:
+    def _step(self, machine: Machine, event: Any, ticket: int = NO_TICKET, at_least_ms: int = 0) -> None:
         now = Now(max(round(self._clock.monotonic() * 1000), at_least_ms), self._clock.wall_ms())
         for output in machine.step(event, now=now, ticket=ticket):
             self._perform(machine, output, now)
 
-    def loaded(self) -> None:
-        """Start the sessions of the members of a group that was read from the log."""
-        self.feed(Loaded())
-
     def close(self) -> None:
         """Stop the group: cancel its timers and fail the waiting requests; results of pending writes are ignored."""
-        self._is_open = False
         self._cancel_timers()
-        for handle in self._storing.values():
-            handle.cancel()
-        self._storing.clear()
-        self._requests.refuse(NotCoordinator)
+        super().close()
 
     def _perform(self, machine: Machine, output: Output, now: Now) -> None:
         match output:
@@ -125,8 +96,11 @@ class GroupRuntime:
                 self._set_timer(timer, at_ms, now.ms)
             case CancelTimer(timer):
                 self._cancel(timer)
-            case Store():
-                self._store(machine, output)
+            case Store(store, records):
+                self.in_log = True
+                pairs = (*self._unwritten, *records)
+                self._unwritten.clear()
+                self._store(machine, store, pairs, self._write_timeout_ms / 1000)
             case Compute(work):
                 task = asyncio.get_running_loop().create_task(self._compute(machine, work))
                 self._computing.add(task)
@@ -166,33 +140,14 @@ class GroupRuntime:
         if fired.at_ms > fired.armed_ms:
             self._arm(timer, fired.at_ms, max(fired.armed_ms, round(self._clock.monotonic() * 1000)))
         else:
-            self.feed(TimerFired(timer), at_least_ms=fired.at_ms)
+            self._step(self.machine, TimerFired(timer), at_least_ms=fired.at_ms)
 
-    def _store(self, machine: Machine, output: Store) -> None:
-        self.in_log = True
-        key = machine, output.store
-        records = (*self._owed, *output.records)
-        self._owed.clear()
-        self._storing[key] = asyncio.get_running_loop().call_later(
-            self._write_timeout_ms / 1000, self._written, key, records, ErrorCode.REQUEST_TIMED_OUT
-        )
-        self._writer.write(records, lambda error: self._written(key, records, error))
-
-    def _written(self, key: tuple[Machine, int], records: tuple[KeyValue, ...], error: ErrorCode) -> None:
-        handle = self._storing.pop(key, None)
-        if handle is None:  # it timed out, or the group is closed
-            return
-        handle.cancel()
-        machine, store = key
-        is_last = self._last_stores.get(machine) == store
-        if is_last:
+    def _feed_result(self, machine: Machine, records: Sequence[KeyValue], result: Stored | NotStored) -> None:
+        if self._last_stores.get(machine) == result.store:
             del self._last_stores[machine]
-        if error is ErrorCode.NONE:
-            self._step(machine, Stored(store))
-            return
-        if is_last:
-            self._owed.extend(records)
-        self._step(machine, NotStored(store, coordinator_write_error(error)))
+            if isinstance(result, NotStored):
+                self._unwritten.extend(records)
+        self._step(machine, result)
 
     async def _compute(self, machine: Machine, work: Callable[[], object]) -> None:
         event = await asyncio.to_thread(work)

@@ -2,8 +2,7 @@
 
 A machine is pure: `step` never waits, never reads a clock, never touches a socket or a log. What must be durable before
 it is visible is an output `Store`; the event `Stored` or `NotStored` follows later, and other events may come in
-between. A ticket is a number that identifies a waiting request; the machine's answer has the same ticket. Times are
-milliseconds of the monotonic clock unless the name contains `wall`.
+between (`machine_events.py`). Times are milliseconds of the monotonic clock unless the name contains `wall`.
 
 The machines: `classic/machine.py`, `consumer/machine.py`, `share/machine.py`.
 """
@@ -17,9 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from ottla.core.errors import ErrorCode
 from ottla.groups.group import Group
 from ottla.internal_topics.log import KeyValue
-
-NO_TICKET = -1
-"""The ticket of an event without a waiting request: a timer, the log, the coordinator itself."""
+from ottla.internal_topics.machine_events import NO_TICKET, Loaded, NotStored, Reply, Stored
 
 NO_MEMBER = ""
 """Kafka's UNKNOWN_MEMBER_ID: the member has no id yet."""
@@ -58,26 +55,6 @@ class TimerFired:
     timer: Hashable
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """The records of this `Store` are durable."""
-
-    store: int
-
-
-@dataclass(frozen=True, slots=True)
-class NotStored:
-    """The records of this `Store` could not be written."""
-
-    store: int
-    error: ErrorCode
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The group was loaded from the log; its members' sessions start again."""
-
-
 CommonEvent = Commit | TimerFired | Stored | NotStored | Loaded
 
 # ---- Answers
@@ -108,14 +85,6 @@ class Store:
 
     store: int
     records: tuple[KeyValue, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Answer the request with this ticket."""
-
-    ticket: int
-    answer: Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +122,7 @@ class Replace:
     last_store: int
 
 
-Output = Store | Reply | SetTimer | CancelTimer | Compute | Replace
+Output = Store | Reply[Answer] | SetTimer | CancelTimer | Compute | Replace
 
 
 class Machine(Protocol):

@@ -171,7 +171,7 @@ class Shard(CoordinatorShard):
         machine = runtime.machine
         if isinstance(machine, ConsumerMachine) and machine.group.is_unused:
             runtime.replace_machine(self._new_classic(runtime.group_id, self._clock.wall_ms()))
-            runtime.owe(machine.group.tombstones())
+            runtime.write_first(machine.group.tombstones())
 
     def cluster_changed(self, topics: frozenset[str]) -> None:
         """Pass a new snapshot of the cluster to the groups, in which these topics changed."""

@@ -12,9 +12,6 @@ from typing import NamedTuple
 from ottla.core.errors import ErrorCode
 from ottla.share.states import AcknowledgementBatch, AcquireMode, StateBatch
 
-NO_TICKET = -1
-"""The ticket of an event without a waiting request."""
-
 
 class Limits(NamedTuple):
     """Holds the settings of the group that apply to its share partitions."""

@@ -20,9 +20,9 @@ from itertools import groupby
 from typing import assert_never
 
 from ottla.core.errors import ErrorCode
+from ottla.internal_topics.machine_events import NO_TICKET
 from ottla.share.in_flight import NO_MEMBER, NO_WRITE, InFlight, InFlightRange
 from ottla.share.partition_events import (
-    NO_TICKET,
     Acknowledge,
     Acquire,
     Changed,

@@ -9,11 +9,11 @@ from typing import NamedTuple, Protocol, assert_never
 
 from ottla.core.clock import Clock
 from ottla.core.errors import ErrorCode, KafkaError, NotLeaderOrFollower, error_code_for, error_for
+from ottla.internal_topics.machine_events import NO_TICKET
 from ottla.internal_topics.waiting_requests import WaitingRequests
 from ottla.replication.partition import Partition
 from ottla.share.offset_reset import LATEST, first_offset
 from ottla.share.partition_events import (
-    NO_TICKET,
     Acknowledge,
     Acquire,
     Changed,

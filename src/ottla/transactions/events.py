@@ -1,7 +1,7 @@
 """Declares the events of a transactional id's state machine (`machine.py`), its outputs and its answers.
 
-Values only. A ticket is a number that identifies a waiting request; the machine's answer has the same ticket. All times
-are wall-clock milliseconds: they are stored, and a timeout must count the time in which no coordinator ran.
+Values only. All times are wall-clock milliseconds: they are stored, and a timeout must count the time in which no
+coordinator ran.
 """
 
 from __future__ import annotations
@@ -11,15 +11,13 @@ from dataclasses import dataclass
 
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import ProducerIdAndEpoch, TopicPartition
+from ottla.internal_topics.machine_events import Loaded, NotStored, Reply, Stored
 from ottla.transactions.metadata import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     TransactionMetadata,
     TransactionVersion,
 )
-
-NO_TICKET = -1
-"""The ticket of an event without a waiting request: a timer, the log, the coordinator itself."""
 
 # ---- Events
 
@@ -69,21 +67,6 @@ class Expire:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """The state of this `Store` is durable."""
-
-    store: int
-
-
-@dataclass(frozen=True, slots=True)
-class NotStored:
-    """The state of this `Store` could not be written; `error` is the one to answer with."""
-
-    store: int
-    error: ErrorCode
-
-
-@dataclass(frozen=True, slots=True)
 class MarkersSent:
     """Each partition to which the marker was sent has answered."""
 
@@ -93,11 +76,6 @@ class MarkersSent:
 @dataclass(frozen=True, slots=True)
 class RetryTimer:
     """The delay of a `Retry` has passed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The state was loaded from the log; a decided transaction is completed."""
 
 
 Event = (
@@ -156,16 +134,6 @@ class Remove:
     """Remove the transactional id from memory: its deletion is durable."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Answer the request with this ticket."""
-
-    ticket: int
-    answer: Answer
-
-
-Output = Store | SendMarkers | Retry | AllocateProducerId | Remove | Reply
-
 # ---- Answers
 
 
@@ -176,3 +144,6 @@ class Answer:
     error: ErrorCode = ErrorCode.NONE
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH
+
+
+Output = Store | SendMarkers | Retry | AllocateProducerId | Remove | Reply[Answer]

@@ -25,8 +25,8 @@ from typing import NamedTuple, assert_never
 
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import ProducerIdAndEpoch, TopicPartition
+from ottla.internal_topics.machine_events import NO_TICKET, Loaded, NotStored, Reply, Stored
 from ottla.transactions.events import (
-    NO_TICKET,
     AbortTimedOut,
     AddPartitions,
     AllocateProducerId,
@@ -35,18 +35,14 @@ from ottla.transactions.events import (
     Event,
     Expire,
     InitProducerId,
-    Loaded,
     MarkersSent,
     NeedsProducerId,
-    NotStored,
     Output,
     Remove,
-    Reply,
     Retry,
     RetryTimer,
     SendMarkers,
     Store,
-    Stored,
 )
 from ottla.transactions.metadata import (
     BETWEEN_TRANSACTIONS,

@@ -1,39 +1,31 @@
-"""Runs one transactional id: passes events to its state machine and performs the outputs (answers, writes, markers).
-
-Events enter the machine one at a time with no `await` in between. An answer is sent only after the records before it
-are durable, because the machine orders its outputs so.
-"""
+"""Runs one transactional id: passes events to its state machine and performs the outputs (answers, writes, markers)."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol, assert_never
 
 from ottla.core.clock import Clock
-from ottla.core.errors import ErrorCode, NotCoordinator, error_code_for
-from ottla.internal_topics.waiting_requests import WaitingRequests
-from ottla.internal_topics.write_errors import coordinator_write_error
+from ottla.core.errors import ErrorCode, error_code_for
+from ottla.internal_topics.log import KeyValue
+from ottla.internal_topics.machine_events import NO_TICKET, NotStored, Reply, Stored
+from ottla.internal_topics.machine_runtime import MachineRuntime
 from ottla.internal_topics.writer import PartitionWriter
 from ottla.transactions import records
 from ottla.transactions.events import (
-    NO_TICKET,
     AllocateProducerId,
     Answer,
     Event,
-    Loaded,
     MarkersSent,
-    NotStored,
     Output,
     Remove,
-    Reply,
     Retry,
     RetryTimer,
     SendMarkers,
     Store,
-    Stored,
 )
 from ottla.transactions.machine import Machine
 from ottla.transactions.markers import MarkerSender, TransactionMarker
@@ -67,16 +59,14 @@ class Environment(NamedTuple):
     remove: Callable[[str], None]
 
 
-class TransactionRuntime:
+class TransactionRuntime(MachineRuntime[Machine, Event, Answer]):
     """Holds one transactional id of this coordinator: its machine, waiting requests and tasks."""
 
     def __init__(self, transactional_id: str, metadata: TransactionMetadata, environment: Environment) -> None:
+        super().__init__(environment.writer)
         self.transactional_id = transactional_id
         self.machine = Machine(metadata)
         self._environment = environment
-        self._is_open = True
-        self._requests = WaitingRequests[Answer]()
-        self._storing: dict[int, asyncio.TimerHandle] = {}  # by store: the timeout of its write
         self._failed: dict[str, str] = {}  # markers that were not written, with the error
         self._retry: asyncio.TimerHandle | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -86,12 +76,6 @@ class TransactionRuntime:
     def metadata(self) -> TransactionMetadata:
         """Return the durable state."""
         return self.machine.metadata
-
-    async def ask(self, event: Event) -> Answer:
-        """Pass a request to the machine and wait for its answer. Raises NotCoordinator."""
-        if not self._is_open:
-            raise NotCoordinator
-        return await self._requests.ask(lambda ticket: self.feed(event, ticket))
 
     async def wait_until_settled(self, within_ms: int) -> bool:
         """Wait until no transition is in progress; returns False when the time is over."""
@@ -111,25 +95,17 @@ class TransactionRuntime:
                 self._settling.set_result(None)
             self._settling = None
 
-    def loaded(self) -> None:
-        """Complete a transaction that was decided before the state was read from the log."""
-        self.feed(Loaded())
-
     async def wait_closed(self) -> None:
         """Wait until the tasks of a closed id have ended."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def close(self) -> None:
-        """Stop: cancel timers and tasks and fail the waiting requests."""
-        self._is_open = False
-        for handle in self._storing.values():
-            handle.cancel()
-        self._storing.clear()
+        """Stop: cancel timers and tasks and fail the waiting requests; results of pending writes are ignored."""
         if self._retry is not None:
             self._retry.cancel()
         for task in self._tasks:
             task.cancel()
-        self._requests.refuse(NotCoordinator)
+        super().close()
         if self._settling is not None and not self._settling.done():
             self._settling.set_result(None)  # who waits finds out that the id is not here any more
 
@@ -140,7 +116,7 @@ class TransactionRuntime:
             case Reply(ticket, answer):
                 self._requests.answer(ticket, answer)
             case Store(store, metadata):
-                self._store(store, metadata)
+                self._store(self.machine, store, [self._record(metadata)], self._write_timeout_s)
             case SendMarkers():
                 self._run(self._send_markers(output))
             case Retry(delay_ms):
@@ -158,21 +134,17 @@ class TransactionRuntime:
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
-    def _store(self, store: int, metadata: TransactionMetadata | None) -> None:
-        timeout_s = max(self.metadata.timeout_ms, WRITE_TIMEOUT_MS_MIN) / 1000
-        self._storing[store] = asyncio.get_running_loop().call_later(
-            timeout_s, self._written, store, ErrorCode.REQUEST_TIMED_OUT
-        )
-        value = None if metadata is None else records.transaction_value(metadata)
-        pair = (records.transaction_key(self.transactional_id), value)
-        self._environment.writer.write([pair], lambda error: self._written(store, error))
+    @property
+    def _write_timeout_s(self) -> float:
+        return max(self.metadata.timeout_ms, WRITE_TIMEOUT_MS_MIN) / 1000
 
-    def _written(self, store: int, error: ErrorCode) -> None:
-        handle = self._storing.pop(store, None)
-        if handle is None:  # it timed out, or the id is closed
-            return
-        handle.cancel()
-        self.feed(Stored(store) if error is ErrorCode.NONE else NotStored(store, coordinator_write_error(error)))
+    def _record(self, metadata: TransactionMetadata | None) -> KeyValue:
+        value = None if metadata is None else records.transaction_value(metadata)
+        return records.transaction_key(self.transactional_id), value
+
+    def _feed_result(self, machine: Machine, records: Sequence[KeyValue], result: Stored | NotStored) -> None:
+        del machine, records  # there is one machine, and it decides what to write after a failure
+        self.feed(result)
 
     async def _send_markers(self, output: SendMarkers) -> None:
         marker = TransactionMarker(

@@ -11,18 +11,7 @@ import pytest
 from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.errors import ErrorCode
 from ottla.groups.classic.events import Heartbeat, Leave, Leaver
-from ottla.groups.machine import (
-    Commit,
-    Loaded,
-    NotStored,
-    Now,
-    PlainAnswer,
-    Reply,
-    SetTimer,
-    Store,
-    Stored,
-    TimerFired,
-)
+from ottla.groups.machine import Commit, Now, PlainAnswer, SetTimer, Store, TimerFired
 from ottla.groups.modern.events import HeartbeatAnswer, SessionTimer, TopicsChanged
 from ottla.groups.modern.topics import TopicsImage
 from ottla.groups.record_reader import MalformedRecord
@@ -33,6 +22,7 @@ from ottla.groups.share.machine import ShareMachine
 from ottla.groups.share.records import RecordType, decode, is_share_group
 from ottla.groups.share.settings import ShareSettings
 from ottla.internal_topics.log import KeyValue
+from ottla.internal_topics.machine_events import Loaded, NotStored, Reply, Stored
 
 
 def topic(name: str, topic_id: uuid.UUID, partitions: int) -> TopicView:

@@ -11,6 +11,7 @@ from ottla.groups.classic.events import (
     GroupSnapshot,
     JoinAnswer,
     JoinTimer,
+    LeaveAnswer,
     MemberSnapshot,
     SessionTimer,
     State,
@@ -21,8 +22,8 @@ from ottla.groups.classic.limits import Limits
 from ottla.groups.classic.members import GroupMembers, Member
 from ottla.groups.classic.records import group_key
 from ottla.groups.group import GroupSummary, GroupType, OffsetExpiry
-from ottla.groups.machine import Reply
 from ottla.internal_topics.log import KeyValue
+from ottla.internal_topics.machine_events import Reply
 
 # Every legal state transition; `move` asserts it.
 MOVES: dict[State, frozenset[State]] = {
@@ -53,7 +54,7 @@ class ReturnInFlight(NamedTuple):
 class DepartureInFlight(NamedTuple):
     """A pending write after the group became empty; the last leaver may wait for it."""
 
-    replies: tuple[Reply, ...]
+    replies: tuple[Reply[LeaveAnswer], ...]
 
 
 InFlight = AssignmentInFlight | ReturnInFlight | DepartureInFlight

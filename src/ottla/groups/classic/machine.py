@@ -43,21 +43,17 @@ from ottla.groups.classic.members import Member, member_from
 from ottla.groups.classic.records import group_key, group_value
 from ottla.groups.machine import (
     NO_MEMBER,
-    NO_TICKET,
     Answer,
     CancelTimer,
     Commit,
-    Loaded,
-    NotStored,
     Now,
     Output,
     PlainAnswer,
-    Reply,
     SetTimer,
     Store,
-    Stored,
     TimerFired,
 )
+from ottla.internal_topics.machine_events import NO_TICKET, Loaded, NotStored, Reply, Stored
 
 NEW_MEMBER_TIMEOUT_MS = 5 * 60 * 1000
 """Session timeout of a new member, which cannot send heartbeats while its first join waits (KAFKA-7610)."""

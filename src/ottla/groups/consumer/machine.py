@@ -45,27 +45,13 @@ from ottla.groups.consumer.member import ClassicProtocol, ConsumerMember, Member
 from ottla.groups.consumer.reconciliation import Goal, reconcile
 from ottla.groups.consumer.records import GroupMetadata, RecordType, ResolvedRegex, TargetMetadata
 from ottla.groups.consumer.settings import ASSIGNORS, ConsumerSettings, MigrationPolicy
-from ottla.groups.machine import (
-    NO_MEMBER,
-    NO_TICKET,
-    Answer,
-    Commit,
-    Compute,
-    Loaded,
-    NotStored,
-    Now,
-    Output,
-    PlainAnswer,
-    Replace,
-    Reply,
-    Stored,
-    TimerFired,
-)
+from ottla.groups.machine import NO_MEMBER, Answer, Commit, Compute, Now, Output, PlainAnswer, Replace, TimerFired
 from ottla.groups.modern.events import JOIN_EPOCH, HeartbeatAnswer, Refused, SessionTimer, TopicsChanged
 from ottla.groups.modern.machine import ModernMachine
 from ottla.groups.modern.target_assignment import Subscription, compute_target
 from ottla.groups.modern.topics import TopicsImage, group_metadata_hash
 from ottla.internal_topics.log import KeyValue
+from ottla.internal_topics.machine_events import NO_TICKET, Loaded, NotStored, Reply, Stored
 
 REGEX_REFRESH_MS_MIN = 10_000
 """Minimum interval between two resolutions of the regular expressions: new members and topics are collected."""

@@ -12,11 +12,12 @@ from typing import Any, Generic, TypeVar
 
 from ottla.core.errors import ErrorCode
 from ottla.groups.classic.events import JoinAnswer, LeaveAnswer, SyncAnswer
-from ottla.groups.machine import Answer, CancelTimer, NotStored, Output, PlainAnswer, Reply, SetTimer, Store
+from ottla.groups.machine import Answer, CancelTimer, Output, PlainAnswer, SetTimer, Store
 from ottla.groups.modern.events import HeartbeatAnswer
 from ottla.groups.modern.group import ModernGroup
 from ottla.groups.modern.topics import TopicsImage
 from ottla.internal_topics.log import KeyValue
+from ottla.internal_topics.machine_events import NotStored, Reply
 
 UNWRITTEN_MAX = 1_000
 """More records than this that could not be written are reduced to the last one of each key."""
@@ -43,8 +44,8 @@ class ModernMachine(Generic[GroupT]):
         self._stores = 0
         self._out: list[Output] = []
         self._records: list[KeyValue] = list(first_records)  # changes that are not being written yet
-        self._replies: list[Reply] = []  # they wait for all changes so far
-        self._in_flight: dict[int, tuple[list[KeyValue], list[Reply]]] = {}  # the pending write, by its number
+        self._replies: list[Reply[Answer]] = []  # they wait for all changes so far
+        self._in_flight: dict[int, tuple[list[KeyValue], list[Reply[Answer]]]] = {}  # the pending write, by its number
         self._refresh_requested = True  # topics may have changed since the epoch was computed
         group.is_written = not self._records
 

@@ -23,19 +23,7 @@ from ottla.core.errors import ErrorCode
 from ottla.groups.assignors import simple
 from ottla.groups.assignors.spec import Partitions
 from ottla.groups.classic.events import Heartbeat, Join, JoinAnswer, Leave, LeaveAnswer, Sync, SyncAnswer
-from ottla.groups.machine import (
-    NO_TICKET,
-    Answer,
-    Commit,
-    Loaded,
-    NotStored,
-    Now,
-    Output,
-    PlainAnswer,
-    Reply,
-    Stored,
-    TimerFired,
-)
+from ottla.groups.machine import Answer, Commit, Now, Output, PlainAnswer, TimerFired
 from ottla.groups.modern.events import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -58,6 +46,7 @@ from ottla.groups.share.events import (
 from ottla.groups.share.group import ShareGroup
 from ottla.groups.share.records import GroupMetadata, RecordType, ShareMember, TargetMetadata
 from ottla.groups.share.settings import ShareSettings
+from ottla.internal_topics.machine_events import NO_TICKET, Loaded, NotStored, Reply, Stored
 
 
 class ShareMachine(ModernMachine[ShareGroup]):

@@ -22,7 +22,7 @@ from ottla.groups.classic.group import restored
 from ottla.groups.classic.limits import Limits
 from ottla.groups.classic.machine import NEW_MEMBER_TIMEOUT_MS, ClassicMachine
 from ottla.groups.classic.validation import PENDING_MAX
-from ottla.groups.machine import Loaded
+from ottla.internal_topics.machine_events import Loaded
 from tests.support.group_driver import NONE, GroupDriver, driver, heartbeat, leave, state_of, subscription
 
 # ---- Joining

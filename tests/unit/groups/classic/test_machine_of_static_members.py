@@ -7,7 +7,8 @@ from ottla.groups.classic.events import JoinAnswer, Leaver, SessionTimer, State,
 from ottla.groups.classic.group import restored
 from ottla.groups.classic.limits import Limits
 from ottla.groups.classic.machine import ClassicMachine
-from ottla.groups.machine import Loaded, Now, TimerFired
+from ottla.groups.machine import Now, TimerFired
+from ottla.internal_topics.machine_events import Loaded
 from tests.support.group_driver import NONE, GroupDriver, commit, driver, heartbeat, leave, state_of, subscription
 
 # ---- Static members

@@ -16,8 +16,9 @@ from ottla.groups.consumer.conversion import consumer_group, upgrade_records, va
 from ottla.groups.consumer.events import GroupState, JoinTimer, SyncTimer
 from ottla.groups.consumer.machine import ConsumerMachine
 from ottla.groups.consumer.settings import ConsumerSettings, MigrationPolicy
-from ottla.groups.machine import Loaded, Now, Reply
+from ottla.groups.machine import Now
 from ottla.groups.modern.events import Refused
+from ottla.internal_topics.machine_events import Loaded, Reply
 from tests.support.consumer_group_driver import EVERY_CHANGE, Driver, timer_members
 from tests.support.group_driver import subscription
 

@@ -1,0 +1,79 @@
+"""Runs a pure state machine of a coordinator: its waiting requests, and its writes with their timeouts.
+
+Events enter the machine one at a time with no `await` in between. An answer is sent only after the records before it
+are durable, because the machine orders its outputs so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from ottla.core.errors import ErrorCode, NotCoordinator
+from ottla.internal_topics.log import KeyValue
+from ottla.internal_topics.machine_events import NO_TICKET, Loaded, NotStored, Stored
+from ottla.internal_topics.waiting_requests import WaitingRequests
+from ottla.internal_topics.write_errors import coordinator_write_error
+from ottla.internal_topics.writer import PartitionWriter
+
+MachineT = TypeVar("MachineT")
+EventT = TypeVar("EventT")
+AnswerT = TypeVar("AnswerT")
+
+
+class MachineRuntime(Generic[MachineT, EventT, AnswerT]):
+    """Holds the waiting requests and the pending writes of one key of a coordinator: a group, a transactional id."""
+
+    def __init__(self, writer: PartitionWriter) -> None:
+        self._writer = writer
+        self._is_open = True
+        self._requests = WaitingRequests[AnswerT]()
+        self._storing: dict[tuple[MachineT, int], asyncio.TimerHandle] = {}  # by store: the timeout of its write
+
+    async def ask(self, event: EventT) -> AnswerT:
+        """Pass a request to the machine and wait for its answer, which a later event may produce.
+
+        Raises NotCoordinator if the runtime was closed while the request was prepared.
+        """
+        if not self._is_open:
+            raise NotCoordinator
+        return await self._requests.ask(lambda ticket: self.feed(event, ticket))
+
+    def feed(self, event: EventT | Stored | NotStored | Loaded, ticket: int = NO_TICKET) -> None:
+        """Do one step of the machine and perform its outputs."""
+        raise NotImplementedError
+
+    def loaded(self) -> None:
+        """Continue with a state that was read from the log."""
+        self.feed(Loaded())
+
+    def close(self) -> None:
+        """Stop: fail the waiting requests; results of pending writes are ignored."""
+        self._is_open = False
+        for timeout in self._storing.values():
+            timeout.cancel()
+        self._storing.clear()
+        self._requests.refuse(NotCoordinator)
+
+    def _store(self, machine: MachineT, store: int, records: Sequence[KeyValue], timeout_s: float) -> None:
+        key = machine, store
+        self._storing[key] = asyncio.get_running_loop().call_later(
+            timeout_s, self._written, key, records, ErrorCode.REQUEST_TIMED_OUT
+        )
+        self._writer.write(records, lambda error: self._written(key, records, error))
+
+    def _written(self, key: tuple[MachineT, int], records: Sequence[KeyValue], error: ErrorCode) -> None:
+        timeout = self._storing.pop(key, None)
+        if timeout is None:  # it timed out, or the runtime is closed
+            return
+        timeout.cancel()
+        machine, store = key
+        if error is ErrorCode.NONE:
+            self._feed_result(machine, records, Stored(store))
+        else:
+            self._feed_result(machine, records, NotStored(store, coordinator_write_error(error)))
+
+    def _feed_result(self, machine: MachineT, records: Sequence[KeyValue], result: Stored | NotStored) -> None:
+        """Pass the result of a write of these records to the machine that asked for it."""
+        raise NotImplementedError
