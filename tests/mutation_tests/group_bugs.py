@@ -16,7 +16,7 @@ from ottla.groups.classic.group import ClassicGroup
 from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.machine import Now
 from ottla.groups.offsets import NO_PRODUCER_ID, GroupOffsets
-from ottla.groups.shard import Shard
+from ottla.groups.shard import GroupShard
 from ottla.testing.sim_loop import simulate
 from tests.mutation_tests.patching import Bug, Patch
 from tests.properties.test_group_machine import play
@@ -82,7 +82,7 @@ def _replaced_member_keeps_its_place(original: Original) -> Original:
 
 
 def _acknowledged_first(_: Original) -> Original:
-    async def write(of: Shard, runtime: Any, change: Any, pairs: Any) -> None:
+    async def write(of: GroupShard, runtime: Any, change: Any, pairs: Any) -> None:
         runtime.offsets.begin(change.keys())
         of._partition.writer.write(pairs, lambda error: runtime.offsets.finish(change, stored=error is ErrorCode.NONE))
 
@@ -152,7 +152,7 @@ GROUP_BUGS = (
     _bug("assignment-announced-before-durable", "members get their assignment before it is durable", "classic group machine",
          Patch(ClassicMachine, "_store", _announced_first)),
     _bug("commit-acknowledged-before-durable", "a commit is acknowledged before it is durable", "groups in simulated time",
-         Patch(Shard, "write_offsets", _acknowledged_first)),
+         Patch(GroupShard, "write_offsets", _acknowledged_first)),
     _bug("pending-offset-visible", "offsets of an open transaction are visible", "transactional offsets in simulated time",
          Patch(GroupOffsets, "apply", _pending_is_visible)),
     _bug("aborted-offset-visible", "an abort marker makes offsets visible", "transactional offsets in simulated time",
@@ -164,5 +164,5 @@ GROUP_BUGS = (
     _bug("marker-lost-on-reload", "markers are skipped when the partition is loaded",
          "transactional offsets in simulated time", Patch(shard._Loader, "apply", _markers_are_skipped)),
     _bug("marker-before-its-offsets", "a marker does not wait for the results of the writes before it",
-         "transactional offsets in simulated time", Patch(Shard, "flush", lambda original: _at_once), seed=40),
+         "transactional offsets in simulated time", Patch(GroupShard, "flush", lambda original: _at_once), seed=40),
 )  # fmt: skip

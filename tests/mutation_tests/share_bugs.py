@@ -8,7 +8,7 @@ from typing import Any
 from ottla.core.errors import ErrorCode
 from ottla.share import state_machine
 from ottla.share.in_flight import InFlightRange
-from ottla.share.partition_events import Reply
+from ottla.share.partition_events import ShareReply
 from ottla.share.partition_machine import PartitionMachine
 from ottla.share.states import RecordState
 from tests.mutation_tests.patching import Bug, Patch
@@ -45,7 +45,7 @@ def _count_stays(original: Original) -> Original:
 
 def _answered_first(original: Original) -> Original:
     def persist(machine: PartitionMachine, ranges: list[InFlightRange], ticket: int) -> None:
-        machine._out.append(Reply(ticket, ErrorCode.NONE))
+        machine._out.append(ShareReply(ticket, ErrorCode.NONE))
         original(machine, ranges, -1)
 
     return persist

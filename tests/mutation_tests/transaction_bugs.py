@@ -10,8 +10,8 @@ from typing import Any
 from ottla.broker.transaction_markers import TransactionMarkerWriter
 from ottla.core.errors import ErrorCode
 from ottla.internal_topics.machine_runtime import MachineRuntime
-from ottla.transactions.events import AddPartitions, Answer
-from ottla.transactions.machine import Machine, Why
+from ottla.transactions.events import AddPartitions, TransactionAnswer
+from ottla.transactions.machine import TransactionMachine, Why
 from ottla.transactions.metadata import PREPARED, TransactionVersion
 from ottla.transactions.transaction_runtime import TransactionRuntime
 from tests.mutation_tests.group_bugs import schedules
@@ -35,14 +35,14 @@ Original = Callable[..., Any]
 
 
 def _any_epoch(original: Original) -> Original:
-    def add(machine: Machine, event: AddPartitions, now_ms: int, ticket: int) -> None:
+    def add(machine: TransactionMachine, event: AddPartitions, now_ms: int, ticket: int) -> None:
         original(machine, replace(event, producer_epoch=machine.metadata.producer_epoch), now_ms, ticket)
 
     return add
 
 
 def _adds_nothing_to_what_is_there(original: Original) -> Original:
-    def store(machine: Machine, why: Why, metadata: Any, ticket: int) -> None:
+    def store(machine: TransactionMachine, why: Why, metadata: Any, ticket: int) -> None:
         if why is Why.ADD:
             metadata = replace(metadata, partitions=metadata.partitions - machine.metadata.partitions)
         original(machine, why, metadata, ticket)
@@ -51,7 +51,7 @@ def _adds_nothing_to_what_is_there(original: Original) -> Original:
 
 
 def _no_epoch_bump(original: Original) -> Original:
-    def store(machine: Machine, why: Why, metadata: Any, ticket: int) -> None:
+    def store(machine: TransactionMachine, why: Why, metadata: Any, ticket: int) -> None:
         if why in (Why.END, Why.FENCE):
             metadata = replace(metadata, producer_epoch=machine.metadata.producer_epoch)
         original(machine, why, metadata, ticket)
@@ -60,7 +60,7 @@ def _no_epoch_bump(original: Original) -> Original:
 
 
 def _fence_without_epoch_bump(original: Original) -> Original:
-    def store(machine: Machine, why: Why, metadata: Any, ticket: int) -> None:
+    def store(machine: TransactionMachine, why: Why, metadata: Any, ticket: int) -> None:
         if why is Why.FENCE:
             metadata = replace(
                 metadata,
@@ -76,9 +76,9 @@ def _fence_without_epoch_bump(original: Original) -> Original:
 def _ready_at_once(original: Original) -> Original:
     """The client is answered before the outcome is durable."""
 
-    def store(machine: Machine, why: Why, metadata: Any, ticket: int) -> None:
+    def store(machine: TransactionMachine, why: Why, metadata: Any, ticket: int) -> None:
         if why is Why.END:
-            machine._reply(ticket, Answer(ErrorCode.NONE, metadata.producer_id, metadata.producer_epoch))
+            machine._reply(ticket, TransactionAnswer(ErrorCode.NONE, metadata.producer_id, metadata.producer_epoch))
             ticket = -1
         original(machine, why, metadata, ticket)
 
@@ -86,7 +86,7 @@ def _ready_at_once(original: Original) -> Original:
 
 
 def _without_markers(original: Original) -> Original:
-    def retry(machine: Machine) -> None:
+    def retry(machine: TransactionMachine) -> None:
         machine.without_marker = frozenset()
         original(machine)
 
@@ -98,7 +98,7 @@ def _every_marker_counts(original: Original) -> Original:
 
 
 def _gives_up_the_completion(original: Original) -> Original:
-    def not_stored(machine: Machine, store: int, error: ErrorCode) -> None:
+    def not_stored(machine: TransactionMachine, store: int, error: ErrorCode) -> None:
         original(machine, store, error)
         if machine.metadata.state in PREPARED:
             machine._out = []
@@ -109,7 +109,7 @@ def _gives_up_the_completion(original: Original) -> Original:
 def _without_abort(original: Original) -> Original:
     """A new producer gets its epoch while the transaction before it is open."""
 
-    def init(machine: Machine, event: Any, now_ms: int, ticket: int) -> None:
+    def init(machine: TransactionMachine, event: Any, now_ms: int, ticket: int) -> None:
         if machine.metadata.state.name == "ONGOING" and machine.pending is None and event.expected is None:
             machine._initialize_next_epoch(event, now_ms, ticket)
         else:
@@ -162,29 +162,29 @@ def _bug(name: str, what: str, suite: str, *patches: Patch, within: int = 60) ->
 
 TRANSACTION_BUGS = (
     _bug("transaction-epoch-not-checked", "partitions of a fenced producer are added", SECOND,
-         Patch(Machine, "_add", _any_epoch)),
+         Patch(TransactionMachine, "_add", _any_epoch)),
     _bug("partitions-replaced", "a partition that is added replaces the ones before", SECOND,
-         Patch(Machine, "_store", _adds_nothing_to_what_is_there)),
+         Patch(TransactionMachine, "_store", _adds_nothing_to_what_is_there)),
     _bug("marker-kept-into-the-next-epoch", "a transaction ends without a new epoch", SECOND,
-         Patch(Machine, "_store", _no_epoch_bump)),
+         Patch(TransactionMachine, "_store", _no_epoch_bump)),
     _bug("timeout-does-not-fence", "a transaction is aborted and its producer may go on", FIRST,
-         Patch(Machine, "_store", _fence_without_epoch_bump)),
+         Patch(TransactionMachine, "_store", _fence_without_epoch_bump)),
     _bug("commit-answered-before-durable", "EndTxn is answered before the outcome is durable", SECOND,
-         Patch(Machine, "_store", _ready_at_once)),
+         Patch(TransactionMachine, "_store", _ready_at_once)),
     _bug("markers-before-durable", "markers are sent before the outcome is durable", UNDECIDED,
          Patch(TransactionRuntime, "feed", _sent_before_durable), within=1),
     _bug("completed-without-markers", "a transaction is complete before its markers are written", SECOND,
-         Patch(Machine, "_retry", _without_markers)),
+         Patch(TransactionMachine, "_retry", _without_markers)),
     _bug("failed-markers-count", "a marker that could not be written is not written again", SECOND,
-         Patch(Machine, "_markers_sent", _every_marker_counts)),
+         Patch(TransactionMachine, "_markers_sent", _every_marker_counts)),
     _bug("completion-given-up", "a completion that could not be written is not written again", SECOND,
-         Patch(Machine, "_not_stored", _gives_up_the_completion)),
+         Patch(TransactionMachine, "_not_stored", _gives_up_the_completion)),
     _bug("decided-transaction-not-resumed", "what was decided is not completed after a load", SECOND,
          Patch(MachineRuntime, "loaded", _does_nothing)),
     _bug("timeouts-not-checked", "a transaction that its producer left stays open", SECOND,
-         Patch(Machine, "_abort_timed_out", _does_nothing)),
+         Patch(TransactionMachine, "_abort_timed_out", _does_nothing)),
     _bug("open-transaction-not-aborted", "a new producer does not abort what the one before left", SECOND,
-         Patch(Machine, "_init", _without_abort)),
+         Patch(TransactionMachine, "_init", _without_abort)),
     _bug("commit-marker-aborts", "the marker of a commit is one of an abort", SECOND,
          Patch(TransactionMarkerWriter, "send", _always_abort)),
 )  # fmt: skip

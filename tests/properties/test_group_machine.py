@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ottla.core.errors import ErrorCode
 from ottla.groups.classic.events import Heartbeat, Join, JoinAnswer, Leave, Leaver, State, Sync, SyncAnswer
 from ottla.groups.classic.group import ClassicGroup, restored
-from ottla.groups.classic.limits import Limits
+from ottla.groups.classic.limits import ClassicGroupLimits
 from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.machine import NO_MEMBER, Commit, PlainAnswer
 from ottla.internal_topics.machine_events import Loaded
@@ -39,7 +39,9 @@ class GroupSimulation:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        limits = Limits(initial_rebalance_delay_ms=rng.choice((0, 3_000)), max_size=rng.choice((2, 3, 1_000)))
+        limits = ClassicGroupLimits(
+            initial_rebalance_delay_ms=rng.choice((0, 3_000)), max_size=rng.choice((2, 3, 1_000))
+        )
         self.it = GroupDriver(ClassicMachine(ClassicGroup("team", limits)), slow_log=True)
         self.names: list[tuple[str, str | None]] = [("stranger", None)]  # (member id, instance id) ever given out
         self.questions: dict[int, Join | Sync | Heartbeat | Commit | Leave] = {}

@@ -36,7 +36,7 @@ from ottla.testing.sim_executor import SimExecutor
 from ottla.testing.sim_loop import SimClock, simulate
 from ottla.transactions.config import TransactionConfig
 from ottla.transactions.coordinator import TransactionCoordinator
-from ottla.transactions.events import Answer
+from ottla.transactions.events import TransactionAnswer
 from ottla.transactions.markers import TransactionMarker
 from ottla.transactions.metadata import BETWEEN_TRANSACTIONS, TransactionVersion
 from tests.sim.schedules import FIRST_SEED
@@ -260,12 +260,12 @@ class Cluster:
         return ErrorCode.NONE
 
 
-async def answer_of(request: Awaitable[Answer]) -> Answer:
+async def answer_of(request: Awaitable[TransactionAnswer]) -> TransactionAnswer:
     """What a handler makes of an error of the whole request."""
     try:
         return await request
     except KafkaError as error:
-        return Answer(error.code)
+        return TransactionAnswer(error.code)
 
 
 class Client:
@@ -310,7 +310,7 @@ class Client:
             return
         expected = self.producer
 
-        def request() -> Awaitable[Answer]:
+        def request() -> Awaitable[TransactionAnswer]:
             return answer_of(self.cluster.coordinator.init_producer_id(self.name, TIMEOUT_MS, expected))
 
         while True:
@@ -385,7 +385,7 @@ class Client:
         producer = self.producer
         assert producer is not None
 
-        def request() -> Awaitable[Answer]:
+        def request() -> Awaitable[TransactionAnswer]:
             return answer_of(
                 self.cluster.coordinator.end(
                     self.name,

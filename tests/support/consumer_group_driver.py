@@ -18,7 +18,7 @@ from ottla.groups.consumer.machine import ConsumerMachine
 from ottla.groups.consumer.member import ConsumerMember
 from ottla.groups.consumer.records import decode, is_consumer_group
 from ottla.groups.consumer.settings import ConsumerSettings
-from ottla.groups.machine import Answer, CancelTimer, Compute, Now, Output, Replace, SetTimer, Store, TimerFired
+from ottla.groups.machine import CancelTimer, Compute, GroupAnswer, Now, Output, Replace, SetTimer, Store, TimerFired
 from ottla.groups.modern.events import HeartbeatAnswer
 from ottla.groups.modern.topics import TopicsImage
 from ottla.internal_topics.log import KeyValue
@@ -61,7 +61,7 @@ class Driver:
         self.now_ms = 0
         self.image = TopicsImage(view(self.topics))
         self.machine: Any = ConsumerMachine(self.group, self.settings, self.image)
-        self.answers: dict[int, Answer] = {}
+        self.answers: dict[int, GroupAnswer] = {}
         self.log: list[KeyValue] = []
         self.waiting: list[tuple[Any, Store]] = []
         self.computing: list[Compute] = []

@@ -22,9 +22,9 @@ from ottla.groups.classic.events import (
     SyncAnswer,
 )
 from ottla.groups.classic.group import ClassicGroup
-from ottla.groups.classic.limits import Limits
+from ottla.groups.classic.limits import ClassicGroupLimits
 from ottla.groups.classic.machine import ClassicMachine
-from ottla.groups.machine import NO_MEMBER, Answer, CancelTimer, Commit, Now, SetTimer, Store, TimerFired
+from ottla.groups.machine import NO_MEMBER, CancelTimer, Commit, GroupAnswer, Now, SetTimer, Store, TimerFired
 from ottla.groups.records import GroupRecord, decode
 from ottla.internal_topics.log import KeyValue
 from ottla.internal_topics.machine_events import NotStored, Reply, Stored
@@ -52,11 +52,13 @@ class GroupDriver:
     """Feeds a machine, keeps its timers and its log, and remembers every answer by its ticket."""
 
     machine: ClassicMachine = field(
-        default_factory=lambda: ClassicMachine(ClassicGroup("team", Limits(initial_rebalance_delay_ms=3_000)))
+        default_factory=lambda: ClassicMachine(
+            ClassicGroup("team", ClassicGroupLimits(initial_rebalance_delay_ms=3_000))
+        )
     )
     now_ms: int = 1_000_000
     timers: dict[Hashable, int] = field(default_factory=dict)
-    answers: dict[int, Answer] = field(default_factory=dict)
+    answers: dict[int, GroupAnswer] = field(default_factory=dict)
     asked: set[int] = field(default_factory=set)
     storing: dict[int, GroupSnapshot] = field(default_factory=dict)  # handed out, not yet written
     log: list[GroupSnapshot] = field(default_factory=list)  # written
@@ -118,7 +120,7 @@ class GroupDriver:
             self.feed(TimerFired(timer))
         self.now_ms = end_ms
 
-    def answer(self, ticket: int) -> Answer | None:
+    def answer(self, ticket: int) -> GroupAnswer | None:
         return self.answers.get(ticket)
 
     def joined(self, ticket: int) -> JoinAnswer:
@@ -178,7 +180,7 @@ def state_of(it: GroupDriver) -> State:
 
 
 def driver(**limits: int) -> GroupDriver:
-    return GroupDriver(ClassicMachine(ClassicGroup("team", Limits(**limits))))
+    return GroupDriver(ClassicMachine(ClassicGroup("team", ClassicGroupLimits(**limits))))
 
 
 def heartbeat(

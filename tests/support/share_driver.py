@@ -19,14 +19,14 @@ from ottla.share.partition_events import (
     Changed,
     Event,
     Extent,
-    Limits,
     LocksDue,
     NotPersisted,
     Output,
     Persist,
     Persisted,
     Release,
-    Reply,
+    SharePartitionLimits,
+    ShareReply,
 )
 from ottla.share.partition_machine import NEVER_MS, PartitionMachine
 from ottla.share.state_machine import StateMachine, StateWrite
@@ -41,7 +41,7 @@ MEMBERS = ("ada", "bob", "cyd")
 class ShareDriver:
     """Feeds one share partition, performs its writes when the test wants, and remembers every reply."""
 
-    limits: Limits = field(default_factory=Limits)
+    limits: SharePartitionLimits = field(default_factory=SharePartitionLimits)
     start_offset: int = 0
     now_ms: int = 1_000
     machine: PartitionMachine = field(init=False)
@@ -56,7 +56,7 @@ class ShareDriver:
     def perform(self, outputs: list[Output]) -> None:
         for output in outputs:
             match output:
-                case Reply(ticket, error):
+                case ShareReply(ticket, error):
                     assert ticket not in self.replies, "a ticket is answered once"
                     self.replies[ticket] = error
                 case Persist():
@@ -154,7 +154,7 @@ class SharePartitionModel:
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
-        self.limits = Limits(
+        self.limits = SharePartitionLimits(
             lock_duration_ms=rng.choice((50, 500)),
             delivery_count_max=rng.choice((2, 3, 5)),
             record_locks_max=rng.choice((5, 20, 200)),

@@ -13,7 +13,6 @@ from ottla.transactions.events import (
     AbortTimedOut,
     AddPartitions,
     AllocateProducerId,
-    Answer,
     EndTxn,
     Event,
     Expire,
@@ -25,8 +24,9 @@ from ottla.transactions.events import (
     RetryTimer,
     SendMarkers,
     Store,
+    TransactionAnswer,
 )
-from ottla.transactions.machine import Machine
+from ottla.transactions.machine import TransactionMachine
 from ottla.transactions.metadata import (
     NO_PRODUCER_EPOCH,
     TransactionMetadata,
@@ -56,9 +56,9 @@ def new_metadata(producer_id: int = FIRST_ID) -> TransactionMetadata:
 class TransactionDriver:
     """Feeds a machine and remembers every answer by its ticket. Writes and markers are held back until `settle`."""
 
-    machine: Machine = field(default_factory=lambda: Machine(new_metadata()))
+    machine: TransactionMachine = field(default_factory=lambda: TransactionMachine(new_metadata()))
     now_ms: int = START_MS
-    answers: dict[int, Answer] = field(default_factory=dict)
+    answers: dict[int, TransactionAnswer] = field(default_factory=dict)
     log: list[TransactionMetadata | None] = field(default_factory=list)  # durable
     storing: list[Store] = field(default_factory=list)
     sending: list[SendMarkers] = field(default_factory=list)
@@ -77,7 +77,7 @@ class TransactionDriver:
         self.feed(event, ticket)
         return ticket
 
-    def call(self, event: Event) -> Answer:
+    def call(self, event: Event) -> TransactionAnswer:
         """Ask, let everything settle, and return the answer."""
         ticket = self.ask(event)
         self.settle()
@@ -140,13 +140,15 @@ class TransactionDriver:
         found = records.decode(records.transaction_key("app"), records.transaction_value(last))
         assert found is not None
         assert found.metadata is not None
-        other = TransactionDriver(Machine(found.metadata), now_ms=self.now_ms, log=[last], next_id=self.next_id)
+        other = TransactionDriver(
+            TransactionMachine(found.metadata), now_ms=self.now_ms, log=[last], next_id=self.next_id
+        )
         other.feed(Loaded())
         return other
 
     # ---- Requests
 
-    def init(self, expected: tuple[int, int] | None = None) -> Answer:
+    def init(self, expected: tuple[int, int] | None = None) -> TransactionAnswer:
         return self.call(
             InitProducerId(timeout_ms=TIMEOUT_MS, expected=None if expected is None else ProducerIdAndEpoch(*expected))
         )
@@ -169,10 +171,10 @@ class TransactionDriver:
     ) -> EndTxn:
         return EndTxn(producer_id=producer_id, producer_epoch=epoch, committed=committed, client_version=version)
 
-    def commit(self, epoch: int, version: TransactionVersion = TV_2, producer_id: int = FIRST_ID) -> Answer:
+    def commit(self, epoch: int, version: TransactionVersion = TV_2, producer_id: int = FIRST_ID) -> TransactionAnswer:
         return self.call(self.ending(epoch, committed=True, version=version, producer_id=producer_id))
 
-    def abort(self, epoch: int, version: TransactionVersion = TV_2, producer_id: int = FIRST_ID) -> Answer:
+    def abort(self, epoch: int, version: TransactionVersion = TV_2, producer_id: int = FIRST_ID) -> TransactionAnswer:
         return self.call(self.ending(epoch, committed=False, version=version, producer_id=producer_id))
 
     def check_timeout(self) -> None:

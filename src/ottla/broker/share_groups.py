@@ -12,7 +12,7 @@ from ottla.core.errors import ErrorCode, error_for
 from ottla.core.settings import SettingText, load
 from ottla.groups.share.events import StateSummary
 from ottla.share.config import ShareConfig
-from ottla.share.partition_events import Limits
+from ottla.share.partition_events import SharePartitionLimits
 from ottla.share.partition_manager import SharePartitionManager
 from ottla.share.persister import Persister
 from ottla.share.share_partition import GroupSettings
@@ -97,7 +97,7 @@ def _settings(own: dict[str, str], config: ShareConfig) -> GroupSettings:
     def value(key: str, own_value: int, default: int, lowest: int, highest: int) -> int:
         return min(max(own_value, lowest), highest) if key in own else default
 
-    limits = Limits(
+    limits = SharePartitionLimits(
         lock_duration_ms=value(
             "share.record.lock.duration.ms",
             group.share_record_lock,

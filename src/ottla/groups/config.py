@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ottla.core.settings import INT_MAX, MIB, MINUTE_MS, Section, Type, setting
-from ottla.groups.classic.limits import Limits
+from ottla.groups.classic.limits import ClassicGroupLimits
 from ottla.groups.consumer.settings import ASSIGNORS, ConsumerSettings, MigrationPolicy
 from ottla.groups.share.settings import ShareSettings
 
@@ -187,9 +187,9 @@ class GroupConfig(Section):
         )
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> ClassicGroupLimits:
         """Return the settings that the state machines need."""
-        return Limits(self.initial_rebalance_delay_ms, self.max_size)
+        return ClassicGroupLimits(self.initial_rebalance_delay_ms, self.max_size)
 
     @property
     def offsets_retention_ms(self) -> int:

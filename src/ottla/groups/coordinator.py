@@ -35,12 +35,12 @@ from ottla.groups.consumer.events import CommitAnswer, MemberHeartbeat
 from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.group import GroupSummary
 from ottla.groups.group_runtime import GroupRuntime
-from ottla.groups.machine import Answer, Commit, PlainAnswer
+from ottla.groups.machine import Commit, GroupAnswer, PlainAnswer
 from ottla.groups.modern.cluster_image import ClusterImage
 from ottla.groups.modern.events import JOIN_EPOCH, HeartbeatAnswer
 from ottla.groups.offsets import CommittedOffset, GroupOffsets
 from ottla.groups.records import offset_pairs
-from ottla.groups.shard import Shard
+from ottla.groups.shard import GroupShard
 from ottla.internal_topics.coordinator_partition import Term
 from ottla.internal_topics.led_partitions import LedPartitions
 from ottla.internal_topics.log import ProducerIdentity, TopicLog
@@ -54,7 +54,7 @@ MEMBER_PREFIX_CHARS_MAX = 1_000
 OFFSETS_ON_LOOP_MAX = 500
 """The records of a commit of more offsets are encoded in a thread."""
 
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=GroupAnswer)
 
 
 class Joining(NamedTuple):
@@ -103,8 +103,8 @@ class GroupCoordinator:
         self._clock, self._new_id = clock, new_id
         self._cluster = ClusterImage()
 
-        def new_shard(term: Term) -> Shard:
-            shard = Shard(term, config, log, clock, self._cluster)
+        def new_shard(term: Term) -> GroupShard:
+            shard = GroupShard(term, config, log, clock, self._cluster)
             self.led.run(self._compare_topics(shard))
             return shard
 
@@ -124,7 +124,7 @@ class GroupCoordinator:
         if gone:
             self.led.run(self.topics_deleted(gone))
 
-    async def _compare_topics(self, shard: Shard) -> None:
+    async def _compare_topics(self, shard: GroupShard) -> None:
         """Compare the offsets of a shard with the present topics, once it is loaded."""
         await shard.wait_until_loaded()
         if shard.is_ready:
@@ -301,7 +301,7 @@ class GroupCoordinator:
             await self._warn_if_refused(shard, shard.topics_deleted(topics))
 
     @staticmethod
-    async def _warn_if_refused(shard: Shard, deleting: Awaitable[None]) -> None:
+    async def _warn_if_refused(shard: GroupShard, deleting: Awaitable[None]) -> None:
         try:
             await deleting
         except KafkaError as error:
@@ -354,13 +354,13 @@ class GroupCoordinator:
 
     # ---- Internals
 
-    def _shard_of(self, group_id: str, *, may_be_empty: bool = True) -> Shard:
+    def _shard_of(self, group_id: str, *, may_be_empty: bool = True) -> GroupShard:
         """Find the shard of a group. Offsets may have the empty group id, as in Kafka; members may not."""
         if not group_id and not may_be_empty:
             raise InvalidGroupId
         return self.led.shard_of(group_id)
 
-    def _existing(self, shard: Shard, group_id: str) -> GroupRuntime:
+    def _existing(self, shard: GroupShard, group_id: str) -> GroupRuntime:
         runtime = shard.find(group_id)
         if runtime is None or runtime.is_being_deleted:
             raise GroupIdNotFound(f"Group {group_id} not found.")

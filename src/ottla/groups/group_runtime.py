@@ -9,10 +9,10 @@ from typing import Any, assert_never
 from ottla.core.clock import Clock
 from ottla.groups.group import Group
 from ottla.groups.machine import (
-    Answer,
     CancelTimer,
     Compute,
-    Machine,
+    GroupAnswer,
+    GroupMachine,
     Now,
     Output,
     Replace,
@@ -37,13 +37,13 @@ class _Timer:
         self.handle = handle
 
 
-class GroupRuntime(MachineRuntime[Machine, Any, Answer]):
+class GroupRuntime(MachineRuntime[GroupMachine, Any, GroupAnswer]):
     """Holds one group of this coordinator: its machine, offsets, timers and waiting requests.
 
     The offsets belong to the group's id, not to its type: they stay when the type changes (`replace_machine`).
     """
 
-    def __init__(self, machine: Machine, writer: PartitionWriter, clock: Clock, *, write_timeout_ms: int) -> None:
+    def __init__(self, machine: GroupMachine, writer: PartitionWriter, clock: Clock, *, write_timeout_ms: int) -> None:
         super().__init__(writer)
         self.machine = machine
         self.offsets = GroupOffsets()
@@ -52,7 +52,7 @@ class GroupRuntime(MachineRuntime[Machine, Any, Answer]):
         self._clock, self._write_timeout_ms = clock, write_timeout_ms
         self._timers: dict[Hashable, _Timer] = {}
         self._unwritten: list[KeyValue] = []  # records of a replaced machine that could not be written
-        self._last_stores: dict[Machine, int] = {}  # of replaced machines: the write that replaces their records
+        self._last_stores: dict[GroupMachine, int] = {}  # of replaced machines: the write that replaces their records
         self._computing: set[asyncio.Task[None]] = set()
 
     @property
@@ -65,7 +65,7 @@ class GroupRuntime(MachineRuntime[Machine, Any, Answer]):
         """Return the group's id."""
         return self.machine.group.group_id
 
-    def replace_machine(self, machine: Machine) -> None:
+    def replace_machine(self, machine: GroupMachine) -> None:
         """Continue with a group of another type. The old machine still gets the results of its writes."""
         self._cancel_timers()
         self.machine = machine
@@ -78,7 +78,7 @@ class GroupRuntime(MachineRuntime[Machine, Any, Answer]):
         """Do one step of the machine and perform its outputs."""
         self._step(self.machine, event, ticket)
 
-    def _step(self, machine: Machine, event: Any, ticket: int = NO_TICKET, at_least_ms: int = 0) -> None:
+    def _step(self, machine: GroupMachine, event: Any, ticket: int = NO_TICKET, at_least_ms: int = 0) -> None:
         now = Now(max(round(self._clock.monotonic() * 1000), at_least_ms), self._clock.wall_ms())
         for output in machine.step(event, now=now, ticket=ticket):
             self._perform(machine, output, now)
@@ -88,7 +88,7 @@ class GroupRuntime(MachineRuntime[Machine, Any, Answer]):
         self._cancel_timers()
         super().close()
 
-    def _perform(self, machine: Machine, output: Output, now: Now) -> None:
+    def _perform(self, machine: GroupMachine, output: Output, now: Now) -> None:
         match output:
             case Reply(ticket, answer):
                 self._requests.answer(ticket, answer)
@@ -142,14 +142,14 @@ class GroupRuntime(MachineRuntime[Machine, Any, Answer]):
         else:
             self._step(self.machine, TimerFired(timer), at_least_ms=fired.at_ms)
 
-    def _feed_result(self, machine: Machine, records: Sequence[KeyValue], result: Stored | NotStored) -> None:
+    def _feed_result(self, machine: GroupMachine, records: Sequence[KeyValue], result: Stored | NotStored) -> None:
         if self._last_stores.get(machine) == result.store:
             del self._last_stores[machine]
             if isinstance(result, NotStored):
                 self._unwritten.extend(records)
         self._step(machine, result)
 
-    async def _compute(self, machine: Machine, work: Callable[[], object]) -> None:
+    async def _compute(self, machine: GroupMachine, work: Callable[[], object]) -> None:
         event = await asyncio.to_thread(work)
         if self._is_open and machine is self.machine:
             self.feed(event)

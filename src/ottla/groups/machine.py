@@ -60,7 +60,7 @@ CommonEvent = Commit | TimerFired | Stored | NotStored | Loaded
 # ---- Answers
 
 
-class Answer(Protocol):
+class GroupAnswer(Protocol):
     """Answers a request; each machine has its own answers."""
 
     @property
@@ -117,15 +117,15 @@ class Replace:
     replaces the group's records, fails, then the records are written before the next ones of the new machine.
     """
 
-    machine: Machine
+    machine: GroupMachine
     event: object
     last_store: int
 
 
-Output = Store | Reply[Answer] | SetTimer | CancelTimer | Compute | Replace
+Output = Store | Reply[GroupAnswer] | SetTimer | CancelTimer | Compute | Replace
 
 
-class Machine(Protocol):
+class GroupMachine(Protocol):
     """Changes the state of one group, which is in `group`."""
 
     @property

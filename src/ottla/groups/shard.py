@@ -14,7 +14,7 @@ from ottla.core.ids import NO_TOPIC_ID, OFFSETS_TOPIC, TopicPartition
 from ottla.groups import records
 from ottla.groups.classic.events import Disbanded, GroupSnapshot
 from ottla.groups.classic.group import ClassicGroup, restored
-from ottla.groups.classic.limits import Limits
+from ottla.groups.classic.limits import ClassicGroupLimits
 from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.config import GroupConfig
 from ottla.groups.consumer import records as consumer_records
@@ -24,7 +24,7 @@ from ottla.groups.consumer.loading import LoadedGroup
 from ottla.groups.consumer.machine import ConsumerMachine
 from ottla.groups.consumer.records import GroupMetadata, RecordKey, Value
 from ottla.groups.group_runtime import GroupRuntime
-from ottla.groups.machine import Machine
+from ottla.groups.machine import GroupMachine
 from ottla.groups.modern.cluster_image import ClusterImage
 from ottla.groups.modern.events import Refused, TopicsChanged
 from ottla.groups.offsets import NO_PRODUCER_ID, Change, CommittedOffset, GroupOffsets, expired
@@ -41,7 +41,7 @@ from ottla.internal_topics.write_errors import coordinator_write_error
 log = logging.getLogger(__name__)
 
 
-class Shard(CoordinatorShard):
+class GroupShard(CoordinatorShard):
     """Coordinates the groups of one partition that this broker leads."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Shard(CoordinatorShard):
         await super().close()
         self._groups.clear()
 
-    def use_loaded(self, machines: dict[str, Machine], offsets: dict[str, GroupOffsets]) -> int:
+    def use_loaded(self, machines: dict[str, GroupMachine], offsets: dict[str, GroupOffsets]) -> int:
         """Take loaded groups and offsets into use; returns how many groups there are."""
         with_offsets = {name for name, found in offsets.items() if found or found.has_open_transactions}
         for group_id in machines.keys() | with_offsets:
@@ -97,7 +97,7 @@ class Shard(CoordinatorShard):
         settings = self._config.consumer_settings(self._cluster.settings_of(group.group_id))
         return ConsumerMachine(group, settings, self._cluster.topics, first_records)
 
-    def _runtime(self, machine: Machine) -> GroupRuntime:
+    def _runtime(self, machine: GroupMachine) -> GroupRuntime:
         writer, timeout_ms = self._partition.writer, self._config.offset_commit_timeout_ms
         return GroupRuntime(machine, writer, self._clock, write_timeout_ms=timeout_ms)
 
@@ -187,7 +187,7 @@ class Shard(CoordinatorShard):
             if topics:
                 runtime.feed(TopicsChanged(topics))
 
-    def create(self, machine: Machine) -> GroupRuntime:
+    def create(self, machine: GroupMachine) -> GroupRuntime:
         """Create a group of any type, in memory only."""
         group_id = machine.group.group_id
         assert group_id not in self._groups, f"{group_id} exists"
@@ -337,7 +337,7 @@ class Shard(CoordinatorShard):
 class _Loader:
     """Builds the groups and offsets of a partition; the last record of each key wins."""
 
-    def __init__(self, shard: Shard, limits: Limits) -> None:
+    def __init__(self, shard: GroupShard, limits: ClassicGroupLimits) -> None:
         self._shard, self._limits = shard, limits
         self._classic: dict[str, GroupSnapshot] = {}
         self._consumer: dict[str, LoadedGroup] = {}
@@ -365,7 +365,7 @@ class _Loader:
 
     def complete(self) -> str:
         """Take the groups into use."""
-        machines: dict[str, Machine] = {
+        machines: dict[str, GroupMachine] = {
             group_id: ClassicMachine(restored(group_id, snapshot, self._limits))
             for group_id, snapshot in self._classic.items()
         }

@@ -16,7 +16,7 @@ from ottla.core.errors import ErrorCode, GroupIdNotFound, InvalidGroupId, KafkaE
 from ottla.groups.assignors.spec import Partitions
 from ottla.groups.group_runtime import GroupRuntime
 from ottla.groups.modern.events import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatAnswer
-from ottla.groups.shard import Shard
+from ottla.groups.shard import GroupShard
 from ottla.groups.share.events import (
     Initialized,
     OffsetsAltered,
@@ -39,7 +39,7 @@ TopicPartitionId = tuple[UUID, int]
 class ShareGroupCoordinator:
     """Coordinates the share groups among the groups of a GroupCoordinator, whose partitions it uses."""
 
-    def __init__(self, led: LedPartitions[Shard], states: ShareStates) -> None:
+    def __init__(self, led: LedPartitions[GroupShard], states: ShareStates) -> None:
         self._led, self._states = led, states
         self._initializing: set[str] = set()  # groups whose share partitions get their states now
 
@@ -177,7 +177,7 @@ class ShareGroupCoordinator:
 
     # ---- Internals
 
-    def _shard_of(self, group_id: str, *, may_be_empty: bool = False) -> Shard:
+    def _shard_of(self, group_id: str, *, may_be_empty: bool = False) -> GroupShard:
         if not group_id and not may_be_empty:
             raise InvalidGroupId
         return self._led.shard_of(group_id)

@@ -13,7 +13,7 @@ from ottla.core.errors import ErrorCode
 from ottla.share.states import AcknowledgementBatch, AcquireMode, StateBatch
 
 
-class Limits(NamedTuple):
+class SharePartitionLimits(NamedTuple):
     """Holds the settings of the group that apply to its share partitions."""
 
     lock_duration_ms: int = 30_000
@@ -88,7 +88,7 @@ class NotPersisted:
 Event = Acknowledge | Release | LocksDue | LogStartMoved | Persisted | NotPersisted
 
 
-class Reply(NamedTuple):
+class ShareReply(NamedTuple):
     """Answers the request with this ticket."""
 
     ticket: int
@@ -109,4 +109,4 @@ class Changed(NamedTuple):
     """Records became available or the start moved: fetches that wait may succeed now."""
 
 
-Output = Reply | Persist | Changed
+Output = ShareReply | Persist | Changed

@@ -28,7 +28,6 @@ from ottla.share.partition_events import (
     Changed,
     Event,
     Extent,
-    Limits,
     LocksDue,
     LogStartMoved,
     NotPersisted,
@@ -36,7 +35,8 @@ from ottla.share.partition_events import (
     Persist,
     Persisted,
     Release,
-    Reply,
+    SharePartitionLimits,
+    ShareReply,
 )
 from ottla.share.states import (
     AcknowledgementBatch,
@@ -70,7 +70,7 @@ class PartitionMachine:
 
     __slots__ = ("_flight", "_out", "_waiting", "_writes", "limits", "next_expiry_ms")
 
-    def __init__(self, start_offset: int, batches: Iterable[StateBatch], limits: Limits) -> None:
+    def __init__(self, start_offset: int, batches: Iterable[StateBatch], limits: SharePartitionLimits) -> None:
         """Take persisted states into use. Offsets between them were acquired and not persisted: they are available."""
         self.limits = limits
         self.next_expiry_ms = NEVER_MS  # `LocksDue` must come then; it may come earlier
@@ -409,7 +409,7 @@ class PartitionMachine:
 
     def _reply(self, ticket: int, error: ErrorCode, message: str = "") -> None:
         if ticket != NO_TICKET:
-            self._out.append(Reply(ticket, error, message))
+            self._out.append(ShareReply(ticket, error, message))
 
 
 def _by_type(batch: AcknowledgementBatch) -> list[tuple[int, int, AcknowledgeType]]:

@@ -18,7 +18,6 @@ from ottla.share.partition_events import (
     Acquire,
     Changed,
     Event,
-    Limits,
     LocksDue,
     LogStartMoved,
     NotPersisted,
@@ -26,7 +25,8 @@ from ottla.share.partition_events import (
     Persist,
     Persisted,
     Release,
-    Reply,
+    SharePartitionLimits,
+    ShareReply,
 )
 from ottla.share.partition_machine import NEVER_MS, PartitionMachine
 from ottla.share.persister import Persister
@@ -48,7 +48,7 @@ FENCING = frozenset(
 class GroupSettings(NamedTuple):
     """Holds the settings of a group that apply to its share partitions."""
 
-    limits: Limits = Limits()
+    limits: SharePartitionLimits = SharePartitionLimits()
     committed_only: bool = False
     offset_reset: str = LATEST
 
@@ -81,7 +81,7 @@ class SharePartition:
         self._state_epoch = 0
         self._machine: PartitionMachine | None = None
         self._failure: KafkaError | None = None
-        self._requests = WaitingRequests[Reply]()
+        self._requests = WaitingRequests[ShareReply]()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = NEVER_MS
         self._tasks: set[asyncio.Task[None]] = set()
@@ -199,7 +199,7 @@ class SharePartition:
 
     def _feed(self, event: Event, ticket: int = NO_TICKET, *, at_least_ms: int = 0) -> None:
         if self._machine is None:  # nothing is acquired yet
-            self._perform([Reply(ticket, ErrorCode.INVALID_RECORD_STATE)])
+            self._perform([ShareReply(ticket, ErrorCode.INVALID_RECORD_STATE)])
             return
         now_ms = max(self._now_ms(), at_least_ms)
         self._perform(self._machine.step(event, now_ms=now_ms, ticket=ticket))
@@ -207,7 +207,7 @@ class SharePartition:
     def _perform(self, outputs: list[Output]) -> None:
         for output in outputs:
             match output:
-                case Reply(ticket):
+                case ShareReply(ticket):
                     self._requests.answer(ticket, output)
                 case Persist():
                     self._run(self._persist(output))

@@ -17,7 +17,7 @@ from ottla.core.ids import TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartitio
 from ottla.internal_topics.led_partitions import LedPartitions
 from ottla.internal_topics.log import TopicLog
 from ottla.transactions.config import TransactionConfig
-from ottla.transactions.events import AbortTimedOut, AddPartitions, Answer, EndTxn, Expire, InitProducerId
+from ottla.transactions.events import AbortTimedOut, AddPartitions, EndTxn, Expire, InitProducerId, TransactionAnswer
 from ottla.transactions.markers import MarkerSender
 from ottla.transactions.metadata import (
     NO_PRODUCER_EPOCH,
@@ -25,7 +25,7 @@ from ottla.transactions.metadata import (
     TransactionState,
     TransactionVersion,
 )
-from ottla.transactions.shard import Shard
+from ottla.transactions.shard import TransactionShard
 from ottla.transactions.transaction_runtime import ProducerIds, TransactionRuntime
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class TransactionCoordinator:
         self.config = config
         self._clock, self._producer_ids = clock, producer_ids
         self.led = LedPartitions(
-            TRANSACTIONS_TOPIC, log, node_id, lambda term: Shard(term, log, clock, markers, producer_ids)
+            TRANSACTIONS_TOPIC, log, node_id, lambda term: TransactionShard(term, log, clock, markers, producer_ids)
         )
         self._periodic: list[asyncio.Task[None]] = []
 
@@ -78,7 +78,7 @@ class TransactionCoordinator:
 
     async def init_producer_id(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None
-    ) -> Answer:
+    ) -> TransactionAnswer:
         """Handle InitProducerId of a transactional producer. Raises KafkaError."""
         if not transactional_id:
             raise InvalidRequest
@@ -140,7 +140,7 @@ class TransactionCoordinator:
         *,
         committed: bool,
         client_version: TransactionVersion,
-    ) -> Answer:
+    ) -> TransactionAnswer:
         """Handle EndTxn; returns when the outcome is durable. Raises KafkaError."""
         event = EndTxn(
             producer_id=producer_id, producer_epoch=producer_epoch, committed=committed, client_version=client_version

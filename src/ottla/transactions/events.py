@@ -138,7 +138,7 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TransactionAnswer:
     """Answers a request: an error, and the producer id and epoch to go on with."""
 
     error: ErrorCode = ErrorCode.NONE
@@ -146,4 +146,4 @@ class Answer:
     producer_epoch: int = NO_PRODUCER_EPOCH
 
 
-Output = Store | SendMarkers | Retry | AllocateProducerId | Remove | Reply[Answer]
+Output = Store | SendMarkers | Retry | AllocateProducerId | Remove | Reply[TransactionAnswer]

@@ -30,7 +30,6 @@ from ottla.transactions.events import (
     AbortTimedOut,
     AddPartitions,
     AllocateProducerId,
-    Answer,
     EndTxn,
     Event,
     Expire,
@@ -43,6 +42,7 @@ from ottla.transactions.events import (
     RetryTimer,
     SendMarkers,
     Store,
+    TransactionAnswer,
 )
 from ottla.transactions.metadata import (
     BETWEEN_TRANSACTIONS,
@@ -90,7 +90,7 @@ class Pending(NamedTuple):
     ticket: int = NO_TICKET
 
 
-class Machine:
+class TransactionMachine:
     """Changes the state of one transactional id."""
 
     __slots__ = ("_out", "_stores", "metadata", "pending", "stopped", "without_marker")
@@ -221,7 +221,7 @@ class Machine:
         elif metadata.state in PREPARED:
             self._refuse(ticket, ErrorCode.CONCURRENT_TRANSACTIONS)
         elif metadata.state is TransactionState.ONGOING and event.partitions <= metadata.partitions:
-            self._reply(ticket, Answer())
+            self._reply(ticket, TransactionAnswer())
         else:
             started = metadata.started_wall_ms if metadata.state is TransactionState.ONGOING else now_ms
             added = replace(
@@ -253,7 +253,7 @@ class Machine:
         elif state is TransactionState.ONGOING:
             self._prepare(Why.END, event, metadata, prepared, now_ms, ticket)
         elif state is complete:
-            self._reply(ticket, Answer())
+            self._reply(ticket, TransactionAnswer())
         elif state is prepared:
             self._refuse(ticket, ErrorCode.CONCURRENT_TRANSACTIONS)
         else:
@@ -292,14 +292,14 @@ class Machine:
                 self._prepare(Why.END, event, begun, TransactionState.PREPARE_ABORT, now_ms, ticket)
         elif is_retry and state is TransactionState.COMPLETE_COMMIT:
             if event.committed:
-                self._reply(ticket, Answer(ErrorCode.NONE, metadata.producer_id, metadata.producer_epoch))
+                self._reply(ticket, TransactionAnswer(ErrorCode.NONE, metadata.producer_id, metadata.producer_epoch))
             else:
                 self._refuse(ticket, ErrorCode.INVALID_TXN_STATE)
         elif is_retry and state is TransactionState.COMPLETE_ABORT:
             if event.committed:  # the coordinator aborted it meanwhile, which the client can recover from (KAFKA-20785)
                 self._refuse(ticket, ErrorCode.PRODUCER_FENCED)
             else:
-                self._reply(ticket, Answer(ErrorCode.NONE, metadata.producer_id, metadata.producer_epoch))
+                self._reply(ticket, TransactionAnswer(ErrorCode.NONE, metadata.producer_id, metadata.producer_epoch))
         else:
             self._refuse(ticket, ErrorCode.PRODUCER_FENCED)
 
@@ -416,14 +416,16 @@ class Machine:
         metadata = self.metadata = pending.metadata
         match pending.why:
             case Why.INIT:
-                self._reply(pending.ticket, Answer(ErrorCode.NONE, metadata.producer_id, metadata.producer_epoch))
+                self._reply(
+                    pending.ticket, TransactionAnswer(ErrorCode.NONE, metadata.producer_id, metadata.producer_epoch)
+                )
             case Why.ADD:
-                self._reply(pending.ticket, Answer())
+                self._reply(pending.ticket, TransactionAnswer())
             case Why.END:
                 if metadata.client_version >= TransactionVersion.TV_2:
                     self._reply(pending.ticket, self._next_transaction())
                 else:
-                    self._reply(pending.ticket, Answer())
+                    self._reply(pending.ticket, TransactionAnswer())
                 self._complete(now_ms)
             case Why.FENCE:
                 # The producer retries, and gets an epoch that the aborted transaction did not have.
@@ -436,12 +438,12 @@ class Machine:
             case _:
                 assert_never(pending.why)
 
-    def _next_transaction(self) -> Answer:
+    def _next_transaction(self) -> TransactionAnswer:
         """Return the id and epoch of the next transaction: after the last epoch, those of the new producer id."""
         metadata = self.metadata
         if metadata.next_producer_id != NO_PRODUCER_ID:
-            return Answer(ErrorCode.NONE, metadata.next_producer_id, 0)
-        return Answer(ErrorCode.NONE, metadata.producer_id, metadata.producer_epoch)
+            return TransactionAnswer(ErrorCode.NONE, metadata.next_producer_id, 0)
+        return TransactionAnswer(ErrorCode.NONE, metadata.producer_id, metadata.producer_epoch)
 
     def _not_stored(self, store: int, error: ErrorCode) -> None:
         pending = self.pending
@@ -457,12 +459,12 @@ class Machine:
 
     # ---- Outputs
 
-    def _reply(self, ticket: int, answer: Answer) -> None:
+    def _reply(self, ticket: int, answer: TransactionAnswer) -> None:
         if ticket != NO_TICKET:
             self._out.append(Reply(ticket, answer))
 
     def _refuse(self, ticket: int, error: ErrorCode) -> None:
-        self._reply(ticket, Answer(error))
+        self._reply(ticket, TransactionAnswer(error))
 
     def _check(self) -> None:
         """Assert the invariants that hold after every step."""

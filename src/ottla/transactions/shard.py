@@ -20,7 +20,7 @@ from ottla.transactions.transaction_runtime import Environment, ProducerIds, Tra
 log = logging.getLogger(__name__)
 
 
-class Shard(CoordinatorShard):
+class TransactionShard(CoordinatorShard):
     """Coordinates the transactional ids of one partition that this broker leads."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Shard(CoordinatorShard):
 class _Loader:
     """Builds the transactional ids of a partition; the last record of each key wins."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: TransactionShard) -> None:
         self._shard = shard
         self._found: dict[str, TransactionMetadata] = {}
 

@@ -17,7 +17,6 @@ from ottla.internal_topics.writer import PartitionWriter
 from ottla.transactions import records
 from ottla.transactions.events import (
     AllocateProducerId,
-    Answer,
     Event,
     MarkersSent,
     Output,
@@ -26,8 +25,9 @@ from ottla.transactions.events import (
     RetryTimer,
     SendMarkers,
     Store,
+    TransactionAnswer,
 )
-from ottla.transactions.machine import Machine
+from ottla.transactions.machine import TransactionMachine
 from ottla.transactions.markers import MarkerSender, TransactionMarker
 from ottla.transactions.metadata import TransactionMetadata
 
@@ -59,13 +59,13 @@ class Environment(NamedTuple):
     remove: Callable[[str], None]
 
 
-class TransactionRuntime(MachineRuntime[Machine, Event, Answer]):
+class TransactionRuntime(MachineRuntime[TransactionMachine, Event, TransactionAnswer]):
     """Holds one transactional id of this coordinator: its machine, waiting requests and tasks."""
 
     def __init__(self, transactional_id: str, metadata: TransactionMetadata, environment: Environment) -> None:
         super().__init__(environment.writer)
         self.transactional_id = transactional_id
-        self.machine = Machine(metadata)
+        self.machine = TransactionMachine(metadata)
         self._environment = environment
         self._failed: dict[str, str] = {}  # markers that were not written, with the error
         self._retry: asyncio.TimerHandle | None = None
@@ -142,7 +142,9 @@ class TransactionRuntime(MachineRuntime[Machine, Event, Answer]):
         value = None if metadata is None else records.transaction_value(metadata)
         return records.transaction_key(self.transactional_id), value
 
-    def _feed_result(self, machine: Machine, records: Sequence[KeyValue], result: Stored | NotStored) -> None:
+    def _feed_result(
+        self, machine: TransactionMachine, records: Sequence[KeyValue], result: Stored | NotStored
+    ) -> None:
         del machine, records  # there is one machine, and it decides what to write after a failure
         self.feed(result)
 
@@ -168,6 +170,6 @@ class TransactionRuntime(MachineRuntime[Machine, Event, Answer]):
             producer_id = await self._environment.producer_ids.allocate()
         except Exception as error:  # noqa: BLE001  # the request must get the error
             if output.ticket != NO_TICKET:
-                self._perform(Reply(output.ticket, Answer(error_code_for(error))))
+                self._perform(Reply(output.ticket, TransactionAnswer(error_code_for(error))))
             return
         self.feed(replace(output.event, new_producer_id=producer_id), output.ticket)

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.groups.assignors import range_assignor
-from ottla.groups.modern.target_assignment import Subscription, compute_target
+from ottla.groups.modern.target_assignment import MemberSubscription, compute_target
 from ottla.groups.modern.topics import NO_METADATA_HASH, TopicsImage, group_metadata_hash
 
 
@@ -68,7 +68,7 @@ def test_changed_topics_are_found_after_creation_deletion_change_and_a_new_rack(
 
 def test_a_target_leaves_out_topics_that_do_not_exist() -> None:
     image = TopicsImage(_view(_topic("web", 2, 1)))
-    target = compute_target(range_assignor.assign, {"m1": Subscription(["web", "missing"])}, {}, image)
+    target = compute_target(range_assignor.assign, {"m1": MemberSubscription(["web", "missing"])}, {}, image)
     assert target == {"m1": {UUID(int=1): frozenset({0, 1})}}
     assert image.name_of(UUID(int=1)) == "web"
     assert image.name_of(UUID(int=7)) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.core.errors import ErrorCode
-from ottla.share.partition_events import Limits, LogStartMoved, NotPersisted, Persisted, Release
+from ottla.share.partition_events import LogStartMoved, NotPersisted, Persisted, Release, SharePartitionLimits
 from ottla.share.partition_machine import PartitionMachine
 from ottla.share.states import AcknowledgeType, AcquiredRecords, AcquireMode, RecordState, StateBatch
 from tests.support.share_driver import ShareDriver
@@ -16,7 +16,7 @@ ACCEPT, RELEASE, REJECT, RENEW = (
     AcknowledgeType.REJECT,
     AcknowledgeType.RENEW,
 )
-LOCK_MS = Limits().lock_duration_ms
+LOCK_MS = SharePartitionLimits().lock_duration_ms
 
 
 def test_a_record_that_is_accepted_is_never_delivered_again() -> None:
@@ -70,7 +70,7 @@ def test_released_records_are_delivered_again_and_counted() -> None:
 
 
 def test_a_record_released_after_its_last_delivery_is_archived() -> None:
-    driver = ShareDriver(Limits(delivery_count_max=2))
+    driver = ShareDriver(SharePartitionLimits(delivery_count_max=2))
     for delivery in (1, 2):
         assert driver.acquire("ada", (0, 0)) == [AcquiredRecords(0, 0, delivery)]
         driver.acknowledge_durably("ada", 0, 0, RELEASE)
@@ -101,7 +101,7 @@ def test_a_renewed_lock_lasts_as_long_again_and_nothing_is_persisted() -> None:
 
 
 def test_renewing_is_refused_where_the_group_does_not_allow_it() -> None:
-    driver = ShareDriver(Limits(may_renew=False))
+    driver = ShareDriver(SharePartitionLimits(may_renew=False))
     driver.acquire("ada", (0, 9))
     assert driver.acknowledge_durably("ada", 0, 9, RENEW) is ErrorCode.INVALID_REQUEST
 
@@ -166,7 +166,7 @@ def test_new_records_are_acquired_in_pieces_of_the_batch_size() -> None:
 
 
 def test_no_more_records_are_in_flight_than_the_limit_allows() -> None:
-    driver = ShareDriver(Limits(record_locks_max=10))
+    driver = ShareDriver(SharePartitionLimits(record_locks_max=10))
     driver.acquire("ada", (0, 9))
     assert driver.machine.can_acquire is False
     driver.acknowledge_durably("ada", 5, 5, RELEASE)
@@ -177,7 +177,7 @@ def test_no_more_records_are_in_flight_than_the_limit_allows() -> None:
 
 
 def test_often_failed_records_are_delivered_in_smaller_pieces_and_at_last_alone() -> None:
-    driver = ShareDriver(Limits(delivery_count_max=4))
+    driver = ShareDriver(SharePartitionLimits(delivery_count_max=4))
     sizes: dict[int, list[int]] = {}
     for _ in range(40):
         acquired = driver.acquire("ada", (0, 7))
@@ -217,7 +217,7 @@ def test_records_of_aborted_transactions_are_not_delivered() -> None:
 
 def test_after_a_restart_what_was_acquired_is_available_and_the_rest_as_persisted() -> None:
     batches = (StateBatch(10, 14, RecordState.ACKNOWLEDGED, 1), StateBatch(18, 19, RecordState.AVAILABLE, 2))
-    machine = PartitionMachine(8, batches, Limits())
+    machine = PartitionMachine(8, batches, SharePartitionLimits())
     found = [(each.first, each.last, each.state, each.delivery_count) for each in machine.ranges()]
     assert found == [
         (8, 9, RecordState.AVAILABLE, 0),

@@ -25,7 +25,7 @@ from ottla.testing.sim_loop import SimClock, simulate
 from ottla.transactions import records
 from ottla.transactions.config import TransactionConfig
 from ottla.transactions.coordinator import TransactionCoordinator
-from ottla.transactions.events import Answer
+from ottla.transactions.events import TransactionAnswer
 from ottla.transactions.markers import TransactionMarker
 from ottla.transactions.metadata import (
     EPOCH_MAX,
@@ -38,7 +38,7 @@ from tests.support.topic_logs import MemoryTopicLog
 WEB = frozenset({TopicPartition("web", 0)})
 OTHER = frozenset({TopicPartition("web", 1)})
 TV_2 = TransactionVersion.TV_2
-COMMITTED = Answer(ErrorCode.NONE, 100, 1)
+COMMITTED = TransactionAnswer(ErrorCode.NONE, 100, 1)
 
 
 class Log(MemoryTopicLog):
@@ -118,7 +118,7 @@ class Broker:
         self.follow(leader)
         await self.coordinator.led.wait_until_loaded()
 
-    async def init(self, name: str = "app", expected: ProducerIdAndEpoch | None = None) -> Answer:
+    async def init(self, name: str = "app", expected: ProducerIdAndEpoch | None = None) -> TransactionAnswer:
         return await self.coordinator.init_producer_id(name, 60_000, expected)
 
     async def add(
@@ -126,7 +126,7 @@ class Broker:
     ) -> ErrorCode:
         return await self.coordinator.add_partitions("app", producer_id, epoch, partitions, client_version=TV_2)
 
-    async def commit(self, epoch: int = 0) -> Answer:
+    async def commit(self, epoch: int = 0) -> TransactionAnswer:
         return await self.coordinator.end("app", 100, epoch, committed=True, client_version=TV_2)
 
     def state(self) -> TransactionState:
@@ -153,7 +153,7 @@ def test_a_transaction_from_its_begin_to_its_completion() -> None:
     async def scenario(broker: Broker) -> None:
         broker.log.epoch = 7  # the marker has the leader epoch of the coordinator's partition
         await broker.lead()
-        assert await broker.init() == Answer(ErrorCode.NONE, 100, 0)
+        assert await broker.init() == TransactionAnswer(ErrorCode.NONE, 100, 0)
         assert await broker.add() is ErrorCode.NONE
         assert await broker.commit() == COMMITTED
         await broker.until(TransactionState.COMPLETE_COMMIT)
@@ -387,7 +387,7 @@ def test_the_last_epoch_is_followed_by_an_allocated_producer_id() -> None:
         broker.ids.failing = CoordinatorLoadInProgress()
         assert (await broker.init()).error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         broker.ids.failing = None
-        assert await broker.init() == Answer(ErrorCode.NONE, 100, 0)
+        assert await broker.init() == TransactionAnswer(ErrorCode.NONE, 100, 0)
 
     play(scenario)
 

@@ -8,8 +8,8 @@ import pytest
 
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import ProducerIdAndEpoch
-from ottla.transactions.events import Answer, InitProducerId, SendMarkers
-from ottla.transactions.machine import Machine
+from ottla.transactions.events import InitProducerId, SendMarkers, TransactionAnswer
+from ottla.transactions.machine import TransactionMachine
 from ottla.transactions.metadata import EPOCH_MAX, TransactionState, TransactionVersion
 from tests.support.transaction_driver import (
     FIRST_ID,
@@ -36,8 +36,8 @@ def state_of(it: TransactionDriver) -> TransactionState:
 
 
 def initialized(epoch: int = 0) -> TransactionDriver:
-    it = TransactionDriver(Machine(replace(new_metadata(), producer_epoch=epoch - 1)))
-    assert it.init() == Answer(NONE, FIRST_ID, epoch)
+    it = TransactionDriver(TransactionMachine(replace(new_metadata(), producer_epoch=epoch - 1)))
+    assert it.init() == TransactionAnswer(NONE, FIRST_ID, epoch)
     return it
 
 
@@ -55,13 +55,13 @@ def test_a_new_id_begins_with_epoch_0_once_that_is_durable() -> None:
     ticket = it.ask(INIT)
     assert ticket not in it.answers
     it.store()
-    assert it.answers[ticket] == Answer(NONE, FIRST_ID, 0)
+    assert it.answers[ticket] == TransactionAnswer(NONE, FIRST_ID, 0)
     assert state_of(it) is State.EMPTY
 
 
 def test_each_new_producer_gets_the_next_epoch_and_fences_the_one_before() -> None:
     it = initialized()
-    assert it.init() == Answer(NONE, FIRST_ID, 1)
+    assert it.init() == TransactionAnswer(NONE, FIRST_ID, 1)
     assert it.add(0) is FENCED
     assert it.add(1) is NONE
 
@@ -77,7 +77,7 @@ def test_an_id_that_could_not_be_written_is_initialized_by_the_next_request() ->
     ticket = it.ask(INIT)
     it.store(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     assert it.answers[ticket].error is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert it.init() == Answer(NONE, FIRST_ID, 0)
+    assert it.init() == TransactionAnswer(NONE, FIRST_ID, 0)
 
 
 def test_a_new_producer_aborts_the_transaction_that_is_open_and_has_to_retry() -> None:
@@ -85,14 +85,14 @@ def test_a_new_producer_aborts_the_transaction_that_is_open_and_has_to_retry() -
     assert it.init().error is CONCURRENT
     assert state_of(it) is State.COMPLETE_ABORT
     assert it.sent == [SendMarkers(FIRST_ID, 1, False, TV_2, frozenset({WEB_0}))]
-    assert it.init() == Answer(NONE, FIRST_ID, 2)
+    assert it.init() == TransactionAnswer(NONE, FIRST_ID, 2)
 
 
 def test_a_producer_that_continues_gets_the_next_epoch() -> None:
     it = initialized()
-    assert it.init(expected=(FIRST_ID, 0)) == Answer(NONE, FIRST_ID, 1)
-    assert it.init(expected=(FIRST_ID, 0)) == Answer(NONE, FIRST_ID, 1)  # a retry: the answer was lost
-    assert it.init(expected=(FIRST_ID, 1)) == Answer(NONE, FIRST_ID, 2)
+    assert it.init(expected=(FIRST_ID, 0)) == TransactionAnswer(NONE, FIRST_ID, 1)
+    assert it.init(expected=(FIRST_ID, 0)) == TransactionAnswer(NONE, FIRST_ID, 1)  # a retry: the answer was lost
+    assert it.init(expected=(FIRST_ID, 1)) == TransactionAnswer(NONE, FIRST_ID, 2)
     assert it.init(expected=(FIRST_ID, 0)).error is FENCED
 
 
@@ -104,20 +104,20 @@ def test_a_producer_that_continues_is_fenced_after_another_one_began() -> None:
 
 
 def test_a_producer_whose_id_expired_may_continue_with_a_new_one() -> None:
-    assert TransactionDriver().init(expected=(77, 5)) == Answer(NONE, FIRST_ID, 0)
+    assert TransactionDriver().init(expected=(77, 5)) == TransactionAnswer(NONE, FIRST_ID, 0)
 
 
 def test_after_the_last_epoch_comes_a_new_producer_id() -> None:
     it = initialized(EPOCH_MAX - 1)
-    assert it.init() == Answer(NONE, FIRST_ID + 1, 0)
+    assert it.init() == TransactionAnswer(NONE, FIRST_ID + 1, 0)
     assert it.add(EPOCH_MAX - 1) is WRONG_ID
 
 
 def test_a_producer_that_continues_with_the_last_epoch_gets_a_new_id_also_on_its_retry() -> None:
     it = initialized(EPOCH_MAX - 1)
     last = (FIRST_ID, EPOCH_MAX - 1)
-    assert it.init(expected=last) == Answer(NONE, FIRST_ID + 1, 0)
-    assert it.init(expected=last) == Answer(NONE, FIRST_ID + 1, 0)
+    assert it.init(expected=last) == TransactionAnswer(NONE, FIRST_ID + 1, 0)
+    assert it.init(expected=last) == TransactionAnswer(NONE, FIRST_ID + 1, 0)
     assert it.init(expected=(FIRST_ID, 5)).error is FENCED
 
 
@@ -181,7 +181,7 @@ def test_the_outcome_is_durable_before_any_marker_and_the_completion_after_all(c
     ticket = it.ask(it.ending(0, committed=committed))
     assert not it.sending
     it.store()
-    assert it.answers[ticket] == Answer(NONE, FIRST_ID, 1)
+    assert it.answers[ticket] == TransactionAnswer(NONE, FIRST_ID, 1)
     (markers,) = it.sending
     assert markers == SendMarkers(FIRST_ID, 1, committed, TV_2, frozenset({WEB_0, OFFSETS_3}))
     assert not it.storing
@@ -194,10 +194,10 @@ def test_the_outcome_is_durable_before_any_marker_and_the_completion_after_all(c
 
 def test_in_the_first_version_the_epoch_stays() -> None:
     it = ongoing(version=TV_0)
-    assert it.commit(0, TV_0) == Answer()
+    assert it.commit(0, TV_0) == TransactionAnswer()
     assert it.sent == [SendMarkers(FIRST_ID, 0, True, TV_0, frozenset({WEB_0}))]
     assert it.add(0) is NONE
-    assert it.abort(0, TV_0) == Answer()
+    assert it.abort(0, TV_0) == TransactionAnswer()
 
 
 def test_only_what_failed_is_written_again() -> None:
@@ -254,7 +254,7 @@ def test_an_outcome_that_could_not_be_written_leaves_the_transaction_open() -> N
     it.store(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     assert it.answers[ticket].error is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert state_of(it) is State.ONGOING
-    assert it.commit(0) == Answer(NONE, FIRST_ID, 1)
+    assert it.commit(0) == TransactionAnswer(NONE, FIRST_ID, 1)
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -266,7 +266,9 @@ def test_after_a_restart_the_markers_of_a_decided_transaction_are_written_again(
     assert other.sending == it.sending
     other.settle()
     assert state_of(other) is (State.COMPLETE_COMMIT if committed else State.COMPLETE_ABORT)
-    assert other.call(other.ending(0, committed=committed)) == Answer(NONE, FIRST_ID, 1)  # the client's retry
+    assert other.call(other.ending(0, committed=committed)) == TransactionAnswer(
+        NONE, FIRST_ID, 1
+    )  # the client's retry
 
 
 # The table of Kafka's TransactionCoordinator: state, retry (the last epoch) or present epoch, commit or abort.
@@ -307,7 +309,7 @@ def test_what_ends_a_transaction_in_the_second_version(
     bumped = epoch == "present" and not committed
     assert it.epoch == present + bumped
     if error is NONE:
-        assert answer == Answer(NONE, FIRST_ID, it.epoch)
+        assert answer == TransactionAnswer(NONE, FIRST_ID, it.epoch)
 
 
 FIRST_VERSION = [
@@ -349,7 +351,7 @@ def test_a_repeated_end_waits_for_the_markers_and_the_opposite_one_is_refused(ve
 
 def test_an_abort_of_no_transaction_fences_late_records_with_a_new_epoch() -> None:
     it = initialized()
-    assert it.abort(0) == Answer(NONE, FIRST_ID, 1)
+    assert it.abort(0) == TransactionAnswer(NONE, FIRST_ID, 1)
     assert state_of(it) is State.COMPLETE_ABORT
     assert not it.sent
 
@@ -361,11 +363,11 @@ def test_an_abort_of_no_transaction_fences_late_records_with_a_new_epoch() -> No
 def test_the_last_epoch_is_followed_by_a_new_producer_id(committed: bool) -> None:
     it = ongoing(EPOCH_MAX - 1)
     end = it.ending(EPOCH_MAX - 1, committed=committed)
-    assert it.call(end) == Answer(NONE, FIRST_ID + 1, 0)
+    assert it.call(end) == TransactionAnswer(NONE, FIRST_ID + 1, 0)
     assert (it.sent[0].producer_id, it.sent[0].producer_epoch) == (FIRST_ID, EPOCH_MAX)
-    assert it.call(end) == Answer(NONE, FIRST_ID + 1, 0)  # its retry
+    assert it.call(end) == TransactionAnswer(NONE, FIRST_ID + 1, 0)  # its retry
     assert it.add(0, producer_id=FIRST_ID + 1) is NONE
-    assert it.commit(0, producer_id=FIRST_ID + 1) == Answer(NONE, FIRST_ID + 1, 1)
+    assert it.commit(0, producer_id=FIRST_ID + 1) == TransactionAnswer(NONE, FIRST_ID + 1, 1)
 
 
 def test_a_new_producer_id_survives_a_restart_before_the_completion() -> None:
@@ -375,7 +377,7 @@ def test_a_new_producer_id_survives_a_restart_before_the_completion() -> None:
     other = it.reload()
     other.settle()
     assert (other.machine.metadata.producer_id, other.epoch) == (FIRST_ID + 1, 0)
-    assert other.commit(EPOCH_MAX - 1) == Answer(NONE, FIRST_ID + 1, 0)
+    assert other.commit(EPOCH_MAX - 1) == TransactionAnswer(NONE, FIRST_ID + 1, 0)
 
 
 def test_a_transaction_that_times_out_in_the_last_epoch_gets_a_new_producer_id() -> None:
@@ -390,7 +392,7 @@ def test_a_transaction_with_the_epoch_that_is_reserved_for_fencing_is_still_abor
     it = ongoing()
     it.machine.metadata = replace(it.machine.metadata, producer_epoch=EPOCH_MAX)
     assert it.init().error is CONCURRENT
-    assert it.init() == Answer(NONE, FIRST_ID + 1, 1)
+    assert it.init() == TransactionAnswer(NONE, FIRST_ID + 1, 1)
 
 
 # ---- Timeouts
@@ -415,7 +417,7 @@ def test_a_producer_whose_transaction_timed_out_can_continue() -> None:
     it.now_ms += TIMEOUT_MS + 1
     it.check_timeout()
     it.settle()
-    assert it.init(expected=(FIRST_ID, 0)) == Answer(NONE, FIRST_ID, 1)
+    assert it.init(expected=(FIRST_ID, 0)) == TransactionAnswer(NONE, FIRST_ID, 1)
     assert it.add(1) is NONE
 
 

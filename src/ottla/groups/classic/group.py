@@ -18,7 +18,7 @@ from ottla.groups.classic.events import (
     SyncTimer,
     Timer,
 )
-from ottla.groups.classic.limits import Limits
+from ottla.groups.classic.limits import ClassicGroupLimits
 from ottla.groups.classic.members import GroupMembers, Member
 from ottla.groups.classic.records import group_key
 from ottla.groups.group import GroupSummary, GroupType, OffsetExpiry
@@ -65,7 +65,7 @@ class ClassicGroup:
     """Holds one group."""
 
     group_id: str
-    limits: Limits = field(default_factory=Limits)
+    limits: ClassicGroupLimits = field(default_factory=ClassicGroupLimits)
     state: State = State.EMPTY
     state_since_wall_ms: int = -1  # -1: missing in a record of an old version
     generation: int = 0
@@ -203,7 +203,7 @@ class ClassicGroup:
             assert members.joining.keys() <= returning, "a member waits for a rebalance that is not running"
 
 
-def restored(group_id: str, snapshot: GroupSnapshot, limits: Limits) -> ClassicGroup:
+def restored(group_id: str, snapshot: GroupSnapshot, limits: ClassicGroupLimits) -> ClassicGroup:
     """Create the group from a snapshot. Its first event must be `Loaded`, which sets the timers."""
     group = ClassicGroup(
         group_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Limits(NamedTuple):
+class ClassicGroupLimits(NamedTuple):
     """Holds the settings that groups depend on."""
 
     initial_rebalance_delay_ms: int = 3_000

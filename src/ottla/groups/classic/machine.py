@@ -43,9 +43,9 @@ from ottla.groups.classic.members import Member, member_from
 from ottla.groups.classic.records import group_key, group_value
 from ottla.groups.machine import (
     NO_MEMBER,
-    Answer,
     CancelTimer,
     Commit,
+    GroupAnswer,
     Now,
     Output,
     PlainAnswer,
@@ -508,5 +508,5 @@ class ClassicMachine:
 
     # ---- Outputs
 
-    def _reply(self, ticket: int, answer: Answer) -> None:
+    def _reply(self, ticket: int, answer: GroupAnswer) -> None:
         self._out.append(Reply(ticket, answer))

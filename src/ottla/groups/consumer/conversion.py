@@ -18,7 +18,7 @@ from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.groups.assignors.spec import Partitions
 from ottla.groups.classic.group import ClassicGroup
-from ottla.groups.classic.limits import Limits
+from ottla.groups.classic.limits import ClassicGroupLimits
 from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.classic.members import Member
 from ottla.groups.classic.records import group_key, group_value
@@ -125,7 +125,9 @@ class Downgraded(NamedTuple):
     record: KeyValue
 
 
-def classic_machine(group: ConsumerGroup, topics: TopicsImage, limits: Limits, *, wall_ms: int) -> Downgraded:
+def classic_machine(
+    group: ConsumerGroup, topics: TopicsImage, limits: ClassicGroupLimits, *, wall_ms: int
+) -> Downgraded:
     """Return the classic group with the members of a consumer group, which all use the classic protocol."""
     converted = ClassicGroup(
         group.group_id, limits, state_since_wall_ms=wall_ms, generation=group.epoch, protocol_type=CONSUMER

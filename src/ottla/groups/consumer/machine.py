@@ -45,10 +45,10 @@ from ottla.groups.consumer.member import ClassicProtocol, ConsumerMember, Member
 from ottla.groups.consumer.reconciliation import Goal, reconcile
 from ottla.groups.consumer.records import GroupMetadata, RecordType, ResolvedRegex, TargetMetadata
 from ottla.groups.consumer.settings import ASSIGNORS, ConsumerSettings, MigrationPolicy
-from ottla.groups.machine import NO_MEMBER, Answer, Commit, Compute, Now, Output, PlainAnswer, Replace, TimerFired
+from ottla.groups.machine import NO_MEMBER, Commit, Compute, GroupAnswer, Now, Output, PlainAnswer, Replace, TimerFired
 from ottla.groups.modern.events import JOIN_EPOCH, HeartbeatAnswer, Refused, SessionTimer, TopicsChanged
 from ottla.groups.modern.machine import ModernMachine
-from ottla.groups.modern.target_assignment import Subscription, compute_target
+from ottla.groups.modern.target_assignment import MemberSubscription, compute_target
 from ottla.groups.modern.topics import TopicsImage, group_metadata_hash
 from ottla.internal_topics.log import KeyValue
 from ottla.internal_topics.machine_events import NO_TICKET, Loaded, NotStored, Reply, Stored
@@ -273,7 +273,7 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
         name = group.preferred_assignor()
         assignor = ASSIGNORS[name if name in settings.assignors else settings.assignors[0]]
         subscriptions = {
-            member_id: Subscription(group.topics_of(member), member.instance_id, member.rack_id)
+            member_id: MemberSubscription(group.topics_of(member), member.instance_id, member.rack_id)
             for member_id, member in group.members.items()
         }
         target = compute_target(assignor, subscriptions, group.target, self.topics)
@@ -576,7 +576,7 @@ def _subscription_changed(before: ConsumerMember, after: ConsumerMember) -> bool
     return after.topics != before.topics or after.regex != before.regex
 
 
-def _refusal(event: Event, refusal: Refused) -> Answer:
+def _refusal(event: Event, refusal: Refused) -> GroupAnswer:
     """Return the answer to a request that is refused."""
     match event:
         case MemberHeartbeat():

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from ottla.core.errors import ErrorCode
 from ottla.groups.classic.events import JoinAnswer, LeaveAnswer, SyncAnswer
-from ottla.groups.machine import Answer, CancelTimer, Output, PlainAnswer, SetTimer, Store
+from ottla.groups.machine import CancelTimer, GroupAnswer, Output, PlainAnswer, SetTimer, Store
 from ottla.groups.modern.events import HeartbeatAnswer
 from ottla.groups.modern.group import ModernGroup
 from ottla.groups.modern.topics import TopicsImage
@@ -44,8 +44,8 @@ class ModernMachine(Generic[GroupT]):
         self._stores = 0
         self._out: list[Output] = []
         self._records: list[KeyValue] = list(first_records)  # changes that are not being written yet
-        self._replies: list[Reply[Answer]] = []  # they wait for all changes so far
-        self._in_flight: dict[int, tuple[list[KeyValue], list[Reply[Answer]]]] = {}  # the pending write, by its number
+        self._replies: list[Reply[GroupAnswer]] = []  # they wait for all changes so far
+        self._in_flight: dict[int, tuple[list[KeyValue], list[Reply[GroupAnswer]]]] = {}  # the pending write
         self._refresh_requested = True  # topics may have changed since the epoch was computed
         group.is_written = not self._records
 
@@ -76,7 +76,7 @@ class ModernMachine(Generic[GroupT]):
 
     # ---- Writes and answers
 
-    def _reply(self, ticket: int, answer: Answer) -> None:
+    def _reply(self, ticket: int, answer: GroupAnswer) -> None:
         """Answer once all changes so far are durable."""
         self._replies.append(Reply(ticket, answer))
 
@@ -109,7 +109,7 @@ class ModernMachine(Generic[GroupT]):
             self._records = [(key, last[key]) for key in dict.fromkeys(key for key, _ in reversed(self._records))][::-1]
 
 
-def _failed(answer: Answer, error: ErrorCode) -> Answer:
+def _failed(answer: GroupAnswer, error: ErrorCode) -> GroupAnswer:
     """Return the answer to a request whose changes could not be written."""
     match answer:
         case HeartbeatAnswer():

@@ -10,7 +10,7 @@ from ottla.groups.assignors.spec import NO_PARTITIONS, Assignor, GroupSpec, Memb
 from ottla.groups.modern.topics import TopicsImage
 
 
-class Subscription(NamedTuple):
+class MemberSubscription(NamedTuple):
     """Holds what the target assignment of one member depends on."""
 
     topics: Iterable[str]
@@ -20,7 +20,7 @@ class Subscription(NamedTuple):
 
 def compute_target(
     assignor: Assignor,
-    subscriptions: Mapping[str, Subscription],
+    subscriptions: Mapping[str, MemberSubscription],
     current: Mapping[str, Partitions],
     image: TopicsImage,
 ) -> TargetAssignment:

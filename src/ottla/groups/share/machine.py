@@ -23,7 +23,7 @@ from ottla.core.errors import ErrorCode
 from ottla.groups.assignors import simple
 from ottla.groups.assignors.spec import Partitions
 from ottla.groups.classic.events import Heartbeat, Join, JoinAnswer, Leave, LeaveAnswer, Sync, SyncAnswer
-from ottla.groups.machine import Answer, Commit, Now, Output, PlainAnswer, TimerFired
+from ottla.groups.machine import Commit, GroupAnswer, Now, Output, PlainAnswer, TimerFired
 from ottla.groups.modern.events import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -33,7 +33,7 @@ from ottla.groups.modern.events import (
     TopicsChanged,
 )
 from ottla.groups.modern.machine import ModernMachine
-from ottla.groups.modern.target_assignment import Subscription, compute_target
+from ottla.groups.modern.target_assignment import MemberSubscription, compute_target
 from ottla.groups.modern.topics import TopicsImage, group_metadata_hash
 from ottla.groups.share import records
 from ottla.groups.share.events import (
@@ -186,7 +186,8 @@ class ShareMachine(ModernMachine[ShareGroup]):
         if group.target_epoch >= group.epoch or now.wall_ms < group.target_wall_ms + interval_ms:
             return
         subscriptions = {
-            member_id: Subscription(member.topics, None, member.rack_id) for member_id, member in group.members.items()
+            member_id: MemberSubscription(member.topics, None, member.rack_id)
+            for member_id, member in group.members.items()
         }
         target = compute_target(simple.assign, subscriptions, group.target, self.topics)
         self._records += (
@@ -253,7 +254,7 @@ class ShareMachine(ModernMachine[ShareGroup]):
         self._remove(timer.member_id)
 
 
-def _refusal(event: Join | Sync | Heartbeat | Leave | Commit) -> Answer:
+def _refusal(event: Join | Sync | Heartbeat | Leave | Commit) -> GroupAnswer:
     """Return the answer to a request for a group of another type."""
     match event:
         case Join():

@@ -19,7 +19,7 @@ from ottla.groups.classic.events import (
     SyncTimer,
 )
 from ottla.groups.classic.group import restored
-from ottla.groups.classic.limits import Limits
+from ottla.groups.classic.limits import ClassicGroupLimits
 from ottla.groups.classic.machine import NEW_MEMBER_TIMEOUT_MS, ClassicMachine
 from ottla.groups.classic.validation import PENDING_MAX
 from ottla.internal_topics.machine_events import Loaded
@@ -254,7 +254,7 @@ def test_a_full_group_admits_no_member() -> None:
 
 def test_a_group_larger_than_a_lowered_limit_shrinks_when_it_is_loaded() -> None:
     snapshot = GroupDriver().stable("a", "b", "c").log[-1]
-    it = GroupDriver(ClassicMachine(restored("team", snapshot, Limits(max_size=2))))
+    it = GroupDriver(ClassicMachine(restored("team", snapshot, ClassicGroupLimits(max_size=2))))
     it.feed(Loaded())
     assert state_of(it) is State.PREPARING
     kept = [it.join(name) for name in ("a", "b")]
