@@ -162,7 +162,7 @@ GROUP_BUGS = (
     _bug("older-transaction-wins", "an older offset of a transaction replaces a later commit",
          "transactional offsets in simulated time", Patch(GroupOffsets, "end_transaction", _transaction_always_wins)),
     _bug("marker-lost-on-reload", "markers are skipped when the partition is loaded",
-         "transactional offsets in simulated time", Patch(shard._Loader, "apply", _markers_are_skipped)),
+         "transactional offsets in simulated time", Patch(shard._GroupLoader, "apply", _markers_are_skipped)),
     _bug("marker-before-its-offsets", "a marker does not wait for the results of the writes before it",
          "transactional offsets in simulated time", Patch(GroupShard, "flush", lambda original: _at_once), seed=40),
 )  # fmt: skip

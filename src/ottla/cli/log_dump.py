@@ -17,7 +17,7 @@ from typing import Any
 from ottla.core.errors import CorruptMessage
 from ottla.core.files import File, FileAccess, read_file
 from ottla.core.ids import OFFSETS_TOPIC
-from ottla.groups.record_reader import MalformedRecord
+from ottla.groups.record_reader import MalformedOffsetsRecord
 from ottla.groups.records import ForeignRecord, GroupRecord, OffsetRecord, decode
 from ottla.records.batch import HEADER_BYTES, NO_END_OFFSET, BatchHeader
 from ottla.records.codecs import Codec
@@ -232,7 +232,7 @@ def _group_record(record: Record) -> Item:
                 }
             case ForeignRecord(version):
                 shown["kind"] = f"key version {version}, of another group protocol"
-    except (MalformedRecord, ValueError) as error:
+    except (MalformedOffsetsRecord, ValueError) as error:
         shown["problem"] = f"it is not a record of a group: {error}"
     return _record(record) | shown
 

@@ -89,7 +89,7 @@ class _Commit:
         return self._outcome
 
 
-class _Transaction:
+class _StoreTransaction:
     """Collects the changes of one commit; the tree does not change until the file has them.
 
     `earlier` holds what the commits before it in the same write change.
@@ -106,7 +106,7 @@ class _Transaction:
         "number",
     )
 
-    def __init__(self, store: EmbeddedMetadataStore, earlier: _Batch, session: int) -> None:
+    def __init__(self, store: EmbeddedMetadataStore, earlier: _CommitBatch, session: int) -> None:
         self._nodes, self._children = store.nodes, store.child_names
         self._earlier, self._session = earlier, session
         self.number = earlier.last_commit + 1
@@ -184,7 +184,7 @@ class _Transaction:
         changes[parent] = changes.get(parent, 0) + by
 
 
-class _Batch:
+class _CommitBatch:
     """Collects the commits of one write, in order."""
 
     __slots__ = ("changed", "child_count_changes", "last_commit", "outcomes", "transactions")
@@ -193,10 +193,10 @@ class _Batch:
         self.last_commit = last_commit
         self.changed: dict[str, NodeRow | None] = {}
         self.child_count_changes: dict[str, int] = {}
-        self.transactions: list[_Transaction] = []
+        self.transactions: list[_StoreTransaction] = []
         self.outcomes: list[list[int] | Exception] = []
 
-    def add(self, transaction: _Transaction, results: list[int]) -> None:
+    def add(self, transaction: _StoreTransaction, results: list[int]) -> None:
         """Add a commit that passed all checks."""
         self.outcomes.append(results)
         if not transaction.changed:
@@ -280,7 +280,7 @@ class EmbeddedMetadataStore:
             return
         self._sessions.discard(session)
         async with self._commit_lock:
-            transaction = _Transaction(self, _Batch(self._last_commit), session)
+            transaction = _StoreTransaction(self, _CommitBatch(self._last_commit), session)
             for path in self._owned.get(session, ()):
                 transaction.remove(path)
             if transaction.changed:  # ephemeral nodes only, which the file does not contain
@@ -316,12 +316,12 @@ class EmbeddedMetadataStore:
         if cancelled is not None:
             raise cancelled
 
-    async def _check_all(self, commits: Sequence[_Commit]) -> _Batch:
+    async def _check_all(self, commits: Sequence[_Commit]) -> _CommitBatch:
         """Check each commit on the result of those before it."""
-        batch = _Batch(self._last_commit)
+        batch = _CommitBatch(self._last_commit)
         checked = 0
         for commit in commits:
-            transaction = _Transaction(self, batch, commit.session)
+            transaction = _StoreTransaction(self, batch, commit.session)
             results = []
             try:
                 if commit.session not in self._sessions:
@@ -345,7 +345,7 @@ class EmbeddedMetadataStore:
                 self._is_checkpointed = True
                 await asyncio.to_thread(file.checkpoint)
 
-    async def _write(self, batch: _Batch) -> asyncio.CancelledError | None:
+    async def _write(self, batch: _CommitBatch) -> asyncio.CancelledError | None:
         """Write to the file, if there is one. A caller that is cancelled meanwhile still has to publish the commits."""
         if self._file is None:
             return None
@@ -371,7 +371,7 @@ class EmbeddedMetadataStore:
             self._checkpointing = asyncio.get_running_loop().create_task(self._checkpoint(self._file))
         return cancelled
 
-    def _write_to(self, file: MetadataFile, batch: _Batch) -> None:
+    def _write_to(self, file: MetadataFile, batch: _CommitBatch) -> None:
         """Write commits, in a thread; once more if the disk was full and space could be made."""
         try:
             file.write(batch.last_commit, batch.changed)
@@ -389,7 +389,7 @@ class EmbeddedMetadataStore:
             self._is_failing = True
             logger.warning("the metadata store cannot write and refuses changes until it can: %s", error)
 
-    def _publish(self, transaction: _Transaction) -> None:
+    def _publish(self, transaction: _StoreTransaction) -> None:
         for path, entry in transaction.changed.items():
             old = self.nodes.get(path)
             if old is not None and old.owner and (entry is None or entry.owner != old.owner):

@@ -48,7 +48,7 @@ class StoreServer:
     def __init__(self, path: Path, open_session: OpenSession, *, timeout_s: float = SESSION_TIMEOUT_S) -> None:
         self._path, self._open_session, self._timeout_s = path, open_session, timeout_s
         self._server: asyncio.Server | None = None
-        self._connections: dict[_Connection, asyncio.Task[None]] = {}
+        self._connections: dict[_StoreConnection, asyncio.Task[None]] = {}
         self._ticking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -85,7 +85,7 @@ class StoreServer:
                 connection.abort()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = _Connection(reader, writer, self._open_session)
+        connection = _StoreConnection(reader, writer, self._open_session)
         task = asyncio.current_task()
         assert task is not None
         self._connections[connection] = task
@@ -111,7 +111,7 @@ class StoreServer:
                     connection.abort()
 
 
-class _Connection:
+class _StoreConnection:
     """Serves one session."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, open_session: OpenSession) -> None:

@@ -57,6 +57,16 @@ class TimerFired:
 
 CommonEvent = Commit | TimerFired | Stored | NotStored | Loaded
 
+# ---- Timers
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTimer:
+    """Expires when a member has sent no heartbeat."""
+
+    member_id: str
+
+
 # ---- Answers
 
 

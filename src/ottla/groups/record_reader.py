@@ -16,7 +16,7 @@ ELEMENTS_MAX = 1_000_000
 """Bound on the elements of an array; a shorter record bounds it further."""
 
 
-class MalformedRecord(ValueError):
+class MalformedOffsetsRecord(ValueError):
     """Reports a record of `__consumer_offsets` in an unknown format."""
 
 

@@ -15,7 +15,7 @@ from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.groups.classic.events import GroupSnapshot
 from ottla.groups.classic.records import GROUP_KEY_VERSION, read_group
 from ottla.groups.offsets import NEVER_MS, NO_LEADER_EPOCH, Change, CommittedOffset
-from ottla.groups.record_reader import MalformedRecord, RecordReader
+from ottla.groups.record_reader import MalformedOffsetsRecord, RecordReader
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.primitives import read_uuid, string_writer, write_uuid, write_uvarint
 
@@ -89,7 +89,7 @@ def offset_pairs(group_id: str, change: Change) -> list[tuple[bytes, bytes | Non
 
 
 def decode(key: bytes, value: bytes | None) -> OffsetRecord | GroupRecord | ForeignRecord:
-    """Decode a record. Raises `MalformedRecord`."""
+    """Decode a record. Raises `MalformedOffsetsRecord`."""
     try:
         reader = RecordReader(key)
         version = reader.int16()
@@ -100,7 +100,7 @@ def decode(key: bytes, value: bytes | None) -> OffsetRecord | GroupRecord | Fore
             return GroupRecord(reader.text(), read_group(value) if value is not None else None)
         return ForeignRecord(version)
     except (MalformedRequest, struct.error, IndexError, UnicodeDecodeError) as error:
-        raise MalformedRecord(f"key {key[:64].hex()}: {error}") from error
+        raise MalformedOffsetsRecord(f"key {key[:64].hex()}: {error}") from error
 
 
 def _offset(value: bytes) -> CommittedOffset:

@@ -22,13 +22,14 @@ from ottla.groups.consumer.conversion import consumer_group, upgrade_records, va
 from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.loading import LoadedGroup
 from ottla.groups.consumer.machine import ConsumerMachine
-from ottla.groups.consumer.records import GroupMetadata, RecordKey, Value
+from ottla.groups.consumer.records import ConsumerRecordKey, ConsumerRecordValue
 from ottla.groups.group_runtime import GroupRuntime
 from ottla.groups.machine import GroupMachine
 from ottla.groups.modern.cluster_image import ClusterImage
 from ottla.groups.modern.events import Refused, TopicsChanged
+from ottla.groups.modern.records import GroupMetadata
 from ottla.groups.offsets import NO_PRODUCER_ID, Change, CommittedOffset, GroupOffsets, expired
-from ottla.groups.record_reader import MalformedRecord
+from ottla.groups.record_reader import MalformedOffsetsRecord
 from ottla.groups.share import records as share_records
 from ottla.groups.share.group import ShareGroup
 from ottla.groups.share.loading import LoadedShareGroup
@@ -55,7 +56,7 @@ class GroupShard(CoordinatorShard):
                 OFFSETS_TOPIC,
                 term,
                 topic_log,
-                lambda: _Loader(self, config.limits),
+                lambda: _GroupLoader(self, config.limits),
                 write_timeout_ms=config.offset_commit_timeout_ms,
             )
         )
@@ -334,7 +335,7 @@ class GroupShard(CoordinatorShard):
             await self.write_offsets(runtime, change, records.offset_pairs(runtime.group_id, change))
 
 
-class _Loader:
+class _GroupLoader:
     """Builds the groups and offsets of a partition; the last record of each key wins."""
 
     def __init__(self, shard: GroupShard, limits: ClassicGroupLimits) -> None:
@@ -360,7 +361,7 @@ class _Loader:
                     self._share.setdefault(name.group_id, LoadedShareGroup(name.group_id)).apply(name, content)
                 else:
                     self._apply(records.decode(key, value), producer_id)
-            except MalformedRecord as error:
+            except MalformedOffsetsRecord as error:
                 log.warning("skipped a malformed record of offsets partition %d: %s", self._shard.partition, error)
 
     def complete(self) -> str:
@@ -379,7 +380,7 @@ class _Loader:
                 machines[group_id] = self._shard.new_share(share_group)
         return f"{self._shard.use_loaded(machines, self._offsets)} groups"
 
-    def _apply_consumer(self, key: RecordKey, value: Value) -> None:
+    def _apply_consumer(self, key: ConsumerRecordKey, value: ConsumerRecordValue) -> None:
         self._consumer.setdefault(key.group_id, LoadedGroup(key.group_id)).apply(key, value)
         if isinstance(value, GroupMetadata):
             self._classic.pop(key.group_id, None)  # it was a classic group until then

@@ -49,8 +49,8 @@ class StateShard(CoordinatorShard):
         )
         self._partition.start()
 
-    def _loader(self) -> _Loader:
-        return _Loader(self, StateMachine(self._interval, self._exists))
+    def _loader(self) -> _StateLoader:
+        return _StateLoader(self, StateMachine(self._interval, self._exists))
 
     @property
     def end_offset(self) -> int:
@@ -78,7 +78,7 @@ class StateShard(CoordinatorShard):
             self._deleted_before = needed
 
 
-class _Loader:
+class _StateLoader:
     """Builds the states of a partition."""
 
     def __init__(self, shard: StateShard, machine: StateMachine) -> None:

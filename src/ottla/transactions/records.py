@@ -38,7 +38,7 @@ _TIMES = struct.Struct(">qq")
 _INT32 = struct.Struct(">i")
 
 
-class MalformedRecord(ValueError):
+class MalformedTransactionRecord(ValueError):
     """Reports a record of `__transaction_state` in an unknown format."""
 
 
@@ -99,18 +99,20 @@ def _write_partitions(out: bytearray, partitions: frozenset[TopicPartition]) -> 
 
 
 def decode(key: bytes, value: bytes | None) -> TransactionRecord | None:
-    """Decode a record; None if it is of an unknown type. Raises `MalformedRecord`."""
+    """Decode a record; None if it is of an unknown type. Raises `MalformedTransactionRecord`."""
     try:
         (version,) = struct.unpack_from(">h", key)
         if version != KEY_VERSION:
             return None
         transactional_id, _ = string_reader(flexible=False, nullable=False)(key, 2)
-        return TransactionRecord(str(transactional_id), None if value is None else _Reader(value).metadata())
+        return TransactionRecord(
+            str(transactional_id), None if value is None else _TransactionValueReader(value).metadata()
+        )
     except (MalformedRequest, struct.error, IndexError, UnicodeDecodeError, ValueError) as error:
-        raise MalformedRecord(f"key {key[:64].hex()}: {error}") from error
+        raise MalformedTransactionRecord(f"key {key[:64].hex()}: {error}") from error
 
 
-class _Reader:
+class _TransactionValueReader:
     """Reads the fields of a value one by one."""
 
     __slots__ = ("_at", "_data", "_flexible")

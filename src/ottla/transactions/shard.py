@@ -32,7 +32,9 @@ class TransactionShard(CoordinatorShard):
         self._environment: Environment | None = None
         # Each transactional id times its writes itself, with the timeout of its transactions.
         super().__init__(
-            CoordinatorPartition(TRANSACTIONS_TOPIC, term, topic_log, lambda: _Loader(self), write_timeout_ms=0)
+            CoordinatorPartition(
+                TRANSACTIONS_TOPIC, term, topic_log, lambda: _TransactionLoader(self), write_timeout_ms=0
+            )
         )
         self._partition.start()
 
@@ -83,7 +85,7 @@ class TransactionShard(CoordinatorShard):
         del self._ids[transactional_id]
 
 
-class _Loader:
+class _TransactionLoader:
     """Builds the transactional ids of a partition; the last record of each key wins."""
 
     def __init__(self, shard: TransactionShard) -> None:
@@ -95,7 +97,7 @@ class _Loader:
         for key, value in loaded.records:
             try:
                 record = records.decode(key, value)
-            except records.MalformedRecord as error:
+            except records.MalformedTransactionRecord as error:
                 log.warning("skipped a malformed record of transaction partition %d: %s", self._shard.partition, error)
                 continue
             if record is None:

@@ -15,7 +15,7 @@ from ottla.groups import records
 from ottla.groups.classic.events import GroupSnapshot, MemberSnapshot
 from ottla.groups.classic.records import group_key, group_value
 from ottla.groups.offsets import CommittedOffset
-from ottla.groups.record_reader import MalformedRecord
+from ottla.groups.record_reader import MalformedOffsetsRecord
 from ottla.groups.records import ForeignRecord, GroupRecord, OffsetRecord
 from ottla.internal_topics.partitioning import partition_of
 
@@ -156,14 +156,14 @@ def every_cut(data: bytes) -> list[bytes]:
     ids=range(len(golden("group_metadata_value", 3)) + len(golden("group_metadata_value", 4)) + 2),
 )
 def test_damaged_bytes_are_named_damaged(bad: bytes) -> None:
-    with pytest.raises(MalformedRecord):
+    with pytest.raises(MalformedOffsetsRecord):
         records.decode(golden("group_metadata_key", 2), bad)
 
 
 @pytest.mark.parametrize("version", range(5))
 def test_damaged_offsets_are_named_damaged(version: int) -> None:
     for bad in every_cut(golden("offset_commit_value", version)):
-        with pytest.raises(MalformedRecord):
+        with pytest.raises(MalformedOffsetsRecord):
             records.decode(golden("offset_commit_key", 1), bad)
 
 

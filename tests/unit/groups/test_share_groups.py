@@ -11,15 +11,15 @@ import pytest
 from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.errors import ErrorCode
 from ottla.groups.classic.events import Heartbeat, Leave, Leaver
-from ottla.groups.machine import Commit, Now, PlainAnswer, SetTimer, Store, TimerFired
-from ottla.groups.modern.events import HeartbeatAnswer, SessionTimer, TopicsChanged
+from ottla.groups.machine import Commit, Now, PlainAnswer, SessionTimer, SetTimer, Store, TimerFired
+from ottla.groups.modern.events import HeartbeatAnswer, TopicsChanged
 from ottla.groups.modern.topics import TopicsImage
-from ottla.groups.record_reader import MalformedRecord
+from ottla.groups.record_reader import MalformedOffsetsRecord
 from ottla.groups.share.events import Initialized, OffsetsAltered, ShareHeartbeat, StatesDeleted
 from ottla.groups.share.group import ShareGroup
 from ottla.groups.share.loading import LoadedShareGroup
 from ottla.groups.share.machine import ShareMachine
-from ottla.groups.share.records import RecordType, decode, is_share_group
+from ottla.groups.share.records import ShareRecordType, decode, is_share_group
 from ottla.groups.share.settings import ShareSettings
 from ottla.internal_topics.log import KeyValue
 from ottla.internal_topics.machine_events import Loaded, NotStored, Reply, Stored
@@ -188,7 +188,7 @@ def test_a_member_that_leaves_while_writes_fail_is_deleted_last() -> None:
     last = {decode(key, value)[0].kind: value for key, value in driver.log[written:] if b"ada" in key}
     kinds = [decode(key, value)[0].kind for key, value in driver.log[written:] if b"ada" in key and value is None]
     assert set(last.values()) == {None}
-    assert kinds[-1] is RecordType.MEMBER_METADATA
+    assert kinds[-1] is ShareRecordType.MEMBER_METADATA
 
 
 def test_a_group_is_deleted_only_without_members_and_its_tombstones_cover_it() -> None:
@@ -263,5 +263,5 @@ def test_cut_records_are_malformed(cut: int) -> None:
     driver.beat("ada", 0, "app")
     for key, value in driver.log:
         if value is not None:
-            with pytest.raises(MalformedRecord):
+            with pytest.raises(MalformedOffsetsRecord):
                 decode(key, value[:-cut])

@@ -14,7 +14,7 @@ from ottla.core.ids import TopicPartition
 from ottla.internal_topics.partitioning import partition_of
 from ottla.transactions import records
 from ottla.transactions.metadata import TransactionMetadata, TransactionState, TransactionVersion
-from ottla.transactions.records import MalformedRecord, TransactionRecord
+from ottla.transactions.records import MalformedTransactionRecord, TransactionRecord
 
 LOG: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[2] / "golden" / "transaction_state.json").read_text(encoding="utf-8")
@@ -93,13 +93,13 @@ VALUE = records.transaction_value(PREPARED)
     "value", [b"", b"\0\x02" + VALUE[2:], VALUE[:-1], VALUE[:20], b"\0\x01" + VALUE[2:16] + b"\x09"]
 )
 def test_malformed_records_are_reported(value: bytes) -> None:
-    with pytest.raises(MalformedRecord):
+    with pytest.raises(MalformedTransactionRecord):
         records.decode(records.transaction_key("app"), value)
 
 
 def test_every_cut_is_reported_or_read() -> None:
     for size in range(len(VALUE)):
-        with pytest.raises(MalformedRecord):
+        with pytest.raises(MalformedTransactionRecord):
             records.decode(records.transaction_key("app"), VALUE[:size])
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ottla.core.errors import ErrorCode
-from ottla.groups.machine import NO_GENERATION, NO_MEMBER, CommonEvent
+from ottla.groups.machine import NO_GENERATION, NO_MEMBER, CommonEvent, SessionTimer
 
 
 class State(Enum):
@@ -91,13 +91,6 @@ class Disbanded:
 Event = Join | Sync | Heartbeat | Leave | Converted | Disbanded | CommonEvent
 
 # ---- Timers
-
-
-@dataclass(frozen=True, slots=True)
-class SessionTimer:
-    """Expires when a member has sent no heartbeat."""
-
-    member_id: str
 
 
 @dataclass(frozen=True, slots=True)

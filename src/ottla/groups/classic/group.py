@@ -13,7 +13,6 @@ from ottla.groups.classic.events import (
     JoinTimer,
     LeaveAnswer,
     MemberSnapshot,
-    SessionTimer,
     State,
     SyncTimer,
     Timer,
@@ -22,6 +21,7 @@ from ottla.groups.classic.limits import ClassicGroupLimits
 from ottla.groups.classic.members import GroupMembers, Member
 from ottla.groups.classic.records import group_key
 from ottla.groups.group import GroupSummary, GroupType, OffsetExpiry
+from ottla.groups.machine import SessionTimer
 from ottla.internal_topics.log import KeyValue
 from ottla.internal_topics.machine_events import Reply
 

@@ -25,9 +25,9 @@ from ottla.groups.classic.records import group_key, group_value
 from ottla.groups.consumer import records
 from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.member import ClassicProtocol, ConsumerMember, without_epochs
-from ottla.groups.consumer.records import GroupMetadata, TargetMetadata
 from ottla.groups.consumer.settings import ConsumerSettings
 from ottla.groups.modern.events import Refused
+from ottla.groups.modern.records import GroupMetadata, TargetMetadata
 from ottla.groups.modern.topics import TopicsImage
 from ottla.internal_topics.log import KeyValue
 

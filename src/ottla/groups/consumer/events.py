@@ -15,8 +15,8 @@ from uuid import UUID
 from ottla.core.errors import ErrorCode
 from ottla.groups.assignors.spec import Partitions
 from ottla.groups.classic import events as classic
-from ottla.groups.machine import CommonEvent
-from ottla.groups.modern.events import SessionTimer, TopicsChanged
+from ottla.groups.machine import CommonEvent, SessionTimer
+from ottla.groups.modern.events import TopicsChanged
 
 STATIC_LEAVE_EPOCH = -2
 """Epoch of a static member that left and will return: its partitions are kept for it until its session times out."""
@@ -92,20 +92,20 @@ class RebalanceTimer:
 
 
 @dataclass(frozen=True, slots=True)
-class JoinTimer:
+class MemberJoinTimer:
     """Expires when a member of the classic protocol has not joined after it was asked to."""
 
     member_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class SyncTimer:
+class MemberSyncTimer:
     """Expires when a member of the classic protocol has not requested its assignment after it joined."""
 
     member_id: str
 
 
-Timer = SessionTimer | RebalanceTimer | JoinTimer | SyncTimer
+Timer = SessionTimer | RebalanceTimer | MemberJoinTimer | MemberSyncTimer
 
 
 # ---- Answers

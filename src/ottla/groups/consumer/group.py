@@ -12,15 +12,15 @@ from ottla.groups.assignors.spec import NO_PARTITIONS, Partitions
 from ottla.groups.consumer.events import (
     STATIC_LEAVE_EPOCH,
     GroupState,
-    JoinTimer,
+    MemberJoinTimer,
+    MemberSyncTimer,
     RebalanceTimer,
-    SyncTimer,
     Timer,
 )
 from ottla.groups.consumer.member import AssignedPartitions, ConsumerMember, MemberState
-from ottla.groups.consumer.records import RecordType, ResolvedRegex, tombstone
+from ottla.groups.consumer.records import ConsumerRecordType, ResolvedRegex, tombstone
 from ottla.groups.group import GroupSummary, GroupType, OffsetExpiry
-from ottla.groups.modern.events import SessionTimer
+from ottla.groups.machine import SessionTimer
 from ottla.groups.modern.group import ModernGroup
 from ottla.internal_topics.log import KeyValue
 
@@ -82,13 +82,13 @@ class ConsumerGroup(ModernGroup[ConsumerMember, Timer]):
         """Return the records that delete the group from the log, in the order that Kafka needs."""
         group_id, members = self.group_id, list(self.members)
         return [
-            *(tombstone(RecordType.CURRENT_MEMBER_ASSIGNMENT, group_id, member_id) for member_id in members),
-            *(tombstone(RecordType.TARGET_ASSIGNMENT_MEMBER, group_id, member_id) for member_id in members),
-            tombstone(RecordType.TARGET_ASSIGNMENT_METADATA, group_id),
-            *(tombstone(RecordType.MEMBER_METADATA, group_id, member_id) for member_id in members),
-            *(tombstone(RecordType.REGULAR_EXPRESSION, group_id, regex) for regex in self.regexes),
-            *([tombstone(RecordType.PARTITION_METADATA, group_id)] if self.has_partition_metadata else []),
-            tombstone(RecordType.GROUP_METADATA, group_id),
+            *(tombstone(ConsumerRecordType.CURRENT_MEMBER_ASSIGNMENT, group_id, member_id) for member_id in members),
+            *(tombstone(ConsumerRecordType.TARGET_ASSIGNMENT_MEMBER, group_id, member_id) for member_id in members),
+            tombstone(ConsumerRecordType.TARGET_ASSIGNMENT_METADATA, group_id),
+            *(tombstone(ConsumerRecordType.MEMBER_METADATA, group_id, member_id) for member_id in members),
+            *(tombstone(ConsumerRecordType.REGULAR_EXPRESSION, group_id, regex) for regex in self.regexes),
+            *([tombstone(ConsumerRecordType.PARTITION_METADATA, group_id)] if self.has_partition_metadata else []),
+            tombstone(ConsumerRecordType.GROUP_METADATA, group_id),
         ]
 
     # ---- What follows from the members
@@ -252,5 +252,5 @@ class ConsumerGroup(ModernGroup[ConsumerMember, Timer]):
         if member.state is MemberState.UNREVOKED_PARTITIONS and member.classic is None and not left:
             assert RebalanceTimer(member_id) in self.timers, f"{member_id} could keep partitions for ever"
         if member.classic is None:
-            assert JoinTimer(member_id) not in self.timers, f"{member_id} does not join"
-            assert SyncTimer(member_id) not in self.timers, f"{member_id} does not sync"
+            assert MemberJoinTimer(member_id) not in self.timers, f"{member_id} does not join"
+            assert MemberSyncTimer(member_id) not in self.timers, f"{member_id} does not sync"

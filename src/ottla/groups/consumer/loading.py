@@ -10,16 +10,14 @@ from uuid import UUID
 from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.member import AssignedPartitions, ConsumerMember
 from ottla.groups.consumer.records import (
-    CurrentAssignment,
-    GroupMetadata,
-    RecordKey,
-    RecordType,
+    ConsumerCurrentAssignment,
+    ConsumerRecordKey,
+    ConsumerRecordType,
+    ConsumerRecordValue,
     ResolvedRegex,
-    TargetMember,
-    TargetMetadata,
     TopicsMetadata,
-    Value,
 )
+from ottla.groups.modern.records import GroupMetadata, TargetMember, TargetMetadata
 
 log = logging.getLogger(__name__)
 
@@ -29,9 +27,9 @@ class LoadedGroup:
 
     def __init__(self, group_id: str) -> None:
         self._group_id = group_id
-        self._values: dict[RecordKey, Value] = {}
+        self._values: dict[ConsumerRecordKey, ConsumerRecordValue] = {}
 
-    def apply(self, key: RecordKey, value: Value) -> None:
+    def apply(self, key: ConsumerRecordKey, value: ConsumerRecordValue) -> None:
         """Apply a record."""
         self._values.pop(key, None)
         if value is not None:
@@ -39,12 +37,12 @@ class LoadedGroup:
 
     def group(self) -> ConsumerGroup | None:
         """Return the group, or None if it is deleted. Its first event must be `Loaded`, which sets the timers."""
-        metadata = self._values.get(RecordKey(RecordType.GROUP_METADATA, self._group_id))
+        metadata = self._values.get(ConsumerRecordKey(ConsumerRecordType.GROUP_METADATA, self._group_id))
         if not isinstance(metadata, GroupMetadata):
             return None
         group = ConsumerGroup(self._group_id, epoch=metadata.epoch, metadata_hash=metadata.metadata_hash)
         targets: dict[str, TargetMember] = {}
-        currents: dict[str, CurrentAssignment] = {}
+        currents: dict[str, ConsumerCurrentAssignment] = {}
         members: dict[str, ConsumerMember] = {}
         regexes: dict[str, ResolvedRegex] = {}
         for key, value in self._values.items():
@@ -53,7 +51,7 @@ class LoadedGroup:
                     members[key.name] = value
                 case TargetMember():
                     targets[key.name] = value
-                case CurrentAssignment():
+                case ConsumerCurrentAssignment():
                     currents[key.name] = value
                 case TargetMetadata(epoch, wall_ms):
                     group.target_epoch, group.target_wall_ms = min(epoch, group.epoch), wall_ms
@@ -72,7 +70,7 @@ class LoadedGroup:
         return group
 
 
-def _with_current(group: ConsumerGroup, member: ConsumerMember, current: CurrentAssignment) -> ConsumerMember:
+def _with_current(group: ConsumerGroup, member: ConsumerMember, current: ConsumerCurrentAssignment) -> ConsumerMember:
     return replace(
         member,
         epoch=min(current.epoch, group.epoch),

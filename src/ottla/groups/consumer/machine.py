@@ -34,20 +34,32 @@ from ottla.groups.consumer.events import (
     NO_TIMEOUT_MS,
     STATIC_LEAVE_EPOCH,
     Event,
-    JoinTimer,
     MemberHeartbeat,
+    MemberJoinTimer,
+    MemberSyncTimer,
     RebalanceTimer,
     RegexesResolved,
-    SyncTimer,
 )
 from ottla.groups.consumer.group import CHECKED_ALWAYS_MAX, ConsumerGroup
 from ottla.groups.consumer.member import ClassicProtocol, ConsumerMember, MemberState, without_epochs
 from ottla.groups.consumer.reconciliation import Goal, reconcile
-from ottla.groups.consumer.records import GroupMetadata, RecordType, ResolvedRegex, TargetMetadata
+from ottla.groups.consumer.records import ConsumerRecordType, ResolvedRegex
 from ottla.groups.consumer.settings import ASSIGNORS, ConsumerSettings, MigrationPolicy
-from ottla.groups.machine import NO_MEMBER, Commit, Compute, GroupAnswer, Now, Output, PlainAnswer, Replace, TimerFired
-from ottla.groups.modern.events import JOIN_EPOCH, HeartbeatAnswer, Refused, SessionTimer, TopicsChanged
+from ottla.groups.machine import (
+    NO_MEMBER,
+    Commit,
+    Compute,
+    GroupAnswer,
+    Now,
+    Output,
+    PlainAnswer,
+    Replace,
+    SessionTimer,
+    TimerFired,
+)
+from ottla.groups.modern.events import JOIN_EPOCH, HeartbeatAnswer, Refused, TopicsChanged
 from ottla.groups.modern.machine import ModernMachine
+from ottla.groups.modern.records import GroupMetadata, TargetMetadata
 from ottla.groups.modern.target_assignment import MemberSubscription, compute_target
 from ottla.groups.modern.topics import TopicsImage, group_metadata_hash
 from ottla.internal_topics.log import KeyValue
@@ -244,7 +256,7 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
         group.metadata_hash = metadata_hash
         if group.has_partition_metadata:
             group.has_partition_metadata = False
-            self._records.append(records.tombstone(RecordType.PARTITION_METADATA, group.group_id))
+            self._records.append(records.tombstone(ConsumerRecordType.PARTITION_METADATA, group.group_id))
         self._records.append(records.group_metadata(group.group_id, GroupMetadata(group.epoch, metadata_hash)))
 
     def _leave(self, beat: MemberHeartbeat, now: Now, ticket: int) -> None:
@@ -335,12 +347,17 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
     def _remove(self, member: ConsumerMember) -> None:
         member_id, group_id = member.member_id, self.group.group_id
         self.group.remove(member_id)
-        for timer in (SessionTimer(member_id), RebalanceTimer(member_id), JoinTimer(member_id), SyncTimer(member_id)):
+        for timer in (
+            SessionTimer(member_id),
+            RebalanceTimer(member_id),
+            MemberJoinTimer(member_id),
+            MemberSyncTimer(member_id),
+        ):
             self._cancel_timer(timer)
         self._records += (
-            records.tombstone(RecordType.CURRENT_MEMBER_ASSIGNMENT, group_id, member_id),
-            records.tombstone(RecordType.TARGET_ASSIGNMENT_MEMBER, group_id, member_id),
-            records.tombstone(RecordType.MEMBER_METADATA, group_id, member_id),
+            records.tombstone(ConsumerRecordType.CURRENT_MEMBER_ASSIGNMENT, group_id, member_id),
+            records.tombstone(ConsumerRecordType.TARGET_ASSIGNMENT_MEMBER, group_id, member_id),
+            records.tombstone(ConsumerRecordType.MEMBER_METADATA, group_id, member_id),
         )
 
     def _may_downgrade(self, leaving: Collection[ConsumerMember]) -> bool:
@@ -364,7 +381,7 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
 
     def _forget_regex(self, regex: str) -> None:
         if self.group.regexes.pop(regex, None) is not None:
-            self._records.append(records.tombstone(RecordType.REGULAR_EXPRESSION, self.group.group_id, regex))
+            self._records.append(records.tombstone(ConsumerRecordType.REGULAR_EXPRESSION, self.group.group_id, regex))
 
     def _resolve_regexes(self, now: Now) -> None:
         """Resolve the regular expressions if one is new, topics are new or the last resolution is old."""
@@ -449,9 +466,9 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
         if downgrade:
             self._downgrade(now, rebalance=stale)
         else:
-            self._cancel_timer(JoinTimer(member.member_id))
+            self._cancel_timer(MemberJoinTimer(member.member_id))
             self._set_timer(SessionTimer(member.member_id), now.ms + join.session_timeout_ms)
-            self._set_timer(SyncTimer(member.member_id), now.ms + join.rebalance_timeout_ms)
+            self._set_timer(MemberSyncTimer(member.member_id), now.ms + join.rebalance_timeout_ms)
         self._reply(ticket, answer)
 
     def _classic_member_for(self, join: Join) -> ConsumerMember:
@@ -486,7 +503,7 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
         if self.group.epoch > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
             self._request_join(member, now)
             raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
-        self._cancel_timer(SyncTimer(member.member_id))
+        self._cancel_timer(MemberSyncTimer(member.member_id))
         self._renew_classic_session(member, now)
         answer = SyncAnswer(
             protocol_type=sync.protocol_type,
@@ -525,14 +542,16 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
         self._set_timer(SessionTimer(member.member_id), now.ms + member.classic.session_timeout_ms)
 
     def _request_join(self, member: ConsumerMember, now: Now) -> None:
-        timer = JoinTimer(member.member_id)
+        timer = MemberJoinTimer(member.member_id)
         if timer not in self.group.timers:
             self._set_timer(timer, now.ms + member.rebalance_timeout_ms)
 
     # ---- Timers
 
     def _fired(self, timer: Hashable, now: Now) -> None:
-        assert isinstance(timer, SessionTimer | RebalanceTimer | JoinTimer | SyncTimer), f"{timer} is unknown"
+        assert isinstance(timer, SessionTimer | RebalanceTimer | MemberJoinTimer | MemberSyncTimer), (
+            f"{timer} is unknown"
+        )
         if self.group.timers.get(timer, now.ms + 1) > now.ms:
             return  # it was moved or cancelled in the meantime
         del self.group.timers[timer]

@@ -21,7 +21,8 @@ from uuid import UUID
 
 from ottla.groups.assignors.spec import Partitions
 from ottla.groups.consumer.member import AssignedPartitions, ClassicProtocol, ConsumerMember, MemberState
-from ottla.groups.record_reader import MalformedRecord, RecordReader
+from ottla.groups.modern.records import GroupMetadata, TargetMember, TargetMetadata
+from ottla.groups.record_reader import MalformedOffsetsRecord, RecordReader
 from ottla.internal_topics.log import KeyValue
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.primitives import (
@@ -33,7 +34,7 @@ from ottla.wire.primitives import (
 )
 
 
-class RecordType(IntEnum):
+class ConsumerRecordType(IntEnum):
     """Lists the versions of the keys."""
 
     GROUP_METADATA = 3
@@ -47,25 +48,25 @@ class RecordType(IntEnum):
 
 _WITH_NAME = frozenset(
     {
-        RecordType.MEMBER_METADATA,
-        RecordType.TARGET_ASSIGNMENT_MEMBER,
-        RecordType.CURRENT_MEMBER_ASSIGNMENT,
-        RecordType.REGULAR_EXPRESSION,
+        ConsumerRecordType.MEMBER_METADATA,
+        ConsumerRecordType.TARGET_ASSIGNMENT_MEMBER,
+        ConsumerRecordType.CURRENT_MEMBER_ASSIGNMENT,
+        ConsumerRecordType.REGULAR_EXPRESSION,
     }
 )
 """The keys that name a member or a regular expression after the group."""
 
-_KEY_VERSIONS = frozenset(RecordType)
+_KEY_VERSIONS = frozenset(ConsumerRecordType)
 _VALUE_VERSION = 0
 _VERSION_BYTES = _VALUE_VERSION.to_bytes(2, "big")
 _TAG = 0
 """Number of the only tagged field of each value that has one."""
 
 
-class RecordKey(NamedTuple):
+class ConsumerRecordKey(NamedTuple):
     """Holds a decoded key."""
 
-    kind: RecordType
+    kind: ConsumerRecordType
     group_id: str
     name: str = ""  # of a member or a regular expression
 
@@ -78,21 +79,7 @@ class ResolvedRegex(NamedTuple):
     wall_ms: int
 
 
-class GroupMetadata(NamedTuple):
-    """Holds the value of a group's epoch."""
-
-    epoch: int
-    metadata_hash: int = 0
-
-
-class TargetMetadata(NamedTuple):
-    """Holds the value of the epoch of a target assignment."""
-
-    epoch: int
-    wall_ms: int = 0  # 0: unknown
-
-
-class CurrentAssignment(NamedTuple):
+class ConsumerCurrentAssignment(NamedTuple):
     """Holds the value of what a member has."""
 
     epoch: int
@@ -102,23 +89,17 @@ class CurrentAssignment(NamedTuple):
     pending_revocation: AssignedPartitions
 
 
-class TargetMember(NamedTuple):
-    """Holds the value of a member's part of the target."""
-
-    partitions: Partitions
-
-
 class TopicsMetadata(NamedTuple):
     """Stands for the metadata of topics, which is not used."""
 
 
-Value = (
+ConsumerRecordValue = (
     GroupMetadata
     | TopicsMetadata
     | ConsumerMember
     | TargetMetadata
     | TargetMember
-    | CurrentAssignment
+    | ConsumerCurrentAssignment
     | ResolvedRegex
     | None
 )
@@ -133,7 +114,7 @@ _key_text = string_writer(flexible=False, nullable=False)
 _blob = bytes_writer(flexible=True, nullable=False)
 
 
-def key(kind: RecordType, group_id: str, name: str = "") -> bytes:
+def key(kind: ConsumerRecordType, group_id: str, name: str = "") -> bytes:
     """Encode a key."""
     out = bytearray(kind.to_bytes(2, "big"))
     _key_text(out, group_id)
@@ -142,7 +123,7 @@ def key(kind: RecordType, group_id: str, name: str = "") -> bytes:
     return bytes(out)
 
 
-def tombstone(kind: RecordType, group_id: str, name: str = "") -> KeyValue:
+def tombstone(kind: ConsumerRecordType, group_id: str, name: str = "") -> KeyValue:
     """Encode the deletion of a key."""
     return key(kind, group_id, name), None
 
@@ -151,7 +132,7 @@ def group_metadata(group_id: str, metadata: GroupMetadata) -> KeyValue:
     """Encode the group's epoch."""
     out = bytearray(_VERSION_BYTES + struct.pack(">i", metadata.epoch))
     _write_tag(out, struct.pack(">q", metadata.metadata_hash) if metadata.metadata_hash else None)
-    return key(RecordType.GROUP_METADATA, group_id), bytes(out)
+    return key(ConsumerRecordType.GROUP_METADATA, group_id), bytes(out)
 
 
 def member_metadata(group_id: str, member: ConsumerMember) -> KeyValue:
@@ -166,7 +147,7 @@ def member_metadata(group_id: str, member: ConsumerMember) -> KeyValue:
     out += struct.pack(">i", member.rebalance_timeout_ms)
     _maybe_text(out, member.assignor)
     _write_tag(out, None if member.classic is None else _classic(member.classic))
-    return key(RecordType.MEMBER_METADATA, group_id, member.member_id), bytes(out)
+    return key(ConsumerRecordType.MEMBER_METADATA, group_id, member.member_id), bytes(out)
 
 
 def _classic(classic: ClassicProtocol) -> bytes:
@@ -185,7 +166,7 @@ def target_metadata(group_id: str, metadata: TargetMetadata) -> KeyValue:
     """Encode the epoch of the target assignment."""
     out = bytearray(_VERSION_BYTES + struct.pack(">i", metadata.epoch))
     _write_tag(out, struct.pack(">q", metadata.wall_ms) if metadata.wall_ms else None)
-    return key(RecordType.TARGET_ASSIGNMENT_METADATA, group_id), bytes(out)
+    return key(ConsumerRecordType.TARGET_ASSIGNMENT_METADATA, group_id), bytes(out)
 
 
 def target_member(group_id: str, member_id: str, partitions: Partitions) -> KeyValue:
@@ -196,7 +177,7 @@ def target_member(group_id: str, member_id: str, partitions: Partitions) -> KeyV
         _write_partitions(out, topic_id, sorted(partitions[topic_id]))
         write_uvarint(out, 0)
     write_uvarint(out, 0)
-    return key(RecordType.TARGET_ASSIGNMENT_MEMBER, group_id, member_id), bytes(out)
+    return key(ConsumerRecordType.TARGET_ASSIGNMENT_MEMBER, group_id, member_id), bytes(out)
 
 
 def current_assignment(group_id: str, member: ConsumerMember) -> KeyValue:
@@ -213,7 +194,7 @@ def current_assignment(group_id: str, member: ConsumerMember) -> KeyValue:
             packed += struct.pack(f">{len(epochs)}i", *epochs)
             _write_tag(out, bytes(packed))
     write_uvarint(out, 0)
-    return key(RecordType.CURRENT_MEMBER_ASSIGNMENT, group_id, member.member_id), bytes(out)
+    return key(ConsumerRecordType.CURRENT_MEMBER_ASSIGNMENT, group_id, member.member_id), bytes(out)
 
 
 def regular_expression(group_id: str, regex: str, resolved: ResolvedRegex) -> KeyValue:
@@ -222,7 +203,7 @@ def regular_expression(group_id: str, regex: str, resolved: ResolvedRegex) -> Ke
     _write_texts(out, resolved.topics)
     out += struct.pack(">qq", resolved.version, resolved.wall_ms)
     write_uvarint(out, 0)
-    return key(RecordType.REGULAR_EXPRESSION, group_id, regex), bytes(out)
+    return key(ConsumerRecordType.REGULAR_EXPRESSION, group_id, regex), bytes(out)
 
 
 def _write_texts(out: bytearray, texts: Iterable[str]) -> None:
@@ -255,40 +236,40 @@ def is_consumer_group(raw_key: bytes) -> bool:
     return int.from_bytes(raw_key[:2], "big") in _KEY_VERSIONS
 
 
-def decode(raw_key: bytes, value: bytes | None) -> tuple[RecordKey, Value]:
-    """Decode a record. Raises `MalformedRecord`."""
+def decode(raw_key: bytes, value: bytes | None) -> tuple[ConsumerRecordKey, ConsumerRecordValue]:
+    """Decode a record. Raises `MalformedOffsetsRecord`."""
     try:
         reader = RecordReader(raw_key)
-        kind = RecordType(reader.int16())
+        kind = ConsumerRecordType(reader.int16())
         group_id = reader.text()
-        key = RecordKey(kind, group_id, reader.text() if kind in _WITH_NAME else "")
+        key = ConsumerRecordKey(kind, group_id, reader.text() if kind in _WITH_NAME else "")
         return key, None if value is None else _value(key, RecordReader(value))
     except (MalformedRequest, struct.error, IndexError, UnicodeDecodeError) as error:
-        raise MalformedRecord(f"key {raw_key[:64].hex()}: {error}") from error
+        raise MalformedOffsetsRecord(f"key {raw_key[:64].hex()}: {error}") from error
 
 
-def _value(key: RecordKey, reader: RecordReader) -> Value:
+def _value(key: ConsumerRecordKey, reader: RecordReader) -> ConsumerRecordValue:
     reader.version(_VALUE_VERSION, flexible=_VALUE_VERSION)
     match key.kind:
-        case RecordType.GROUP_METADATA:
+        case ConsumerRecordType.GROUP_METADATA:
             epoch = reader.int32()
             return GroupMetadata(epoch, _number(reader.tags().get(_TAG)))
-        case RecordType.PARTITION_METADATA:
+        case ConsumerRecordType.PARTITION_METADATA:
             return TopicsMetadata()
-        case RecordType.MEMBER_METADATA:
+        case ConsumerRecordType.MEMBER_METADATA:
             return _member(reader, key.name)
-        case RecordType.TARGET_ASSIGNMENT_METADATA:
+        case ConsumerRecordType.TARGET_ASSIGNMENT_METADATA:
             epoch = reader.int32()
             return TargetMetadata(epoch, _number(reader.tags().get(_TAG)))
-        case RecordType.TARGET_ASSIGNMENT_MEMBER:
+        case ConsumerRecordType.TARGET_ASSIGNMENT_MEMBER:
             target = TargetMember({topic_id: frozenset(indexes) for topic_id, indexes, _ in _topics(reader)})
             reader.tags()
             return target
-        case RecordType.CURRENT_MEMBER_ASSIGNMENT:
+        case ConsumerRecordType.CURRENT_MEMBER_ASSIGNMENT:
             current = _current(reader)
             reader.tags()
             return current
-        case RecordType.REGULAR_EXPRESSION:
+        case ConsumerRecordType.REGULAR_EXPRESSION:
             resolved = ResolvedRegex(frozenset(_texts(reader)), reader.int64(), reader.int64())
             reader.tags()
             return resolved
@@ -325,7 +306,7 @@ def _classic_protocol(reader: RecordReader) -> ClassicProtocol | None:
     return ClassicProtocol(session_timeout_ms, tuple(protocols))
 
 
-def _current(reader: RecordReader) -> CurrentAssignment:
+def _current(reader: RecordReader) -> ConsumerCurrentAssignment:
     epoch, previous_epoch, state = reader.int32(), reader.int32(), reader.int8()
     assigned, pending = (
         {
@@ -337,7 +318,7 @@ def _current(reader: RecordReader) -> CurrentAssignment:
     )
     known = state in {each.value for each in MemberState}
     state_of = MemberState(state) if known else MemberState.UNKNOWN
-    return CurrentAssignment(epoch, previous_epoch, state_of, assigned, pending)
+    return ConsumerCurrentAssignment(epoch, previous_epoch, state_of, assigned, pending)
 
 
 def _texts(reader: RecordReader) -> list[str]:

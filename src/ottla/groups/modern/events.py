@@ -1,4 +1,4 @@
-"""Declares the events, timers and answers that are the same for all groups with server-side assignment. Values only."""
+"""Declares the events and answers that are the same for all groups with server-side assignment. Values only."""
 
 from __future__ import annotations
 
@@ -26,13 +26,6 @@ class TopicsChanged:
     """The cluster has a new snapshot, which the machine already has, with these topics changed."""
 
     topics: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class SessionTimer:
-    """Expires when a member has sent no heartbeat."""
-
-    member_id: str
 
 
 class HeartbeatAnswer(NamedTuple):

@@ -9,9 +9,9 @@ from uuid import UUID
 from ottla.core.errors import ErrorCode
 from ottla.groups.assignors.spec import NO_PARTITIONS, Partitions
 from ottla.groups.group import GroupSummary, GroupType, OffsetExpiry
-from ottla.groups.modern.events import SessionTimer
+from ottla.groups.machine import SessionTimer
 from ottla.groups.modern.group import ModernGroup
-from ottla.groups.share.records import RecordType, ShareMember, tombstone
+from ottla.groups.share.records import ShareMember, ShareRecordType, tombstone
 from ottla.internal_topics.log import KeyValue
 
 PROTOCOL_TYPE = "share"
@@ -81,12 +81,12 @@ class ShareGroup(ModernGroup[ShareMember, SessionTimer]):
         """Return the records that delete the group from the log, in the order that Kafka needs."""
         group_id, members = self.group_id, list(self.members)
         return [
-            *(tombstone(RecordType.CURRENT_MEMBER_ASSIGNMENT, group_id, member_id) for member_id in members),
-            *(tombstone(RecordType.TARGET_ASSIGNMENT_MEMBER, group_id, member_id) for member_id in members),
-            tombstone(RecordType.TARGET_ASSIGNMENT_METADATA, group_id),
-            *(tombstone(RecordType.MEMBER_METADATA, group_id, member_id) for member_id in members),
-            tombstone(RecordType.STATE_PARTITION_METADATA, group_id),
-            tombstone(RecordType.GROUP_METADATA, group_id),
+            *(tombstone(ShareRecordType.CURRENT_MEMBER_ASSIGNMENT, group_id, member_id) for member_id in members),
+            *(tombstone(ShareRecordType.TARGET_ASSIGNMENT_MEMBER, group_id, member_id) for member_id in members),
+            tombstone(ShareRecordType.TARGET_ASSIGNMENT_METADATA, group_id),
+            *(tombstone(ShareRecordType.MEMBER_METADATA, group_id, member_id) for member_id in members),
+            tombstone(ShareRecordType.STATE_PARTITION_METADATA, group_id),
+            tombstone(ShareRecordType.GROUP_METADATA, group_id),
         ]
 
     # ---- Invariants

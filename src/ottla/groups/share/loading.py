@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ottla.groups.modern.records import GroupMetadata, TargetMember, TargetMetadata
 from ottla.groups.share.group import ShareGroup
 from ottla.groups.share.records import (
-    CurrentAssignment,
-    GroupMetadata,
-    RecordKey,
-    RecordType,
+    ShareCurrentAssignment,
     ShareMember,
+    ShareRecordKey,
+    ShareRecordType,
+    ShareRecordValue,
     StatePartitions,
-    TargetMember,
-    TargetMetadata,
-    Value,
 )
 
 
@@ -23,9 +21,9 @@ class LoadedShareGroup:
 
     def __init__(self, group_id: str) -> None:
         self._group_id = group_id
-        self._values: dict[RecordKey, Value] = {}
+        self._values: dict[ShareRecordKey, ShareRecordValue] = {}
 
-    def apply(self, key: RecordKey, value: Value) -> None:
+    def apply(self, key: ShareRecordKey, value: ShareRecordValue) -> None:
         """Apply a record."""
         self._values.pop(key, None)
         if value is not None:
@@ -33,14 +31,14 @@ class LoadedShareGroup:
 
     def group(self) -> ShareGroup | None:
         """Return the group, or None if it is deleted. Its first event must be `Loaded`, which sets the timers."""
-        metadata = self._values.get(RecordKey(RecordType.GROUP_METADATA, self._group_id))
+        metadata = self._values.get(ShareRecordKey(ShareRecordType.GROUP_METADATA, self._group_id))
         if not isinstance(metadata, GroupMetadata):
             return None
         group = ShareGroup(self._group_id, epoch=metadata.epoch, metadata_hash=metadata.metadata_hash)
-        target = self._values.get(RecordKey(RecordType.TARGET_ASSIGNMENT_METADATA, self._group_id))
+        target = self._values.get(ShareRecordKey(ShareRecordType.TARGET_ASSIGNMENT_METADATA, self._group_id))
         if isinstance(target, TargetMetadata):
             group.target_epoch, group.target_wall_ms = min(target.epoch, group.epoch), target.wall_ms
-        states = self._values.get(RecordKey(RecordType.STATE_PARTITION_METADATA, self._group_id))
+        states = self._values.get(ShareRecordKey(ShareRecordType.STATE_PARTITION_METADATA, self._group_id))
         if isinstance(states, StatePartitions):
             group.initialized = {topic_id: indexes for topic_id, (_, indexes) in states.initialized.items()}
             group.names = {topic_id: name for topic_id, (name, _) in states.initialized.items()}
@@ -53,9 +51,9 @@ class LoadedShareGroup:
         return group
 
     def _with_current(self, member: ShareMember, group: ShareGroup) -> ShareMember:
-        key = RecordKey(RecordType.CURRENT_MEMBER_ASSIGNMENT, self._group_id, member.member_id)
+        key = ShareRecordKey(ShareRecordType.CURRENT_MEMBER_ASSIGNMENT, self._group_id, member.member_id)
         current = self._values.get(key)
-        if not isinstance(current, CurrentAssignment):
+        if not isinstance(current, ShareCurrentAssignment):
             return member
         epoch = min(current.epoch, group.target_epoch)
         return replace(member, epoch=epoch, previous_epoch=current.previous_epoch, assigned=current.assigned)

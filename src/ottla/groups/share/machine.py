@@ -23,16 +23,10 @@ from ottla.core.errors import ErrorCode
 from ottla.groups.assignors import simple
 from ottla.groups.assignors.spec import Partitions
 from ottla.groups.classic.events import Heartbeat, Join, JoinAnswer, Leave, LeaveAnswer, Sync, SyncAnswer
-from ottla.groups.machine import Commit, GroupAnswer, Now, Output, PlainAnswer, TimerFired
-from ottla.groups.modern.events import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
-    HeartbeatAnswer,
-    Refused,
-    SessionTimer,
-    TopicsChanged,
-)
+from ottla.groups.machine import Commit, GroupAnswer, Now, Output, PlainAnswer, SessionTimer, TimerFired
+from ottla.groups.modern.events import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatAnswer, Refused, TopicsChanged
 from ottla.groups.modern.machine import ModernMachine
+from ottla.groups.modern.records import GroupMetadata, TargetMetadata
 from ottla.groups.modern.target_assignment import MemberSubscription, compute_target
 from ottla.groups.modern.topics import TopicsImage, group_metadata_hash
 from ottla.groups.share import records
@@ -44,7 +38,7 @@ from ottla.groups.share.events import (
     StatesDeleted,
 )
 from ottla.groups.share.group import ShareGroup
-from ottla.groups.share.records import GroupMetadata, RecordType, ShareMember, TargetMetadata
+from ottla.groups.share.records import ShareMember, ShareRecordType
 from ottla.groups.share.settings import ShareSettings
 from ottla.internal_topics.machine_events import NO_TICKET, Loaded, NotStored, Reply, Stored
 
@@ -240,9 +234,9 @@ class ShareMachine(ModernMachine[ShareGroup]):
         self.group.target.pop(member_id, None)
         self._cancel_timer(SessionTimer(member_id))
         self._records += (
-            records.tombstone(RecordType.CURRENT_MEMBER_ASSIGNMENT, group_id, member_id),
-            records.tombstone(RecordType.TARGET_ASSIGNMENT_MEMBER, group_id, member_id),
-            records.tombstone(RecordType.MEMBER_METADATA, group_id, member_id),
+            records.tombstone(ShareRecordType.CURRENT_MEMBER_ASSIGNMENT, group_id, member_id),
+            records.tombstone(ShareRecordType.TARGET_ASSIGNMENT_MEMBER, group_id, member_id),
+            records.tombstone(ShareRecordType.MEMBER_METADATA, group_id, member_id),
         )
         self._update_epoch(increase=True)
 

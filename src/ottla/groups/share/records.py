@@ -20,13 +20,14 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ottla.groups.assignors.spec import NO_PARTITIONS, Partitions
-from ottla.groups.record_reader import MalformedRecord, RecordReader
+from ottla.groups.modern.records import GroupMetadata, TargetMember, TargetMetadata
+from ottla.groups.record_reader import MalformedOffsetsRecord, RecordReader
 from ottla.internal_topics.log import KeyValue
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.primitives import string_writer, write_length, write_uuid, write_uvarint
 
 
-class RecordType(IntEnum):
+class ShareRecordType(IntEnum):
     """Lists the versions of the keys."""
 
     MEMBER_METADATA = 10
@@ -38,11 +39,15 @@ class RecordType(IntEnum):
 
 
 _WITH_MEMBER = frozenset(
-    {RecordType.MEMBER_METADATA, RecordType.TARGET_ASSIGNMENT_MEMBER, RecordType.CURRENT_MEMBER_ASSIGNMENT}
+    {
+        ShareRecordType.MEMBER_METADATA,
+        ShareRecordType.TARGET_ASSIGNMENT_MEMBER,
+        ShareRecordType.CURRENT_MEMBER_ASSIGNMENT,
+    }
 )
 """The keys that name a member after the group."""
 
-_KEY_VERSIONS = frozenset(RecordType)
+_KEY_VERSIONS = frozenset(ShareRecordType)
 _VERSION_BYTES = b"\0\0"
 _TAG = 0
 _STABLE = 0
@@ -67,35 +72,15 @@ class ShareMember:
     assigned: Partitions = field(default_factory=lambda: NO_PARTITIONS)
 
 
-class RecordKey(NamedTuple):
+class ShareRecordKey(NamedTuple):
     """Holds a decoded key."""
 
-    kind: RecordType
+    kind: ShareRecordType
     group_id: str
     member_id: str = ""
 
 
-class GroupMetadata(NamedTuple):
-    """Holds the value of a group's epoch."""
-
-    epoch: int
-    metadata_hash: int
-
-
-class TargetMetadata(NamedTuple):
-    """Holds the value of the epoch of a target assignment."""
-
-    epoch: int
-    wall_ms: int = 0
-
-
-class TargetMember(NamedTuple):
-    """Holds the value of a member's part of the target."""
-
-    partitions: Partitions
-
-
-class CurrentAssignment(NamedTuple):
+class ShareCurrentAssignment(NamedTuple):
     """Holds the value of what a member has."""
 
     epoch: int
@@ -109,14 +94,16 @@ class StatePartitions(NamedTuple):
     initialized: Mapping[UUID, tuple[str, frozenset[int]]]  # by topic id: its name and partitions
 
 
-Value = GroupMetadata | ShareMember | TargetMetadata | TargetMember | CurrentAssignment | StatePartitions | None
+ShareRecordValue = (
+    GroupMetadata | ShareMember | TargetMetadata | TargetMember | ShareCurrentAssignment | StatePartitions | None
+)
 """A decoded value. None: a tombstone."""
 
 
 # ---- Encoding
 
 
-def key(kind: RecordType, group_id: str, member_id: str = "") -> bytes:
+def key(kind: ShareRecordType, group_id: str, member_id: str = "") -> bytes:
     """Encode a key."""
     out = bytearray(kind.to_bytes(2, "big"))
     _key_text(out, group_id)
@@ -125,7 +112,7 @@ def key(kind: RecordType, group_id: str, member_id: str = "") -> bytes:
     return bytes(out)
 
 
-def tombstone(kind: RecordType, group_id: str, member_id: str = "") -> KeyValue:
+def tombstone(kind: ShareRecordType, group_id: str, member_id: str = "") -> KeyValue:
     """Encode the deletion of a key."""
     return key(kind, group_id, member_id), None
 
@@ -133,7 +120,7 @@ def tombstone(kind: RecordType, group_id: str, member_id: str = "") -> KeyValue:
 def group_metadata(group_id: str, metadata: GroupMetadata) -> KeyValue:
     """Encode the group's epoch."""
     value = _VERSION_BYTES + struct.pack(">iq", metadata.epoch, metadata.metadata_hash) + b"\0"
-    return key(RecordType.GROUP_METADATA, group_id), value
+    return key(ShareRecordType.GROUP_METADATA, group_id), value
 
 
 def member_metadata(group_id: str, member: ShareMember) -> KeyValue:
@@ -146,7 +133,7 @@ def member_metadata(group_id: str, member: ShareMember) -> KeyValue:
     for topic in sorted(member.topics):
         _text(out, topic)
     write_uvarint(out, 0)
-    return key(RecordType.MEMBER_METADATA, group_id, member.member_id), bytes(out)
+    return key(ShareRecordType.MEMBER_METADATA, group_id, member.member_id), bytes(out)
 
 
 def target_metadata(group_id: str, metadata: TargetMetadata) -> KeyValue:
@@ -155,7 +142,7 @@ def target_metadata(group_id: str, metadata: TargetMetadata) -> KeyValue:
     for number in (1, _TAG, 8):
         write_uvarint(out, number)
     out += struct.pack(">q", metadata.wall_ms)
-    return key(RecordType.TARGET_ASSIGNMENT_METADATA, group_id), bytes(out)
+    return key(ShareRecordType.TARGET_ASSIGNMENT_METADATA, group_id), bytes(out)
 
 
 def target_member(group_id: str, member_id: str, partitions: Partitions) -> KeyValue:
@@ -163,7 +150,7 @@ def target_member(group_id: str, member_id: str, partitions: Partitions) -> KeyV
     out = bytearray(_VERSION_BYTES)
     _write_topics(out, partitions)
     write_uvarint(out, 0)
-    return key(RecordType.TARGET_ASSIGNMENT_MEMBER, group_id, member_id), bytes(out)
+    return key(ShareRecordType.TARGET_ASSIGNMENT_MEMBER, group_id, member_id), bytes(out)
 
 
 def current_assignment(group_id: str, member: ShareMember) -> KeyValue:
@@ -171,7 +158,7 @@ def current_assignment(group_id: str, member: ShareMember) -> KeyValue:
     out = bytearray(_VERSION_BYTES + struct.pack(">iib", member.epoch, member.previous_epoch, _STABLE))
     _write_topics(out, member.assigned)
     write_uvarint(out, 0)
-    return key(RecordType.CURRENT_MEMBER_ASSIGNMENT, group_id, member.member_id), bytes(out)
+    return key(ShareRecordType.CURRENT_MEMBER_ASSIGNMENT, group_id, member.member_id), bytes(out)
 
 
 def state_partitions(group_id: str, initialized: Partitions, names: Mapping[UUID, str]) -> KeyValue:
@@ -186,7 +173,7 @@ def state_partitions(group_id: str, initialized: Partitions, names: Mapping[UUID
         write_uvarint(out, 0)
     write_length(out, 0, flexible=True)
     write_uvarint(out, 0)
-    return key(RecordType.STATE_PARTITION_METADATA, group_id), bytes(out)
+    return key(ShareRecordType.STATE_PARTITION_METADATA, group_id), bytes(out)
 
 
 def _write_topics(out: bytearray, partitions: Partitions) -> None:
@@ -211,21 +198,21 @@ def is_share_group(raw_key: bytes) -> bool:
     return int.from_bytes(raw_key[:2], "big") in _KEY_VERSIONS
 
 
-def decode(raw_key: bytes, value: bytes | None) -> tuple[RecordKey, Value]:
-    """Decode a record. Raises `MalformedRecord`."""
+def decode(raw_key: bytes, value: bytes | None) -> tuple[ShareRecordKey, ShareRecordValue]:
+    """Decode a record. Raises `MalformedOffsetsRecord`."""
     try:
         reader = RecordReader(raw_key)
-        kind = RecordType(reader.int16())
+        kind = ShareRecordType(reader.int16())
         group_id = reader.text()
-        name = RecordKey(kind, group_id, reader.text() if kind in _WITH_MEMBER else "")
+        name = ShareRecordKey(kind, group_id, reader.text() if kind in _WITH_MEMBER else "")
         return name, None if value is None else _decoded(name, RecordReader(value))
     except (MalformedRequest, struct.error, IndexError, UnicodeDecodeError) as error:
-        raise MalformedRecord(f"key {raw_key[:64].hex()}: {error}") from error
+        raise MalformedOffsetsRecord(f"key {raw_key[:64].hex()}: {error}") from error
 
 
-def _decoded(name: RecordKey, reader: RecordReader) -> Value:
+def _decoded(name: ShareRecordKey, reader: RecordReader) -> ShareRecordValue:
     reader.version(0, flexible=0)
-    if name.kind is RecordType.TARGET_ASSIGNMENT_METADATA:
+    if name.kind is ShareRecordType.TARGET_ASSIGNMENT_METADATA:
         epoch, tagged = reader.int32(), reader.tags().get(_TAG)
         return TargetMetadata(epoch, 0 if tagged is None else int(struct.unpack(">q", tagged)[0]))
     value = _value(name, reader)
@@ -233,11 +220,11 @@ def _decoded(name: RecordKey, reader: RecordReader) -> Value:
     return value
 
 
-def _value(name: RecordKey, reader: RecordReader) -> Value:
+def _value(name: ShareRecordKey, reader: RecordReader) -> ShareRecordValue:
     match name.kind:
-        case RecordType.GROUP_METADATA:
+        case ShareRecordType.GROUP_METADATA:
             return GroupMetadata(reader.int32(), reader.int64())
-        case RecordType.MEMBER_METADATA:
+        case ShareRecordType.MEMBER_METADATA:
             return ShareMember(
                 member_id=name.member_id,
                 rack_id=reader.maybe_text(),
@@ -245,12 +232,12 @@ def _value(name: RecordKey, reader: RecordReader) -> Value:
                 client_host=reader.text(),
                 topics=frozenset(reader.text() for _ in range(reader.count())),
             )
-        case RecordType.TARGET_ASSIGNMENT_MEMBER:
+        case ShareRecordType.TARGET_ASSIGNMENT_MEMBER:
             return TargetMember(_topics(reader))
-        case RecordType.CURRENT_MEMBER_ASSIGNMENT:
+        case ShareRecordType.CURRENT_MEMBER_ASSIGNMENT:
             epoch, previous_epoch, _ = reader.int32(), reader.int32(), reader.int8()
-            return CurrentAssignment(epoch, previous_epoch, _topics(reader))
-        case RecordType.STATE_PARTITION_METADATA:
+            return ShareCurrentAssignment(epoch, previous_epoch, _topics(reader))
+        case ShareRecordType.STATE_PARTITION_METADATA:
             _named_topics(reader)  # those being initialized: they are initialized again
             states = StatePartitions(_named_topics(reader))
             for _ in range(reader.count()):  # those being deleted

@@ -7,21 +7,12 @@ from typing import Any
 import pytest
 
 from ottla.core.errors import ErrorCode
-from ottla.groups.classic.events import (
-    JoinAnswer,
-    JoinTimer,
-    Leave,
-    LeaveAnswer,
-    Leaver,
-    SessionTimer,
-    State,
-    Sync,
-    SyncTimer,
-)
+from ottla.groups.classic.events import JoinAnswer, JoinTimer, Leave, LeaveAnswer, Leaver, State, Sync, SyncTimer
 from ottla.groups.classic.group import restored
 from ottla.groups.classic.limits import ClassicGroupLimits
 from ottla.groups.classic.machine import NEW_MEMBER_TIMEOUT_MS, ClassicMachine
 from ottla.groups.classic.validation import PENDING_MAX
+from ottla.groups.machine import SessionTimer
 from ottla.internal_topics.machine_events import Loaded
 from tests.support.group_driver import NONE, GroupDriver, driver, heartbeat, leave, state_of, subscription
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ottla.core.errors import ErrorCode
-from ottla.groups.classic.events import JoinAnswer, Leaver, SessionTimer, State, Sync, SyncTimer
+from ottla.groups.classic.events import JoinAnswer, Leaver, State, Sync, SyncTimer
 from ottla.groups.classic.group import restored
 from ottla.groups.classic.limits import ClassicGroupLimits
 from ottla.groups.classic.machine import ClassicMachine
-from ottla.groups.machine import Now, TimerFired
+from ottla.groups.machine import Now, SessionTimer, TimerFired
 from ottla.internal_topics.machine_events import Loaded
 from tests.support.group_driver import NONE, GroupDriver, commit, driver, heartbeat, leave, state_of, subscription
 

@@ -13,7 +13,7 @@ from ottla.groups.classic.limits import ClassicGroupLimits
 from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.classic.records import group_key, read_group
 from ottla.groups.consumer.conversion import consumer_group, upgrade_records, validate_upgrade
-from ottla.groups.consumer.events import GroupState, JoinTimer, SyncTimer
+from ottla.groups.consumer.events import GroupState, MemberJoinTimer, MemberSyncTimer
 from ottla.groups.consumer.machine import ConsumerMachine
 from ottla.groups.consumer.settings import ConsumerSettings, MigrationPolicy
 from ottla.groups.machine import Now
@@ -74,15 +74,15 @@ def test_classic_members_follow_a_new_member_through_join_and_sync() -> None:
     driver.join("new")
     assert driver.group.epoch == 8
     assert driver.classic_beat("old", 7) is ErrorCode.REBALANCE_IN_PROGRESS
-    assert timer_members(driver.timers, JoinTimer) == {"old"}
+    assert timer_members(driver.timers, MemberJoinTimer) == {"old"}
     joined = driver.classic_join("old")
     assert (joined.error, joined.generation, joined.protocol_name) == (ErrorCode.NONE, 8, "range")
-    assert timer_members(driver.timers, JoinTimer) == set()
-    assert timer_members(driver.timers, SyncTimer) == {"old"}
+    assert timer_members(driver.timers, MemberJoinTimer) == set()
+    assert timer_members(driver.timers, MemberSyncTimer) == {"old"}
     synced = driver.classic_sync("old", 8, protocol_type="consumer", protocol_name="range")
     assert synced.error is ErrorCode.NONE
     assert len(read_assignment(synced.assignment)) == 2
-    assert timer_members(driver.timers, SyncTimer) == set()
+    assert timer_members(driver.timers, MemberSyncTimer) == set()
     assert driver.classic_beat("old", 8) is ErrorCode.NONE
 
 

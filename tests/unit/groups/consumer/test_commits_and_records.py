@@ -14,19 +14,17 @@ from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.loading import LoadedGroup
 from ottla.groups.consumer.member import ClassicProtocol, ConsumerMember, MemberState
 from ottla.groups.consumer.records import (
-    CurrentAssignment,
-    GroupMetadata,
-    RecordKey,
-    RecordType,
+    ConsumerCurrentAssignment,
+    ConsumerRecordKey,
+    ConsumerRecordType,
     ResolvedRegex,
-    TargetMember,
-    TargetMetadata,
 )
 from ottla.groups.consumer.validation import validate_commit
 from ottla.groups.consumer.validation import why_invalid as why_malformed
 from ottla.groups.group import GroupType, OffsetExpiry
 from ottla.groups.machine import Commit
-from ottla.groups.record_reader import MalformedRecord
+from ottla.groups.modern.records import GroupMetadata, TargetMember, TargetMetadata
+from ottla.groups.record_reader import MalformedOffsetsRecord
 from tests.support.consumer_group_driver import Driver, topic_id
 
 WEB = topic_id("web")
@@ -162,30 +160,30 @@ def test_records_are_read_as_they_were_written(regex: str) -> None:
         classic=ClassicProtocol(9, (("range", b"\1\2"), ("sticky", b""))),
     )  # fmt: skip
     key, value = records.decode(*records.member_metadata("team", member))
-    assert (key, value) == (RecordKey(RecordType.MEMBER_METADATA, "team", "m"), member)
+    assert (key, value) == (ConsumerRecordKey(ConsumerRecordType.MEMBER_METADATA, "team", "m"), member)
     with_state = replace(
         member, epoch=4, previous_epoch=3, state=MemberState.UNREVOKED_PARTITIONS,
         assigned={WEB: {0: 3, 5: 4}}, pending_revocation={WEB: {2: 1}},
     )  # fmt: skip
     assert records.decode(*records.current_assignment("team", with_state)) == (
-        RecordKey(RecordType.CURRENT_MEMBER_ASSIGNMENT, "team", "m"),
-        CurrentAssignment(4, 3, MemberState.UNREVOKED_PARTITIONS, {WEB: {0: 3, 5: 4}}, {WEB: {2: 1}}),
+        ConsumerRecordKey(ConsumerRecordType.CURRENT_MEMBER_ASSIGNMENT, "team", "m"),
+        ConsumerCurrentAssignment(4, 3, MemberState.UNREVOKED_PARTITIONS, {WEB: {0: 3, 5: 4}}, {WEB: {2: 1}}),
     )
     for written, kind, expected in (
-        (records.group_metadata("team", GroupMetadata(3, -9)), RecordType.GROUP_METADATA, GroupMetadata(3, -9)),
-        (records.group_metadata("team", GroupMetadata(3)), RecordType.GROUP_METADATA, GroupMetadata(3)),
+        (records.group_metadata("team", GroupMetadata(3, -9)), ConsumerRecordType.GROUP_METADATA, GroupMetadata(3, -9)),
+        (records.group_metadata("team", GroupMetadata(3)), ConsumerRecordType.GROUP_METADATA, GroupMetadata(3)),
         (
             records.target_metadata("team", TargetMetadata(3, 12)),
-            RecordType.TARGET_ASSIGNMENT_METADATA,
+            ConsumerRecordType.TARGET_ASSIGNMENT_METADATA,
             TargetMetadata(3, 12),
         ),
     ):
-        assert records.decode(*written) == (RecordKey(kind, "team"), expected)
+        assert records.decode(*written) == (ConsumerRecordKey(kind, "team"), expected)
     target = {WEB: frozenset({0, 1})}
     assert records.decode(*records.target_member("team", "m", target))[1] == TargetMember(target)
     resolved = ResolvedRegex(frozenset({"web"}), 4, 5)
     assert records.decode(*records.regular_expression("team", "we.*", resolved)) == (
-        RecordKey(RecordType.REGULAR_EXPRESSION, "team", "we.*"),
+        ConsumerRecordKey(ConsumerRecordType.REGULAR_EXPRESSION, "team", "we.*"),
         resolved,
     )
 
@@ -196,7 +194,7 @@ KAFKAS = {
     "00060004746561" "6d": ("00000000000300", TargetMetadata(3)),
     "00080004746561" "6d" "00016d": (
         "0000" "00000003" "00000002" "00" "02" + WEB.hex + "03" "00000000" "00000001" "00" "01" "00",
-        CurrentAssignment(3, 2, MemberState.STABLE, {WEB: {0: 3, 1: 3}}, {}),
+        ConsumerCurrentAssignment(3, 2, MemberState.STABLE, {WEB: {0: 3, 1: 3}}, {}),
     ),
 }  # fmt: skip
 
@@ -211,9 +209,9 @@ def test_malformed_records_are_reported() -> None:
     key, value = records.target_member("team", "m", {WEB: frozenset({0, 1})})
     assert value is not None
     for cut in range(1, len(value)):
-        with pytest.raises(MalformedRecord):
+        with pytest.raises(MalformedOffsetsRecord):
             records.decode(key, value[:cut])
-    with pytest.raises(MalformedRecord):
+    with pytest.raises(MalformedOffsetsRecord):
         records.decode(key, b"\0\1" + value[2:])
 
 
@@ -233,19 +231,19 @@ def test_of_two_owners_in_a_log_with_missing_records_the_first_stays() -> None:
 def test_a_group_without_its_epoch_is_deleted() -> None:
     loaded = LoadedGroup("team")
     loaded.apply(*records.decode(*records.group_metadata("team", GroupMetadata(3))))
-    loaded.apply(*records.decode(*records.tombstone(RecordType.GROUP_METADATA, "team")))
+    loaded.apply(*records.decode(*records.tombstone(ConsumerRecordType.GROUP_METADATA, "team")))
     assert loaded.group() is None
 
 
 def test_the_metadata_of_topics_that_kafka_wrote_is_deleted_with_the_next_epoch() -> None:
     driver = Driver()
     driver.join("m")
-    driver.log.append((records.key(RecordType.PARTITION_METADATA, "team"), b"\0\0\1\0"))
+    driver.log.append((records.key(ConsumerRecordType.PARTITION_METADATA, "team"), b"\0\0\1\0"))
     driver.reload()
     assert driver.group.has_partition_metadata
     driver.set_topics({"web": 5})
     driver.beat("m", 1)
-    assert dict(driver.log)[records.key(RecordType.PARTITION_METADATA, "team")] is None
+    assert dict(driver.log)[records.key(ConsumerRecordType.PARTITION_METADATA, "team")] is None
 
 
 def test_a_member_in_an_unknown_state_must_join_again() -> None:

@@ -9,7 +9,7 @@ from ottla.groups.consumer.events import GroupState, RebalanceTimer
 from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.member import MemberState
 from ottla.groups.consumer.settings import ConsumerSettings
-from ottla.groups.modern.events import SessionTimer
+from ottla.groups.machine import SessionTimer
 from tests.support.consumer_group_driver import EVERY_CHANGE, REBALANCE_TIMEOUT_MS, Driver, timer_members
 
 
