@@ -9,7 +9,7 @@ from ottla.core.errors import ErrorCode
 from ottla.groups.consumer import reconciliation, validation
 from ottla.groups.consumer.events import CommitAnswer
 from ottla.groups.consumer.group import ConsumerGroup
-from ottla.groups.consumer.loading import LoadedGroup
+from ottla.groups.consumer.loading import LoadedConsumerGroup
 from ottla.groups.consumer.machine import ConsumerMachine
 from ottla.groups.modern.machine import ModernMachine
 from ottla.internal_topics.machine_events import Reply
@@ -82,5 +82,5 @@ CONSUMER_GROUP_BUGS = (
     _bug("failed-write-forgotten", "records of a failed write are not written again",
          Patch(ModernMachine, "_not_stored", _failed_write_is_forgotten)),
     _bug("session-without-end", "a member's session timer is not set after a reload", Patch(ConsumerMachine, "_loaded", _nothing)),
-    _bug("group-not-loaded", "a group is not read from the log", Patch(LoadedGroup, "group", _nothing)),
+    _bug("group-not-loaded", "a group is not read from the log", Patch(LoadedConsumerGroup, "group", _nothing)),
 )  # fmt: skip

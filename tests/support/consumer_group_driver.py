@@ -13,7 +13,7 @@ from ottla.core.errors import ErrorCode
 from ottla.groups.classic.events import Heartbeat, Join, Leave, Leaver, Sync
 from ottla.groups.consumer.events import MemberHeartbeat, Timer
 from ottla.groups.consumer.group import ConsumerGroup
-from ottla.groups.consumer.loading import LoadedGroup
+from ottla.groups.consumer.loading import LoadedConsumerGroup
 from ottla.groups.consumer.machine import ConsumerMachine
 from ottla.groups.consumer.member import ConsumerMember
 from ottla.groups.consumer.records import decode, is_consumer_group
@@ -136,7 +136,7 @@ class Driver:
 
     def reload(self) -> None:
         """Build the group from its log, as after a restart."""
-        loaded = LoadedGroup("team")
+        loaded = LoadedConsumerGroup("team")
         for key, value in self.log:
             if is_consumer_group(key):
                 loaded.apply(*decode(key, value))

@@ -24,7 +24,7 @@ from uuid import UUID
 from ottla.core.errors import ErrorCode
 from ottla.groups.consumer.events import MemberHeartbeat
 from ottla.groups.consumer.group import ConsumerGroup
-from ottla.groups.consumer.loading import LoadedGroup
+from ottla.groups.consumer.loading import LoadedConsumerGroup
 from ottla.groups.consumer.machine import ConsumerMachine
 from ottla.groups.consumer.member import ConsumerMember
 from ottla.groups.consumer.records import decode, is_consumer_group
@@ -170,7 +170,7 @@ class Schedule:
         self.feed(Loaded())
 
     def loaded(self) -> ConsumerGroup:
-        loaded = LoadedGroup("team")
+        loaded = LoadedConsumerGroup("team")
         for key, value in self.log:
             if is_consumer_group(key):
                 loaded.apply(*decode(key, value))

@@ -20,7 +20,7 @@ from ottla.groups.config import GroupConfig
 from ottla.groups.consumer import records as consumer_records
 from ottla.groups.consumer.conversion import consumer_group, upgrade_records, validate_upgrade
 from ottla.groups.consumer.group import ConsumerGroup
-from ottla.groups.consumer.loading import LoadedGroup
+from ottla.groups.consumer.loading import LoadedConsumerGroup
 from ottla.groups.consumer.machine import ConsumerMachine
 from ottla.groups.consumer.records import ConsumerRecordKey, ConsumerRecordValue
 from ottla.groups.group_runtime import GroupRuntime
@@ -341,7 +341,7 @@ class _GroupLoader:
     def __init__(self, shard: GroupShard, limits: ClassicGroupLimits) -> None:
         self._shard, self._limits = shard, limits
         self._classic: dict[str, GroupSnapshot] = {}
-        self._consumer: dict[str, LoadedGroup] = {}
+        self._consumer: dict[str, LoadedConsumerGroup] = {}
         self._share: dict[str, LoadedShareGroup] = {}
         self._offsets: dict[str, GroupOffsets] = {}
         self._in_transactions: dict[int, set[str]] = {}  # producer id -> groups with offsets in its open transaction
@@ -381,7 +381,7 @@ class _GroupLoader:
         return f"{self._shard.use_loaded(machines, self._offsets)} groups"
 
     def _apply_consumer(self, key: ConsumerRecordKey, value: ConsumerRecordValue) -> None:
-        self._consumer.setdefault(key.group_id, LoadedGroup(key.group_id)).apply(key, value)
+        self._consumer.setdefault(key.group_id, LoadedConsumerGroup(key.group_id)).apply(key, value)
         if isinstance(value, GroupMetadata):
             self._classic.pop(key.group_id, None)  # it was a classic group until then
 

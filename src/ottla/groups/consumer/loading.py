@@ -17,23 +17,14 @@ from ottla.groups.consumer.records import (
     ResolvedRegex,
     TopicsMetadata,
 )
+from ottla.groups.modern.loading import LoadedModernGroup
 from ottla.groups.modern.records import GroupMetadata, TargetMember, TargetMetadata
 
 log = logging.getLogger(__name__)
 
 
-class LoadedGroup:
-    """Collects the records of one group."""
-
-    def __init__(self, group_id: str) -> None:
-        self._group_id = group_id
-        self._values: dict[ConsumerRecordKey, ConsumerRecordValue] = {}
-
-    def apply(self, key: ConsumerRecordKey, value: ConsumerRecordValue) -> None:
-        """Apply a record."""
-        self._values.pop(key, None)
-        if value is not None:
-            self._values[key] = value
+class LoadedConsumerGroup(LoadedModernGroup[ConsumerRecordKey, ConsumerRecordValue]):
+    """Builds one consumer group."""
 
     def group(self) -> ConsumerGroup | None:
         """Return the group, or None if it is deleted. Its first event must be `Loaded`, which sets the timers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ottla.groups.modern.loading import LoadedModernGroup
 from ottla.groups.modern.records import GroupMetadata, TargetMember, TargetMetadata
 from ottla.groups.share.group import ShareGroup
 from ottla.groups.share.records import (
@@ -16,18 +17,8 @@ from ottla.groups.share.records import (
 )
 
 
-class LoadedShareGroup:
-    """Collects the records of one group."""
-
-    def __init__(self, group_id: str) -> None:
-        self._group_id = group_id
-        self._values: dict[ShareRecordKey, ShareRecordValue] = {}
-
-    def apply(self, key: ShareRecordKey, value: ShareRecordValue) -> None:
-        """Apply a record."""
-        self._values.pop(key, None)
-        if value is not None:
-            self._values[key] = value
+class LoadedShareGroup(LoadedModernGroup[ShareRecordKey, ShareRecordValue]):
+    """Builds one share group."""
 
     def group(self) -> ShareGroup | None:
         """Return the group, or None if it is deleted. Its first event must be `Loaded`, which sets the timers."""

@@ -11,7 +11,7 @@ from ottla.core.regexes import matching_topics, why_invalid
 from ottla.groups.consumer import records
 from ottla.groups.consumer.events import MemberHeartbeat
 from ottla.groups.consumer.group import ConsumerGroup
-from ottla.groups.consumer.loading import LoadedGroup
+from ottla.groups.consumer.loading import LoadedConsumerGroup
 from ottla.groups.consumer.member import ClassicProtocol, ConsumerMember, MemberState
 from ottla.groups.consumer.records import (
     ConsumerCurrentAssignment,
@@ -216,7 +216,7 @@ def test_malformed_records_are_reported() -> None:
 
 
 def test_of_two_owners_in_a_log_with_missing_records_the_first_stays() -> None:
-    loaded = LoadedGroup("team")
+    loaded = LoadedConsumerGroup("team")
     loaded.apply(*records.decode(*records.group_metadata("team", GroupMetadata(3))))
     for name in ("m1", "m2"):
         member = ConsumerMember(member_id=name, epoch=3, assigned={WEB: {0: 3}})
@@ -229,7 +229,7 @@ def test_of_two_owners_in_a_log_with_missing_records_the_first_stays() -> None:
 
 
 def test_a_group_without_its_epoch_is_deleted() -> None:
-    loaded = LoadedGroup("team")
+    loaded = LoadedConsumerGroup("team")
     loaded.apply(*records.decode(*records.group_metadata("team", GroupMetadata(3))))
     loaded.apply(*records.decode(*records.tombstone(ConsumerRecordType.GROUP_METADATA, "team")))
     assert loaded.group() is None
