@@ -11,7 +11,7 @@ from ottla.broker.transaction_markers import TransactionMarkerWriter
 from ottla.core.errors import ErrorCode
 from ottla.internal_topics.machine_runtime import MachineRuntime
 from ottla.transactions.events import AddPartitions, TransactionAnswer
-from ottla.transactions.machine import TransactionMachine, Why
+from ottla.transactions.machine import TransactionMachine, TransitionReason
 from ottla.transactions.metadata import PREPARED, TransactionVersion
 from ottla.transactions.transaction_runtime import TransactionRuntime
 from tests.mutation_tests.group_bugs import schedules
@@ -42,8 +42,8 @@ def _any_epoch(original: Original) -> Original:
 
 
 def _adds_nothing_to_what_is_there(original: Original) -> Original:
-    def store(machine: TransactionMachine, why: Why, metadata: Any, ticket: int) -> None:
-        if why is Why.ADD:
+    def store(machine: TransactionMachine, why: TransitionReason, metadata: Any, ticket: int) -> None:
+        if why is TransitionReason.ADD:
             metadata = replace(metadata, partitions=metadata.partitions - machine.metadata.partitions)
         original(machine, why, metadata, ticket)
 
@@ -51,8 +51,8 @@ def _adds_nothing_to_what_is_there(original: Original) -> Original:
 
 
 def _no_epoch_bump(original: Original) -> Original:
-    def store(machine: TransactionMachine, why: Why, metadata: Any, ticket: int) -> None:
-        if why in (Why.END, Why.FENCE):
+    def store(machine: TransactionMachine, why: TransitionReason, metadata: Any, ticket: int) -> None:
+        if why in (TransitionReason.END, TransitionReason.FENCE):
             metadata = replace(metadata, producer_epoch=machine.metadata.producer_epoch)
         original(machine, why, metadata, ticket)
 
@@ -60,8 +60,8 @@ def _no_epoch_bump(original: Original) -> Original:
 
 
 def _fence_without_epoch_bump(original: Original) -> Original:
-    def store(machine: TransactionMachine, why: Why, metadata: Any, ticket: int) -> None:
-        if why is Why.FENCE:
+    def store(machine: TransactionMachine, why: TransitionReason, metadata: Any, ticket: int) -> None:
+        if why is TransitionReason.FENCE:
             metadata = replace(
                 metadata,
                 producer_epoch=machine.metadata.producer_epoch,
@@ -76,8 +76,8 @@ def _fence_without_epoch_bump(original: Original) -> Original:
 def _ready_at_once(original: Original) -> Original:
     """The client is answered before the outcome is durable."""
 
-    def store(machine: TransactionMachine, why: Why, metadata: Any, ticket: int) -> None:
-        if why is Why.END:
+    def store(machine: TransactionMachine, why: TransitionReason, metadata: Any, ticket: int) -> None:
+        if why is TransitionReason.END:
             machine._reply(ticket, TransactionAnswer(ErrorCode.NONE, metadata.producer_id, metadata.producer_epoch))
             ticket = -1
         original(machine, why, metadata, ticket)
@@ -135,7 +135,7 @@ def _sent_before_durable(original: Original) -> Original:
     def feed(runtime: TransactionRuntime, event: Any, ticket: int = -1) -> None:
         original(runtime, event, ticket)
         pending = runtime.machine.pending
-        if pending is not None and pending.why is Why.END and pending.metadata.state in PREPARED:
+        if pending is not None and pending.why is TransitionReason.END and pending.metadata.state in PREPARED:
             markers = runtime._environment.markers
             marker = _marker_of(pending.metadata, runtime._environment.writer.leader_epoch)
             runtime._run(_ignoring_the_result(markers.send(marker, pending.metadata.partitions)))

@@ -18,7 +18,7 @@ from ottla.groups.config import GroupConfig
 from ottla.groups.coordinator import GroupCoordinator, Joining
 from ottla.groups.machine import Commit
 from ottla.groups.offsets import CommittedOffset
-from ottla.internal_topics.log import Appended, KeyValue, LoadedRecords, ProducerIdentity
+from ottla.internal_topics.log import AppendedBatch, KeyValue, LoadedRecords, ProducerIdentity
 from ottla.internal_topics.partitioning import partition_of
 from ottla.testing.sim_loop import Deadlock, SimClock, TooLong, Unseen, simulate
 from tests.sim.schedules import seeds
@@ -46,7 +46,7 @@ class SlowLog(MemoryTopicLog):
         producer: ProducerIdentity | None = None,
         *,
         leader_epoch: int,
-    ) -> Appended:
+    ) -> AppendedBatch:
         assert not self.busy[partition], "the next batch was sent before the last one was done"
         self.busy[partition] += 1
         try:

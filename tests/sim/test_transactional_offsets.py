@@ -15,7 +15,7 @@ from ottla.groups.coordinator import GroupCoordinator
 from ottla.groups.machine import Commit
 from ottla.groups.offsets import CommittedOffset
 from ottla.groups.records import OffsetRecord, decode
-from ottla.internal_topics.log import Appended, KeyValue, ProducerIdentity
+from ottla.internal_topics.log import AppendedBatch, KeyValue, ProducerIdentity
 from ottla.internal_topics.partitioning import partition_of
 from ottla.testing.sim_loop import simulate
 from tests.sim.schedules import seeds
@@ -41,7 +41,7 @@ class VerifiedLog(MemoryTopicLog):
         producer: ProducerIdentity | None = None,
         *,
         leader_epoch: int,
-    ) -> Appended:
+    ) -> AppendedBatch:
         if producer is not None and (partition, producer) not in self.open:
             raise InvalidTxnState
         return await super().append(partition, records, producer, leader_epoch=leader_epoch)

@@ -25,7 +25,7 @@ from ottla.broker.transaction_markers import TransactionMarkerWriter
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import ErrorCode, KafkaError, StorageError
 from ottla.core.ids import OFFSETS_TOPIC, ProducerIdAndEpoch, TopicPartition
-from ottla.internal_topics.log import Appended, KeyValue, ProducerIdentity
+from ottla.internal_topics.log import AppendedBatch, KeyValue, ProducerIdentity
 from ottla.records.batch import split
 from ottla.records.record_reader import read_records
 from ottla.replication.commit import GroupCommit
@@ -88,7 +88,7 @@ class SlowLog(MemoryTopicLog):
         producer: ProducerIdentity | None = None,
         *,
         leader_epoch: int,
-    ) -> Appended:
+    ) -> AppendedBatch:
         await asyncio.sleep(self._rng.random() * 0.05)
         fails = self._rng.random() < self.failing_rate
         if fails and self._rng.random() >= self.written_rate:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NamedTuple
 
 from ottla.core.errors import FencedLeaderEpoch, NotLeaderOrFollower, UnknownLeaderEpoch
-from ottla.internal_topics.log import Appended, KeyValue, LoadedRecords, ProducerIdentity
+from ottla.internal_topics.log import AppendedBatch, KeyValue, LoadedRecords, ProducerIdentity
 
 ANY_EPOCH = -1
 
@@ -78,13 +78,13 @@ class Replica:
         producer: ProducerIdentity | None = None,
         *,
         leader_epoch: int,
-    ) -> Appended:
+    ) -> AppendedBatch:
         is_large = self._rng.random() < 0.05  # it is built in a thread, on a busy machine
         await asyncio.sleep(self._rng.random() * (6 if is_large else 0.02))
         self.check_epoch(leader_epoch)
         batch = Batch(self.known_epoch, self.end, tuple(records))
         self.batches.append(batch)
-        return Appended(batch.base_offset, batch.next_offset, self._replicated(batch.next_offset))
+        return AppendedBatch(batch.base_offset, batch.next_offset, self._replicated(batch.next_offset))
 
     async def read_all(self, partition: int, end_offset: int) -> AsyncIterator[LoadedRecords]:
         for batch in list(self.batches):

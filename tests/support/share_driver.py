@@ -16,7 +16,7 @@ from ottla.internal_topics.log import KeyValue
 from ottla.share.partition_events import (
     Acknowledge,
     Acquire,
-    Changed,
+    AvailabilityChanged,
     Event,
     Extent,
     LocksDue,
@@ -61,7 +61,7 @@ class ShareDriver:
                     self.replies[ticket] = error
                 case Persist():
                     self.writes.append(output)
-                case Changed():
+                case AvailabilityChanged():
                     self.changes += 1
 
     def ask(self, event: Event) -> int:

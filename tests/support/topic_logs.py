@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Generator, Sequence
 
 from ottla.core.errors import FencedLeaderEpoch, KafkaError, NotLeaderOrFollower
-from ottla.internal_topics.log import Appended, KeyValue, LoadedRecords, ProducerIdentity
+from ottla.internal_topics.log import AppendedBatch, KeyValue, LoadedRecords, ProducerIdentity
 
 
 class MemoryTopicLog:
@@ -52,12 +52,12 @@ class MemoryTopicLog:
         producer: ProducerIdentity | None = None,
         *,
         leader_epoch: int,
-    ) -> Appended:
+    ) -> AppendedBatch:
         self.check_epoch(partition, leader_epoch)
         if self.failing is not None:
             raise self.failing
         first_offset = self.put(partition, records, producer)
-        return Appended(first_offset, self.ends[partition], _Replication(self, partition, leader_epoch))
+        return AppendedBatch(first_offset, self.ends[partition], _Replication(self, partition, leader_epoch))
 
     def put(self, partition: int, records: Sequence[KeyValue], producer: ProducerIdentity | None = None) -> int:
         """Append a batch, as the coordinator or as another writer; returns its offset."""

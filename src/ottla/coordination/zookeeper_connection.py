@@ -1,8 +1,9 @@
 """Sends requests to ZooKeeper through kazoo and returns the answers on the event loop.
 
 kazoo works in threads of its own. They hand everything over by `call_soon_threadsafe`: no other code runs in them. A
-request that cannot be answered raises `Disconnected`, whether ZooKeeper received it or not. kazoo connects again by
-itself, and would open a new session after a lost one; this connection ends then, so that its owner decides when.
+request that cannot be answered raises `ZooKeeperDisconnected`, whether ZooKeeper received it or not. kazoo connects
+again by itself, and would open a new session after a lost one; this connection ends then, so that its owner decides
+when.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _kazoo_logger = logging.getLogger("ottla.kazoo")
 _kazoo_logger.setLevel(logging.ERROR)  # it logs each failed attempt to connect
 
 
-class Disconnected(Exception):
+class ZooKeeperDisconnected(Exception):
     """Reports that a request was not answered: the connection was lost, or the session is over."""
 
 
@@ -62,7 +63,7 @@ class ZooKeeperUnreachable(OSError):
     """Reports that no server of ZooKeeper answered in time."""
 
 
-class Found(NamedTuple):
+class ZooKeeperNode(NamedTuple):
     """Holds what ZooKeeper has of a node."""
 
     value: bytes
@@ -111,7 +112,7 @@ class ZooKeeperConnection:
         self._client.add_listener(self._on_kazoo_state)
 
     async def open(self, timeout_s: float) -> None:
-        """Connect, and create the chroot if it is missing. Raises ZooKeeperUnreachable and Disconnected."""
+        """Connect, and create the chroot if it is missing. Raises ZooKeeperUnreachable and ZooKeeperDisconnected."""
         self._client.start_async()
         try:
             async with asyncio.timeout(timeout_s):
@@ -134,7 +135,7 @@ class ZooKeeperConnection:
         self._client._stopped.set()  # noqa: SLF001 - kazoo's thread ends and sends nothing that is in its queue
         for answer in tuple(self._asked):
             if not answer.done():
-                answer.set_exception(Disconnected("the session is over"))
+                answer.set_exception(ZooKeeperDisconnected("the session is over"))
 
     async def close(self) -> None:
         """End the session, in ZooKeeper too if it is connected, and the threads. Calling it twice is harmless."""
@@ -176,7 +177,7 @@ class ZooKeeperConnection:
 
     # ---- Requests
 
-    async def get(self, path: str, on_change: Callable[[], None] | None = None) -> Found | None:
+    async def get(self, path: str, on_change: Callable[[], None] | None = None) -> ZooKeeperNode | None:
         """Read a node; None if there is none. `on_change` is called once, at the next change or disconnection.
 
         It is not called for a node that does not exist.
@@ -187,7 +188,7 @@ class ZooKeeperConnection:
             return None
         return _found(value, stat)
 
-    async def exists(self, path: str, on_change: Callable[[], None] | None = None) -> Found | None:
+    async def exists(self, path: str, on_change: Callable[[], None] | None = None) -> ZooKeeperNode | None:
         """Return a node without its value. `on_change` as for `get`, also for a node that does not exist yet."""
         stat = await self._ask(self._client.exists_async, path, self._watcher(on_change))
         return None if stat is None else _found(b"", stat)
@@ -206,7 +207,8 @@ class ZooKeeperConnection:
     async def commit(self, ops: Sequence[Op]) -> list[Any]:
         """Commit operations. Returns the path of each Create, the version after each Put, and None for the rest.
 
-        Raises the `StoreError` of the first operation that fails, or `Disconnected`: it may have been committed or not.
+        Raises the `StoreError` of the first operation that fails, or `ZooKeeperDisconnected`: it may have been
+        committed or not.
         """
         transaction = self._client.transaction()
         for op in ops:
@@ -229,10 +231,10 @@ class ZooKeeperConnection:
         ]
 
     async def _ask(self, request: Callable[..., Any], *arguments: Any) -> Any:
-        """Send a request and return its answer. Raises `Disconnected`, and kazoo's errors about nodes."""
+        """Send a request and return its answer. Raises `ZooKeeperDisconnected`, and kazoo's errors about nodes."""
         async with self._requests:
             if self._is_over:
-                raise Disconnected("the session is over")
+                raise ZooKeeperDisconnected("the session is over")
             answer: asyncio.Future[Any] = self._loop.create_future()
             self._asked.add(answer)
             request(*arguments).rawlink(lambda result: self._hand_over(_resolve, answer, result))
@@ -241,7 +243,7 @@ class ZooKeeperConnection:
             except (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError, NoChildrenForEphemeralsError):
                 raise
             except KazooException as error:
-                raise Disconnected(repr(error)) from error
+                raise ZooKeeperDisconnected(repr(error)) from error
             finally:
                 self._asked.discard(answer)
 
@@ -278,8 +280,8 @@ def _resolve(answer: asyncio.Future[Any], result: Any) -> None:
         answer.set_result(result.value)
 
 
-def _found(value: bytes, stat: Any) -> Found:
-    return Found(
+def _found(value: bytes, stat: Any) -> ZooKeeperNode:
+    return ZooKeeperNode(
         value,
         stat.version,
         stat.czxid,
@@ -305,4 +307,4 @@ def _store_error(op: Op, error: Exception) -> Exception:
         case NoChildrenForEphemeralsError():
             return NoChildrenAllowed(parent_of(op.path))
         case _:
-            return Disconnected(repr(error))
+            return ZooKeeperDisconnected(repr(error))

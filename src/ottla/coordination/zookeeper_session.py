@@ -41,7 +41,12 @@ from ottla.coordination.store import (
     SessionStatus,
     parent_of,
 )
-from ottla.coordination.zookeeper_connection import Disconnected, Found, ZooKeeperConnection, ZooKeeperUnreachable
+from ottla.coordination.zookeeper_connection import (
+    ZooKeeperConnection,
+    ZooKeeperDisconnected,
+    ZooKeeperNode,
+    ZooKeeperUnreachable,
+)
 
 CHECK_INTERVAL_S = 60.0
 """The feed is compared with its directory so often, in case entries were trimmed before they were read."""
@@ -110,7 +115,7 @@ class ZooKeeperSession:
             while self._must_load:
                 with contextlib.suppress(_Gap):
                     await self._load()
-        except Disconnected as error:
+        except ZooKeeperDisconnected as error:
             raise ZooKeeperUnreachable(
                 f"the connection to ZooKeeper was lost while all metadata was read: {error}"
             ) from error
@@ -177,7 +182,7 @@ class ZooKeeperSession:
             try:
                 await self._connection.sync("/")
                 target = await self._end_of_feed()
-            except Disconnected:
+            except ZooKeeperDisconnected:
                 await self._until_connected("/")
                 continue
             break
@@ -200,7 +205,7 @@ class ZooKeeperSession:
         while True:
             try:
                 answers = await self._connection.commit([*ops, *entry])
-            except Disconnected:
+            except ZooKeeperDisconnected:
                 found = await self._find(commit_id, since, ops) if entry else NO_VERSION
                 if found == NO_VERSION:
                     await self._until_connected(first)
@@ -238,7 +243,7 @@ class ZooKeeperSession:
                 names = await self._connection.children(FEED)
                 numbers = sorted(number for name in names if (number := entry_number(name)) >= since)
                 found = await asyncio.gather(*(self._connection.get(entry_path(number)) for number in numbers))
-            except Disconnected:
+            except ZooKeeperDisconnected:
                 continue
             except SessionLost:
                 raise OutcomeUnknown(path) from None
@@ -275,7 +280,7 @@ class ZooKeeperSession:
         """Read the whole tree, apply the commits made meanwhile, and publish what differs from the copy."""
         before = self.nodes
         number = await self._end_of_feed()
-        found: dict[str, Found] = {}
+        found: dict[str, ZooKeeperNode] = {}
         await self._read_tree(["/"], found)
         end = await self._end_of_feed()
         nodes = {path: _node(node) for path, node in found.items()}
@@ -301,7 +306,7 @@ class ZooKeeperSession:
         found = await self._connection.exists(FEED)
         return next_number(found.child_changes, found.children) if found else 0
 
-    async def _read_tree(self, paths: list[str], nodes: dict[str, Found]) -> None:
+    async def _read_tree(self, paths: list[str], nodes: dict[str, ZooKeeperNode]) -> None:
         """Read nodes and everything below them, parents first."""
         while paths:
             found = await asyncio.gather(*map(self._read, paths))
@@ -322,7 +327,7 @@ class ZooKeeperSession:
                     paths += [child for child in children if child not in _NOT_OURS]
             paths += await self._read_partitions(partitions, nodes)
 
-    async def _read_partitions(self, paths: list[str], nodes: dict[str, Found]) -> list[str]:
+    async def _read_partitions(self, paths: list[str], nodes: dict[str, ZooKeeperNode]) -> list[str]:
         """Read the states of partitions without their parents, which are empty: a third of the requests.
 
         Returns the paths that have no state.
@@ -334,7 +339,7 @@ class ZooKeeperSession:
                 nodes[f"{path}/state"] = state
         return [path for path, state in zip(paths, states, strict=True) if state is None]
 
-    async def _read(self, path: str) -> Found | None:
+    async def _read(self, path: str) -> ZooKeeperNode | None:
         """Read a node; an ephemeral one is watched, and one that other programs create without an entry in the feed."""
         if path in layout.ADMIN_REQUESTS:
             await self._connection.exists(path, partial(self._touch, path))
@@ -360,7 +365,7 @@ class ZooKeeperSession:
                 logger.warning("reading all metadata again, because %s", gap)
                 self._must_load = True
                 continue
-            except Disconnected:
+            except ZooKeeperDisconnected:
                 with contextlib.suppress(SessionLost):
                     await self._until_connected("/")
                 continue
@@ -377,7 +382,7 @@ class ZooKeeperSession:
                 self._is_checked = False
 
     async def _catch_up(self) -> None:
-        """Apply new commits and the ends of ephemeral nodes. Raises `_Gap` and Disconnected."""
+        """Apply new commits and the ends of ephemeral nodes. Raises `_Gap` and ZooKeeperDisconnected."""
         if not self._is_checked:
             await self._check_feed()
             self._is_checked, self._check_due_s = True, asyncio.get_running_loop().time() + CHECK_INTERVAL_S
@@ -386,7 +391,7 @@ class ZooKeeperSession:
             self._touched.discard(path)  # it may be touched again while it is read
             try:
                 found = await self._read(path)
-            except Disconnected:
+            except ZooKeeperDisconnected:
                 self._touched.add(path)
                 raise
             finally:
@@ -421,7 +426,10 @@ class ZooKeeperSession:
                 await self._connection.commit([Delete(entry_path(number)) for number in slice_])
 
     async def _read_entries(self) -> None:
-        """Apply the commits from `_next` on, and watch for the one after them. Raises `_Gap` and Disconnected."""
+        """Apply the commits from `_next` on, and watch for the one after them.
+
+        Raises `_Gap` and ZooKeeperDisconnected.
+        """
         while True:
             number = self._next
             found = await self._connection.get(entry_path(number))
@@ -439,7 +447,7 @@ class ZooKeeperSession:
                 if await self._connection.exists(entry_path(number), self._wake.set) is None:
                     return
 
-    async def _changes_of(self, found: Found) -> dict[str, Node | None]:
+    async def _changes_of(self, found: ZooKeeperNode) -> dict[str, Node | None]:
         """Return what an entry changes in the copy, which may be newer than the entry."""
         try:
             entry = decode_entry(found.value)
@@ -496,5 +504,5 @@ class ZooKeeperSession:
                 del self.child_names[parent_of(path)]
 
 
-def _node(found: Found) -> Node:
+def _node(found: ZooKeeperNode) -> Node:
     return Node(found.value, found.version, found.created, found.is_ephemeral)

@@ -12,7 +12,7 @@ from ottla.core.clock import Clock
 from ottla.core.errors import ErrorCode, GroupIdNotFound, error_for
 from ottla.core.ids import NO_TOPIC_ID, OFFSETS_TOPIC, TopicPartition
 from ottla.groups import records
-from ottla.groups.classic.events import Disbanded, GroupSnapshot
+from ottla.groups.classic.events import GroupDisbanded, GroupSnapshot
 from ottla.groups.classic.group import ClassicGroup, restored
 from ottla.groups.classic.limits import ClassicGroupLimits
 from ottla.groups.classic.machine import ClassicMachine
@@ -26,7 +26,7 @@ from ottla.groups.consumer.records import ConsumerRecordKey, ConsumerRecordValue
 from ottla.groups.group_runtime import GroupRuntime
 from ottla.groups.machine import GroupMachine
 from ottla.groups.modern.cluster_image import ClusterImage
-from ottla.groups.modern.events import Refused, TopicsChanged
+from ottla.groups.modern.events import RequestRefused, TopicsChanged
 from ottla.groups.modern.records import GroupMetadata
 from ottla.groups.offsets import NO_PRODUCER_ID, Change, CommittedOffset, GroupOffsets, expired
 from ottla.groups.record_reader import MalformedOffsetsRecord
@@ -159,10 +159,10 @@ class GroupShard(CoordinatorShard):
             try:
                 validate_upgrade(classic, self._config.consumer_settings({}))
                 group = consumer_group(classic, self._cluster.topics)
-            except Refused as refusal:
+            except RequestRefused as refusal:
                 raise GroupIdNotFound(refusal.message) from None
             first_records = upgrade_records(group)
-        runtime.feed(Disbanded())
+        runtime.feed(GroupDisbanded())
         runtime.replace_machine(self.new_consumer(group, first_records))
         if group.members:
             runtime.loaded()

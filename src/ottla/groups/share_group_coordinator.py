@@ -18,11 +18,11 @@ from ottla.groups.group_runtime import GroupRuntime
 from ottla.groups.modern.events import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatAnswer
 from ottla.groups.shard import GroupShard
 from ottla.groups.share.events import (
-    Initialized,
     OffsetsAltered,
     ShareHeartbeat,
     ShareStates,
     StatesDeleted,
+    StatesInitialized,
     StateSummary,
 )
 from ottla.groups.share.group import ShareGroup
@@ -81,7 +81,7 @@ class ShareGroupCoordinator:
         finally:
             self._initializing.discard(group_id)
         if done:
-            runtime.feed(Initialized(done))
+            runtime.feed(StatesInitialized(done))
 
     def describe(self, group_id: str) -> ShareGroup:
         """Return the share group for reading. Raises GroupIdNotFound and other KafkaErrors."""
@@ -135,7 +135,7 @@ class ShareGroupCoordinator:
             results[topic_id, index] = None
             done[topic_id] = done.get(topic_id, frozenset()) | {index}
         if done:
-            runtime.feed(Initialized(done))
+            runtime.feed(StatesInitialized(done))
         return results
 
     async def delete_offsets(self, group_id: str, topics: Collection[UUID]) -> dict[UUID, KafkaError | None]:

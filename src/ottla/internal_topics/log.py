@@ -32,7 +32,7 @@ class LoadedRecords(NamedTuple):
     base_offset: int = 0  # of the batch
 
 
-class Appended(NamedTuple):
+class AppendedBatch(NamedTuple):
     """Holds the place of an appended batch; `replicated` must be awaited once."""
 
     first_offset: int
@@ -71,7 +71,7 @@ class TopicLog(Protocol):
         producer: ProducerIdentity | None = None,
         *,
         leader_epoch: int,
-    ) -> Appended:
+    ) -> AppendedBatch:
         """Append as one batch, transactional with a producer. Raises KafkaError, then nothing is appended.
 
         It fails unless this broker leads the partition in this epoch at the moment of the append: a write that was

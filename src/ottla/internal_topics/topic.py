@@ -13,7 +13,7 @@ from ottla.coordination.metadata_cache import MetadataCache
 from ottla.core.clock import Clock
 from ottla.core.errors import NotEnoughReplicasAfterAppend
 from ottla.core.ids import TopicPartition
-from ottla.internal_topics.log import Appended, KeyValue, LoadedRecords, ProducerIdentity
+from ottla.internal_topics.log import AppendedBatch, KeyValue, LoadedRecords, ProducerIdentity
 from ottla.records.builder import NewRecord, build_batch
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
@@ -63,7 +63,7 @@ class InternalTopic:
         producer: ProducerIdentity | None = None,
         *,
         leader_epoch: int,
-    ) -> Appended:
+    ) -> AppendedBatch:
         """Append as one batch, transactional with a producer. Raises KafkaError, then nothing is appended."""
         now_ms = self._clock.wall_ms()
         if len(records) > RECORDS_ON_LOOP_MAX:
@@ -79,7 +79,7 @@ class InternalTopic:
             guard=None if producer is None else producer.guard,
         )
         next_offset = appended.last_offset + 1
-        return Appended(appended.first_offset, next_offset, _replicated(replica, next_offset))
+        return AppendedBatch(appended.first_offset, next_offset, _replicated(replica, next_offset))
 
     def read_all(self, partition: int, end_offset: int) -> AsyncIterator[LoadedRecords]:
         """Yield everything from the start of the log to an offset, replicated or not. Raises KafkaError."""

@@ -105,8 +105,8 @@ class Persist(NamedTuple):
     batches: tuple[StateBatch, ...]
 
 
-class Changed(NamedTuple):
+class AvailabilityChanged(NamedTuple):
     """Records became available or the start moved: fetches that wait may succeed now."""
 
 
-Output = ShareReply | Persist | Changed
+Output = ShareReply | Persist | AvailabilityChanged

@@ -25,7 +25,7 @@ from ottla.share.in_flight import NO_MEMBER, NO_WRITE, InFlight, InFlightRange
 from ottla.share.partition_events import (
     Acknowledge,
     Acquire,
-    Changed,
+    AvailabilityChanged,
     Event,
     Extent,
     LocksDue,
@@ -259,7 +259,7 @@ class PartitionMachine:
             case LogStartMoved(offset):
                 if offset > self._flight.start:
                     self._flight.advance(offset)
-                    self._out.append(Changed())
+                    self._out.append(AvailabilityChanged())
             case Persisted(write):
                 self._persisted(write)
             case NotPersisted():
@@ -272,7 +272,7 @@ class PartitionMachine:
         start = self._flight.start
         self._advance()
         if self._flight.start != start:
-            self._out.append(Changed())
+            self._out.append(AvailabilityChanged())
         if len(self._flight) <= CHECKED_ALWAYS_MAX:
             self._flight.check()
         outputs, self._out = self._out, []
@@ -359,7 +359,7 @@ class PartitionMachine:
             if each.is_acquired:
                 self._expires_at(each.lock_ms)
         if expired:
-            self._out.append(Changed())
+            self._out.append(AvailabilityChanged())
             self._write(expired, NO_TICKET)
 
     def _lock_expired(self, each: InFlightRange) -> None:
@@ -393,7 +393,7 @@ class PartitionMachine:
         for each in ended:
             each.write, each.member, each.lock_ms = NO_WRITE, NO_MEMBER, 0
         if any(each.is_available for each in ended):
-            self._out.append(Changed())
+            self._out.append(AvailabilityChanged())
         self._reply(ticket, ErrorCode.NONE)
 
     def _not_persisted(self, event: NotPersisted, now_ms: int) -> None:
@@ -402,7 +402,7 @@ class PartitionMachine:
             each.write, each.state = NO_WRITE, RecordState.ACQUIRED
             if each.lock_ms <= now_ms:
                 self._lock_expired(each)
-                self._out.append(Changed())
+                self._out.append(AvailabilityChanged())
             else:
                 self._expires_at(each.lock_ms)
         self._reply(ticket, event.error, event.message)

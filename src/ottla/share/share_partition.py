@@ -16,7 +16,7 @@ from ottla.share.offset_reset import LATEST, first_offset
 from ottla.share.partition_events import (
     Acknowledge,
     Acquire,
-    Changed,
+    AvailabilityChanged,
     Event,
     LocksDue,
     LogStartMoved,
@@ -211,7 +211,7 @@ class SharePartition:
                     self._requests.answer(ticket, output)
                 case Persist():
                     self._run(self._persist(output))
-                case Changed():
+                case AvailabilityChanged():
                     self._notify()
                 case _:
                     assert_never(output)

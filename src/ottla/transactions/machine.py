@@ -70,7 +70,7 @@ _PARTITION_IS_DONE = frozenset(
 """Results after which no marker has to be written to a partition; a deleted one needs none."""
 
 
-class Why(Enum):
+class TransitionReason(Enum):
     """Lists the reasons of a transition."""
 
     INIT = "a producer id is initialized"
@@ -84,7 +84,7 @@ class Why(Enum):
 class Pending(NamedTuple):
     """Holds the transition in progress. While markers are being written its `store` is None."""
 
-    why: Why
+    why: TransitionReason
     metadata: TransactionMetadata
     store: int | None
     ticket: int = NO_TICKET
@@ -206,7 +206,7 @@ class TransactionMachine:
             started_wall_ms=NO_TIMESTAMP,
             updated_wall_ms=now_ms,
         )
-        self._store(Why.INIT, metadata, ticket)
+        self._store(TransitionReason.INIT, metadata, ticket)
 
     # ---- AddPartitions
 
@@ -233,7 +233,7 @@ class TransactionMachine:
                 updated_wall_ms=now_ms,
                 client_version=event.client_version,
             )
-            self._store(Why.ADD, added, ticket)
+            self._store(TransitionReason.ADD, added, ticket)
 
     # ---- The end of a transaction
 
@@ -251,7 +251,7 @@ class TransactionMachine:
         elif self.pending is not None:
             self._refuse(ticket, ErrorCode.CONCURRENT_TRANSACTIONS)
         elif state is TransactionState.ONGOING:
-            self._prepare(Why.END, event, metadata, prepared, now_ms, ticket)
+            self._prepare(TransitionReason.END, event, metadata, prepared, now_ms, ticket)
         elif state is complete:
             self._reply(ticket, TransactionAnswer())
         elif state is prepared:
@@ -283,13 +283,13 @@ class TransactionMachine:
             self._refuse(ticket, wrong if is_retry else ErrorCode.PRODUCER_FENCED)
         elif state is TransactionState.ONGOING and is_current:
             prepared = TransactionState.PREPARE_COMMIT if event.committed else TransactionState.PREPARE_ABORT
-            self._prepare(Why.END, event, metadata, prepared, now_ms, ticket)
+            self._prepare(TransitionReason.END, event, metadata, prepared, now_ms, ticket)
         elif state in BETWEEN_TRANSACTIONS and is_current:
             if event.committed:
                 self._refuse(ticket, ErrorCode.INVALID_TXN_STATE)
             else:
                 begun = replace(metadata, started_wall_ms=now_ms)
-                self._prepare(Why.END, event, begun, TransactionState.PREPARE_ABORT, now_ms, ticket)
+                self._prepare(TransitionReason.END, event, begun, TransactionState.PREPARE_ABORT, now_ms, ticket)
         elif is_retry and state is TransactionState.COMPLETE_COMMIT:
             if event.committed:
                 self._reply(ticket, TransactionAnswer(ErrorCode.NONE, metadata.producer_id, metadata.producer_epoch))
@@ -311,11 +311,11 @@ class TransactionMachine:
 
     def _fence(self, event: InitProducerId | AbortTimedOut, now_ms: int, ticket: int) -> None:
         """Abort the open transaction with a higher epoch, which its producer does not get."""
-        self._prepare(Why.FENCE, event, self.metadata, TransactionState.PREPARE_ABORT, now_ms, ticket)
+        self._prepare(TransitionReason.FENCE, event, self.metadata, TransactionState.PREPARE_ABORT, now_ms, ticket)
 
     def _prepare(
         self,
-        why: Why,
+        why: TransitionReason,
         event: NeedsProducerId,
         metadata: TransactionMetadata,
         state: TransactionState,
@@ -362,7 +362,7 @@ class TransactionMachine:
             partitions=frozenset(),
             updated_wall_ms=now_ms,
         )
-        self.pending = Pending(Why.COMPLETE, completed, None)
+        self.pending = Pending(TransitionReason.COMPLETE, completed, None)
         self.without_marker = metadata.partitions
         self._retry()
 
@@ -370,9 +370,9 @@ class TransactionMachine:
         """Write what a decided transaction still lacks: markers, or the record of its completion."""
         pending, metadata = self.pending, self.metadata
         assert pending is not None, metadata
-        assert pending.why is Why.COMPLETE, pending
+        assert pending.why is TransitionReason.COMPLETE, pending
         if not self.without_marker:
-            self._store(Why.COMPLETE, pending.metadata, NO_TICKET)
+            self._store(TransitionReason.COMPLETE, pending.metadata, NO_TICKET)
             return
         self._out.append(
             SendMarkers(
@@ -400,14 +400,14 @@ class TransactionMachine:
         metadata = self.metadata
         is_unused = metadata.state in BETWEEN_TRANSACTIONS and self.pending is None
         if is_unused and metadata.updated_wall_ms <= now_ms - after_ms:
-            self._store(Why.EXPIRE, replace(metadata, state=TransactionState.DEAD), NO_TICKET)
+            self._store(TransitionReason.EXPIRE, replace(metadata, state=TransactionState.DEAD), NO_TICKET)
 
     # ---- Writes
 
-    def _store(self, why: Why, metadata: TransactionMetadata, ticket: int) -> None:
+    def _store(self, why: TransitionReason, metadata: TransactionMetadata, ticket: int) -> None:
         self._stores += 1
         self.pending = Pending(why, metadata, self._stores, ticket)
-        self._out.append(Store(self._stores, None if why is Why.EXPIRE else metadata))
+        self._out.append(Store(self._stores, None if why is TransitionReason.EXPIRE else metadata))
 
     def _stored(self, store: int, now_ms: int) -> None:
         pending, self.pending = self.pending, None
@@ -415,25 +415,25 @@ class TransactionMachine:
         assert pending.store == store, (pending, store)
         metadata = self.metadata = pending.metadata
         match pending.why:
-            case Why.INIT:
+            case TransitionReason.INIT:
                 self._reply(
                     pending.ticket, TransactionAnswer(ErrorCode.NONE, metadata.producer_id, metadata.producer_epoch)
                 )
-            case Why.ADD:
+            case TransitionReason.ADD:
                 self._reply(pending.ticket, TransactionAnswer())
-            case Why.END:
+            case TransitionReason.END:
                 if metadata.client_version >= TransactionVersion.TV_2:
                     self._reply(pending.ticket, self._next_transaction())
                 else:
                     self._reply(pending.ticket, TransactionAnswer())
                 self._complete(now_ms)
-            case Why.FENCE:
+            case TransitionReason.FENCE:
                 # The producer retries, and gets an epoch that the aborted transaction did not have.
                 self._refuse(pending.ticket, ErrorCode.CONCURRENT_TRANSACTIONS)
                 self._complete(now_ms)
-            case Why.COMPLETE:
+            case TransitionReason.COMPLETE:
                 pass
-            case Why.EXPIRE:
+            case TransitionReason.EXPIRE:
                 self._out.append(Remove())
             case _:
                 assert_never(pending.why)
@@ -449,7 +449,7 @@ class TransactionMachine:
         pending = self.pending
         assert pending is not None, store
         assert pending.store == store, (pending, store)
-        if pending.why is not Why.COMPLETE:
+        if pending.why is not TransitionReason.COMPLETE:
             self.pending = None
             self._refuse(pending.ticket, error)
             return
@@ -475,7 +475,7 @@ class TransactionMachine:
             metadata.check()
         if metadata.state in PREPARED:
             assert pending is not None, metadata
-            assert pending.why is Why.COMPLETE, (metadata, pending)
+            assert pending.why is TransitionReason.COMPLETE, (metadata, pending)
             assert self.without_marker <= metadata.partitions
             assert not self.without_marker or pending.store is None, "completed before all markers are written"
         else:

@@ -11,7 +11,7 @@ import pytest
 from ottla.coordination import layout
 from ottla.coordination.commit_feed import FEED
 from ottla.coordination.store import Create, Delete, Node, NodeExists, Op, SessionStatus
-from ottla.coordination.zookeeper_connection import Found, ZooKeeperConnection
+from ottla.coordination.zookeeper_connection import ZooKeeperConnection, ZooKeeperNode
 from ottla.coordination.zookeeper_session import CHECK_INTERVAL_S, RETRY_S, ZooKeeperSession
 
 
@@ -60,13 +60,13 @@ class MemoryConnection:
                 wake()
         return answers
 
-    async def get(self, path: str, watch: Callable[[], None] | None = None) -> Found | None:
+    async def get(self, path: str, watch: Callable[[], None] | None = None) -> ZooKeeperNode | None:
         del watch
         if self.failures:
             raise self.failures.pop()
         return self._found(path)
 
-    async def exists(self, path: str, watch: Callable[[], None] | None = None) -> Found | None:
+    async def exists(self, path: str, watch: Callable[[], None] | None = None) -> ZooKeeperNode | None:
         if watch is not None:
             self._watches.setdefault(path, []).append(watch)
         return self._found(path)
@@ -79,13 +79,13 @@ class MemoryConnection:
         below = (each.removeprefix(start) for each in self.values if each.startswith(start))
         return [name for name in below if name and "/" not in name]
 
-    def _found(self, path: str) -> Found | None:
+    def _found(self, path: str) -> ZooKeeperNode | None:
         if path not in self.values:
             return None
         below, created = len(self._children(path)), self._created.get(path, 0)
         changes = below + 2 * self._deleted if path == FEED else below  # all that is deleted was in the feed
         owner = self.session_id if path == layout.CONTROLLER else 0
-        return Found(self.values[path], 0, created, created, owner, below, changes, 0)
+        return ZooKeeperNode(self.values[path], 0, created, created, owner, below, changes, 0)
 
 
 async def opened(connection: MemoryConnection, on_changes: Callable[[int, Mapping[str, Node | None]], None]) -> Any:

@@ -15,7 +15,7 @@ from ottla.groups.machine import Commit, Now, PlainAnswer, SessionTimer, SetTime
 from ottla.groups.modern.events import HeartbeatAnswer, TopicsChanged
 from ottla.groups.modern.topics import TopicsImage
 from ottla.groups.record_reader import MalformedOffsetsRecord
-from ottla.groups.share.events import Initialized, OffsetsAltered, ShareHeartbeat, StatesDeleted
+from ottla.groups.share.events import OffsetsAltered, ShareHeartbeat, StatesDeleted, StatesInitialized
 from ottla.groups.share.group import ShareGroup
 from ottla.groups.share.loading import LoadedShareGroup
 from ottla.groups.share.machine import ShareMachine
@@ -72,7 +72,7 @@ class Driver:
         return answer
 
     def initialize(self, *names: str) -> None:
-        self.feed(Initialized(self.machine.uninitialized(names)))
+        self.feed(StatesInitialized(self.machine.uninitialized(names)))
 
     def restart(self) -> ShareGroup:
         loaded = LoadedShareGroup("team")

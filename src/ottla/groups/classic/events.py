@@ -77,18 +77,18 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
-class Converted:
+class GroupConverted:
     """The group was a consumer group until now (KIP-848). `rebalance`: its members must join again."""
 
     rebalance: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Disbanded:
+class GroupDisbanded:
     """The members continue in a consumer group (KIP-848). Their waiting requests fail with REBALANCE_IN_PROGRESS."""
 
 
-Event = Join | Sync | Heartbeat | Leave | Converted | Disbanded | CommonEvent
+Event = Join | Sync | Heartbeat | Leave | GroupConverted | GroupDisbanded | CommonEvent
 
 # ---- Timers
 

@@ -21,9 +21,9 @@ from typing import assert_never
 from ottla.core.errors import ErrorCode
 from ottla.groups.classic import validation
 from ottla.groups.classic.events import (
-    Converted,
-    Disbanded,
     Event,
+    GroupConverted,
+    GroupDisbanded,
     Heartbeat,
     Join,
     JoinAnswer,
@@ -125,11 +125,11 @@ class ClassicMachine:
                 self._not_stored(store, error, now)
             case Loaded():
                 self._loaded(now)
-            case Converted(rebalance):
+            case GroupConverted(rebalance):
                 self._loaded(now)
                 if rebalance and self.group.state is State.STABLE:
                     self._prepare(now)
-            case Disbanded():
+            case GroupDisbanded():
                 self._disband()
             case _:
                 assert_never(event)

@@ -26,7 +26,7 @@ from ottla.groups.consumer import records
 from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.member import ClassicProtocol, ConsumerMember, without_epochs
 from ottla.groups.consumer.settings import ConsumerSettings
-from ottla.groups.modern.events import Refused
+from ottla.groups.modern.events import RequestRefused
 from ottla.groups.modern.records import GroupMetadata, TargetMetadata
 from ottla.groups.modern.topics import TopicsImage
 from ottla.internal_topics.log import KeyValue
@@ -47,13 +47,16 @@ def validate_upgrade(group: ClassicGroup, settings: ConsumerSettings) -> None:
         raise _cannot_upgrade(group, reason)
 
 
-def _cannot_upgrade(group: ClassicGroup, reason: str) -> Refused:
+def _cannot_upgrade(group: ClassicGroup, reason: str) -> RequestRefused:
     message = f"Cannot upgrade classic group {group.group_id} to consumer group because {reason}."
-    return Refused(ErrorCode.GROUP_ID_NOT_FOUND, message)
+    return RequestRefused(ErrorCode.GROUP_ID_NOT_FOUND, message)
 
 
 def consumer_group(group: ClassicGroup, topics: TopicsImage) -> ConsumerGroup:
-    """Return the consumer group with the members of a classic one: their assignment is the target. Raises Refused."""
+    """Return the consumer group with the members of a classic one: their assignment is the target.
+
+    Raises RequestRefused.
+    """
     converted = ConsumerGroup(group.group_id, epoch=group.generation, target_epoch=group.generation)
     for member in group.members.by_id.values():
         try:
@@ -118,7 +121,7 @@ def _by_topic_id(partitions: Iterable[TopicPartition], topics: TopicsImage) -> d
 # ---- Downgrade
 
 
-class Downgraded(NamedTuple):
+class DowngradedGroup(NamedTuple):
     """Holds the classic group that replaces a consumer group, and its record."""
 
     machine: ClassicMachine
@@ -127,7 +130,7 @@ class Downgraded(NamedTuple):
 
 def classic_machine(
     group: ConsumerGroup, topics: TopicsImage, limits: ClassicGroupLimits, *, wall_ms: int
-) -> Downgraded:
+) -> DowngradedGroup:
     """Return the classic group with the members of a consumer group, which all use the classic protocol."""
     converted = ClassicGroup(
         group.group_id, limits, state_since_wall_ms=wall_ms, generation=group.epoch, protocol_type=CONSUMER
@@ -147,7 +150,7 @@ def classic_machine(
             )
         )
     converted.become_stable()
-    return Downgraded(ClassicMachine(converted), (group_key(group.group_id), group_value(converted.snapshot())))
+    return DowngradedGroup(ClassicMachine(converted), (group_key(group.group_id), group_value(converted.snapshot())))
 
 
 def member_assignment(member: ConsumerMember, partitions: Partitions, topics: TopicsImage) -> bytes:

@@ -26,7 +26,16 @@ from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.core.regexes import invalid_regex_message, matching_topics, why_invalid
 from ottla.groups.assignors.spec import Partitions
-from ottla.groups.classic.events import Converted, Heartbeat, Join, JoinAnswer, Leave, LeaveAnswer, Sync, SyncAnswer
+from ottla.groups.classic.events import (
+    GroupConverted,
+    Heartbeat,
+    Join,
+    JoinAnswer,
+    Leave,
+    LeaveAnswer,
+    Sync,
+    SyncAnswer,
+)
 from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.consumer import records, validation
 from ottla.groups.consumer.conversion import classic_machine, member_assignment
@@ -57,7 +66,7 @@ from ottla.groups.machine import (
     SessionTimer,
     TimerFired,
 )
-from ottla.groups.modern.events import JOIN_EPOCH, HeartbeatAnswer, Refused, TopicsChanged
+from ottla.groups.modern.events import JOIN_EPOCH, HeartbeatAnswer, RequestRefused, TopicsChanged
 from ottla.groups.modern.machine import ModernMachine
 from ottla.groups.modern.records import GroupMetadata, TargetMetadata
 from ottla.groups.modern.target_assignment import MemberSubscription, compute_target
@@ -89,7 +98,7 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
     ) -> None:
         super().__init__(group, topics, first_records)
         self.settings = settings
-        self._replacement: tuple[ClassicMachine, Converted] | None = None  # the group became a classic one
+        self._replacement: tuple[ClassicMachine, GroupConverted] | None = None  # the group became a classic one
         self._resolving = False  # regular expressions are being resolved
 
     # ---- Events
@@ -101,7 +110,7 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
         self._out = []
         try:
             self._dispatch(event, now, ticket)
-        except Refused as refusal:
+        except RequestRefused as refusal:
             self._out.append(Reply(ticket, _refusal(event, refusal)))
         if self._replacement is not None:
             self._store()  # it deletes all records of the group, so it need not wait for a pending write
@@ -151,7 +160,7 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
         self._validate_alive_and_size(beat.member_id)
         before = self._member_for(beat, member_id)
         if before.state is MemberState.UNKNOWN and (beat.owned is None or beat.owned):
-            raise Refused(ErrorCode.FENCED_MEMBER_EPOCH, _UNKNOWN_STATE)
+            raise RequestRefused(ErrorCode.FENCED_MEMBER_EPOCH, _UNKNOWN_STATE)
         after = _with_request(before, beat)
         self._validate_regex(before, after)
         if before.member_id not in self.group.members and beat.instance_id is not None:
@@ -175,15 +184,15 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
     def _validate_alive_and_size(self, member_id: str) -> None:
         group = self.group
         if group.is_dead:
-            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            raise RequestRefused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if len(group.members) >= self.settings.max_size and member_id not in group.members:
-            raise Refused(
+            raise RequestRefused(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
                 f"The consumer group has reached its maximum capacity of {self.settings.max_size} members.",
             )
 
     def _member_for(self, beat: MemberHeartbeat, member_id: str) -> ConsumerMember:
-        """Return the member that the request comes from, or that it creates. Raises Refused."""
+        """Return the member that the request comes from, or that it creates. Raises RequestRefused."""
         group, joins = self.group, beat.member_epoch == JOIN_EPOCH
         if beat.instance_id is None:
             member = group.members.get(member_id) if joins else group.existing_member(member_id)
@@ -226,7 +235,7 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
             return
         reason = why_invalid(after.regex)
         if reason is not None:
-            raise Refused(ErrorCode.INVALID_REGULAR_EXPRESSION, invalid_regex_message(after.regex, reason))
+            raise RequestRefused(ErrorCode.INVALID_REGULAR_EXPRESSION, invalid_regex_message(after.regex, reason))
 
     def _change_member(self, before: ConsumerMember, after: ConsumerMember, now: Now) -> ConsumerMember:
         """Put the member into the group, and increase the group's epoch if subscriptions or topics changed."""
@@ -375,7 +384,7 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
         self._records += self.group.tombstones()
         self._records.append(after.record)
         self.group.become_empty()
-        self._replacement = after.machine, Converted(rebalance)
+        self._replacement = after.machine, GroupConverted(rebalance)
 
     # ---- Regular expressions
 
@@ -420,11 +429,11 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
     def _classic_join(self, join: Join, now: Now, ticket: int) -> None:
         group = self.group
         if self.settings.migration_policy is MigrationPolicy.DISABLED:
-            raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            raise RequestRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         self._validate_alive_and_size(join.member_id)
         names = {name for name, _ in join.protocols}
         if join.protocol_type != CONSUMER or not group.supports_classic_protocols(names):
-            raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            raise RequestRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if join.member_id == NO_MEMBER and join.instance_id is None and join.requires_member_id:
             answer = JoinAnswer(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=join.new_member_id)
             self._out.append(Reply(ticket, answer))
@@ -432,7 +441,7 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
         try:
             subscription = decode_subscription(join.protocols[0][1])
         except MalformedConsumerProtocol:
-            raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL) from None
+            raise RequestRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL) from None
         before = self._classic_member_for(join)
         older = None if join.instance_id is None else group.static_member(join.instance_id)
         downgrade = older is not None and older.classic is None and self._may_downgrade_when_replaced(older)
@@ -502,7 +511,7 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
         validation.validate_sync(member, sync)
         if self.group.epoch > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
             self._request_join(member, now)
-            raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
+            raise RequestRefused(ErrorCode.REBALANCE_IN_PROGRESS)
         self._cancel_timer(MemberSyncTimer(member.member_id))
         self._renew_classic_session(member, now)
         answer = SyncAnswer(
@@ -528,7 +537,7 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
         for leaver in leave.leavers:
             try:
                 member = validation.leaving_member(self.group, leaver)
-            except Refused as refusal:
+            except RequestRefused as refusal:
                 errors.append(refusal.error)
             else:
                 leaving[member.member_id] = member
@@ -595,7 +604,7 @@ def _subscription_changed(before: ConsumerMember, after: ConsumerMember) -> bool
     return after.topics != before.topics or after.regex != before.regex
 
 
-def _refusal(event: Event, refusal: Refused) -> GroupAnswer:
+def _refusal(event: Event, refusal: RequestRefused) -> GroupAnswer:
     """Return the answer to a request that is refused."""
     match event:
         case MemberHeartbeat():

@@ -16,7 +16,7 @@ from ottla.groups.consumer.events import (
 from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.member import ConsumerMember, MemberState
 from ottla.groups.machine import NO_GENERATION, NO_MEMBER, Commit
-from ottla.groups.modern.events import JOIN_EPOCH, LEAVE_EPOCH, Refused
+from ottla.groups.modern.events import JOIN_EPOCH, LEAVE_EPOCH, RequestRefused
 
 CLIENT_CHOOSES_MEMBER_ID_SINCE = 1
 """Version of ConsumerGroupHeartbeat from which on a member chooses its id before it joins (KIP-1082)."""
@@ -59,12 +59,12 @@ def is_blank(text: str) -> bool:
 
 
 def existing_static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerMember:
-    """Return the static member with this instance id, if it has this member id. Raises Refused."""
+    """Return the static member with this instance id, if it has this member id. Raises RequestRefused."""
     member = group.static_member(instance_id)
     if member is None:
-        raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+        raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
     if member.member_id != member_id:
-        raise Refused(
+        raise RequestRefused(
             ErrorCode.FENCED_INSTANCE_ID,
             f"Static member {member_id} with instance id {instance_id} was fenced by member {member.member_id}.",
         )
@@ -87,7 +87,7 @@ def _has_all(member: ConsumerMember, owned: Partitions) -> bool:
 
 
 def _fence(member: ConsumerMember, epoch: int, than: str) -> NoReturn:
-    raise Refused(
+    raise RequestRefused(
         ErrorCode.FENCED_MEMBER_EPOCH,
         f"The consumer group member has a {than} member epoch ({epoch}) than the one known by the group coordinator"
         f" ({member.epoch}). The member must abandon all its partitions and rejoin.",
@@ -98,7 +98,7 @@ def validate_released(group: ConsumerGroup, member_id: str, instance_id: str) ->
     """Refuse a static member that joins while another one with its instance id has not left."""
     member = group.static_member(instance_id)
     if member is not None and member.classic is None and member.epoch != STATIC_LEAVE_EPOCH:
-        raise Refused(
+        raise RequestRefused(
             ErrorCode.UNRELEASED_INSTANCE_ID,
             f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance id is"
             f" owned by {member.member_id} member.",
@@ -144,20 +144,20 @@ def stale_epoch_error(member: ConsumerMember) -> ErrorCode:
 
 
 def existing_classic_member(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
-    """Return a member of the classic protocol. Raises Refused."""
+    """Return a member of the classic protocol. Raises RequestRefused."""
     if instance_id is None:
         member = group.existing_member(member_id)
     else:
         member = existing_static_member(group, member_id, instance_id)
     if member.classic is None:
-        raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} does not use the classic protocol.")
+        raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} does not use the classic protocol.")
     return member
 
 
 def validate_generation(member: ConsumerMember, generation: int) -> None:
     """Refuse a generation that is not the member's epoch."""
     if generation != member.epoch:
-        raise Refused(ErrorCode.ILLEGAL_GENERATION)
+        raise RequestRefused(ErrorCode.ILLEGAL_GENERATION)
 
 
 def validate_sync(member: ConsumerMember, sync: classic.Sync) -> None:
@@ -166,7 +166,7 @@ def validate_sync(member: ConsumerMember, sync: classic.Sync) -> None:
     assert member.classic is not None
     name, _ = member.classic.protocols[0]
     if sync.protocol_type not in {None, "consumer"} or sync.protocol_name not in {None, name}:
-        raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        raise RequestRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
 
 def must_join_again(group: ConsumerGroup, member: ConsumerMember) -> bool:
@@ -177,11 +177,14 @@ def must_join_again(group: ConsumerGroup, member: ConsumerMember) -> bool:
 
 
 def leaving_member(group: ConsumerGroup, leaver: classic.Leaver) -> ConsumerMember:
-    """Return a member that leaves. An administrator gives only the instance id of a static one. Raises Refused."""
+    """Return a member that leaves. An administrator gives only the instance id of a static one.
+
+    Raises RequestRefused.
+    """
     if leaver.instance_id is not None and leaver.member_id == NO_MEMBER:
         member = group.static_member(leaver.instance_id)
         if member is None:
-            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
+            raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID)
         return existing_classic_member(group, member.member_id, leaver.instance_id)
     return existing_classic_member(group, leaver.member_id, leaver.instance_id)
 

@@ -13,7 +13,7 @@ JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """Refuses a request; the group is unchanged."""
 
     def __init__(self, error: ErrorCode, message: str = "") -> None:

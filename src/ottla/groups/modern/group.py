@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from ottla.core.errors import ErrorCode
 from ottla.groups.assignors.spec import Partitions
-from ottla.groups.modern.events import Refused
+from ottla.groups.modern.events import RequestRefused
 
 MemberT = TypeVar("MemberT")
 TimerT = TypeVar("TimerT", bound=Hashable)
@@ -30,8 +30,10 @@ class ModernGroup(Generic[MemberT, TimerT]):
     timers: dict[TimerT, int] = field(default_factory=dict)  # deadlines of the timers that are set
 
     def existing_member(self, member_id: str) -> MemberT:
-        """Return a member. Raises Refused."""
+        """Return a member. Raises RequestRefused."""
         member = self.members.get(member_id)
         if member is None:
-            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}.")
+            raise RequestRefused(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}."
+            )
         return member

@@ -25,7 +25,7 @@ class ShareHeartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class Initialized:
+class StatesInitialized:
     """These partitions have a share state now."""
 
     partitions: Partitions
@@ -45,7 +45,7 @@ class OffsetsAltered:
 
 Event = (
     ShareHeartbeat
-    | Initialized
+    | StatesInitialized
     | StatesDeleted
     | OffsetsAltered
     | TopicsChanged

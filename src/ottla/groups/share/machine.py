@@ -8,7 +8,7 @@ A heartbeat does three things:
     3. It gives the member its part of the target at once: no other member has to release anything first.
 
 Only partitions with a share state are given to members; `uninitialized` lists the others, for which the coordinator
-creates one and reports it with `Initialized`.
+creates one and reports it with `StatesInitialized`.
 
 When changes are written and requests answered: `modern/machine.py`.
 """
@@ -24,7 +24,7 @@ from ottla.groups.assignors import simple
 from ottla.groups.assignors.spec import Partitions
 from ottla.groups.classic.events import Heartbeat, Join, JoinAnswer, Leave, LeaveAnswer, Sync, SyncAnswer
 from ottla.groups.machine import Commit, GroupAnswer, Now, Output, PlainAnswer, SessionTimer, TimerFired
-from ottla.groups.modern.events import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatAnswer, Refused, TopicsChanged
+from ottla.groups.modern.events import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatAnswer, RequestRefused, TopicsChanged
 from ottla.groups.modern.machine import ModernMachine
 from ottla.groups.modern.records import GroupMetadata, TargetMetadata
 from ottla.groups.modern.target_assignment import MemberSubscription, compute_target
@@ -32,10 +32,10 @@ from ottla.groups.modern.topics import TopicsImage, group_metadata_hash
 from ottla.groups.share import records
 from ottla.groups.share.events import (
     Event,
-    Initialized,
     OffsetsAltered,
     ShareHeartbeat,
     StatesDeleted,
+    StatesInitialized,
 )
 from ottla.groups.share.group import ShareGroup
 from ottla.groups.share.records import ShareMember, ShareRecordType
@@ -70,7 +70,7 @@ class ShareMachine(ModernMachine[ShareGroup]):
         self._out = []
         try:
             self._dispatch(event, now, ticket)
-        except Refused as refusal:
+        except RequestRefused as refusal:
             self._out.append(Reply(ticket, HeartbeatAnswer(refusal.error, refusal.message or None)))
         self._write(event)
         self.group.check()
@@ -82,7 +82,7 @@ class ShareMachine(ModernMachine[ShareGroup]):
             case ShareHeartbeat():
                 handle = self._leave if event.member_epoch == LEAVE_EPOCH else self._heartbeat
                 handle(event, now, ticket)
-            case Initialized(partitions):
+            case StatesInitialized(partitions):
                 self._initialized(partitions)
             case StatesDeleted(topics):
                 for topic_id in topics:
@@ -141,14 +141,14 @@ class ShareMachine(ModernMachine[ShareGroup]):
         )
 
     def _member_for(self, beat: ShareHeartbeat) -> ShareMember:
-        """Return the member that the request comes from, or that it creates. Raises Refused."""
+        """Return the member that the request comes from, or that it creates. Raises RequestRefused."""
         group = self.group
         if group.is_dead:
-            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            raise RequestRefused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if beat.member_id not in group.members and beat.member_epoch == JOIN_EPOCH:
             if len(group.members) >= self.settings.max_size:
                 message = f"The share group has reached its maximum capacity of {self.settings.max_size} members."
-                raise Refused(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
+                raise RequestRefused(ErrorCode.GROUP_MAX_SIZE_REACHED, message)
             return ShareMember(member_id=beat.member_id)
         member = group.existing_member(beat.member_id)
         if beat.member_epoch not in (JOIN_EPOCH, member.epoch, member.previous_epoch):
@@ -157,7 +157,7 @@ class ShareMachine(ModernMachine[ShareGroup]):
                 f"The share group member has a {than} member epoch ({beat.member_epoch}) than the one known by the"
                 f" group coordinator ({member.epoch}). The member must abandon all its partitions and rejoin."
             )
-            raise Refused(ErrorCode.FENCED_MEMBER_EPOCH, message)
+            raise RequestRefused(ErrorCode.FENCED_MEMBER_EPOCH, message)
         return member
 
     def _leave(self, beat: ShareHeartbeat, now: Now, ticket: int) -> None:  # noqa: ARG002  # as `_heartbeat`

@@ -7,7 +7,7 @@ import pytest
 from ottla.client.consumer_protocol import read_assignment, write_assignment
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
-from ottla.groups.classic.events import Disbanded, GroupSnapshot, Join, MemberSnapshot, State
+from ottla.groups.classic.events import GroupDisbanded, GroupSnapshot, Join, MemberSnapshot, State
 from ottla.groups.classic.group import ClassicGroup, restored
 from ottla.groups.classic.limits import ClassicGroupLimits
 from ottla.groups.classic.machine import ClassicMachine
@@ -17,7 +17,7 @@ from ottla.groups.consumer.events import GroupState, MemberJoinTimer, MemberSync
 from ottla.groups.consumer.machine import ConsumerMachine
 from ottla.groups.consumer.settings import ConsumerSettings, MigrationPolicy
 from ottla.groups.machine import Now
-from ottla.groups.modern.events import Refused
+from ottla.groups.modern.events import RequestRefused
 from ottla.internal_topics.machine_events import Loaded, Reply
 from tests.support.consumer_group_driver import EVERY_CHANGE, Driver, timer_members
 from tests.support.group_driver import subscription
@@ -164,13 +164,13 @@ def test_no_classic_member_joins_a_consumer_group_without_migration() -> None:
     ],
 )
 def test_some_groups_are_not_upgraded(group: ClassicGroup, settings: ConsumerSettings) -> None:
-    with pytest.raises(Refused, match="Cannot upgrade classic group team") as refused:
+    with pytest.raises(RequestRefused, match="Cannot upgrade classic group team") as refused:
         validate_upgrade(group, settings)
     assert refused.value.error is ErrorCode.GROUP_ID_NOT_FOUND
 
 
 def test_a_custom_assignor_prevents_the_upgrade() -> None:
-    with pytest.raises(Refused, match="custom assignor"):
+    with pytest.raises(RequestRefused, match="custom assignor"):
         consumer_group(_classic("m", user_data=b"state"), Driver().image)
 
 
@@ -187,7 +187,7 @@ def test_waiting_requests_of_a_classic_group_fail_when_it_is_upgraded() -> None:
     )  # fmt: skip
     machine.step(other, now=Now(0, 0), ticket=1)
     del join
-    outputs = machine.step(Disbanded(), now=Now(0, 0))
+    outputs = machine.step(GroupDisbanded(), now=Now(0, 0))
     [reply] = [output for output in outputs if isinstance(output, Reply)]
     assert (reply.ticket, reply.answer.error) == (1, ErrorCode.REBALANCE_IN_PROGRESS)
     assert machine.group.state is State.DEAD
