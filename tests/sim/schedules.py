@@ -1,4 +1,4 @@
-"""Chooses which random schedules a simulation plays: hundreds in the ordinary tests, SCHEDULES in `make coordinator-tests`.
+"""Chooses which random schedules a simulation runs: hundreds in the ordinary tests, SCHEDULES in `make coordinator-tests`.
 
 A campaign may be run in pieces: FIRST_SEED=5000 begins each simulation 5,000 seeds later.
 """
@@ -15,6 +15,6 @@ FIRST_SEED = int(os.environ.get("FIRST_SEED", "0"))
 
 
 def seeds(share: int, *, first: int = 0) -> range:
-    """The seeds of a test that plays `share` of the ordinary schedules; a failure is replayed by its seed."""
+    """The seeds of a test that runs `share` of the ordinary schedules; a failure is replayed by its seed."""
     first += FIRST_SEED
     return range(first, first + max(share * SCHEDULES // ORDINARY, 1))

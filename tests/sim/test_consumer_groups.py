@@ -22,8 +22,8 @@ def test_random_schedules(block: int) -> None:
 
 def test_schedules_reach_what_they_are_for() -> None:
     """Commits, failed writes, many members and many epochs happen in a few schedules."""
-    played = [play(seed) for seed in range(30)]
-    assert sum(schedule.commits for schedule in played) > 20
-    assert any(schedule.writes_fail for schedule in played)
-    assert max(schedule.group.epoch for schedule in played) > 15
-    assert max(len(schedule.clients) for schedule in played) > 10
+    schedules = [play(seed) for seed in range(30)]
+    assert sum(schedule.commits for schedule in schedules) > 20
+    assert any(schedule.writes_fail for schedule in schedules)
+    assert max(schedule.group.epoch for schedule in schedules) > 15
+    assert max(len(schedule.clients) for schedule in schedules) > 10

@@ -77,7 +77,7 @@ class SlowLog(MemoryTopicLog):
                 await asyncio.sleep(self._rng.random())
 
 
-class World:
+class RestartingBroker:
     """One broker's coordinator, restarted at will, and what its clients know."""
 
     def __init__(self, rng: random.Random, log: SlowLog, config: GroupConfig | None = None) -> None:
@@ -138,8 +138,8 @@ def shared_out(answer: JoinAnswer) -> dict[str, bytes]:
 class Member:
     """A consumer as clients write them: it joins, works, commits, and rejoins on request."""
 
-    def __init__(self, world: World, instance_id: str | None = None) -> None:
-        self.world, self.instance_id = world, instance_id
+    def __init__(self, broker: RestartingBroker, instance_id: str | None = None) -> None:
+        self.broker, self.instance_id = broker, instance_id
         self.member_id, self.generation = "", -1
         self.work: list[TopicPartition] = []
         self.stop = False
@@ -150,27 +150,27 @@ class Member:
                 if await self.join():
                     await self.consume()
             except KafkaError:
-                await asyncio.sleep(0.1 + self.world.rng.random())
+                await asyncio.sleep(0.1 + self.broker.rng.random())
 
     async def leave(self) -> None:
         self.stop = True
         try:
-            await self.world.coordinator.leave("team", Leave((Leaver(member_id=self.member_id),)))
+            await self.broker.coordinator.leave("team", Leave((Leaver(member_id=self.member_id),)))
         except KafkaError:
             pass
 
     async def join(self) -> bool:
-        coordinator = self.world.coordinator
+        coordinator = self.broker.coordinator
         answer = await coordinator.join("team", joining(self.member_id, self.instance_id))
         self.member_id = answer.member_id if answer.error is not ErrorCode.UNKNOWN_MEMBER_ID else ""
         if answer.error is not ErrorCode.NONE:
             self.stop = self.stop or answer.error is ErrorCode.FENCED_INSTANCE_ID
-            await asyncio.sleep(self.world.rng.random())
+            await asyncio.sleep(self.broker.rng.random())
             return False
         self.generation = answer.generation
         leads = answer.leader == self.member_id and answer.members
         shares = shared_out(answer) if leads else {}
-        await asyncio.sleep(self.world.rng.random())
+        await asyncio.sleep(self.broker.rng.random())
         synced = await coordinator.sync(
             "team", Sync(member_id=self.member_id, generation=self.generation, assignments=shares)
         )
@@ -178,19 +178,19 @@ class Member:
             return False
         self.work = [TopicPartition("web", index) for index in synced.assignment]
         for work in self.work:
-            owner = self.world.owners.setdefault((self.generation, work), self.instance_id or self.member_id)
+            owner = self.broker.owners.setdefault((self.generation, work), self.instance_id or self.member_id)
             assert owner == (self.instance_id or self.member_id), f"{work} has two owners in one generation"
         return True
 
     async def consume(self) -> None:
         while not self.stop:
-            await asyncio.sleep(1 + self.world.rng.random())
+            await asyncio.sleep(1 + self.broker.rng.random())
             heartbeat = Heartbeat(member_id=self.member_id, generation=self.generation, instance_id=self.instance_id)
-            error = await self.world.coordinator.heartbeat("team", heartbeat)
-            check_groups(self.world.coordinator)
+            error = await self.broker.coordinator.heartbeat("team", heartbeat)
+            check_groups(self.broker.coordinator)
             if error is ErrorCode.NONE:
                 error = await self.commit()
-                check_groups(self.world.coordinator)
+                check_groups(self.broker.coordinator)
             if error is ErrorCode.UNKNOWN_MEMBER_ID:
                 self.member_id = ""
             if error is ErrorCode.FENCED_INSTANCE_ID:
@@ -199,13 +199,13 @@ class Member:
                 return
 
     async def commit(self) -> ErrorCode:
-        world = self.world
-        offsets = {work: CommittedOffset(world.acked.get(work, 0) + 1) for work in self.work}
+        broker = self.broker
+        offsets = {work: CommittedOffset(broker.acked.get(work, 0) + 1) for work in self.work}
         if not offsets:
             return ErrorCode.NONE
         commit = Commit(member_id=self.member_id, generation=self.generation, instance_id=self.instance_id)
         try:
-            coordinator = world.coordinator
+            coordinator = broker.coordinator
             outcome = await coordinator.commit("team", commit, offsets)
         except (NotCoordinator, StorageError) as error:
             return error.code if self.stop else ErrorCode.NONE
@@ -217,18 +217,18 @@ class Member:
             found = visible.get(work)
             assert found is not None, f"an acknowledged offset of {work} is not durable"
             assert found.offset >= committed.offset, f"an acknowledged offset of {work} is not durable"
-            world.acked[work] = max(world.acked.get(work, 0), committed.offset)
+            broker.acked[work] = max(broker.acked.get(work, 0), committed.offset)
         return ErrorCode.NONE
 
 
-async def settled(world: World, members: Sequence[Member], *, within_s: float) -> None:
+async def settled(broker: RestartingBroker, members: Sequence[Member], *, within_s: float) -> None:
     """All members in one stable generation, and all work done by exactly one of them."""
     for _ in range(round(within_s)):
         await asyncio.sleep(1)
         generations = {member.generation for member in members}
         done = Counter(work for member in members for work in member.work)
         try:
-            group = world.coordinator.describe("team")
+            group = broker.coordinator.describe("team")
         except KafkaError:
             continue
         stable = group.state is State.STABLE and generations == {group.generation} and done == Counter(WORK)
@@ -238,28 +238,28 @@ async def settled(world: World, members: Sequence[Member], *, within_s: float) -
     pytest.fail(f"not settled: {group.state}, {[(m.member_id, m.generation, m.work) for m in members]}")
 
 
-def committed(world: World) -> dict[TopicPartition, int]:
-    return {work: found.offset for work, found in world.coordinator.fetch("team").items()}
+def committed(broker: RestartingBroker) -> dict[TopicPartition, int]:
+    return {work: found.offset for work, found in broker.coordinator.fetch("team").items()}
 
 
 async def rolling_trouble(failing: float, rng: random.Random) -> None:
-    world = World(rng, SlowLog(rng))
-    await world.coordinator.led.wait_until_loaded()
-    members = [Member(world), Member(world), Member(world, "static")]
+    broker = RestartingBroker(rng, SlowLog(rng))
+    await broker.coordinator.led.wait_until_loaded()
+    members = [Member(broker), Member(broker), Member(broker, "static")]
     tasks = {member: asyncio.create_task(member.run()) for member in members}
     await asyncio.sleep(20)
-    world.log.failure_rate = failing
+    broker.log.failure_rate = failing
     for _ in range(6):
         match rng.randrange(4):
             case 0:  # one crashes: no farewell
                 gone = members.pop(rng.randrange(len(members)))
                 gone.stop = True
                 tasks.pop(gone).cancel()
-                replacement = Member(world, gone.instance_id)
+                replacement = Member(broker, gone.instance_id)
                 members.append(replacement)
                 tasks[replacement] = asyncio.create_task(replacement.run())
             case 1:  # one more comes
-                extra = Member(world)
+                extra = Member(broker)
                 members.append(extra)
                 tasks[extra] = asyncio.create_task(extra.run())
             case 2 if len(members) > 1:  # one leaves
@@ -268,20 +268,20 @@ async def rolling_trouble(failing: float, rng: random.Random) -> None:
                     members.remove(dynamic)
                     await dynamic.leave()
             case _:  # the broker restarts
-                await world.restart()
+                await broker.restart()
         await asyncio.sleep(rng.random() * 30)
-    world.log.failure_rate = 0.0
-    await settled(world, members, within_s=300)
+    broker.log.failure_rate = 0.0
+    await settled(broker, members, within_s=300)
     for member in members:
         member.stop = True
     for ended in await asyncio.gather(*tasks.values(), return_exceptions=True):
         if isinstance(ended, AssertionError):
             raise ended
-    await world.restart()
-    now = committed(world)
-    lost = {work: offset for work, offset in world.acked.items() if now.get(work, 0) < offset}
+    await broker.restart()
+    now = committed(broker)
+    lost = {work: offset for work, offset in broker.acked.items() if now.get(work, 0) < offset}
     assert not lost, f"acknowledged offsets are lost: {lost}, there is {now}"
-    await world.coordinator.close()
+    await broker.coordinator.close()
 
 
 @pytest.mark.parametrize("seed", seeds(60))
@@ -295,20 +295,20 @@ def test_it_does_so_too_when_the_log_fails_now_and_then(seed: int) -> None:
 
 
 async def a_static_member_restarts(rng: random.Random) -> int:
-    world = World(rng, SlowLog(rng))
-    await world.coordinator.led.wait_until_loaded()
-    members = [Member(world, "one"), Member(world, "two")]
+    broker = RestartingBroker(rng, SlowLog(rng))
+    await broker.coordinator.led.wait_until_loaded()
+    members = [Member(broker, "one"), Member(broker, "two")]
     tasks = [asyncio.create_task(member.run()) for member in members]
-    await settled(world, members, within_s=60)
+    await settled(broker, members, within_s=60)
     generation = members[0].generation
     tasks[1].cancel()
     await asyncio.sleep(5)
-    again = Member(world, "two")
+    again = Member(broker, "two")
     tasks.append(asyncio.create_task(again.run()))
-    await settled(world, [members[0], again], within_s=30)
+    await settled(broker, [members[0], again], within_s=30)
     for task in tasks:
         task.cancel()
-    await world.coordinator.close()
+    await broker.coordinator.close()
     return again.generation - generation
 
 
@@ -318,23 +318,23 @@ def test_a_static_member_that_restarts_in_time_causes_no_rebalance(seed: int) ->
 
 
 async def a_log_that_hangs(rng: random.Random) -> ErrorCode:
-    world = World(rng, SlowLog(rng, slow_s=100))
-    await world.coordinator.led.wait_until_loaded()
+    broker = RestartingBroker(rng, SlowLog(rng, slow_s=100))
+    await broker.coordinator.led.wait_until_loaded()
     commit = Commit(member_id="", generation=-1)
-    began = world.clock.monotonic()
+    began = broker.clock.monotonic()
     try:
-        await world.coordinator.commit("simple", commit, {WORK[0]: CommittedOffset(7)})
+        await broker.coordinator.commit("simple", commit, {WORK[0]: CommittedOffset(7)})
     except KafkaError as error:
-        assert world.clock.monotonic() - began == pytest.approx(5)
-        assert committed_of(world, "simple") == {}
+        assert broker.clock.monotonic() - began == pytest.approx(5)
+        assert committed_of(broker, "simple") == {}
         await asyncio.sleep(300)
-        assert committed_of(world, "simple") == {WORK[0]: 7}, "the log has it, so readers must see it"
+        assert committed_of(broker, "simple") == {WORK[0]: 7}, "the log has it, so readers must see it"
         return error.code
     return ErrorCode.NONE
 
 
-def committed_of(world: World, group_id: str) -> dict[TopicPartition, int]:
-    return {work: found.offset for work, found in world.coordinator.fetch(group_id).items()}
+def committed_of(broker: RestartingBroker, group_id: str) -> dict[TopicPartition, int]:
+    return {work: found.offset for work, found in broker.coordinator.fetch(group_id).items()}
 
 
 def test_a_commit_that_is_not_durable_in_time_is_answered_as_failed() -> None:
@@ -343,16 +343,18 @@ def test_a_commit_that_is_not_durable_in_time_is_answered_as_failed() -> None:
 
 async def while_loading(rng: random.Random) -> set[ErrorCode]:
     log = SlowLog(rng)
-    world = World(rng, log)
-    await world.coordinator.led.wait_until_loaded()
+    broker = RestartingBroker(rng, log)
+    await broker.coordinator.led.wait_until_loaded()
     for index in range(50):
-        await world.coordinator.commit("simple", Commit(member_id="", generation=-1), {WORK[0]: CommittedOffset(index)})
-    await world.coordinator.close()
-    world.coordinator = world._new()
+        await broker.coordinator.commit(
+            "simple", Commit(member_id="", generation=-1), {WORK[0]: CommittedOffset(index)}
+        )
+    await broker.coordinator.close()
+    broker.coordinator = broker._new()
     seen: set[ErrorCode] = set()
     while True:
         try:
-            assert committed_of(world, "simple") == {WORK[0]: 49}
+            assert committed_of(broker, "simple") == {WORK[0]: 49}
             return seen
         except KafkaError as error:
             seen.add(error.code)
@@ -364,15 +366,15 @@ def test_no_request_is_answered_while_the_log_is_loading() -> None:
 
 
 async def resigning(rng: random.Random) -> list[object]:
-    world = World(rng, SlowLog(rng))
-    await world.coordinator.led.wait_until_loaded()
-    waiting = asyncio.create_task(world.coordinator.join("team", joining("", "static")))
+    broker = RestartingBroker(rng, SlowLog(rng))
+    await broker.coordinator.led.wait_until_loaded()
+    waiting = asyncio.create_task(broker.coordinator.join("team", joining("", "static")))
     writing = asyncio.create_task(
-        world.coordinator.commit("simple", Commit(member_id="", generation=-1), {WORK[0]: CommittedOffset(1)})
+        broker.coordinator.commit("simple", Commit(member_id="", generation=-1), {WORK[0]: CommittedOffset(1)})
     )
     await asyncio.sleep(0.01)
     for group_id in ("team", "simple"):
-        world.coordinator.led.resign(partition_of(group_id, PARTITIONS))
+        broker.coordinator.led.resign(partition_of(group_id, PARTITIONS))
     return list(await asyncio.gather(waiting, writing, return_exceptions=True))
 
 
@@ -382,8 +384,8 @@ def test_waiting_members_get_not_coordinator_when_the_partition_moves() -> None:
 
 async def a_life(rng: random.Random) -> None:
     """Offsets expire with their group; deletion and deleted topics take them at once; all of it survives a restart."""
-    world = World(rng, SlowLog(rng))
-    coordinator = world.coordinator
+    broker = RestartingBroker(rng, SlowLog(rng))
+    coordinator = broker.coordinator
     await coordinator.led.wait_until_loaded()
     alone = Commit(member_id="", generation=-1)
     gone = TopicPartition("gone", 0)
@@ -392,28 +394,28 @@ async def a_life(rng: random.Random) -> None:
             group_id,
             alone,
             {
-                WORK[0]: CommittedOffset(7, committed_wall_ms=world.clock.wall_ms()),
-                gone: CommittedOffset(1, committed_wall_ms=world.clock.wall_ms()),
+                WORK[0]: CommittedOffset(7, committed_wall_ms=broker.clock.wall_ms()),
+                gone: CommittedOffset(1, committed_wall_ms=broker.clock.wall_ms()),
             },
         )
     await coordinator.topics_deleted(frozenset({"gone"}))
-    assert committed_of(world, "stays") == {WORK[0]: 7}
+    assert committed_of(broker, "stays") == {WORK[0]: 7}
     await coordinator.delete("deleted")
     with pytest.raises(GroupIdNotFound):
         coordinator.describe("deleted")
     await asyncio.sleep(6 * 24 * 3600)
-    await coordinator.commit("stays", alone, {WORK[0]: CommittedOffset(8, committed_wall_ms=world.clock.wall_ms())})
+    await coordinator.commit("stays", alone, {WORK[0]: CommittedOffset(8, committed_wall_ms=broker.clock.wall_ms())})
     await asyncio.sleep(2 * 24 * 3600)
     assert [group.group_id for group in coordinator.list_groups()] == ["stays"]
-    await world.restart()
-    assert [group.group_id for group in world.coordinator.list_groups()] == ["stays"]
-    assert committed_of(world, "stays") == {WORK[0]: 8}
-    outcome = await world.coordinator.delete_offsets("stays", [WORK[0], WORK[1]])
+    await broker.restart()
+    assert [group.group_id for group in broker.coordinator.list_groups()] == ["stays"]
+    assert committed_of(broker, "stays") == {WORK[0]: 8}
+    outcome = await broker.coordinator.delete_offsets("stays", [WORK[0], WORK[1]])
     assert set(outcome.values()) == {ErrorCode.NONE}
-    assert world.coordinator.list_groups() == []
-    await world.restart()
-    assert world.coordinator.list_groups() == []
-    await world.coordinator.close()
+    assert broker.coordinator.list_groups() == []
+    await broker.restart()
+    assert broker.coordinator.list_groups() == []
+    await broker.coordinator.close()
 
 
 @pytest.mark.parametrize("seed", seeds(10))
@@ -422,8 +424,8 @@ def test_offsets_live_as_long_as_they_should_and_no_longer(seed: int) -> None:
 
 
 async def a_deletion_that_races_a_commit(rng: random.Random) -> None:
-    world = World(rng, SlowLog(rng, failing=0.2))
-    coordinator = world.coordinator
+    broker = RestartingBroker(rng, SlowLog(rng, failing=0.2))
+    coordinator = broker.coordinator
     await coordinator.led.wait_until_loaded()
     alone = Commit(member_id="", generation=-1)
 
@@ -444,13 +446,13 @@ async def a_deletion_that_races_a_commit(rng: random.Random) -> None:
                 pass
 
     await asyncio.gather(commits(), commits(), deletes(), deletes())
-    world.log.failure_rate = 0.0
+    broker.log.failure_rate = 0.0
     # What failed may have been written all the same. After one more write of everything memory and log must agree.
     await coordinator.commit("simple", alone, {work: CommittedOffset(100) for work in WORK[:2]})
-    before = committed_of(world, "simple")
+    before = committed_of(broker, "simple")
     await coordinator.delete_offsets("simple", WORK[2:])
-    await world.restart()
-    after = committed_of(world, "simple")
+    await broker.restart()
+    after = committed_of(broker, "simple")
     assert {work: after[work] for work in WORK[:2]} == {work: before[work] for work in WORK[:2]}
 
 

@@ -26,7 +26,7 @@ WEB = TopicPartition("web", 0)
 ALONE = Commit(member_id="", generation=-1)
 
 
-class MovingWorld:
+class MovingCoordinators:
     """Three brokers' coordinators of one partition. `coordinator` is the one that a client finds."""
 
     def __init__(self, rng: random.Random) -> None:
@@ -85,18 +85,18 @@ class MovingWorld:
 class Committer:
     """Commits growing offsets of a group of its own; nothing that was acknowledged may ever go back."""
 
-    def __init__(self, world: MovingWorld, group_id: str) -> None:
-        self.world, self.group_id = world, group_id
+    def __init__(self, cluster: MovingCoordinators, group_id: str) -> None:
+        self.cluster, self.group_id = cluster, group_id
         self.next = self.acknowledged = self.seen = 0
         self.stop = False
 
     async def run(self) -> None:
         while not self.stop:
-            await asyncio.sleep(self.world.rng.random() * 0.2)
+            await asyncio.sleep(self.cluster.rng.random() * 0.2)
             self.next += 1
             number = self.next
             try:
-                await self.world.coordinator.commit(self.group_id, ALONE, {WEB: CommittedOffset(number)})
+                await self.cluster.coordinator.commit(self.group_id, ALONE, {WEB: CommittedOffset(number)})
             except KafkaError:
                 continue
             self.acknowledged = max(self.acknowledged, number)
@@ -104,12 +104,12 @@ class Committer:
     async def read(self) -> None:
         """Read from the coordinator of the newest term only: an older one may not know yet that it is replaced."""
         while not self.stop:
-            await asyncio.sleep(self.world.rng.random() * 0.1)
-            topic = self.world.topic
+            await asyncio.sleep(self.cluster.rng.random() * 0.1)
+            topic = self.cluster.topic
             if topic.replicas[topic.leader].known_epoch != topic.epoch:
                 continue
             try:
-                found = self.world.current.fetch(self.group_id).get(WEB)
+                found = self.cluster.current.fetch(self.group_id).get(WEB)
             except KafkaError:
                 continue
             offset = 0 if found is None else found.offset
@@ -119,11 +119,11 @@ class Committer:
 
 
 async def moves(rng: random.Random) -> None:
-    world = MovingWorld(rng)
-    world.topic.elect(1)
-    await world.ready()
-    committers = [Committer(world, "one"), Committer(world, "two")]
-    members = [Member(cast("Any", world)), Member(cast("Any", world), "static")]
+    cluster = MovingCoordinators(rng)
+    cluster.topic.elect(1)
+    await cluster.ready()
+    committers = [Committer(cluster, "one"), Committer(cluster, "two")]
+    members = [Member(cast("Any", cluster)), Member(cast("Any", cluster), "static")]
     working = [asyncio.create_task(each.run()) for each in committers]
     working += [asyncio.create_task(each.read()) for each in committers]
     working += [asyncio.create_task(member.run()) for member in members]
@@ -131,19 +131,19 @@ async def moves(rng: random.Random) -> None:
         await asyncio.sleep(rng.random() * 3)
         match rng.randrange(4):
             case 0:  # the same leader in the next epoch: the ISR changed
-                world.topic.elect(world.topic.leader)
+                cluster.topic.elect(cluster.topic.leader)
             case 1:  # it goes away and comes back, and its coordinator sees only the last of these snapshots
-                home = world.topic.leader
-                world.topic.elect(rng.choice([node for node in NODES if node != home]), unseen_by=home)
+                home = cluster.topic.leader
+                cluster.topic.elect(rng.choice([node for node in NODES if node != home]), unseen_by=home)
                 await asyncio.sleep(1 + rng.random())
-                world.topic.elect(home)
+                cluster.topic.elect(home)
             case _:
-                world.topic.elect(rng.choice(NODES))
+                cluster.topic.elect(rng.choice(NODES))
         for task in working:
             if task.done():
                 task.result()
-    await world.ready()
-    await settled(cast("Any", _Settling(world)), members, within_s=300)
+    await cluster.ready()
+    await settled(cast("Any", _Settling(cluster)), members, within_s=300)
     for member in members:
         member.stop = True
     for each in committers:
@@ -152,24 +152,24 @@ async def moves(rng: random.Random) -> None:
         if isinstance(ended, AssertionError):
             raise ended
     for each in committers:
-        found = world.current.fetch(each.group_id).get(WEB)
+        found = cluster.current.fetch(each.group_id).get(WEB)
         assert found is not None
         assert found.offset >= each.acknowledged, f"{found.offset} is read, {each.acknowledged} was acknowledged"
-    now = committed(cast("Any", _Settling(world)))
-    lost = {work: offset for work, offset in world.acked.items() if now.get(work, 0) < offset}
+    now = committed(cast("Any", _Settling(cluster)))
+    lost = {work: offset for work, offset in cluster.acked.items() if now.get(work, 0) < offset}
     assert not lost, f"acknowledged offsets are lost: {lost}, there is {now}"
-    await world.close()
+    await cluster.close()
 
 
 class _Settling:
     """Shows the checks of one broker the current coordinator."""
 
-    def __init__(self, world: MovingWorld) -> None:
-        self._world = world
+    def __init__(self, cluster: MovingCoordinators) -> None:
+        self._cluster = cluster
 
     @property
     def coordinator(self) -> GroupCoordinator:
-        return self._world.current
+        return self._cluster.current
 
 
 @pytest.mark.parametrize("seed", seeds(30))

@@ -19,7 +19,7 @@ from ottla.internal_topics.log import AppendedBatch, KeyValue, ProducerIdentity
 from ottla.internal_topics.partitioning import partition_of
 from ottla.testing.sim_loop import simulate
 from tests.sim.schedules import seeds
-from tests.sim.test_groups import PARTITIONS, WORK, SlowLog, World
+from tests.sim.test_groups import PARTITIONS, WORK, RestartingBroker, SlowLog
 from tests.support.topic_logs import MemoryTopicLog
 
 GROUPS = ("team", "other")
@@ -79,18 +79,18 @@ class TransactionalLog(SlowLog, VerifiedLog):
         return {where: offset for where, (_, offset) in found.items()}
 
 
-class Scene:
+class TransactionalWorkload:
     """One broker, and the offsets that may not be seen: those of open and of aborted transactions."""
 
     def __init__(self, rng: random.Random, log: TransactionalLog) -> None:
-        self.rng, self.log, self.world = rng, log, World(rng, log)
+        self.rng, self.log, self.broker = rng, log, RestartingBroker(rng, log)
         self.numbers = iter(range(1, 1_000_000))  # each commit has an offset of its own
         self.hidden: set[int] = set()
         self.running = True
 
     @property
     def coordinator(self) -> GroupCoordinator:
-        return self.world.coordinator
+        return self.broker.coordinator
 
     def change(self) -> dict[TopicPartition, CommittedOffset]:
         chosen = self.rng.sample(WORK, self.rng.randint(1, 3))
@@ -171,31 +171,31 @@ class Scene:
 
 async def transactions(failing: float, rng: random.Random) -> None:
     log = TransactionalLog(rng)
-    scene = Scene(rng, log)
-    await scene.coordinator.led.wait_until_loaded()
+    workload = TransactionalWorkload(rng, log)
+    await workload.coordinator.led.wait_until_loaded()
     log.failure_rate = failing
-    work = [scene.commits(), scene.commits(), scene.deletes(), scene.reads()]
-    work += [scene.produces(producer_id) for producer_id in (7, 8)]
+    work = [workload.commits(), workload.commits(), workload.deletes(), workload.reads()]
+    work += [workload.produces(producer_id) for producer_id in (7, 8)]
     tasks = [asyncio.create_task(each) for each in work]
     for _ in range(3):
         await asyncio.sleep(rng.random() * 10)
-        await scene.world.restart()
+        await workload.broker.restart()
     await asyncio.sleep(rng.random() * 10)
-    scene.running = False
+    workload.running = False
     await asyncio.gather(*tasks)
     if not failing:  # a write that failed and is in the log all the same shows after the next start
-        compare(scene)
-    await scene.world.restart()
-    compare(scene)
+        compare(workload)
+    await workload.broker.restart()
+    compare(workload)
     for group_id in GROUPS:
-        assert not scene.coordinator.fetch(group_id).has_open_transactions
-    await scene.coordinator.close()
+        assert not workload.coordinator.fetch(group_id).has_open_transactions
+    await workload.coordinator.close()
 
 
-def compare(scene: Scene) -> None:
+def compare(workload: TransactionalWorkload) -> None:
     for group_id in GROUPS:
-        found = {where: each.offset for where, each in scene.coordinator.fetch(group_id).items()}
-        assert found == scene.log.visible(group_id)
+        found = {where: each.offset for where, each in workload.coordinator.fetch(group_id).items()}
+        assert found == workload.log.visible(group_id)
 
 
 @pytest.mark.parametrize("seed", seeds(60))

@@ -45,7 +45,7 @@ def plain(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("entry", GOLDEN, ids=lambda entry: f"{entry['type']}-{entry['version']}")
-def test_what_kafka_wrote_is_read_as_kafka_reads_it_and_written_again_byte_for_byte(entry: dict[str, Any]) -> None:
+def test_records_of_kafka_are_read_as_kafka_reads_them_and_written_again_byte_for_byte(entry: dict[str, Any]) -> None:
     value = bytes.fromhex(entry["bytes"])
     record = kraft.decode(value)
     if isinstance(record, kraft.Other):
@@ -153,7 +153,7 @@ def test_producer_ids_never_go_back() -> None:
     )
 
 
-def test_what_is_not_understood_is_carried_and_what_was_about_processes_is_not() -> None:
+def test_unknown_records_are_carried_and_records_about_processes_are_not() -> None:
     permission, beat = (
         kraft.Other(MetadataRecordType.ACCESS_CONTROL_ENTRY, b"\x01\x12\x00x"),
         marker(MetadataRecordType.NO_OP),

@@ -70,10 +70,10 @@ def member(**more: Any) -> Joining:
     return Joining(**given)
 
 
-Scene = Callable[[GroupCoordinator, Log], Awaitable[None]]
+Scenario = Callable[[GroupCoordinator, Log], Awaitable[None]]
 
 
-def play(scenario: Scene, config: GroupConfig | None = None, *, partitions: int = 1) -> None:
+def run_scenario(scenario: Scenario, config: GroupConfig | None = None, *, partitions: int = 1) -> None:
     async def main(rng: random.Random) -> None:
         log = Log(partitions)
         coordinator = GroupCoordinator(config or GroupConfig(), clock=SimClock(), log=log, node_id=1)
@@ -103,7 +103,7 @@ def test_members_need_a_group_with_a_name() -> None:
             await coordinator.heartbeat("", Heartbeat(member_id="m", generation=1))
         await coordinator.commit("", ALONE, {WEB: CommittedOffset(1)})  # offsets never needed one
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("session_ms", [5_999, 1_800_001])
@@ -112,7 +112,7 @@ def test_a_session_outside_the_limits_is_refused(session_ms: int) -> None:
         with pytest.raises(InvalidSessionTimeout):
             await coordinator.join("team", member(session_timeout_ms=session_ms))
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_before_the_topic_exists_there_is_no_coordinator() -> None:
@@ -121,7 +121,7 @@ def test_before_the_topic_exists_there_is_no_coordinator() -> None:
             await coordinator.join("team", member())
         assert coordinator.list_groups() == []
 
-    play(scenario, partitions=0)
+    run_scenario(scenario, partitions=0)
 
 
 def test_groups_of_a_partition_on_a_lost_disk_have_no_coordinator_until_it_returns() -> None:
@@ -143,7 +143,7 @@ def test_groups_of_a_partition_on_a_lost_disk_have_no_coordinator_until_it_retur
         await coordinator.led.wait_until_loaded()
         assert dict(coordinator.fetch("team").items()) == {WEB: CommittedOffset(7)}
 
-    play(scenario, partitions=1)
+    run_scenario(scenario, partitions=1)
 
 
 def test_an_unknown_group_has_no_members_and_is_not_created_by_a_question() -> None:
@@ -159,7 +159,7 @@ def test_an_unknown_group_has_no_members_and_is_not_created_by_a_question() -> N
         assert coordinator.list_groups() == []
         assert dict(coordinator.fetch("team").items()) == {}
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_too_long_a_text_beside_an_offset_fails_that_offset_alone() -> None:
@@ -173,7 +173,7 @@ def test_too_long_a_text_beside_an_offset_fails_that_offset_alone() -> None:
         assert outcome == {WEB: ErrorCode.OFFSET_METADATA_TOO_LARGE, other: ErrorCode.NONE}
         assert set(coordinator.fetch("team")) == {other}
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_offsets_of_a_group_whose_subscriptions_cannot_be_read_are_not_deleted() -> None:
@@ -182,7 +182,7 @@ def test_offsets_of_a_group_whose_subscriptions_cannot_be_read_are_not_deleted()
         with pytest.raises(NonEmptyGroup):
             await coordinator.delete_offsets("workers", [WEB])
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_offsets_that_a_member_subscribes_to_are_not_deleted() -> None:
@@ -195,7 +195,7 @@ def test_offsets_that_a_member_subscribes_to_are_not_deleted() -> None:
         assert outcome == {WEB: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, other: ErrorCode.NONE}
         assert set(coordinator.fetch("team")) == {WEB}
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_deletion_leaves_nothing_of_a_group_in_the_log() -> None:
@@ -209,7 +209,7 @@ def test_deletion_leaves_nothing_of_a_group_in_the_log() -> None:
         assert set(dict(log.records()).values()) == {None}
         assert dict(log.records()).keys() == {group_key("team"), records.offset_key("team", WEB)}
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_deletion_that_could_not_be_written_did_not_happen() -> None:
@@ -223,7 +223,7 @@ def test_a_deletion_that_could_not_be_written_did_not_happen() -> None:
         await coordinator.commit("team", ALONE, {WEB: CommittedOffset(2)})
         assert dict(coordinator.fetch("team").items())[WEB].offset == 2
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_group_under_deletion_admits_no_member() -> None:
@@ -239,7 +239,7 @@ def test_a_group_under_deletion_admits_no_member() -> None:
         await deleting
         assert coordinator.list_groups() == []
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_an_assignment_that_is_not_durable_in_time_is_an_error_and_its_late_arrival_changes_nothing() -> None:
@@ -252,7 +252,7 @@ def test_an_assignment_that_is_not_durable_in_time_is_an_error_and_its_late_arri
         await asyncio.sleep(0.1)
         assert coordinator.describe("team").state is State.PREPARING
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_commit_too_large_for_the_log_is_an_error_of_the_server_as_in_kafka() -> None:
@@ -262,7 +262,7 @@ def test_a_commit_too_large_for_the_log_is_an_error_of_the_server_as_in_kafka() 
             await coordinator.commit("team", ALONE, {WEB: CommittedOffset(1)})
         assert failure.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_commits_that_wait_for_the_disk_go_together() -> None:
@@ -280,7 +280,7 @@ def test_commits_that_wait_for_the_disk_go_together() -> None:
             range(100)
         )
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_damaged_and_foreign_records_do_not_stop_the_loading() -> None:
@@ -311,7 +311,7 @@ def test_a_group_whose_only_member_hung_up_is_forgotten() -> None:
         await asyncio.sleep(3600)
         assert coordinator.list_groups() == []
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 # ---- Offsets in transactions
@@ -356,7 +356,7 @@ def test_offsets_of_a_transaction_become_visible_with_its_marker(*, commit: bool
         await reload(coordinator)
         assert committed(coordinator) == expected
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_of_a_commit_and_an_older_one_in_a_transaction_the_later_in_the_log_wins() -> None:
@@ -369,7 +369,7 @@ def test_of_a_commit_and_an_older_one_in_a_transaction_the_later_in_the_log_wins
         await reload(coordinator)
         assert committed(coordinator) == {WEB: 9, OTHER: 5}
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_transactions_of_two_producers_end_apart() -> None:
@@ -383,7 +383,7 @@ def test_transactions_of_two_producers_end_apart() -> None:
         await end(coordinator, log, PRODUCER, commit=True)
         assert committed(coordinator) == {WEB: 6}
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_marker_waits_for_the_results_of_the_writes_before_it() -> None:
@@ -399,7 +399,7 @@ def test_a_marker_waits_for_the_results_of_the_writes_before_it() -> None:
         assert committed(coordinator) == {WEB: 5}
         await commit
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_deleted_offset_does_not_return_with_the_transaction() -> None:
@@ -410,7 +410,7 @@ def test_a_deleted_offset_does_not_return_with_the_transaction() -> None:
         await end(coordinator, log, PRODUCER, commit=True)
         assert committed(coordinator) == {OTHER: 6}
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_deleted_group_does_not_return_with_the_transaction() -> None:
@@ -422,7 +422,7 @@ def test_a_deleted_group_does_not_return_with_the_transaction() -> None:
         await reload(coordinator)
         assert coordinator.list_groups() == []
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_group_with_an_open_transaction_does_not_expire() -> None:
@@ -436,7 +436,7 @@ def test_a_group_with_an_open_transaction_does_not_expire() -> None:
         await coordinator.expire()
         assert coordinator.list_groups() == []
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_an_aborted_first_commit_leaves_no_group() -> None:
@@ -446,7 +446,7 @@ def test_an_aborted_first_commit_leaves_no_group() -> None:
         await end(coordinator, log, PRODUCER, commit=False)
         assert coordinator.list_groups() == []
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_producer_of_a_member_is_checked_and_one_without_is_not() -> None:
@@ -467,7 +467,7 @@ def test_a_producer_of_a_member_is_checked_and_one_without_is_not() -> None:
                 error = refusal.code
             assert error is expected, (member_id, generation)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_reader_of_stable_offsets_waits_for_commits_that_are_being_written() -> None:
@@ -483,4 +483,4 @@ def test_a_reader_of_stable_offsets_waits_for_commits_that_are_being_written() -
         assert committed(coordinator) == {WEB: 5}
         await commit
 
-    play(scenario)
+    run_scenario(scenario)

@@ -19,7 +19,7 @@ from ottla.groups.machine import Commit
 from ottla.groups.modern.events import HeartbeatAnswer
 from ottla.groups.offsets import CommittedOffset
 from tests.support.consumer_group_driver import view
-from tests.unit.groups.test_coordinator import WEB, Log, member, play, reload
+from tests.unit.groups.test_coordinator import WEB, Log, member, reload, run_scenario
 
 CONFIG = GroupConfig(initial_rebalance_delay_ms=0, consumer_assignment_interval_ms=0)
 
@@ -67,7 +67,7 @@ def test_a_group_with_members_is_converted_and_back_and_its_offsets_stay() -> No
         assert found is not None
         assert found.offset == 7
 
-    play(scenario, CONFIG)
+    run_scenario(scenario, CONFIG)
 
 
 def test_records_of_a_conversion_that_could_not_be_written_are_written_with_the_next_ones() -> None:
@@ -86,7 +86,7 @@ def test_records_of_a_conversion_that_could_not_be_written_are_written_with_the_
         assert kind(coordinator) == [GroupType.CLASSIC]
         assert all(value is None for key, value in dict(log.records()).items() if is_consumer_group(key))
 
-    play(scenario, CONFIG)
+    run_scenario(scenario, CONFIG)
 
 
 def test_an_empty_group_changes_its_type_with_its_next_member() -> None:
@@ -99,7 +99,7 @@ def test_an_empty_group_changes_its_type_with_its_next_member() -> None:
         await reload(coordinator)
         assert kind(coordinator) == [GroupType.CLASSIC]
 
-    play(scenario, CONFIG)
+    run_scenario(scenario, CONFIG)
 
 
 def test_a_heartbeat_to_an_unknown_or_a_classic_group_is_refused() -> None:
@@ -113,7 +113,7 @@ def test_a_heartbeat_to_an_unknown_or_a_classic_group_is_refused() -> None:
         with pytest.raises(KafkaError):
             coordinator.describe_consumer("team")
 
-    play(scenario, CONFIG)
+    run_scenario(scenario, CONFIG)
 
 
 def test_a_regular_expression_is_resolved_in_a_thread_and_followed() -> None:
@@ -131,4 +131,4 @@ def test_a_regular_expression_is_resolved_in_a_thread_and_followed() -> None:
         unsupported = await beat(coordinator, 0, assignor="sticky")
         assert unsupported.error is ErrorCode.UNSUPPORTED_ASSIGNOR
 
-    play(scenario, CONFIG)
+    run_scenario(scenario, CONFIG)

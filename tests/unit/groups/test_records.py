@@ -37,7 +37,7 @@ def decoded(entry: dict[str, Any]) -> OffsetRecord | GroupRecord | ForeignRecord
 
 
 @pytest.mark.parametrize("entry", LOG, ids=range(len(LOG)))
-def test_what_kafka_wrote_is_written_again_byte_for_byte(entry: dict[str, Any]) -> None:
+def test_records_of_kafka_are_written_again_byte_for_byte(entry: dict[str, Any]) -> None:
     match decoded(entry):
         case OffsetRecord(group_id, partition, committed):
             key = records.offset_key(group_id, partition)

@@ -29,7 +29,7 @@ NODE, ANOTHER = 1, 2
 WEB_ID, OTHER_ID = uuid.UUID(int=1), uuid.UUID(int=2)
 
 
-class World:
+class OffsetsPartitionHarness:
     """The coordinator of one partition of `__consumer_offsets`, whose leaders the test elects."""
 
     def __init__(self) -> None:
@@ -73,14 +73,14 @@ class World:
         return [known[pair] for pair in self.log.records()]
 
 
-def play(scenario: Callable[[World], Awaitable[None]]) -> None:
+def run_scenario(scenario: Callable[[OffsetsPartitionHarness], Awaitable[None]]) -> None:
     async def main(rng: random.Random) -> None:
-        world = World()
-        world.elect(NODE, 0)
-        await world.loaded()
-        await scenario(world)
-        world.log.replicated.set()
-        await world.coordinator.close()
+        harness = OffsetsPartitionHarness()
+        harness.elect(NODE, 0)
+        await harness.loaded()
+        await scenario(harness)
+        harness.log.replicated.set()
+        await harness.coordinator.close()
 
     simulate(main, seed=1)
 
@@ -93,146 +93,146 @@ def written_elsewhere(offset: int) -> list[KeyValue]:
 
 
 def test_everything_to_the_end_of_the_log_is_loaded_and_shown_once_it_is_replicated() -> None:
-    async def scenario(world: World) -> None:
-        await world.commit(1)
-        world.elect(ANOTHER, 1)
-        world.log.put(0, written_elsewhere(2))  # acknowledged there, above the high watermark that is known here
-        world.log.replicated.clear()
-        world.elect(NODE, 2)
+    async def scenario(harness: OffsetsPartitionHarness) -> None:
+        await harness.commit(1)
+        harness.elect(ANOTHER, 1)
+        harness.log.put(0, written_elsewhere(2))  # acknowledged there, above the high watermark that is known here
+        harness.log.replicated.clear()
+        harness.elect(NODE, 2)
         await asyncio.sleep(1)
         with pytest.raises(CoordinatorLoadInProgress):
-            world.committed()
-        world.log.replicated.set()
-        await world.loaded()
-        assert world.committed() == 2
+            harness.committed()
+        harness.log.replicated.set()
+        await harness.loaded()
+        assert harness.committed() == 2
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_load_waits_for_the_replica_that_does_not_lead_yet() -> None:
-    async def scenario(world: World) -> None:
-        world.elect(ANOTHER, 1)
-        world.follow(NODE, 2)
+    async def scenario(harness: OffsetsPartitionHarness) -> None:
+        harness.elect(ANOTHER, 1)
+        harness.follow(NODE, 2)
         await asyncio.sleep(1)
         with pytest.raises(CoordinatorLoadInProgress):
-            world.committed()
-        world.log.put(0, written_elsewhere(7))
-        world.log.epoch, world.log.is_led = 2, True
-        await world.loaded()
-        assert world.committed() == 7
+            harness.committed()
+        harness.log.put(0, written_elsewhere(7))
+        harness.log.epoch, harness.log.is_led = 2, True
+        await harness.loaded()
+        assert harness.committed() == 7
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_term_that_ends_during_the_load_is_not_loaded() -> None:
-    async def scenario(world: World) -> None:
-        world.elect(ANOTHER, 1)
-        world.log.replicated.clear()
-        world.elect(NODE, 2)
+    async def scenario(harness: OffsetsPartitionHarness) -> None:
+        harness.elect(ANOTHER, 1)
+        harness.log.replicated.clear()
+        harness.elect(NODE, 2)
         await asyncio.sleep(0.1)
-        world.elect(ANOTHER, 3)
-        world.log.replicated.set()
+        harness.elect(ANOTHER, 3)
+        harness.log.replicated.set()
         await asyncio.sleep(1)
         with pytest.raises(NotCoordinator):
-            world.committed()
+            harness.committed()
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 # ---- Continuity
 
 
 def test_the_next_epoch_of_the_same_leader_keeps_the_state() -> None:
-    async def scenario(world: World) -> None:
-        await world.commit(1)
-        world.elect(NODE, 1)
-        assert world.committed() == 1, "nothing is loaded again"
-        await world.commit(2)
-        assert world.in_log() == [1, 2]
+    async def scenario(harness: OffsetsPartitionHarness) -> None:
+        await harness.commit(1)
+        harness.elect(NODE, 1)
+        assert harness.committed() == 1, "nothing is loaded again"
+        await harness.commit(2)
+        assert harness.in_log() == [1, 2]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_write_in_flight_survives_the_change_to_the_next_epoch_of_the_same_leader() -> None:
-    async def scenario(world: World) -> None:
-        world.log.replicated.clear()
-        first = asyncio.create_task(world.commit(1))
+    async def scenario(harness: OffsetsPartitionHarness) -> None:
+        harness.log.replicated.clear()
+        first = asyncio.create_task(harness.commit(1))
         await asyncio.sleep(0.1)
-        second = asyncio.create_task(world.commit(2))
+        second = asyncio.create_task(harness.commit(2))
         await asyncio.sleep(0.1)
-        world.log.is_contiguous = True
-        world.elect(NODE, 1)
-        world.log.replicated.set()
+        harness.log.is_contiguous = True
+        harness.elect(NODE, 1)
+        harness.log.replicated.set()
         await asyncio.gather(first, second)
-        assert world.committed() == 2
-        assert world.in_log() == [1, 2]
+        assert harness.committed() == 2
+        assert harness.in_log() == [1, 2]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_another_end_of_the_log_ends_the_continuity() -> None:
-    async def scenario(world: World) -> None:
-        await world.commit(1)
-        world.log.put(0, written_elsewhere(5))
-        world.elect(NODE, 1)
+    async def scenario(harness: OffsetsPartitionHarness) -> None:
+        await harness.commit(1)
+        harness.log.put(0, written_elsewhere(5))
+        harness.elect(NODE, 1)
         with pytest.raises(CoordinatorLoadInProgress):
-            world.committed()
-        await world.loaded()
-        assert world.committed() == 5
+            harness.committed()
+        await harness.loaded()
+        assert harness.committed() == 5
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_term_of_another_leader_in_between_ends_the_continuity() -> None:
     """Leadership may go away and come back between two snapshots that this broker sees."""
 
-    async def scenario(world: World) -> None:
-        await world.commit(1)
-        batch = world.log.batches[0].pop()  # another leader had a log of the same length with other records
-        world.log.batches[0].append(batch._replace(records=written_elsewhere(5)))
-        world.elect(NODE, 2)
+    async def scenario(harness: OffsetsPartitionHarness) -> None:
+        await harness.commit(1)
+        batch = harness.log.batches[0].pop()  # another leader had a log of the same length with other records
+        harness.log.batches[0].append(batch._replace(records=written_elsewhere(5)))
+        harness.elect(NODE, 2)
         with pytest.raises(CoordinatorLoadInProgress):
-            world.committed()
-        await world.loaded()
-        assert world.committed() == 5
+            harness.committed()
+        await harness.loaded()
+        assert harness.committed() == 5
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_topic_made_again_ends_the_continuity() -> None:
-    async def scenario(world: World) -> None:
-        await world.commit(1)
-        world.log.batches[0].clear()
-        world._topic_id = uuid.UUID(int=10)
-        world.elect(NODE, 0)
-        await world.loaded()
-        assert world.committed() is None
+    async def scenario(harness: OffsetsPartitionHarness) -> None:
+        await harness.commit(1)
+        harness.log.batches[0].clear()
+        harness._topic_id = uuid.UUID(int=10)
+        harness.elect(NODE, 0)
+        await harness.loaded()
+        assert harness.committed() is None
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 # ---- Writing
 
 
 def test_a_write_that_was_queued_in_an_earlier_term_does_not_reach_the_log() -> None:
-    async def scenario(world: World) -> None:
-        world.log.replicated.clear()
-        in_flight = asyncio.create_task(world.commit(1))
+    async def scenario(harness: OffsetsPartitionHarness) -> None:
+        harness.log.replicated.clear()
+        in_flight = asyncio.create_task(harness.commit(1))
         await asyncio.sleep(0.1)
-        queued = asyncio.create_task(world.commit(2))
+        queued = asyncio.create_task(harness.commit(2))
         await asyncio.sleep(0.1)
-        world.elect(ANOTHER, 1)
-        world.log.put(0, written_elsewhere(50))
-        world.elect(NODE, 2)
-        world.log.replicated.set()
+        harness.elect(ANOTHER, 1)
+        harness.log.put(0, written_elsewhere(50))
+        harness.elect(NODE, 2)
+        harness.log.replicated.set()
         for refused in (in_flight, queued):
             with pytest.raises(NotCoordinator):
                 await refused
-        await world.loaded()
-        assert world.in_log() == [1, 50]
-        assert world.committed() == 50, "a newer commit is not overwritten by a refused one"
+        await harness.loaded()
+        assert harness.in_log() == [1, 50]
+        assert harness.committed() == 50, "a newer commit is not overwritten by a refused one"
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_writer_appends_in_its_own_epoch_only() -> None:
@@ -250,13 +250,13 @@ def test_a_writer_appends_in_its_own_epoch_only() -> None:
 
 
 def test_writes_to_a_full_queue_fail_so_that_clients_try_again_and_leave_nothing() -> None:
-    async def scenario(world: World) -> None:
-        world.log.replicated.clear()  # the in-sync replicas are too few
+    async def scenario(harness: OffsetsPartitionHarness) -> None:
+        harness.log.replicated.clear()  # the in-sync replicas are too few
         results: list[int | KafkaError] = []
 
         async def commit(offset: int) -> None:
             try:
-                await world.coordinator.commit("team", ALONE, {WEB: CommittedOffset(offset, metadata="m" * 4000)})
+                await harness.coordinator.commit("team", ALONE, {WEB: CommittedOffset(offset, metadata="m" * 4000)})
                 results.append(offset)
             except KafkaError as error:
                 results.append(error)
@@ -267,90 +267,90 @@ def test_writes_to_a_full_queue_fail_so_that_clients_try_again_and_leave_nothing
         refused = [each for each in results if isinstance(each, CoordinatorNotAvailable)]
         assert refused == results
         assert fits < len(refused) < 2 * fits
-        world.log.replicated.set()
+        harness.log.replicated.set()
         await asyncio.gather(*commits)
         assert len(results) == len(commits)
         assert [each for each in results if isinstance(each, KafkaError)] == refused
-        assert world.committed() in results
-        assert world.coordinator.fetch("team").is_written, "no refused write is pending"
-        await world.commit(3)
-        assert world.committed() == 3
+        assert harness.committed() in results
+        assert harness.coordinator.fetch("team").is_written, "no refused write is pending"
+        await harness.commit(3)
+        assert harness.committed() == 3
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_batch_that_is_not_in_memory_makes_the_coordinator_load_again() -> None:
-    async def scenario(world: World) -> None:
-        await world.commit(1)
-        world.log.put(0, offset_pairs("other", {WEB: CommittedOffset(7)}))
+    async def scenario(harness: OffsetsPartitionHarness) -> None:
+        await harness.commit(1)
+        harness.log.put(0, offset_pairs("other", {WEB: CommittedOffset(7)}))
         with pytest.raises(NotCoordinator):
-            await world.commit(2)
+            await harness.commit(2)
         with pytest.raises(CoordinatorLoadInProgress):
-            world.committed()
+            harness.committed()
         await asyncio.sleep(0.1)
-        assert world.committed() == 2, "it is in the log, so the load decides it"
-        assert world.coordinator.fetch("other").get(WEB) == CommittedOffset(7)
-        await world.commit(3)
+        assert harness.committed() == 2, "it is in the log, so the load decides it"
+        assert harness.coordinator.fetch("other").get(WEB) == CommittedOffset(7)
+        await harness.commit(3)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_marker_in_the_log_is_no_difference_from_memory() -> None:
-    async def scenario(world: World) -> None:
-        await world.commit(1)
-        world.coordinator.marker_appended(0, world.log.end_transaction(0, ProducerIdentity(7, 0), commits=True))
-        await world.commit(2)
-        assert world.committed() == 2
+    async def scenario(harness: OffsetsPartitionHarness) -> None:
+        await harness.commit(1)
+        harness.coordinator.marker_appended(0, harness.log.end_transaction(0, ProducerIdentity(7, 0), commits=True))
+        await harness.commit(2)
+        assert harness.committed() == 2
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_write_that_timed_out_is_decided_by_the_log() -> None:
-    async def scenario(world: World) -> None:
-        await world.commit(1)
-        world.log.replicated.clear()
+    async def scenario(harness: OffsetsPartitionHarness) -> None:
+        await harness.commit(1)
+        harness.log.replicated.clear()
         with pytest.raises(KafkaError) as failure:
-            await world.commit(2)
+            await harness.commit(2)
         assert failure.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert world.committed() == 1
-        world.log.replicated.set()
+        assert harness.committed() == 1
+        harness.log.replicated.set()
         await asyncio.sleep(0.1)
-        assert world.committed() == 2
+        assert harness.committed() == 2
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_marker_that_waits_for_a_load_fails_when_the_term_ends() -> None:
     """The transaction coordinator sends it again, to the leader of then."""
 
-    async def scenario(world: World) -> None:
-        world.log.replicated.clear()
-        world.elect(ANOTHER, 1)
-        world.elect(NODE, 2)
+    async def scenario(harness: OffsetsPartitionHarness) -> None:
+        harness.log.replicated.clear()
+        harness.elect(ANOTHER, 1)
+        harness.elect(NODE, 2)
         await asyncio.sleep(0.1)
-        marker = asyncio.create_task(world.coordinator.complete_transaction(0, 7, commit=True))
+        marker = asyncio.create_task(harness.coordinator.complete_transaction(0, 7, commit=True))
         await asyncio.sleep(0.1)
         assert not marker.done()
-        world.elect(ANOTHER, 3)
+        harness.elect(ANOTHER, 3)
         async with asyncio.timeout(1):
             with pytest.raises(NotCoordinator):
                 await marker
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_request_that_was_prepared_while_the_term_ended_is_refused() -> None:
-    async def scenario(world: World) -> None:
-        await world.commit(1)
-        shard = world.coordinator.led.shard(0)
+    async def scenario(harness: OffsetsPartitionHarness) -> None:
+        await harness.commit(1)
+        shard = harness.coordinator.led.shard(0)
         assert shard is not None
         runtime = shard.find("team")
         assert runtime is not None
-        world.elect(ANOTHER, 1)
+        harness.elect(ANOTHER, 1)
         with pytest.raises(NotCoordinator):
             await runtime.ask(ALONE)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 # ---- Deleted topics
@@ -358,74 +358,74 @@ def test_a_request_that_was_prepared_while_the_term_ended_is_refused() -> None:
 
 @pytest.mark.parametrize("present", [None, OTHER_ID])
 def test_an_offset_of_a_topic_that_was_deleted_in_another_term_is_deleted(present: uuid.UUID | None) -> None:
-    async def scenario(world: World) -> None:
-        world.set_topic(WEB_ID)
+    async def scenario(harness: OffsetsPartitionHarness) -> None:
+        harness.set_topic(WEB_ID)
         for group_id, topic_id in (("team", WEB_ID), ("newer", OTHER_ID), ("old", NO_TOPIC_ID)):
-            await world.coordinator.commit(group_id, ALONE, {WEB: CommittedOffset(5, topic_id=topic_id)})
-        world.elect(ANOTHER, 1)
-        world.set_topic(None)
+            await harness.coordinator.commit(group_id, ALONE, {WEB: CommittedOffset(5, topic_id=topic_id)})
+        harness.elect(ANOTHER, 1)
+        harness.set_topic(None)
         await asyncio.sleep(0.1)
-        world.set_topic(present)
-        world.elect(NODE, 2)
-        await world.loaded()
+        harness.set_topic(present)
+        harness.elect(NODE, 2)
+        await harness.loaded()
         await asyncio.sleep(0.1)
-        assert world.committed() is None
-        assert (world.coordinator.fetch("newer").get(WEB) is not None) == (present == OTHER_ID)
-        assert world.coordinator.fetch("old").get(WEB) is not None, "it is not known of which topic it is"
+        assert harness.committed() is None
+        assert (harness.coordinator.fetch("newer").get(WEB) is not None) == (present == OTHER_ID)
+        assert harness.coordinator.fetch("old").get(WEB) is not None, "it is not known of which topic it is"
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_topic_that_is_deleted_and_made_again_in_one_snapshot_has_no_offsets() -> None:
-    async def scenario(world: World) -> None:
-        world.set_topic(WEB_ID)
-        await world.coordinator.commit("team", ALONE, {WEB: CommittedOffset(5, topic_id=WEB_ID)})
-        world.set_topic(OTHER_ID)
+    async def scenario(harness: OffsetsPartitionHarness) -> None:
+        harness.set_topic(WEB_ID)
+        await harness.coordinator.commit("team", ALONE, {WEB: CommittedOffset(5, topic_id=WEB_ID)})
+        harness.set_topic(OTHER_ID)
         await asyncio.sleep(0.1)
-        assert world.committed() is None
-        await world.coordinator.commit("team", ALONE, {WEB: CommittedOffset(1, topic_id=OTHER_ID)})
-        assert world.committed() == 1
+        assert harness.committed() is None
+        await harness.coordinator.commit("team", ALONE, {WEB: CommittedOffset(1, topic_id=OTHER_ID)})
+        assert harness.committed() == 1
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 # ---- Unloading
 
 
 def test_a_request_after_the_term_is_refused_before_the_coordinator_follows() -> None:
-    async def scenario(world: World) -> None:
-        await world.commit(1)
-        world.log.is_led = False  # the replica has followed, the coordinator has not
+    async def scenario(harness: OffsetsPartitionHarness) -> None:
+        await harness.commit(1)
+        harness.log.is_led = False  # the replica has followed, the coordinator has not
         with pytest.raises(NotCoordinator):
-            world.committed()
+            harness.committed()
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_waiting_request_is_refused_in_the_turn_in_which_the_leader_changes() -> None:
-    async def scenario(world: World) -> None:
-        shard = world.coordinator.led.shard(0)
+    async def scenario(harness: OffsetsPartitionHarness) -> None:
+        shard = harness.coordinator.led.shard(0)
         assert shard is not None
         partition = shard._partition
         assert isinstance(partition, CoordinatorPartition)
-        world.elect(ANOTHER, 1)
+        harness.elect(ANOTHER, 1)
         assert not partition.is_open
         with pytest.raises(NotCoordinator):
             shard.check_ready()
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_what_is_queued_at_a_clean_stop_is_still_written() -> None:
-    async def scenario(world: World) -> None:
-        commits = [asyncio.create_task(world.commit(offset)) for offset in (1, 2, 3)]
+def test_commits_queued_at_a_clean_stop_are_still_written() -> None:
+    async def scenario(harness: OffsetsPartitionHarness) -> None:
+        commits = [asyncio.create_task(harness.commit(offset)) for offset in (1, 2, 3)]
         await asyncio.sleep(0)
-        world.log.replicated.clear()
-        closing = asyncio.create_task(world.coordinator.close())
+        harness.log.replicated.clear()
+        closing = asyncio.create_task(harness.coordinator.close())
         await asyncio.sleep(0.1)
-        world.log.replicated.set()
+        harness.log.replicated.set()
         await closing
         await asyncio.gather(*commits, return_exceptions=True)
-        assert set(world.in_log()) == {1, 2, 3}
+        assert set(harness.in_log()) == {1, 2, 3}
 
-    play(scenario)
+    run_scenario(scenario)

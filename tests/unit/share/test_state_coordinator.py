@@ -22,7 +22,7 @@ KEY = SharePartitionKey("team", uuid.UUID(int=3), 0)
 DONE = StateWrite(0, 0, -1, 10, (StateBatch(0, 9, RecordState.ACKNOWLEDGED, 1),))
 
 
-class World:
+class ShareCoordinatorHarness:
     """A log and the coordinator on it, which may be started again."""
 
     def __init__(self) -> None:
@@ -45,91 +45,91 @@ class World:
 
 def test_a_state_survives_a_restart() -> None:
     async def run(_rng: random.Random) -> None:
-        world = World()
-        await world.coordinator.led.wait_until_loaded()
-        await world.coordinator.initialize(KEY, 0, 0)
-        await world.coordinator.write(KEY, DONE)
-        await world.restart()
-        found = (await world.coordinator.read(KEY, 1)).state
+        harness = ShareCoordinatorHarness()
+        await harness.coordinator.led.wait_until_loaded()
+        await harness.coordinator.initialize(KEY, 0, 0)
+        await harness.coordinator.write(KEY, DONE)
+        await harness.restart()
+        found = (await harness.coordinator.read(KEY, 1)).state
         assert found is not None
         assert (found.batches, found.delivery_complete_count) == (DONE.batches, 10)
-        await world.coordinator.close()
+        await harness.coordinator.close()
 
     simulate(run, seed=1)
 
 
 def test_a_failed_write_is_not_seen_afterwards() -> None:
     async def run(_rng: random.Random) -> None:
-        world = World()
-        await world.coordinator.led.wait_until_loaded()
-        await world.coordinator.initialize(KEY, 0, 0)
-        world.log.failing = StorageError()
+        harness = ShareCoordinatorHarness()
+        await harness.coordinator.led.wait_until_loaded()
+        await harness.coordinator.initialize(KEY, 0, 0)
+        harness.log.failing = StorageError()
         with pytest.raises((StorageError, NotCoordinator)):
-            await world.coordinator.write(KEY, DONE)
-        world.log.failing = None
+            await harness.coordinator.write(KEY, DONE)
+        harness.log.failing = None
         await asyncio.sleep(1)
-        await world.coordinator.led.wait_until_loaded()
-        found = (await world.coordinator.read(KEY, 0)).state
+        await harness.coordinator.led.wait_until_loaded()
+        found = (await harness.coordinator.read(KEY, 0)).state
         assert found is not None
         assert found.batches == ()
-        await world.coordinator.close()
+        await harness.coordinator.close()
 
     simulate(run, seed=1)
 
 
 def test_while_too_many_writes_wait_no_state_changes_and_nothing_is_loaded_again() -> None:
     async def run(_rng: random.Random) -> None:
-        world = World()
-        await world.coordinator.led.wait_until_loaded()
+        harness = ShareCoordinatorHarness()
+        await harness.coordinator.led.wait_until_loaded()
         large = [
             SharePartitionKey("team" * 1000, uuid.UUID(int=3), index) for index in range(2 * QUEUE_BYTES_MAX // 4000)
         ]
-        world.log.replicated.clear()
-        waiting = [asyncio.create_task(world.coordinator.initialize(large[0], 0, 0))]
+        harness.log.replicated.clear()
+        waiting = [asyncio.create_task(harness.coordinator.initialize(large[0], 0, 0))]
         await asyncio.sleep(0.1)  # the first batch is being replicated
-        waiting += [asyncio.create_task(world.coordinator.initialize(key, 0, 0)) for key in large[1:]]
+        waiting += [asyncio.create_task(harness.coordinator.initialize(key, 0, 0)) for key in large[1:]]
         await asyncio.sleep(1)
-        shard = world.coordinator.led.shards()[0]
+        shard = harness.coordinator.led.shards()[0]
         with pytest.raises(CoordinatorNotAvailable):
-            await world.coordinator.initialize(KEY, 0, 0)
-        await world.coordinator.maintain()
-        world.log.replicated.set()
+            await harness.coordinator.initialize(KEY, 0, 0)
+        await harness.coordinator.maintain()
+        harness.log.replicated.set()
         results = await asyncio.gather(*waiting, return_exceptions=True)
         refused = [each for each in results if isinstance(each, BaseException)]
         assert refused
         assert all(isinstance(each, CoordinatorNotAvailable) for each in refused)
-        assert world.coordinator.led.shards() == [shard], "a refused request changed nothing"
+        assert harness.coordinator.led.shards() == [shard], "a refused request changed nothing"
         assert len(shard.machine) == len(results) - len(refused)
-        await world.coordinator.initialize(KEY, 0, 0)
-        await world.coordinator.close()
+        await harness.coordinator.initialize(KEY, 0, 0)
+        await harness.coordinator.close()
 
     simulate(run, seed=1)
 
 
 def test_redundant_records_are_deleted() -> None:
     async def run(_rng: random.Random) -> None:
-        world = World()
-        await world.coordinator.led.wait_until_loaded()
-        await world.coordinator.initialize(KEY, 0, 0)
+        harness = ShareCoordinatorHarness()
+        await harness.coordinator.led.wait_until_loaded()
+        await harness.coordinator.initialize(KEY, 0, 0)
         for _ in range(5):
-            assert (await world.coordinator.write(KEY, DONE)).error is ErrorCode.NONE
-        await world.coordinator.maintain()
-        assert world.log.starts[0] == 3, "initialized, 2 updates, a snapshot, 2 updates"
-        await world.restart()
-        found = world.coordinator.summary(KEY).state
+            assert (await harness.coordinator.write(KEY, DONE)).error is ErrorCode.NONE
+        await harness.coordinator.maintain()
+        assert harness.log.starts[0] == 3, "initialized, 2 updates, a snapshot, 2 updates"
+        await harness.restart()
+        found = harness.coordinator.summary(KEY).state
         assert found is not None
         assert found.batches == DONE.batches
-        await world.coordinator.close()
+        await harness.coordinator.close()
 
     simulate(run, seed=1)
 
 
 def test_without_the_lead_there_is_no_coordinator() -> None:
     async def run(_rng: random.Random) -> None:
-        world = World()
-        world.coordinator.led.resign(0)
+        harness = ShareCoordinatorHarness()
+        harness.coordinator.led.resign(0)
         with pytest.raises(NotCoordinator):
-            world.coordinator.summary(KEY)
-        await world.coordinator.close()
+            harness.coordinator.summary(KEY)
+        await harness.coordinator.close()
 
     simulate(run, seed=1)

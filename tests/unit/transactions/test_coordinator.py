@@ -137,7 +137,7 @@ class Broker:
             await asyncio.sleep(0.01)
 
 
-def play(
+def run_scenario(
     scenario: Callable[[Broker], Awaitable[None]], config: TransactionConfig | None = None, partitions: int = 1
 ) -> None:
     async def main(rng: random.Random) -> None:
@@ -163,7 +163,7 @@ def test_a_transaction_from_its_begin_to_its_completion() -> None:
             "Empty", "Ongoing", "PrepareCommit", "CompleteCommit",
         ]  # fmt: skip
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_requests_are_refused_before_the_partition_is_led_and_loaded() -> None:
@@ -205,7 +205,7 @@ def test_bad_requests_are_refused() -> None:
                 broker.coordinator.describe(name)
             assert undescribed.value.code is error
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_two_first_requests_at_the_same_time_make_one_id() -> None:
@@ -213,7 +213,7 @@ def test_two_first_requests_at_the_same_time_make_one_id() -> None:
         answers = await asyncio.gather(broker.init(), broker.init())
         assert sorted(one.error for one in answers) == [ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_without_a_producer_id_the_request_fails_and_can_be_retried() -> None:
@@ -224,7 +224,7 @@ def test_without_a_producer_id_the_request_fails_and_can_be_retried() -> None:
         broker.ids.failing = None
         assert (await broker.init()).error is ErrorCode.NONE
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_partitions_wait_for_the_completion_of_the_previous_transaction() -> None:
@@ -239,7 +239,7 @@ def test_partitions_wait_for_the_completion_of_the_previous_transaction() -> Non
         broker.markers.hold.set()
         assert await adding is ErrorCode.NONE
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_partitions_do_not_wait_for_long() -> None:
@@ -253,7 +253,7 @@ def test_partitions_do_not_wait_for_long() -> None:
         assert broker.clock.monotonic() - before == pytest.approx(0.1, abs=0.01)
         broker.markers.hold.set()
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_partitions_that_are_added_at_the_same_time_wait_for_each_other() -> None:
@@ -263,7 +263,7 @@ def test_partitions_that_are_added_at_the_same_time_wait_for_each_other() -> Non
         assert set(both) == {ErrorCode.NONE}
         assert broker.coordinator.describe("app").partitions == WEB | OTHER
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_verification_adds_nothing() -> None:
@@ -274,7 +274,7 @@ def test_verification_adds_nothing() -> None:
             assert await broker.coordinator.add_partitions("app", 100, 0, partitions, verify_only=True) is error
         assert broker.coordinator.describe("app").partitions == WEB
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_markers_are_sent_until_every_partition_has_one(caplog: pytest.LogCaptureFixture) -> None:
@@ -288,7 +288,7 @@ def test_markers_are_sent_until_every_partition_has_one(caplog: pytest.LogCaptur
         broker.markers.errors = {}
         await broker.until(TransactionState.COMPLETE_COMMIT)
 
-    play(scenario)
+    run_scenario(scenario)
     assert caplog.messages == [
         "markers of transactional id 'app' are not written yet: {'web-1': 'NOT_LEADER_OR_FOLLOWER'}"
     ]
@@ -310,7 +310,7 @@ def test_a_new_leader_completes_what_was_decided() -> None:
         by_new_leader = [sent for sent in broker.markers.sent if sent[0].coordinator_epoch == 4]
         assert by_new_leader == [(TransactionMarker(100, 1, True, 4, TV_2), WEB)]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_waiting_requests_fail_when_another_broker_leads() -> None:
@@ -329,7 +329,7 @@ def test_waiting_requests_fail_when_another_broker_leads() -> None:
             await committing
         assert await adding is ErrorCode.NOT_COORDINATOR
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_failed_write_is_answered_with_an_error_that_clients_retry() -> None:
@@ -340,7 +340,7 @@ def test_a_failed_write_is_answered_with_an_error_that_clients_retry() -> None:
         broker.log.failing = None
         assert await broker.add() is ErrorCode.NONE
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_write_that_takes_longer_than_the_transaction_may_is_given_up() -> None:
@@ -354,7 +354,7 @@ def test_a_write_that_takes_longer_than_the_transaction_may_is_given_up() -> Non
         await asyncio.sleep(0)
         assert await broker.add() is ErrorCode.NONE
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_transaction_is_aborted_within_ten_seconds_of_its_timeout() -> None:
@@ -368,7 +368,7 @@ def test_a_transaction_is_aborted_within_ten_seconds_of_its_timeout() -> None:
         assert broker.state() is TransactionState.COMPLETE_ABORT
         assert broker.markers.sent == [(TransactionMarker(100, 1, False, 0, TV_2), WEB)]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_the_last_epoch_is_followed_by_an_allocated_producer_id() -> None:
@@ -389,7 +389,7 @@ def test_the_last_epoch_is_followed_by_an_allocated_producer_id() -> None:
         broker.ids.failing = None
         assert await broker.init() == TransactionAnswer(ErrorCode.NONE, 100, 0)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_an_unused_id_is_deleted_from_the_log_and_from_memory() -> None:
@@ -408,7 +408,7 @@ def test_an_unused_id_is_deleted_from_the_log_and_from_memory() -> None:
         await broker.lead()
         assert [one.transactional_id for one in broker.coordinator.transactional_ids()] == ["other"]
 
-    play(scenario, config)
+    run_scenario(scenario, config)
 
 
 def test_malformed_records_are_skipped() -> None:
@@ -420,4 +420,4 @@ def test_malformed_records_are_skipped() -> None:
         await broker.lead()
         assert [one.transactional_id for one in broker.coordinator.transactional_ids()] == ["app"]
 
-    play(scenario)
+    run_scenario(scenario)

@@ -291,7 +291,7 @@ SECOND_VERSION = [
 
 
 @pytest.mark.parametrize(("state", "epoch", "committed", "error"), SECOND_VERSION)
-def test_what_ends_a_transaction_in_the_second_version(
+def test_a_request_to_end_a_transaction_in_the_second_version_gets_the_error_of_its_state(
     state: str,
     epoch: str,
     committed: bool,
@@ -323,7 +323,7 @@ FIRST_VERSION = [
 
 
 @pytest.mark.parametrize(("state", "committed", "error"), FIRST_VERSION)
-def test_what_ends_a_transaction_in_the_first_version(
+def test_a_request_to_end_a_transaction_in_the_first_version_gets_the_error_of_its_state(
     state: str,
     committed: bool,
     error: ErrorCode,

@@ -104,7 +104,7 @@ def test_every_cut_is_reported_or_read() -> None:
 
 
 @pytest.mark.parametrize("entry", LOG, ids=range(len(LOG)))
-def test_what_kafka_wrote_is_written_again_byte_for_byte(entry: dict[str, Any]) -> None:
+def test_records_of_kafka_are_written_again_byte_for_byte(entry: dict[str, Any]) -> None:
     found = records.decode(bytes.fromhex(entry["key"]), bytes.fromhex(entry["value"]))
     assert found is not None
     assert found.metadata is not None
