@@ -25,6 +25,7 @@ from ottla.core.ids import TopicPartition
 from ottla.records.batch import split
 from ottla.records.record_reader import read_records
 from ottla.replication.commit import GroupCommit
+from ottla.replication.end_txn_markers import append_end_txn_marker
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
 from ottla.storage.state.transactions import MarkerType, read_marker
@@ -101,8 +102,14 @@ class ReferenceCoordinator:
         for tp in sorted(self.added):
             for _ in range(1 + (self.rng.random() < 0.3)):
                 await self.pause()
-                self.partitions[tp].append_end_txn_marker(
-                    PRODUCER, epoch, commit=commit, coordinator_epoch=0, now_ms=NOW_MS, transaction_version=self.version
+                append_end_txn_marker(
+                    self.partitions[tp],
+                    PRODUCER,
+                    epoch,
+                    commit=commit,
+                    coordinator_epoch=0,
+                    now_ms=NOW_MS,
+                    transaction_version=self.version,
                 )
         await self.pause()
         self.added, self.is_ending = set(), False

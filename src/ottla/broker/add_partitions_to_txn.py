@@ -99,7 +99,7 @@ class TransactionVerification:
         """
         if not partition.is_serving:
             return
-        guard = partition.begin_transaction_verification(
+        guard = partition.log.producers.begin_verification(
             self.producer_id, base_sequence, self.epoch, supports_epoch_bump=self.operation.supports_epoch_bump,
             now_ms=now_ms,
         )  # fmt: skip

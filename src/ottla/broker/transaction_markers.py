@@ -12,6 +12,7 @@ from typing import Protocol
 from ottla.core.clock import Clock
 from ottla.core.errors import ErrorCode, error_code_for
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
+from ottla.replication.end_txn_markers import append_end_txn_marker
 from ottla.replication.replicas import Replicas
 from ottla.replication.waiters import FutureWaiter
 from ottla.transactions.markers import TransactionMarker
@@ -69,7 +70,8 @@ class TransactionMarkerWriter:
 
     def _append(self, marker: TransactionMarker, where: TopicPartition, now_ms: int) -> asyncio.Future[None]:
         partition = self._replicas.partition(where)
-        appended = partition.append_end_txn_marker(
+        appended = append_end_txn_marker(
+            partition,
             marker.producer_id,
             marker.producer_epoch,
             commit=marker.committed,

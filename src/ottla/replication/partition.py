@@ -43,9 +43,7 @@ from ottla.storage.log.partition_log import AppendInfo, AppendOrigin, PartitionL
 from ottla.storage.log.truncation import Truncation, run_truncation
 from ottla.storage.state.leader_epochs import UNDEFINED, EpochEnd
 from ottla.storage.state.producer_state_manager import VerificationGuard
-from ottla.storage.state.transactions import Marker, MarkerType, build_marker
 
-FIRST_VERSION_WITH_EPOCH_BUMP = 2  # of transactions (KIP-890)
 ANY_EPOCH = -1  # what a client sends that does not track epochs (KIP-320)
 
 
@@ -289,7 +287,7 @@ class Partition:
         """Check a producer's batch, assign its offsets, write it. It is replicated later: see `waiters`.
 
         `validated_for` is the config for which its records were validated, if they were; `header` is the batch's, if
-        the caller has read it; `guard` is what `begin_transaction_verification` returned, if the batch was verified.
+        the caller has read it; `guard` is that of its verification with the transaction coordinator, if it had one.
         Raises the KafkaError to respond with; then nothing has been written.
         """
         if not self.is_serving:
@@ -313,37 +311,6 @@ class Partition:
             elif log.config.flushes_by_rule:
                 self._flush_by_rule(log.config)
         return appended
-
-    def begin_transaction_verification(
-        self, producer_id: int, base_sequence: int, epoch: int, *, supports_epoch_bump: bool, now_ms: int
-    ) -> VerificationGuard | None:
-        """Return the guard under which a transactional batch must be verified with the transaction coordinator.
-
-        None if the producer's transaction is open on this partition already: then it is verified. The caller passes the
-        guard on to `append_as_leader` after the verification. Raises the KafkaError to respond with.
-        """
-        if not self.is_serving:
-            self.check_serving()
-        return self.log.producers.begin_verification(
-            producer_id, base_sequence, epoch, supports_epoch_bump=supports_epoch_bump, now_ms=now_ms
-        )
-
-    def append_end_txn_marker(
-        self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int, now_ms: int,
-        transaction_version: int = 0,
-    ) -> AppendInfo:  # fmt: skip
-        """Append the marker that ends a producer's transaction. It is replicated later: see `waiters`.
-
-        `epoch` is the producer's; from transaction version 2 on it is one above that of the records. Raises
-        InvalidProducerEpoch, TransactionCoordinatorFenced, or another KafkaError; then nothing has been written.
-        """
-        if not self.is_serving:
-            self.check_serving()
-        if transaction_version >= FIRST_VERSION_WITH_EPOCH_BUMP:
-            self.log.producers.check_epoch_bump(producer_id, epoch)
-        marker = Marker(MarkerType.COMMIT if commit else MarkerType.ABORT, coordinator_epoch)
-        batch = build_marker(marker, producer_id=producer_id, epoch=epoch, now_ms=now_ms)
-        return self.append_as_leader(memoryview(batch), acks=-1, now_ms=now_ms, origin=AppendOrigin.COORDINATOR)
 
     def _flush_by_rule(self, config: LogConfig) -> None:
         """Flush with durability=page-cache after `flush.messages` records or `flush.ms`, whichever comes first."""

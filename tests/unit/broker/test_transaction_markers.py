@@ -21,7 +21,9 @@ from ottla.core.errors import (
     UnknownTopicOrPartition,
 )
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
+from ottla.records.batch import split
 from ottla.replication.waiters import OffsetWaiters
+from ottla.storage.state.transactions import Marker, MarkerType, read_marker
 from ottla.testing.sim_loop import SimClock, simulate
 from ottla.transactions.markers import TransactionMarker
 from ottla.transactions.metadata import TransactionVersion
@@ -40,18 +42,22 @@ class Replicas:
     def __init__(self) -> None:
         self.waiters = {WEB: waiters(5), OFFSETS: waiters(5)}
         self.errors: dict[TopicPartition, KafkaError] = {}
-        self.appended: list[tuple[TopicPartition, dict[str, Any]]] = []
+        self.appended: list[tuple[TopicPartition, Marker | None]] = []
+        self.with_epoch_bump: list[tuple[int, int]] = []
 
     def partition(self, where: TopicPartition) -> Any:
         if where in self.errors:
             raise self.errors[where]
 
-        def append(producer_id: int, epoch: int, **fields: Any) -> Any:
-            assert (producer_id, epoch) == (7, 1)
-            self.appended.append((where, fields))
+        def append(records: memoryview, **given: Any) -> Any:
+            ((_, header),) = split(records)
+            assert (header.producer_id, header.producer_epoch) == (7, 1)
+            self.appended.append((where, read_marker(records)))
             return SimpleNamespace(first_offset=4, last_offset=4)
 
-        return SimpleNamespace(append_end_txn_marker=append, waiters=self.waiters[where])
+        producers = SimpleNamespace(check_epoch_bump=lambda *producer: self.with_epoch_bump.append(producer))
+        log = SimpleNamespace(producers=producers)
+        return SimpleNamespace(is_serving=True, log=log, append_as_leader=append, waiters=self.waiters[where])
 
 
 class Offsets:
@@ -88,8 +94,8 @@ def test_a_marker_goes_to_each_partition_and_ends_the_offsets_of_the_transaction
     results, replicas, offsets, _ = sent(lambda replicas, offsets: None)
     assert results == {WEB: ErrorCode.NONE, OFFSETS: ErrorCode.NONE}
     assert [where for where, _ in replicas.appended] == [WEB, OFFSETS]
-    fields = replicas.appended[0][1]
-    assert (fields["commit"], fields["coordinator_epoch"], fields["transaction_version"]) == (True, 3, 2)
+    assert replicas.appended[0][1] == Marker(MarkerType.COMMIT, 3)
+    assert replicas.with_epoch_bump == [(7, 1), (7, 1)], "as in version 2 of transactions"
     assert offsets.noted == [(2, 4)], "the group coordinator learns the place in its log at once"
     assert offsets.completed == [(2, 7, True)]
 

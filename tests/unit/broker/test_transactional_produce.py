@@ -14,6 +14,7 @@ from ottla.broker.context import RequestContext
 from ottla.broker.handlers import produce
 from ottla.core.error_codes import ErrorCode
 from ottla.core.ids import TopicPartition
+from ottla.replication.end_txn_markers import append_end_txn_marker
 from ottla.replication.partition import Partition
 from ottla.transactions.metadata import TransactionVersion
 from ottla.wire import codec
@@ -112,7 +113,7 @@ class Client:
 
     def end(self, *, epoch: int = 0) -> None:
         now_ms = self.server.services.clock.wall_ms()
-        self.partition().append_end_txn_marker(PRODUCER, epoch, commit=True, coordinator_epoch=0, now_ms=now_ms)
+        append_end_txn_marker(self.partition(), PRODUCER, epoch, commit=True, coordinator_epoch=0, now_ms=now_ms)
 
 
 def run(path: Path, scenario: Callable[[InProcessBroker], Awaitable[None]]) -> None:

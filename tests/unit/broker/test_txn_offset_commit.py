@@ -11,6 +11,7 @@ import pytest
 from ottla.broker.add_partitions_to_txn import AddPartitionsToTxnManager
 from ottla.core.error_codes import ErrorCode
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
+from ottla.replication.end_txn_markers import append_end_txn_marker
 from ottla.replication.partition import Partition
 from ottla.transactions.metadata import TransactionVersion
 from ottla.wire.messages import create_topics
@@ -88,8 +89,8 @@ class Client:
     async def end(self, *, commit: bool, epoch: int = 0) -> None:
         now_ms = self.server.services.clock.wall_ms()
         groups = self.server.services.coordinators.groups
-        marker = self.partition.append_end_txn_marker(
-            PRODUCER, epoch, commit=commit, coordinator_epoch=0, now_ms=now_ms
+        marker = append_end_txn_marker(
+            self.partition, PRODUCER, epoch, commit=commit, coordinator_epoch=0, now_ms=now_ms
         )
         groups.marker_appended(self.where.partition, marker.first_offset)
         await groups.complete_transaction(self.where.partition, PRODUCER, commit=commit)

@@ -10,6 +10,7 @@ from ottla.coordination.view import PartitionView
 from ottla.core.errors import InvalidTxnState, NotLeaderOrFollower, TransactionCoordinatorFenced
 from ottla.records.batch import BatchHeader
 from ottla.replication.commit import GroupCommit
+from ottla.replication.end_txn_markers import append_end_txn_marker
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
 from ottla.storage.state.transactions import MarkerType, read_marker
@@ -36,7 +37,7 @@ def on_a_partition(work: Callable[[Partition], Awaitable[None]]) -> None:
 def produce(partition: Partition, sequence: int, *, epoch: int = 0, verify: bool = False) -> int:
     guard = None
     if verify:
-        guard = partition.begin_transaction_verification(
+        guard = partition.log.producers.begin_verification(
             PRODUCER, sequence, epoch, supports_epoch_bump=False, now_ms=NOW_MS
         )
     records = batch(b"v", producer_id=PRODUCER, epoch=epoch, sequence=sequence, transactional=True)
@@ -44,8 +45,8 @@ def produce(partition: Partition, sequence: int, *, epoch: int = 0, verify: bool
 
 
 def end(partition: Partition, *, epoch: int = 0, commit: bool = True, coordinator_epoch: int = 0) -> int:
-    return partition.append_end_txn_marker(
-        PRODUCER, epoch, commit=commit, coordinator_epoch=coordinator_epoch, now_ms=NOW_MS
+    return append_end_txn_marker(
+        partition, PRODUCER, epoch, commit=commit, coordinator_epoch=coordinator_epoch, now_ms=NOW_MS
     ).first_offset
 
 
