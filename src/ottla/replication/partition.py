@@ -12,6 +12,8 @@ Step 5 of 9 of a batch's journey. Before: broker/handlers/produce.py. Next: stor
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import (
     CorruptMessage,
@@ -27,7 +29,7 @@ from ottla.core.files import FileRegion
 from ottla.core.ids import INTERNAL_TOPICS, TopicPartition
 from ottla.core.settings import LONG_MAX
 from ottla.records.batch import HEADER_BYTES, BatchHeader
-from ottla.replication import partition_events as events
+from ottla.replication import partition_logging
 from ottla.replication.commit import GroupCommit
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.fetch_data_info import FetchDataInfo, aborted_in
@@ -36,7 +38,7 @@ from ottla.replication.isr_changes import REFUSED, AlteredPartition, IsrChange, 
 from ottla.replication.leader_state import LeaderState
 from ottla.replication.replication_context import ReplicationContext
 from ottla.replication.throttle import is_throttled
-from ottla.replication.waiters import OffsetWaiters, PartitionWatcher
+from ottla.replication.waiters import OffsetWaiters
 from ottla.storage.config import LogConfig
 from ottla.storage.log.flush import FlushJob
 from ottla.storage.log.partition_log import AppendInfo, AppendOrigin, PartitionLog
@@ -45,6 +47,14 @@ from ottla.storage.state.leader_epochs import UNDEFINED, EpochEnd
 from ottla.storage.state.producer_state_manager import VerificationGuard
 
 ANY_EPOCH = -1  # what a client sends that does not track epochs (KIP-320)
+
+
+class PartitionWatcher(Protocol):
+    """Receives the changes of partitions for which it waits."""
+
+    def partition_changed(self, partition: Partition) -> None:
+        """React to a move of the high watermark, the log start or the leader. Must not raise."""
+        ...
 
 
 class Partition:
@@ -161,7 +171,7 @@ class Partition:
         """Remove all records, to fetch them again from the leader; return False if the disk refuses."""
         not_removed = self._context.not_removed
         if self not in not_removed:
-            events.log_removal(self)
+            partition_logging.log_removal(self)
         try:
             self.log.truncate_fully_and_start_at(self.log.log_start_offset)
         except StorageError:
@@ -200,7 +210,7 @@ class Partition:
         log = self.log
         if not (log.log_start_offset <= log.high_watermark <= log.end_offset >= log.flushed_offset or self.failed):
             self._context.contradictory[self] = None
-            self.fail_flush(StorageError(events.log_contradiction(self)))
+            self.fail_flush(StorageError(partition_logging.log_contradiction(self)))
 
     def _refetch_if_contradictory(self, view: PartitionView) -> None:
         """Fetch a contradictory replica again once it counts for nothing: others have all that was committed."""
@@ -476,7 +486,7 @@ class Partition:
         state.begin_change(change)
         context.isr_changes.propose(self, change)
         if len(isr) < len(state.isr):
-            events.log_isr_change("shrinks", self.topic_partition, state.isr, isr)
+            partition_logging.log_isr_change("shrinks", self.topic_partition, state.isr, isr)
 
     def isr_change_decided(self, change: IsrChange, outcome: Outcome) -> None:
         """Apply the controller's answer to a proposed change, unless a newer state has come meanwhile."""
@@ -487,7 +497,7 @@ class Partition:
             if outcome.leader_epoch != self.leader_epoch or outcome.partition_epoch < self.partition_epoch:
                 return  # the snapshot will have a newer state
             if len(outcome.isr) > len(state.isr):
-                events.log_isr_change("grows", self.topic_partition, state.isr, outcome.isr)
+                partition_logging.log_isr_change("grows", self.topic_partition, state.isr, outcome.isr)
             self.isr, self.partition_epoch = outcome.isr, outcome.partition_epoch
             state.commit_isr(outcome.isr)
             state.is_recovering = outcome.is_recovering
@@ -581,20 +591,20 @@ class Partition:
         """
         log = self.log
         if offset < log.high_watermark and self.last_unclean_epoch <= log.epochs.latest:
-            events.log_refused_truncation(self, offset)
+            partition_logging.log_refused_truncation(self, offset)
             self._fail_follower()
             return False
         if offset >= log.end_offset:
             log.truncate_to(offset)  # epochs without records: nothing waits for the disk
             self._sync_follower()
             return True
-        events.log_truncation(self, offset)
+        partition_logging.log_truncation(self, offset)
         self._truncate_log(log.truncation(offset))
         return self.failed is None
 
     def restart_log_at(self, offset: int) -> None:
         """Begin the log at the leader's start, which is above the end of this one: no record of both remains."""
-        events.log_truncation(self, offset)
+        partition_logging.log_truncation(self, offset)
         self._truncate_log(self.log.full_truncation(offset))
 
     def _truncate_log(self, steps: Truncation) -> None:
@@ -626,9 +636,9 @@ class Partition:
             self.fail_flush(StorageError(log.health.failure))
         elif error is not None and (log.is_truncating or not isinstance(error, StorageError)):
             self._context.contradictory[self] = None
-            self.fail_flush(StorageError(events.log_failed_truncation(self, error)))
+            self.fail_flush(StorageError(partition_logging.log_failed_truncation(self, error)))
             if held is not None:
-                self._context.leads(self)  # and refuses what a coordinator asks
+                self._context.on_leading(self.topic_partition)  # and refuses what a coordinator asks
         elif follower is not None:
             self._sync_follower()
             if follower.fetcher is not None:
@@ -639,7 +649,7 @@ class Partition:
             if held is not None:
                 self._become_leader(held, continues=False)
                 self._role_applied()
-                self._context.leads(self)
+                self._context.on_leading(self.topic_partition)
 
     def _abandon_truncation(self) -> None:
         if self.is_truncating and self._commit.truncations is not None:

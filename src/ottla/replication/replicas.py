@@ -36,7 +36,7 @@ from ottla.replication.directory_checkpoints import DirectoryCheckpoints
 from ottla.replication.isr_changes import AlterPartitionSender
 from ottla.replication.last_run import LastRun
 from ottla.replication.partition import ANY_EPOCH, Partition
-from ottla.replication.replication_context import ReplicationContext
+from ottla.replication.replication_context import CheckedPartition, ReplicationContext
 from ottla.replication.truncations import Truncations
 from ottla.replication.view_changes import APPLY_WORK, PARTITION_WORK, changed_partitions, gone_topic, is_small
 from ottla.storage.config import LogConfig, topic_config
@@ -103,8 +103,7 @@ class Replicas:
         self._may_continue_moves = False
         self._isr_check: asyncio.Task[None] | None = None
         self._broker_epoch = -1  # of this broker's last registration
-        self.context = ReplicationContext(clock, self._config)
-        self.context.leads = self._leads
+        self.context = ReplicationContext(clock, self._config, self._leads)
         self._is_loaded = False
         self._offline: dict[TopicPartition, _Offline] = {}
         self._lost: list[str] = []  # to be named in one line
@@ -321,7 +320,7 @@ class Replicas:
         or unknown until then. No newer snapshot comes meanwhile.
         """
         self._view = new
-        lagging: Sequence[Partition] = ()
+        lagging: Sequence[CheckedPartition] = ()
         if old.deleted_topics is not new.deleted_topics:
             self._delete_noted(new.deleted_topics - old.deleted_topics)
         if old.brokers is not new.brokers:
@@ -343,8 +342,8 @@ class Replicas:
         collector.exclude_present_objects()
 
     def _follow(
-        self, old: ClusterView, new: ClusterView, delta: Mapping[str, Sequence[int]], lagging: Sequence[Partition],
-        *, is_new: bool,
+        self, old: ClusterView, new: ClusterView, delta: Mapping[str, Sequence[int]],
+        lagging: Sequence[CheckedPartition], *, is_new: bool,
     ) -> Generator[None, None, None]:  # fmt: skip
         """Apply partition by partition; yields when a slice of work is spent."""
         for partition in lagging:
@@ -655,10 +654,10 @@ class Replicas:
         """Retry what the disk refused: to create logs, to delete logs, to fetch corrupt logs again."""
         self._retry = None
         self._delete_logs()
-        for partition in tuple(self.context.not_removed):
-            partition.follow_again()
+        for corrupt in tuple(self.context.not_removed):
+            corrupt.follow_again()
             if self._fetchers is not None:
-                self._fetchers.assign(partition)
+                self._fetchers.assign(self.partitions[corrupt.topic_partition])
         if self.context.not_removed:
             self._try_later()
         for topic_partition in [each for each, offline in self._offline.items() if offline.is_tried_again]:
@@ -721,8 +720,8 @@ class Replicas:
                 directory.lose_log(topic_partition)
         self._go_offline(topic_partition, error.message)
 
-    def _leads(self, partition: Partition) -> None:
-        self._on_availability(partition.topic_partition, True)
+    def _leads(self, topic_partition: TopicPartition) -> None:
+        self._on_availability(topic_partition, True)
 
     def _stop_fetching(self, partition: Partition) -> None:
         if self._fetchers is not None:

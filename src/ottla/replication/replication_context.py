@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ottla.coordination.view import BrokerInfo
 from ottla.core.clock import Clock
+from ottla.core.ids import TopicPartition
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.isr_changes import IsrChanges
 from ottla.replication.throttle import ReplicationQuota
 
-if TYPE_CHECKING:
-    from ottla.replication.partition import Partition
-
 _NO_BROKERS: Mapping[int, BrokerInfo] = {}
 
 
-def _ignore(partition: Partition) -> None:
+class CheckedPartition(Protocol):
+    """A partition that needs a later check, or another try of what the disk refused."""
+
+    topic_partition: TopicPartition
+
+    def check_followers(self) -> None:
+        """Stop waiting for followers that do not count and check the ISR."""
+        ...
+
+    def follow_again(self) -> None:
+        """Follow the leader, if this replica does not because the disk refused to remove its corrupt log."""
+        ...
+
+
+def _ignore(topic_partition: TopicPartition) -> None:
     """Do nothing: nothing depends on the partition's role."""
 
 
@@ -26,11 +38,14 @@ class ReplicationContext:
 
     __slots__ = (
         "alter_log_dirs_quota", "brokers", "clock", "contradictory", "follower_quota", "isr_changes", "lag_max_s",
-        "lagging", "leader_quota", "leads", "not_removed",
+        "lagging", "leader_quota", "not_removed", "on_leading",
     )  # fmt: skip
 
-    def __init__(self, clock: Clock, config: ReplicationConfig) -> None:
+    def __init__(
+        self, clock: Clock, config: ReplicationConfig, on_leading: Callable[[TopicPartition], None] = _ignore
+    ) -> None:
         self.clock = clock
+        self.on_leading = on_leading  # called with a partition that leads after its truncation has ended
         self.lag_max_s = config.lag_time_max_ms / 1000
         self.leader_quota = ReplicationQuota(config.leader_throttled_rate)
         self.follower_quota = ReplicationQuota(config.follower_throttled_rate)
@@ -38,12 +53,13 @@ class ReplicationContext:
         self.brokers = _NO_BROKERS  # of the current snapshot
         self.isr_changes = IsrChanges()
         # Led partitions with a follower that is not at the log end or not in sync. The others need no ISR check.
-        self.lagging: dict[Partition, None] = {}
-        self.leads: Callable[[Partition], None] = _ignore  # called with one that leads after its truncation has ended
-        self.contradictory: dict[Partition, None] = {}  # out of service, because their offsets contradict each other
-        self.not_removed: dict[Partition, None] = {}  # whose corrupt log the disk refused to remove
+        self.lagging: dict[CheckedPartition, None] = {}
+        self.contradictory: dict[
+            CheckedPartition, None
+        ] = {}  # out of service, because their offsets contradict each other
+        self.not_removed: dict[CheckedPartition, None] = {}  # whose corrupt log the disk refused to remove
 
-    def forget(self, partition: Partition) -> None:
+    def forget(self, partition: CheckedPartition) -> None:
         """Forget a replica that is removed or offline."""
         self.contradictory.pop(partition, None)
         self.not_removed.pop(partition, None)

@@ -10,18 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from ottla.replication.partition import Partition
-
-
-class PartitionWatcher(Protocol):
-    """Receives the changes of partitions for which it waits."""
-
-    def partition_changed(self, partition: Partition) -> None:
-        """React to a move of the high watermark, the log start or the leader. Must not raise."""
-        ...
+from typing import Protocol
 
 
 class OffsetWaiter(Protocol):

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ottla.core.ids import TopicPartition
-
-if TYPE_CHECKING:
-    from ottla.replication.partition import Partition
+from ottla.storage.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
+
+
+class LoggedPartition(Protocol):
+    """A partition that a log line describes."""
+
+    topic_partition: TopicPartition
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    log: PartitionLog
 
 
 def log_isr_change(
@@ -20,7 +28,7 @@ def log_isr_change(
     logger.info("the ISR of %s %s from %s to %s", topic_partition, change, list(before), list(after))
 
 
-def log_truncation(partition: Partition, offset: int) -> None:
+def log_truncation(partition: LoggedPartition, offset: int) -> None:
     """Log that a follower removes records which its leader does not have."""
     held = partition.log
     logger.info(
@@ -30,7 +38,7 @@ def log_truncation(partition: Partition, offset: int) -> None:
     )  # fmt: skip
 
 
-def log_removal(partition: Partition) -> None:
+def log_removal(partition: LoggedPartition) -> None:
     """Log that a follower removes all of its records, because they are corrupt."""
     logger.warning(
         "the log of %s is corrupt: its records are removed and fetched again from leader %d",
@@ -38,7 +46,7 @@ def log_removal(partition: Partition) -> None:
     )  # fmt: skip
 
 
-def log_refused_truncation(partition: Partition, offset: int) -> None:
+def log_refused_truncation(partition: LoggedPartition, offset: int) -> None:
     """Log that a follower keeps records which its leader has lost."""
     logger.error(
         "%s is not truncated to offset %d below its high watermark %d, as leader %d asks: there was no unclean "
@@ -48,7 +56,7 @@ def log_refused_truncation(partition: Partition, offset: int) -> None:
     )  # fmt: skip
 
 
-def log_contradiction(partition: Partition) -> str:
+def log_contradiction(partition: LoggedPartition) -> str:
     """Log that the offsets of a replica contradict each other; returns the message."""
     log = partition.log
     text = (
@@ -60,7 +68,7 @@ def log_contradiction(partition: Partition) -> str:
     return text
 
 
-def log_failed_truncation(partition: Partition, error: Exception) -> str:
+def log_failed_truncation(partition: LoggedPartition, error: Exception) -> str:
     """Log that a follower's log is neither as before nor truncated: it is corrupt there; returns the message."""
     text = f"{partition.topic_partition} cannot be truncated, its log is corrupt or half truncated: {error}. "
     text += _advice(partition)
@@ -68,7 +76,7 @@ def log_failed_truncation(partition: Partition, error: Exception) -> str:
     return text
 
 
-def _advice(partition: Partition) -> str:
+def _advice(partition: LoggedPartition) -> str:
     if len(partition.replicas) > 1:
         return "It is fetched again once it is out of the in-sync replicas; if it stays in them, restart the broker"
     return "Restart the broker"
