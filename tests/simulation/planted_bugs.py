@@ -198,14 +198,14 @@ BUGS: tuple[PlantedBug, ...] = (
         "a fetch that diverges counts as a position",
         (
             _PARTITION,
-            "            if end.epoch < last_fetched_epoch or end.end_offset < fetch_offset:\n                return end",
+            "        if diverging is not None:\n            return diverging",
             (
-                "            if end.epoch < last_fetched_epoch or end.end_offset < fetch_offset:\n"
-                "                follower.update(\n"
-                "                    fetch_offset, log_start_offset, broker_epoch, leader_end=log.end_offset, now_s=now_s\n"
-                "                )\n"
-                "                self._advance(self.durable_end)\n"
-                "                return end"
+                "        if diverging is not None:\n"
+                "            follower.update(\n"
+                "                fetch_offset, log_start_offset, broker_epoch, leader_end=log.end_offset, now_s=now_s\n"
+                "            )\n"
+                "            self._advance(self.durable_end)\n"
+                "            return diverging"
             ),
         ),
         script="fetch-that-diverges",
@@ -240,7 +240,7 @@ BUGS: tuple[PlantedBug, ...] = (
         ("replication/replication_context.py", " and info.epoch == broker_epoch", ""),
         ("controller/isr.py", "elif epoch not in {UNKNOWN_BROKER_EPOCH, broker.epoch}:", "elif False:"),
         (
-            _PARTITION,
+            _LEADER,
             "if broker_epoch >= 0 and known_epoch is not None and broker_epoch < known_epoch:",
             "if False:",
         ),

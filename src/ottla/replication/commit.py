@@ -25,8 +25,10 @@ from typing import Final, Protocol
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
 from ottla.core.executors import Executor
+from ottla.core.settings import LONG_MAX
 from ottla.replication.truncations import Truncations
 from ottla.storage.log.flush import DirectoryHealth, FlushJob
+from ottla.storage.log.partition_log import PartitionLog
 
 RETRY_SECONDS = 0.25
 PATIENCE_SECONDS = 5.0  # waiters fail after so long while a flush cannot begin
@@ -220,6 +222,13 @@ class GroupCommit:
                 return
             timer.cancel()
         self._timers[partition] = self._loop.call_at(due, self._is_due, partition)
+
+    def schedule_by_rule(self, partition: Flushable, log: PartitionLog) -> None:
+        """Flush with durability=page-cache after `flush.messages` records or `flush.ms`, whichever comes first."""
+        if log.end_offset - log.flushed_offset >= log.config.flush_messages:
+            self.schedule(partition)
+        elif log.config.flush_ms != LONG_MAX:
+            self.schedule_within(partition, log.config.flush_ms / 1000)
 
     def _is_due(self, partition: Flushable) -> None:
         del self._timers[partition]

@@ -51,3 +51,19 @@ class FollowerState:
         self.fetcher: SyncListener | None = None
         self.leader_high_watermark = -1
         self.leader_log_start = -1
+
+    def begin_truncation(self) -> None:
+        """Fetch nothing until the log is truncated. What the leader has reported counts no more."""
+        self.fetch_state = FetchState.TRUNCATING
+        self.leader_high_watermark = self.leader_log_start = -1
+
+    def continue_after_truncation(self, *, is_durable: bool) -> None:
+        """Fetch on, once everything in the log is durable. What the leader has reported counts no more."""
+        self.fetch_state = FetchState.FETCHING if is_durable else FetchState.SYNCING
+        self.leader_high_watermark = self.leader_log_start = -1
+
+    def fail(self) -> None:
+        """Fetch nothing more in this term."""
+        self.fetch_state = FetchState.FAILED
+        if self.fetcher is not None:
+            self.fetcher.follower_synced()

@@ -12,9 +12,14 @@ A member that has not fetched in this term has an unknown end, and the high wate
 from __future__ import annotations
 
 from ottla.coordination.view import PartitionView
+from ottla.core.errors import NotLeaderOrFollower, OffsetOutOfRange, UnknownLeaderEpoch
+from ottla.core.ids import TopicPartition
 from ottla.records.batch import NO_END_OFFSET
-from ottla.replication.isr_changes import UNKNOWN_BROKER_EPOCH, IsrChange
+from ottla.replication.isr_changes import UNKNOWN_BROKER_EPOCH, AlteredPartition, IsrChange
+from ottla.replication.partition_logging import log_isr_change
 from ottla.replication.replication_context import ReplicationContext
+from ottla.storage.log.partition_log import PartitionLog
+from ottla.storage.state.leader_epochs import UNDEFINED, EpochEnd
 
 UNKNOWN_OFFSET = -1
 NEVER = float("-inf")
@@ -63,12 +68,20 @@ class LeaderState:
     """One term of a partition on its leader."""
 
     __slots__ = (
-        "_context", "_node_id", "_refused_until_s", "epoch", "followers", "is_recovering", "isr", "maximal_isr",
-        "pending", "replicas", "term_start",
+        "_context", "_node_id", "_refused_until_s", "_topic_partition", "epoch", "followers", "is_recovering", "isr",
+        "maximal_isr", "pending", "replicas", "term_start",
     )  # fmt: skip
 
-    def __init__(self, view: PartitionView, *, node_id: int, term_start: int, context: ReplicationContext) -> None:
-        self._context, self._node_id = context, node_id
+    def __init__(
+        self,
+        view: PartitionView,
+        topic_partition: TopicPartition,
+        *,
+        node_id: int,
+        term_start: int,
+        context: ReplicationContext,
+    ) -> None:
+        self._context, self._node_id, self._topic_partition = context, node_id, topic_partition
         self.epoch = view.leader_epoch
         self.term_start = term_start
         self.followers: dict[int, FollowerReplica] = {}
@@ -99,6 +112,18 @@ class LeaderState:
         """Set the committed ISR, with no change proposed."""
         self.isr = self.maximal_isr = isr
         self.pending = None
+
+    def follower(self, node_id: int, broker_epoch: int, *, is_epoch_named: bool) -> FollowerReplica:
+        """Return the follower that fetches, and maybe named the leader epoch. Raises the KafkaError to respond with."""
+        found = self.followers.get(node_id)
+        if found is None and not is_epoch_named:
+            raise NotLeaderOrFollower(leader_id=self._node_id, leader_epoch=self.epoch)
+        if found is None:
+            raise UnknownLeaderEpoch(f"broker {node_id} is not a replica of {self._topic_partition} in this epoch")
+        known_epoch = self._context.broker_epoch(node_id)
+        if broker_epoch >= 0 and known_epoch is not None and broker_epoch < known_epoch:
+            raise NotLeaderOrFollower(f"broker {node_id} has started again since epoch {broker_epoch}")
+        return found
 
     # ---- High watermark
 
@@ -186,11 +211,30 @@ class LeaderState:
             and self._context.may_join_isr(follower.node_id, follower.broker_epoch)
         )
 
-    def begin_change(self, change: IsrChange) -> None:
+    def begin_due_change(self, log: PartitionLog, partition_epoch: int) -> IsrChange | None:
+        """Begin the change of the ISR that is to be proposed now, and return it, or None."""
+        isr = self.proposed_isr(log.end_offset, log.high_watermark, self._context.clock.monotonic())
+        if isr is None:
+            return None
+        members, partition = self.with_epochs(isr), self._topic_partition.partition
+        change = IsrChange(log.topic_id, partition, self.epoch, partition_epoch, members, is_recovering=False)
+        self._begin_change(change)
+        if len(isr) < len(self.isr):
+            log_isr_change("shrinks", self._topic_partition, self.isr, isr)
+        return change
+
+    def _begin_change(self, change: IsrChange) -> None:
         """Begin a proposed change. What it adds counts from now on, what it removes counts until it is committed."""
         self.pending = change
         added = tuple(node_id for node_id, _ in change.new_isr if node_id not in self.isr)
         self.maximal_isr = self.isr + added
+
+    def commit_change(self, altered: AlteredPartition) -> None:
+        """Set the ISR that the controller has committed for the proposed change."""
+        if len(altered.isr) > len(self.isr):
+            log_isr_change("grows", self._topic_partition, self.isr, altered.isr)
+        self.commit_isr(altered.isr)
+        self.is_recovering = altered.is_recovering
 
     def refuse_change(self, now_s: float) -> None:
         """Drop a change that the controller has refused: the committed ISR counts."""
@@ -208,3 +252,18 @@ class LeaderState:
                 follower = self.followers.get(node_id)
                 found.append((node_id, UNKNOWN_BROKER_EPOCH if follower is None else follower.broker_epoch))
         return tuple(found)
+
+
+def diverging_end(log: PartitionLog, fetch_offset: int, last_fetched_epoch: int) -> EpochEnd | None:
+    """Return where the log of a follower diverges from the leader's, or None. Raises OffsetOutOfRange."""
+    if fetch_offset < log.log_start_offset:
+        raise OffsetOutOfRange(f"offset {fetch_offset} is below the log start {log.log_start_offset}")
+    if last_fetched_epoch != UNDEFINED:
+        end = log.epoch_end_offset(last_fetched_epoch)
+        if end.epoch == UNDEFINED:
+            raise OffsetOutOfRange(f"epoch {last_fetched_epoch} is unknown to the leader")
+        if end.epoch < last_fetched_epoch or end.end_offset < fetch_offset:
+            return end
+    if fetch_offset > log.end_offset:
+        raise OffsetOutOfRange(f"offset {fetch_offset} is beyond the log end {log.end_offset}")
+    return None

@@ -12,6 +12,7 @@ Step 5 of 9 of a batch's journey. Before: broker/handlers/produce.py. Next: stor
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from ottla.coordination.view import PartitionView
@@ -25,9 +26,7 @@ from ottla.core.errors import (
     StorageError,
     UnknownLeaderEpoch,
 )
-from ottla.core.files import FileRegion
 from ottla.core.ids import INTERNAL_TOPICS, TopicPartition
-from ottla.core.settings import LONG_MAX
 from ottla.records.batch import HEADER_BYTES, BatchHeader
 from ottla.replication import partition_logging
 from ottla.replication.commit import GroupCommit
@@ -35,15 +34,15 @@ from ottla.replication.config import ReplicationConfig
 from ottla.replication.fetch_data_info import FetchDataInfo, aborted_in
 from ottla.replication.follower_state import FetchPosition, FetchState, FollowerState
 from ottla.replication.isr_changes import REFUSED, AlteredPartition, IsrChange, Outcome
-from ottla.replication.leader_state import LeaderState
+from ottla.replication.leader_state import LeaderState, diverging_end
 from ottla.replication.replication_context import ReplicationContext
-from ottla.replication.throttle import is_throttled
+from ottla.replication.throttle import is_throttled, read_up_to_log_end
 from ottla.replication.waiters import OffsetWaiters
 from ottla.storage.config import LogConfig
 from ottla.storage.log.flush import FlushJob
 from ottla.storage.log.partition_log import AppendInfo, AppendOrigin, PartitionLog
 from ottla.storage.log.truncation import Truncation, run_truncation
-from ottla.storage.state.leader_epochs import UNDEFINED, EpochEnd
+from ottla.storage.state.leader_epochs import EpochEnd
 from ottla.storage.state.producer_state_manager import VerificationGuard
 
 ANY_EPOCH = -1  # what a client sends that does not track epochs (KIP-320)
@@ -149,7 +148,7 @@ class Partition:
             if state is not None:
                 self._end_term()
             self.leader_state = LeaderState(
-                view, node_id=self.node_id, term_start=self.log.end_offset, context=self._context
+                view, self.topic_partition, node_id=self.node_id, term_start=self.log.end_offset, context=self._context
             )
         self.is_serving = self.failed is None
 
@@ -163,7 +162,7 @@ class Partition:
             is_durable = self.durable_end == self.log.end_offset
             self.follower = FollowerState(is_durable=is_durable)
             if self.is_truncating:
-                self.follower.fetch_state = FetchState.TRUNCATING
+                self.follower.begin_truncation()
             elif not is_durable:
                 self._commit.schedule(self)
 
@@ -229,7 +228,7 @@ class Partition:
                     follower.fetch_state = FetchState.SYNCING  # its position counts only what is durable now
                 self._commit.schedule(self)
             else:
-                self._flush_by_rule(config)
+                self._commit.schedule_by_rule(self, self.log)
         if self._has_followers:  # min.insync.replicas may be lower
             self._advance(self.durable_end)
 
@@ -319,15 +318,8 @@ class Partition:
             if appended.first_offset == log.active.base_offset:  # as Kafka: a segment that was sealed goes to the disk
                 self._commit.schedule(self)
             elif log.config.flushes_by_rule:
-                self._flush_by_rule(log.config)
+                self._commit.schedule_by_rule(self, log)
         return appended
-
-    def _flush_by_rule(self, config: LogConfig) -> None:
-        """Flush with durability=page-cache after `flush.messages` records or `flush.ms`, whichever comes first."""
-        if self.log.end_offset - self.log.flushed_offset >= config.flush_messages:
-            self._commit.schedule(self)
-        elif config.flush_ms != LONG_MAX:
-            self._commit.schedule_within(self, config.flush_ms / 1000)
 
     def begin_flush(self) -> FlushJob:
         """Begin a flush, because a round of the group commit begins."""
@@ -349,7 +341,8 @@ class Partition:
         self._context.not_removed.pop(self, None)
         self._abandon_truncation()
         self._drop_leader_state()
-        self._fail_follower()
+        if self.follower is not None:
+            self.follower.fail()
         self.waiters.fail(error)
         self._notify_watchers()
         self._notify_replica_watchers()
@@ -403,27 +396,13 @@ class Partition:
         join the in-sync replicas. Raises the KafkaError to respond with.
         """
         self.check_serving(current_leader_epoch)
-        state, log, context = self.leader_state, self.log, self._context
+        state, log = self.leader_state, self.log
         assert state is not None
         node_id, broker_epoch = replica
-        follower = state.followers.get(node_id)
-        if follower is None and current_leader_epoch == ANY_EPOCH:
-            raise self._not_leader()
-        if follower is None:
-            raise UnknownLeaderEpoch(f"broker {node_id} is not a replica of {self.topic_partition} in this epoch")
-        known_epoch = context.broker_epoch(node_id)
-        if broker_epoch >= 0 and known_epoch is not None and broker_epoch < known_epoch:
-            raise NotLeaderOrFollower(f"broker {node_id} has started again since epoch {broker_epoch}")
-        if fetch_offset < log.log_start_offset:
-            raise OffsetOutOfRange(f"offset {fetch_offset} is below the log start {log.log_start_offset}")
-        if last_fetched_epoch != UNDEFINED:
-            end = log.epoch_end_offset(last_fetched_epoch)
-            if end.epoch == UNDEFINED:
-                raise OffsetOutOfRange(f"epoch {last_fetched_epoch} is unknown to the leader")
-            if end.epoch < last_fetched_epoch or end.end_offset < fetch_offset:
-                return end
-        if fetch_offset > log.end_offset:
-            raise OffsetOutOfRange(f"offset {fetch_offset} is beyond the log end {log.end_offset}")
+        follower = state.follower(node_id, broker_epoch, is_epoch_named=current_leader_epoch != ANY_EPOCH)
+        diverging = diverging_end(log, fetch_offset, last_fetched_epoch)
+        if diverging is not None:
+            return diverging
         leader_end, is_moved = log.end_offset, fetch_offset != follower.end_offset
         is_start_moved = log_start_offset != follower.log_start_offset
         follower.update(fetch_offset, log_start_offset, broker_epoch, leader_end=leader_end, now_s=now_s)
@@ -433,26 +412,10 @@ class Partition:
             self._notify_watchers()  # a deletion of records may have reached all replicas
         if state.is_lagging:
             self.check_isr()
-        region = self._region_for_replica(node_id, fetch_offset, max_bytes, at_least_one=at_least_one, now_s=now_s)
-        return FetchDataInfo(region, log.high_watermark, self.last_stable_offset, log.log_start_offset, None)
-
-    def _region_for_replica(
-        self, node_id: int, fetch_offset: int, max_bytes: int, *, at_least_one: bool, now_s: float
-    ) -> FileRegion | None:
-        """Read up to the log end, flushed or not; nothing while the follower is throttled."""
-        log, quota = self.log, self._context.leader_quota
         throttled = log.config.leader_throttled_replicas
-        is_limited = bool(throttled) and node_id not in self.isr
-        is_limited = is_limited and is_throttled(throttled, self.topic_partition.partition, self.node_id)
-        if is_limited and quota.wait_s(now_s):
-            return None
-        try:
-            region = log.read(fetch_offset, max_bytes=max_bytes, end_offset=log.end_offset, at_least_one=at_least_one)
-        except OSError as error:
-            raise self.not_readable(error) from error
-        if is_limited and region is not None:
-            quota.record(region.size, now_s)
-        return region
+        quota = self._context.leader_quota if throttled and self._is_limited(node_id, throttled) else None
+        region = read_up_to_log_end(log, fetch_offset, max_bytes, at_least_one=at_least_one, quota=quota, now_s=now_s)
+        return FetchDataInfo(region, log.high_watermark, self.last_stable_offset, log.log_start_offset, None)
 
     @property
     def low_watermark(self) -> int:
@@ -471,22 +434,13 @@ class Partition:
         state, context = self.leader_state, self._context
         if state is None or not self.is_serving:
             return
-        now_s, log = context.clock.monotonic(), self.log
-        if not state.needs_check(log.end_offset):
+        if not state.needs_check(self.log.end_offset):
             context.lagging.pop(self, None)
             return
         context.lagging[self] = None
-        isr = state.proposed_isr(log.end_offset, log.high_watermark, now_s)
-        if isr is None:
-            return
-        change = IsrChange(
-            log.topic_id, self.topic_partition.partition, self.leader_epoch, self.partition_epoch,
-            state.with_epochs(isr), is_recovering=False,
-        )  # fmt: skip
-        state.begin_change(change)
-        context.isr_changes.propose(self, change)
-        if len(isr) < len(state.isr):
-            partition_logging.log_isr_change("shrinks", self.topic_partition, state.isr, isr)
+        change = state.begin_due_change(self.log, self.partition_epoch)
+        if change is not None:
+            context.isr_changes.propose(self, change)
 
     def isr_change_decided(self, change: IsrChange, outcome: Outcome) -> None:
         """Apply the controller's answer to a proposed change, unless a newer state has come meanwhile."""
@@ -496,11 +450,8 @@ class Partition:
         if isinstance(outcome, AlteredPartition):
             if outcome.leader_epoch != self.leader_epoch or outcome.partition_epoch < self.partition_epoch:
                 return  # the snapshot will have a newer state
-            if len(outcome.isr) > len(state.isr):
-                partition_logging.log_isr_change("grows", self.topic_partition, state.isr, outcome.isr)
             self.isr, self.partition_epoch = outcome.isr, outcome.partition_epoch
-            state.commit_isr(outcome.isr)
-            state.is_recovering = outcome.is_recovering
+            state.commit_change(outcome)
         elif outcome.code in REFUSED:
             state.refuse_change(self._context.clock.monotonic())
         else:
@@ -531,12 +482,10 @@ class Partition:
     @property
     def is_throttled(self) -> bool:
         """Return whether this follower is held back by `follower.replication.throttled.rate`."""
-        throttled = self.log.config.follower_throttled_replicas
-        return (
-            bool(throttled)
-            and self.node_id not in self.isr
-            and is_throttled(throttled, self.topic_partition.partition, self.node_id)
-        )
+        return self._is_limited(self.node_id, self.log.config.follower_throttled_replicas)
+
+    def _is_limited(self, follower: int, throttled: Sequence[str]) -> bool:
+        return follower not in self.isr and is_throttled(throttled, self.topic_partition.partition, self.node_id)
 
     def append_as_follower(self, records: memoryview, *, high_watermark: int, log_start: int, now_ms: int) -> None:
         """Append what the leader sent for `next_fetch`, with its high watermark and log start; flush it.
@@ -556,7 +505,7 @@ class Partition:
             follower.fetch_state = FetchState.SYNCING
             self._commit.schedule(self)
         else:
-            self._flush_by_rule(log.config)
+            self._commit.schedule_by_rule(self, log)
             self._synced()
 
     def _synced(self) -> None:
@@ -592,7 +541,8 @@ class Partition:
         log = self.log
         if offset < log.high_watermark and self.last_unclean_epoch <= log.epochs.latest:
             partition_logging.log_refused_truncation(self, offset)
-            self._fail_follower()
+            if self.follower is not None:
+                self.follower.fail()
             return False
         if offset >= log.end_offset:
             log.truncate_to(offset)  # epochs without records: nothing waits for the disk
@@ -619,8 +569,7 @@ class Partition:
             return
         assert follower is not None
         assert not self.is_truncating
-        follower.fetch_state = FetchState.TRUNCATING
-        follower.leader_high_watermark = follower.leader_log_start = -1
+        follower.begin_truncation()
         self.is_truncating = True
         self._commit.forget(self)
         truncations.add(self, steps)
@@ -659,18 +608,10 @@ class Partition:
     def _sync_follower(self) -> None:
         follower = self.follower
         if follower is not None and follower.fetch_state is not FetchState.FAILED:
-            follower.leader_high_watermark = follower.leader_log_start = -1
             is_durable = self.durable_end == self.log.end_offset
-            follower.fetch_state = FetchState.FETCHING if is_durable else FetchState.SYNCING
+            follower.continue_after_truncation(is_durable=is_durable)
             if not is_durable or self.log.is_dirty:
                 self._commit.schedule(self)
-
-    def _fail_follower(self) -> None:
-        follower = self.follower
-        if follower is not None:
-            follower.fetch_state = FetchState.FAILED
-            if follower.fetcher is not None:
-                follower.fetcher.follower_synced()
 
     # ---- Reading
 

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ottla.core.files import FileRegion
+from ottla.storage.log.partition_log import PartitionLog
+
 BURST_SECONDS = 1.0
 """What was not used counts for this long."""
 
@@ -44,3 +47,24 @@ def is_throttled(replicas: Sequence[str], partition: int, node_id: int) -> bool:
     (True, True, False)
     """
     return bool(replicas) and (ALL_REPLICAS in replicas or f"{partition}:{node_id}" in replicas)
+
+
+def read_up_to_log_end(
+    log: PartitionLog,
+    fetch_offset: int,
+    max_bytes: int,
+    *,
+    at_least_one: bool,
+    quota: ReplicationQuota | None,
+    now_s: float,
+) -> FileRegion | None:
+    """Read for a follower, flushed records or not; nothing while the quota that counts for it is used up."""
+    if quota is not None and quota.wait_s(now_s):
+        return None
+    try:
+        region = log.read(fetch_offset, max_bytes=max_bytes, end_offset=log.end_offset, at_least_one=at_least_one)
+    except OSError as error:
+        raise log.refused(f"reading {log.topic_partition}", error) from error
+    if quota is not None and region is not None:
+        quota.record(region.size, now_s)
+    return region
