@@ -21,7 +21,6 @@ from ottla.core.clock import Clock
 from ottla.core.errors import (
     InvalidConfig,
     InvalidTopic,
-    LogDirNotFound,
     NotLeaderOrFollower,
     ReplicaNotAvailable,
     StorageError,
@@ -35,6 +34,7 @@ from ottla.replication.config import ReplicationConfig
 from ottla.replication.directory_checkpoints import DirectoryCheckpoints
 from ottla.replication.isr_changes import AlterPartitionSender
 from ottla.replication.last_run import LastRun
+from ottla.replication.log_dir_moves import LogDirMoves
 from ottla.replication.partition import ANY_EPOCH, Partition
 from ottla.replication.replication_context import CheckedPartition, ReplicationContext
 from ottla.replication.truncations import Truncations
@@ -47,7 +47,7 @@ from ottla.storage.log.partition_log import PartitionLog
 
 if TYPE_CHECKING:  # imported with the first replica that follows another broker
     from ottla.client.connection import ConnectTo
-    from ottla.replication.alter_log_dirs import AlterLogDirs, LogDirMove
+    from ottla.replication.alter_log_dirs import LogDirMove
     from ottla.replication.fetcher import ReplicaFetchers
 
 log = logging.getLogger(__name__)
@@ -99,8 +99,6 @@ class Replicas:
         # leader epochs of the last run, which must not be continued; another topic of the same name begins at 0
         self._led: Mapping[tuple[uuid.UUID, TopicPartition], int] = {}
         self._fetchers: ReplicaFetchers | None = None  # one broker alone has none
-        self._alter_log_dirs: AlterLogDirs | None = None  # until the first move
-        self._may_continue_moves = False
         self._isr_check: asyncio.Task[None] | None = None
         self._broker_epoch = -1  # of this broker's last registration
         self.context = ReplicationContext(clock, self._config, self._leads)
@@ -112,6 +110,7 @@ class Replicas:
         self._loop = asyncio.get_running_loop()
         self._retry: asyncio.TimerHandle | None = None
         self._commits: dict[LogDirectory, GroupCommit] = {}
+        self._moves = LogDirMoves(directories, self.partitions, self._commits, self.context)
         self._checkpoints: dict[LogDirectory, DirectoryCheckpoints] = {}
         for directory in directories.opened:
             self._commits[directory] = self._group_commit(directory, make_executor)
@@ -222,91 +221,27 @@ class Replicas:
         """
         if len(future_directory_name(topic_partition, NO_TOPIC_ID)) > NAME_CHARS_MAX:
             raise InvalidTopic("The topic name is too long.")
-        target = self._online_directory(path)
+        target = self._moves.online_directory(path)
         if (offline := self._offline.get(topic_partition)) is not None:
             raise StorageError(offline.why)
-        partition, move = self.partitions.get(topic_partition), self.log_dir_move(topic_partition)
-        if move is not None and move.target is not target and self._alter_log_dirs is not None:
-            self._alter_log_dirs.cancel(topic_partition)
-            move = None
-        if partition is None:
-            self.directories.prefer(topic_partition, target)
-            try:
-                self.partition(topic_partition)
-            except NotLeaderOrFollower:
-                raise ReplicaNotAvailable from None
+        self._moves.cancel_elsewhere(topic_partition, target)
+        partition = self.partitions.get(topic_partition)
+        if partition is not None:
+            self._moves.begin(partition, target)
             return
-        if move is not None:
-            return
-        source, left = self._directory_of(partition), self.directories.with_future_log(topic_partition)
-        if left is not None and left is not target:
-            left.delete_future_log(topic_partition)  # of a move whose cancellation the disk refused
-        if source is target:
-            return
-        if self.directories.offline:
-            raise StorageError("no copy is made while a log directory is offline: it may have one already")
-        if left is target:
-            self._continue_move(partition, source)
-            return
-        cleaned = source.cleaner_offsets.get(topic_partition) if partition.log.in_cleaner_checkpoint else None
-        target.create_future_log(partition.log, cleaned)
-        self._start_move(partition, source, target)
+        self.directories.prefer(topic_partition, target)
+        try:
+            self.partition(topic_partition)
+        except NotLeaderOrFollower:
+            raise ReplicaNotAvailable from None
 
     def log_dir_move(self, topic_partition: TopicPartition) -> LogDirMove | None:
         """Return the move of a replica to another log directory, if one is under way."""
-        return None if self._alter_log_dirs is None else self._alter_log_dirs.moves.get(topic_partition)
-
-    def _online_directory(self, path: str) -> LogDirectory:
-        if path not in [str(each) for each in self.directories.paths]:
-            raise LogDirNotFound(f"Log dir {path} is not found in the config.")
-        found = next((each for each in self.directories.online if str(each.path) == path), None)
-        if found is None:
-            raise StorageError(f"Log directory {path} is offline")
-        return found
-
-    def _directory_of(self, partition: Partition) -> LogDirectory:
-        for directory in self.directories.opened:
-            if directory.logs.get(partition.topic_partition) is partition.log:
-                return directory
-        raise StorageError(f"the log of {partition.topic_partition} is in no log directory")
-
-    def _start_move(self, partition: Partition, source: LogDirectory, target: LogDirectory) -> None:
-        if self._alter_log_dirs is None:
-            from ottla.replication.alter_log_dirs import AlterLogDirs
-
-            self._alter_log_dirs = AlterLogDirs(self._commits, self.context)
-        self._alter_log_dirs.start(partition, source, target)
+        return self._moves.find(topic_partition)
 
     def continue_moves(self) -> None:
         """Continue the moves that the last run had begun. Call once the settings are known that limit their rate."""
-        self._may_continue_moves = True
-        for _, future in self.directories.future_logs():
-            partition = self.partitions.get(future.topic_partition)
-            if partition is not None:
-                self._continue_move(partition, self._directory_of(partition))
-
-    def _continue_move(self, partition: Partition, source: LogDirectory) -> None:
-        """Continue the move that the last run had begun. Never raises."""
-        topic_partition = partition.topic_partition
-        target = self.directories.with_future_log(topic_partition)
-        if target is None or target.health.failure is not None or self.log_dir_move(topic_partition) is not None:
-            return
-        future = target.future_logs[topic_partition]
-        try:
-            if future.topic_id not in (partition.log.topic_id, NO_TOPIC_ID):
-                target.delete_future_log(topic_partition)
-                return
-            if future.topic_id != partition.log.topic_id:
-                target.corrupt_future_logs.add(topic_partition)
-            target.truncate_to_certain(topic_partition)
-        except StorageError as error:
-            log.warning("the move of %s to %s is not continued: %s", topic_partition, target.path, error)
-        else:
-            self._start_move(partition, source, target)
-
-    def _stop_move(self, topic_partition: TopicPartition) -> None:
-        if self._alter_log_dirs is not None:
-            self._alter_log_dirs.stop(topic_partition)
+        self._moves.continue_all()
 
     # ---- Metadata changes
 
@@ -485,8 +420,7 @@ class Replicas:
         directory.corrupt.discard(topic_partition)
         if self._fetchers is not None:
             self._fetchers.assign(partition)
-        if self._may_continue_moves:
-            self._continue_move(partition, directory)
+        self._moves.partition_opened(partition, directory)
         if self._offline.pop(topic_partition, None) is not None:
             self._on_availability(topic_partition, True)
 
@@ -546,7 +480,7 @@ class Replicas:
         if partition is not None:
             self._stop_fetching(partition)
             partition.remove()
-            self._stop_move(topic_partition)
+            self._moves.stop(topic_partition)
             for directory in self.directories.opened:
                 if directory.logs.get(topic_partition) is partition.log:
                     self._queue_deletion(directory, partition.log, deleted_topic)
@@ -684,7 +618,7 @@ class Replicas:
             self._offline[partition.topic_partition] = _Offline(error.message, is_tried_again=False)
         for partition in gone:
             self._stop_fetching(partition)
-            self._stop_move(partition.topic_partition)
+            self._moves.stop(partition.topic_partition)
             partition.fail_flush(error)
             self._on_availability(partition.topic_partition, False)
         log.error("%d partitions are offline with %s", len(gone), directory.path)
@@ -712,7 +646,7 @@ class Replicas:
     def _lose(self, partition: Partition, error: StorageError) -> None:
         topic_partition = partition.topic_partition
         self._stop_fetching(partition)
-        self._stop_move(topic_partition)
+        self._moves.stop(topic_partition)
         del self.partitions[topic_partition]
         for directory in self.directories.holding(topic_partition):
             if directory.logs[topic_partition] is partition.log:
@@ -740,8 +674,7 @@ class Replicas:
             self._fetchers = None
         if self._retry is not None:
             self._retry.cancel()
-        if self._alter_log_dirs is not None:
-            await self._alter_log_dirs.close()
+        await self._moves.close()
         for commit in self._commits.values():
             await commit.close()
         await asyncio.to_thread(partial(self.directories.close, broker_epoch=self._broker_epoch))
