@@ -34,6 +34,7 @@ from ottla.replication.config import ReplicationConfig
 from ottla.replication.directory_checkpoints import DirectoryCheckpoints
 from ottla.replication.isr_changes import AlterPartitionSender
 from ottla.replication.last_run import LastRun
+from ottla.replication.log_deletions import LogDeletions
 from ottla.replication.log_dir_moves import LogDirMoves
 from ottla.replication.partition import ANY_EPOCH, Partition
 from ottla.replication.replication_context import CheckedPartition, ReplicationContext
@@ -90,8 +91,7 @@ class Replicas:
         self._node_id = node_id
         self._clock = clock
         self._missing = missing  # which directories had logs and are not here, in words; nothing if all are
-        self._deleted_topics = set(deleted_topics)  # ids of topics whose deletion is noted in the store
-        self._gone: dict[uuid.UUID, list[tuple[LogDirectory, PartitionLog]]] = {}  # logs of topics without such a note
+        self._deletions = LogDeletions(deleted_topics)
         self._on_availability, self._on_all_lost = on_availability, on_all_lost
         self._slices = slices or LoopSlices()
         self._view = ClusterView()
@@ -106,7 +106,6 @@ class Replicas:
         self._offline: dict[TopicPartition, _Offline] = {}
         self._lost: list[str] = []  # to be named in one line
         self._created: list[str] = []  # of the first snapshot, without a directory; to be named in one line
-        self._to_delete: list[tuple[LogDirectory, PartitionLog]] = []  # of deleted topics, also where the disk refused
         self._loop = asyncio.get_running_loop()
         self._retry: asyncio.TimerHandle | None = None
         self._commits: dict[LogDirectory, GroupCommit] = {}
@@ -257,7 +256,8 @@ class Replicas:
         self._view = new
         lagging: Sequence[CheckedPartition] = ()
         if old.deleted_topics is not new.deleted_topics:
-            self._delete_noted(new.deleted_topics - old.deleted_topics)
+            self._deletions.note(new.deleted_topics - old.deleted_topics)
+            self._delete_logs()
         if old.brokers is not new.brokers:
             self.context.brokers = new.brokers
             self._broker_epoch = self.context.broker_epoch(self._node_id) or self._broker_epoch
@@ -410,7 +410,7 @@ class Replicas:
         except StorageError as error:
             self._go_offline(topic_partition, error.message, is_tried_again=True)
             return
-        self._gone.pop(topic.topic_id, None)
+        self._deletions.topic_is_back(topic.topic_id)
         found.reconfigure(config)
         commit = self._commits[directory]
         partition = self.partitions[topic_partition] = Partition(
@@ -451,7 +451,7 @@ class Replicas:
             if there.topic_id in {NO_TOPIC_ID, topic.topic_id}:
                 found = directory, there
             elif directory.health.failure is None:
-                if there.topic_id in self._deleted_topics:
+                if there.topic_id in self._deletions.noted_topics:
                     directory.delete_log(topic_partition)
                 else:
                     aside = directory.set_aside_log(topic_partition)
@@ -460,19 +460,8 @@ class Replicas:
                     )
         return found
 
-    def _delete_noted(self, topic_ids: frozenset[uuid.UUID]) -> None:
-        """Delete the logs of topics whose deletion is noted only now."""
-        self._deleted_topics |= topic_ids
-        for topic_id in [each for each in self._gone if each in topic_ids]:
-            self._to_delete += self._gone.pop(topic_id)
-        self._delete_logs()
-
     def _drop(self, topic_partition: TopicPartition, deleted_topic: uuid.UUID | None = None) -> None:
-        """Serve the replica no longer; its log is deleted by `_delete_logs`.
-
-        That a topic is missing from a snapshot is no reason to delete records: without the note of its deletion the log
-        is kept, and served again if the topic comes back.
-        """
+        """Serve the replica no longer; its log is deleted by `_delete_logs`."""
         self._offline.pop(topic_partition, None)
         for directory in self.directories.opened:
             directory.forget_lost({topic_partition})
@@ -483,36 +472,16 @@ class Replicas:
             self._moves.stop(topic_partition)
             for directory in self.directories.opened:
                 if directory.logs.get(topic_partition) is partition.log:
-                    self._queue_deletion(directory, partition.log, deleted_topic)
+                    if deleted_topic is None:
+                        self._deletions.add(directory, partition.log)
+                    else:
+                        self._deletions.add_of_missing_topic(directory, partition.log, deleted_topic)
                 if (future := directory.future_logs.get(topic_partition)) is not None:
-                    self._to_delete.append((directory, future))
-
-    def _queue_deletion(self, directory: LogDirectory, gone: PartitionLog, deleted_topic: uuid.UUID | None) -> None:
-        if deleted_topic is None or deleted_topic in self._deleted_topics:
-            self._to_delete.append((directory, gone))
-        elif deleted_topic == NO_TOPIC_ID:
-            self._set_aside(directory, gone.topic_partition)  # another topic of this name would take it
-        else:
-            self._gone.setdefault(deleted_topic, []).append((directory, gone))
-
-    def _set_aside(self, directory: LogDirectory, topic_partition: TopicPartition) -> None:
-        try:
-            aside = directory.set_aside_log(topic_partition)
-        except StorageError:
-            return  # the directory has failed
-        log.warning("%s is not known to be deleted; its log is kept as %s", topic_partition, aside)
+                    self._deletions.add(directory, future)
 
     def _delete_logs(self) -> None:
-        """Delete the logs in `_to_delete`; those that the disk refuses are tried again later."""
-        logs, self._to_delete = self._to_delete, []
-        for directory, gone in logs:
-            if directory.health.failure is not None:
-                continue  # an offline directory keeps it: the next start knows that its topic is gone
-            try:
-                directory.delete(gone)
-            except StorageError:
-                self._to_delete.append((directory, gone))
-        if self._to_delete:
+        """Delete the logs that are due; those that the disk refuses are tried again later."""
+        if not self._deletions.run():
             self._try_later()
 
     def handle_strays(self) -> None:
@@ -526,14 +495,14 @@ class Replicas:
         for directory, found in list(self.directories.logs()):
             if id(found) in served or directory.health.failure is not None:
                 continue
-            if found.topic_id in self._deleted_topics or self._is_assigned_to_others(found):
-                self._to_delete.append((directory, found))
+            if found.topic_id in self._deletions.noted_topics or self._is_assigned_to_others(found):
+                self._deletions.add(directory, found)
             elif found.topic_partition.topic not in self._view.unreadable_topics:
                 unknown.append((directory, found.directory))
         for directory, future in self.directories.future_logs():
             if future.topic_partition not in self.partitions and directory.health.failure is None:
-                if future.topic_id in self._deleted_topics or self._is_assigned_to_others(future):
-                    self._to_delete.append((directory, future))
+                if future.topic_id in self._deletions.noted_topics or self._is_assigned_to_others(future):
+                    self._deletions.add(directory, future)
                 elif future.topic_partition not in self._offline:
                     unknown.append((directory, future.directory))
         self._delete_logs()
@@ -567,7 +536,7 @@ class Replicas:
             return set()
         kept = {found.topic_id for _, found in self.directories.logs()}
         done = set(topic_ids) - kept - {found.topic_id for _, found in self.directories.future_logs()}
-        self._deleted_topics -= done
+        self._deletions.noted_topics -= done
         return done
 
     # ---- Failures
