@@ -19,7 +19,7 @@ from ottla.controller.elections import (
 )
 from ottla.controller.overlay import PartitionIndex
 from ottla.coordination import layout
-from ottla.coordination.view import ClusterView, PartitionView
+from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView
 from ottla.core.ids import TopicPartition
 
 PARTITIONS_PER_EVENT = 100
@@ -106,6 +106,26 @@ def _is_unsettled(view: ClusterView, partition: PartitionView) -> bool:
     if partition.leader not in view.brokers or partition.adding or partition.removing:
         return True
     return not set(partition.isr).issubset(partition.replicas)  # its assignment was written, its state was not
+
+
+def is_any_restored(old: ClusterView, new: ClusterView) -> bool:
+    """Return whether a partition without a valid state has one now, which an operator wrote: it may need a leader."""
+    for name, indexes in new.changes_since(old).topics.items():
+        before, after = old.topics.get(name), new.topics.get(name)
+        if before is None or after is None:
+            if after is not None and name in old.unreadable_topics:
+                return True
+            continue
+        for index in indexes:
+            if index < len(before.partitions) and index < len(after.partitions):
+                was, is_now = before.partitions[index], after.partitions[index]
+                if is_now.leader == NO_LEADER and is_now.isr and _is_contradictory(was):
+                    return True
+    return False
+
+
+def _is_contradictory(partition: PartitionView) -> bool:
+    return set(partition.isr).isdisjoint(partition.replicas)
 
 
 def _slices(names: list[TopicPartition]) -> list[list[TopicPartition]]:

@@ -12,8 +12,8 @@ import contextlib
 import logging
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ottla.controller.admin_nodes import AdminNodes
 from ottla.controller.broker_changes import (
@@ -22,14 +22,11 @@ from ottla.controller.broker_changes import (
     broker_events,
     elections_missing,
     handled_after,
+    is_any_restored,
 )
 from ottla.controller.config import ControllerConfig
 from ottla.controller.config_changes import AlterConfig, publish_min_isr
-from ottla.controller.elections import (
-    ElectLeaders,
-    NoteBrokers,
-    imbalanced,
-)
+from ottla.controller.elections import ContradictoryStates, ElectLeaders, NoteBrokers, imbalanced
 from ottla.controller.event_work import PARTITION_WORK, new_partitions, partitions_of, work_of
 from ottla.controller.isr import AlterPartition, AlterPartitionResult, ProposedIsr, alter_partitions
 from ottla.controller.machine import Event, Outcome, apply
@@ -60,12 +57,15 @@ from ottla.coordination.store import (
     StoreError,
     VersionConflict,
 )
-from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView, TopicView
+from ottla.coordination.view import NO_LEADER, ClusterView, TopicView
 from ottla.core.clock import Clock
 from ottla.core.errors import KafkaError, NotController, RequestTimedOut, StorageError
 from ottla.core.ids import TopicPartition, random_topic_id
 from ottla.quotas.slices import LoopSlices
 from ottla.storage.config import LogConfig
+
+if TYPE_CHECKING:  # imported when this broker stops
+    from ottla.controller.controlled_shutdown import ControlledShutdown
 
 log = logging.getLogger(__name__)
 
@@ -122,8 +122,8 @@ class Controller:
         )
         self._has_requests = False  # of Kafka's older tools
         self._elects_missing = False  # an earlier change may let partitions without leader have one
-        self._news = asyncio.Event()  # the snapshot has changed
-        self._contradictory: dict[TopicPartition, int] = {}  # logged, with their partition epochs
+        self._shutdown: ControlledShutdown | None = None  # once it has begun
+        self._contradictory = ContradictoryStates()
         self._malformed: set[str] = set()  # paths of nodes without which there is no controller
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -208,13 +208,13 @@ class Controller:
             self._takes_part = False
             self._resign()
             try:
-                await self._renew_session()
+                await self._repeat(self._store.renew, "a session with the metadata store was opened")
             except SessionLost:
-                return  # it was closed
+                return  # the store was closed
             state = self._store.state  # the new one may be lost already
             try:
                 await self._register_again()
-                await self._load_again()
+                await self._repeat(self._cluster.load, "the cluster was read in another session")
             except SessionLost:
                 continue
             self._tasks = [task for task in self._tasks if not task.done()]
@@ -223,19 +223,6 @@ class Controller:
             )
             self._takes_part = self._is_stale = True
             self._wake()
-
-    async def _renew_session(self) -> None:
-        """Open another session. Raises `SessionLost` once the store is closed."""
-        while True:
-            try:
-                await self._store.renew()
-            except SessionLost:
-                raise
-            except Exception:
-                log.exception("unexpected error while a session with the metadata store was opened; trying again")
-                await asyncio.sleep(RETRY_S)
-            else:
-                return
 
     async def _register_again(self) -> None:
         """Register until it succeeds. Raises `SessionLost`."""
@@ -253,18 +240,17 @@ class Controller:
             else:
                 return
 
-    async def _load_again(self) -> None:
-        """Load the cluster in another session. Raises `SessionLost`."""
+    async def _repeat(self, action: Callable[[], Awaitable[object]], what: str) -> None:
+        """Repeat an action until it succeeds. Raises `SessionLost`."""
         while True:
             try:
-                await self._cluster.load()
+                await action()
+                return
             except SessionLost:
                 raise
             except Exception:
-                log.exception("unexpected error while the cluster was read in another session; trying again")
+                log.exception("unexpected error while %s; trying again", what)
                 await asyncio.sleep(RETRY_S)
-            else:
-                return
 
     @property
     def is_active(self) -> bool:
@@ -282,7 +268,8 @@ class Controller:
     # ---- Reactions
 
     def _on_change(self, old: ClusterView, new: ClusterView) -> None:
-        self._news.set()
+        if self._shutdown is not None:
+            self._shutdown.view_changed()
         term = self._term
         if term is not None and new.controller_epoch > term.epoch:
             self._resign()
@@ -294,7 +281,7 @@ class Controller:
             term.index.update(old, new)
             if old.topics is not new.topics:
                 self._finishes_deletions |= len(new.topics) < len(old.topics)
-                self._elects_missing |= _is_any_restored(old, new)
+                self._elects_missing |= is_any_restored(old, new)
                 self._wake()
         if new.controller_id == NO_LEADER or (
             term is not None and (old.brokers is not new.brokers or old.replica_reports is not new.replica_reports)
@@ -552,48 +539,13 @@ class Controller:
     # ---- Controlled shutdown of this broker
 
     async def shut_down(self, within_s: float) -> int:
-        """Hand over what this broker leads before it stops; returns how many partitions others could still take over.
+        """Hand over what this broker leads before it stops; returns how many partitions others could take over yet."""
+        from ottla.controller.controlled_shutdown import ControlledShutdown
 
-        The broker notes in its registration that it shuts down, and waits until it is in no ISR with a broker that
-        stays: leaders would wait for its fetches. Returns at once without other live brokers.
-        """
-        view, broker = self._cluster.current, self._registration
-        if broker is None or len(view.brokers) < 2 or not (self._can_hand_over(view) or self._is_awaited(view)):
+        if self._registration is None:
             return 0
-        deadline = self._clock.monotonic() + within_s
-        node = await self._store.get(layout.broker_path(self._node_id))
-        if node is not None:
-            text = layout.encode_broker(broker._replace(is_shutting_down=True))
-            await self._store.commit([Put(layout.broker_path(self._node_id), text, node.version)])
-            await self._cluster.refresh()
-        while (remaining := self._can_hand_over(self._cluster.current)) or self._is_awaited(self._cluster.current):
-            self._news.clear()
-            try:
-                await asyncio.wait_for(self._news.wait(), deadline - self._clock.monotonic())
-            except TimeoutError:
-                return remaining
-        return 0
-
-    def _can_hand_over(self, view: ClusterView) -> int:
-        """Count the partitions that this broker leads and another could lead."""
-        me, others = self._node_id, self._others_that_stay(view)
-        return sum(
-            partition.leader == me and not others.isdisjoint((*partition.isr, *partition.elr))
-            for topic in view.topics.values()
-            for partition in topic.partitions
-        )
-
-    def _is_awaited(self, view: ClusterView) -> bool:
-        """Return whether a leader on another broker counts this one as in sync."""
-        me, others = self._node_id, self._others_that_stay(view)
-        return any(
-            partition.leader in others and me in partition.isr
-            for topic in view.topics.values()
-            for partition in topic.partitions
-        )
-
-    def _others_that_stay(self, view: ClusterView) -> set[int]:
-        return {node for node, broker in view.brokers.items() if node != self._node_id and not broker.is_shutting_down}
+        self._shutdown = ControlledShutdown(self._store, self._cluster, self._clock, self._node_id)
+        return await self._shutdown.run(self._registration, within_s)
 
     # ---- Decisions and commits
 
@@ -631,7 +583,7 @@ class Controller:
             if self._term is not term:
                 raise NotController
             overlay, decided = await self._decide(term, pending)
-            self._log_contradictory(overlay)
+            self._contradictory.log(overlay)
             outcomes.update((number, each.outcome) for number, each in decided.items())
             if validate_only or not overlay.size:
                 break
@@ -650,18 +602,6 @@ class Controller:
         else:
             raise RequestTimedOut("the metadata store changed faster than a decision could be written")
         return [outcomes[number] for number in range(len(events))]
-
-    def _log_contradictory(self, overlay: Overlay) -> None:
-        """Log once each state from which no leader can be elected; a malformed one was logged with its node."""
-        for name, epoch in overlay.contradictory.items():
-            partition = overlay.partition(*name)
-            if self._contradictory.get(name) != epoch and partition is not None and partition.isr:
-                log.error(
-                    "no leader can be elected for %s: none of its ISR %s is among its replicas %s. Write a replica "
-                    "that has all records into `isr` of %s with ZooKeeper's shell", name, list(partition.isr),
-                    list(partition.replicas), layout.state_path(*name),
-                )  # fmt: skip
-            self._contradictory[name] = epoch
 
     async def _decide(self, term: ControllerTerm, events: Mapping[int, Event]) -> tuple[Overlay, dict[int, _Decided]]:
         """Decide in slices of the loop's time; what changes meanwhile makes the write fail, not the decision wrong."""
@@ -708,26 +648,6 @@ class Controller:
             raise
         await self._cluster.refresh()
         return written
-
-
-def _is_contradictory(partition: PartitionView) -> bool:
-    return set(partition.isr).isdisjoint(partition.replicas)
-
-
-def _is_any_restored(old: ClusterView, new: ClusterView) -> bool:
-    """Return whether a partition without a valid state has one now, which an operator wrote: it may need a leader."""
-    for name, indexes in new.changes_since(old).topics.items():
-        before, after = old.topics.get(name), new.topics.get(name)
-        if before is None or after is None:
-            if after is not None and name in old.unreadable_topics:
-                return True
-            continue
-        for index in indexes:
-            if index < len(before.partitions) and index < len(after.partitions):
-                was, is_now = before.partitions[index], after.partitions[index]
-                if is_now.leader == NO_LEADER and is_now.isr and _is_contradictory(was):
-                    return True
-    return False
 
 
 class _Decided(NamedTuple):

@@ -5,6 +5,7 @@ Every event names the partitions that it concerns, or all with None: the caller 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -22,6 +23,8 @@ from ottla.core.errors import (
     UnknownTopicOrPartition,
 )
 from ottla.core.ids import TopicPartition
+
+log = logging.getLogger(__name__)
 
 Partitions = Sequence[TopicPartition]
 
@@ -75,6 +78,25 @@ class ElectLeaders(NamedTuple):
 
 
 ElectionEvent = BrokersGone | BrokerStarted | BrokerShutsDown | ReplicasReported | ElectMissing
+
+
+class ContradictoryStates:
+    """The states with an ISR that has none of the replicas: they get no leader before an operator writes others."""
+
+    def __init__(self) -> None:
+        self._logged: dict[TopicPartition, int] = {}  # with their partition epochs
+
+    def log(self, overlay: Overlay) -> None:
+        """Log once each state from which no leader can be elected; a malformed one was logged with its node."""
+        for name, epoch in overlay.contradictory.items():
+            partition = overlay.partition(*name)
+            if self._logged.get(name) != epoch and partition is not None and partition.isr:
+                log.error(
+                    "no leader can be elected for %s: none of its ISR %s is among its replicas %s. Write a replica "
+                    "that has all records into `isr` of %s with ZooKeeper's shell", name, list(partition.isr),
+                    list(partition.replicas), layout.state_path(*name),
+                )  # fmt: skip
+            self._logged[name] = epoch
 
 
 def elect(overlay: Overlay, event: ElectionEvent) -> None:
