@@ -1,7 +1,7 @@
 """Finds what brokers have done since the controller last acted: started, stopped, bounced, begun to shut down.
 
-A controller remembers in the metadata store which lives of brokers it has acted on, so that the next controller also
-sees a broker that stopped and started while there was no controller.
+A controller remembers in the metadata store on which broker epochs it has acted, so that the next controller also sees
+a broker that stopped and started while there was no controller.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ PARTITIONS_PER_EVENT = 100
 """Decided in one step of the event loop: about two milliseconds."""
 
 
-class Handled(NamedTuple):
+class HandledBrokers(NamedTuple):
     """Holds the state of the brokers on which the controller has acted."""
 
-    epochs: Mapping[int, int]  # by node id
+    epochs: Mapping[int, int]  # of the brokers, by node id
     shutting_down: frozenset[int] = frozenset()
     reports: Mapping[int, layout.ReplicaReport] = {}
 
 
-def handled_after(view: ClusterView) -> Handled:
+def handled_after(view: ClusterView) -> HandledBrokers:
     """Return the state once all events of a snapshot are handled."""
-    return Handled(
+    return HandledBrokers(
         {node: broker.epoch for node, broker in sorted(view.brokers.items())},
         frozenset(node for node, broker in view.brokers.items() if broker.is_shutting_down),
         view.replica_reports,
@@ -44,7 +44,7 @@ def handled_after(view: ClusterView) -> Handled:
 
 
 def broker_events(
-    view: ClusterView, handled: Handled, index: PartitionIndex, gone: Iterable[int] = ()
+    view: ClusterView, handled: HandledBrokers, index: PartitionIndex, gone: Iterable[int] = ()
 ) -> list[ElectionEvent]:
     """List what brokers have done, in the order in which to decide it; `gone` are others that are not alive.
 
@@ -79,7 +79,7 @@ def _led_first(view: ClusterView, nodes: Collection[int], index: PartitionIndex)
     return sorted(names, key=lambda name: name not in led)
 
 
-def _reported(view: ClusterView, handled: Handled, node: int) -> list[TopicPartition]:
+def _reported(view: ClusterView, handled: HandledBrokers, node: int) -> list[TopicPartition]:
     """List the replicas about which a broker reports something else than before."""
     new, old = view.replica_reports[node], handled.reports.get(node)
     if old is new:

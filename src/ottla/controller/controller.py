@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from ottla.controller.admin_nodes import AdminNodes
 from ottla.controller.broker_changes import (
     PARTITIONS_PER_EVENT,
-    Handled,
+    HandledBrokers,
     broker_events,
     elections_missing,
     handled_after,
@@ -107,7 +107,7 @@ class Controller:
         self._registration: layout.BrokerRegistration | None = None
         self._report: layout.ReplicaReport | None = None
         self._term: ControllerTerm | None = None
-        self._handled = Handled({})
+        self._handled = HandledBrokers({})
         self._noted: Mapping[int, int] | None = None  # what the store has about `_handled`; None: it has no node
         self._slices = slices or LoopSlices()
         self._takes_part = False
@@ -353,7 +353,7 @@ class Controller:
         except layout.MalformedNode as error:
             log.warning("every broker counts as started again: %s", error)
             self._noted = {}
-        self._handled = Handled(self._noted or {})
+        self._handled = HandledBrokers(self._noted or {})
         await self._index_partitions(term)
         self._elects_missing = True
         await self._handle_broker_changes(term, gone=term.index.brokers())

@@ -30,7 +30,7 @@ Partitions = Sequence[TopicPartition]
 
 
 class BrokersGone(NamedTuple):
-    """Lives of brokers have ended. A broker that is alive again counts as gone before it counts as started."""
+    """Registrations of brokers have ended. A broker that has registered again counts as gone, and then as started."""
 
     node_ids: frozenset[int]
     partitions: Partitions | None = None
@@ -64,7 +64,7 @@ class ElectMissing(NamedTuple):
 
 
 class NoteBrokers(NamedTuple):
-    """Remember in the store the lives of brokers on which the controller has acted."""
+    """Remember in the store the broker epochs on which the controller has acted."""
 
     epochs: Mapping[int, int]
     is_new: bool  # the node does not exist yet

@@ -37,7 +37,7 @@ class ElectionRules(NamedTuple):
     brokers: Mapping[int, BrokerInfo]  # those alive
     min_isr: int = 1  # the setting min.insync.replicas
     is_unclean_allowed: bool = False  # the setting unclean.leader.election.enable
-    gone: Collection[int] = _NONE  # brokers whose last life has ended, also if they are alive again
+    gone: Collection[int] = _NONE  # brokers whose registration has ended, also if they have registered again
     offline: Collection[int] = _NONE  # replicas in a failed log directory
     suspects: Collection[int] = _NONE  # replicas that lost or damaged records
     unclean: Collection[int] = _NONE  # brokers that started uncleanly just now and may have lost unsynced records
