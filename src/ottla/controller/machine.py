@@ -8,7 +8,7 @@ replaced, changes nothing.
 
 from __future__ import annotations
 
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
 from ottla.controller.config_changes import AlterConfig, alter_config
 from ottla.controller.elections import (
@@ -25,7 +25,7 @@ from ottla.controller.elections import (
     note_brokers,
 )
 from ottla.controller.isr import AlterPartition, AlterPartitionResult, alter_partitions
-from ottla.controller.overlay import Overlay, Rules
+from ottla.controller.overlay import Overlay
 from ottla.controller.reassignments import Reassign, reassign
 from ottla.controller.topics import (
     CreatePartitions,
@@ -37,8 +37,7 @@ from ottla.controller.topics import (
     delete_topic,
     finish_deletion,
 )
-from ottla.coordination.store import Op
-from ottla.coordination.view import ClusterView, TopicView
+from ottla.coordination.view import TopicView
 from ottla.core.errors import KafkaError
 
 Event = (
@@ -56,20 +55,6 @@ Event = (
 
 Outcome = TopicView | list[AlterPartitionResult | KafkaError] | list[KafkaError | None] | None
 """The topic of a creation, one outcome for each partition of a request, or None."""
-
-
-class Decision(NamedTuple):
-    """Holds what to write, and the resulting snapshot."""
-
-    ops: list[Op]
-    view: ClusterView
-
-
-def decide(view: ClusterView, event: Event, rules: Rules) -> Decision:
-    """Decide one event alone. Raises the `KafkaError` for the client."""
-    overlay = Overlay(view, rules)
-    apply(overlay, event)
-    return Decision(overlay.ops(), overlay.view())
 
 
 def apply(overlay: Overlay, event: Event) -> Outcome:

@@ -19,7 +19,7 @@ from ottla.controller.elections import (
     elect_leaders,
     imbalanced,
 )
-from ottla.controller.machine import Event, decide
+from ottla.controller.machine import Event
 from ottla.controller.overlay import Overlay, PartitionIndex
 from ottla.controller.partition_changes import Election
 from ottla.controller.topics import CreatePartitions
@@ -28,6 +28,7 @@ from ottla.coordination.store import Create
 from ottla.coordination.view import NO_LEADER, ClusterView, EntityConfig, PartitionView
 from ottla.core import errors
 from ottla.core.ids import TopicPartition
+from tests.support.controller_decisions import decide
 from tests.unit.controller.cluster_views import RULES, a_partition, brokers, only, view_of
 
 HERE = TopicPartition("t", 0)

@@ -12,7 +12,6 @@ import pytest
 from ottla.controller.config import ControllerConfig
 from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigOp, ConfigSpec
 from ottla.controller.elections import BrokersGone, BrokerStarted
-from ottla.controller.machine import Decision, decide
 from ottla.controller.overlay import Rules
 from ottla.controller.topics import PARTITIONS_PER_REQUEST_MAX, CreatePartitions, CreateTopic, DeleteTopic
 from ottla.coordination import layout
@@ -21,6 +20,7 @@ from ottla.coordination.view import NO_LEADER, BrokerInfo, ClusterView, Partitio
 from ottla.core import errors
 from ottla.core.settings import default_of, text_of
 from ottla.storage.config import LogConfig, topic_config, topic_settings
+from tests.support.controller_decisions import Decision, decide
 
 ID = uuid.UUID(int=7)
 RULES = Rules(ControllerConfig(num_partitions=3, default_replication_factor=2), LogConfig(), controller_epoch=5)
