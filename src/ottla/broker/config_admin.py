@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ottla.broker.config import SECTIONS, declared
 from ottla.broker.config_resources import (
@@ -21,7 +21,7 @@ from ottla.broker.config_resources import (
 )
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.entity_settings import INTERVAL_MS_MAX, INTERVAL_MS_MIN, ClientMetricsConfig, OneGroupConfig
-from ottla.broker.handler_helpers import check_topic_name, duplicates
+from ottla.broker.handler_helpers import check_topic_name, duplicates, error_fields
 from ottla.client.errors import error_or_none
 from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigOp, ConfigSpec
 from ottla.coordination import layout
@@ -43,6 +43,8 @@ CLIENT_PROPERTIES = frozenset(
 
 _UNEXPECTED_BROKER = "Unexpected broker id, expected {}, but received {}"
 
+ResourceResponse = TypeVar("ResourceResponse")
+
 ENTITY_WORK = 20
 """The share of a slice of work of one entity whose settings may be changed."""
 
@@ -55,7 +57,35 @@ class ConfigResourceChange(NamedTuple):
     changes: Sequence[tuple[int, str, str | None]]
 
 
-async def alter_configs(
+async def altered_resources(
+    ctx: RequestContext, request: Any, resource_response: Callable[..., ResourceResponse], *, replaces_all: bool
+) -> list[ResourceResponse]:
+    """Alter the settings of each resource of a request, and return a response for each."""
+    each_of = ctx.services.slices.each
+    wanted = [
+        ConfigResourceChange(
+            each.resource_type,
+            each.resource_name,
+            [
+                (ConfigOp.SET if replaces_all else config.config_operation, config.name, config.value)
+                async for config in each_of(each.configs)
+            ],
+        )
+        async for each in each_of(request.resources)
+    ]
+    outcomes = await _alter_configs(ctx, wanted, replaces_all=replaces_all, validate_only=request.validate_only)
+    responses = []
+    async for each, outcome in each_of(zip(wanted, outcomes, strict=True)):
+        code, message = error_fields(outcome)
+        responses.append(
+            resource_response(
+                error_code=code, error_message=message, resource_type=each.resource_type, resource_name=each.name
+            )
+        )
+    return responses
+
+
+async def _alter_configs(
     ctx: RequestContext, wanted: Sequence[ConfigResourceChange], *, replaces_all: bool, validate_only: bool
 ) -> list[KafkaError | None]:
     """Return None or an error for each resource; one error does not affect the others."""

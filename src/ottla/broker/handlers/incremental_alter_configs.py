@@ -14,9 +14,8 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.config_admin import ConfigResourceChange, alter_configs
+from ottla.broker.config_admin import altered_resources
 from ottla.broker.context import RequestContext
-from ottla.broker.handler_helpers import error_fields
 from ottla.wire.messages.incremental_alter_configs import (
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
@@ -26,22 +25,5 @@ from ottla.wire.messages.incremental_alter_configs import (
 
 async def handle(ctx: RequestContext, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
     """Alter each entity separately."""
-    each_of = ctx.services.slices.each
-    wanted = [
-        ConfigResourceChange(
-            each.resource_type,
-            each.resource_name,
-            [(config.config_operation, config.name, config.value) async for config in each_of(each.configs)],
-        )
-        async for each in each_of(request.resources)
-    ]
-    outcomes = await alter_configs(ctx, wanted, replaces_all=False, validate_only=request.validate_only)
-    responses = []
-    async for each, outcome in each_of(zip(wanted, outcomes, strict=True)):
-        code, message = error_fields(outcome)
-        responses.append(
-            AlterConfigsResourceResponse(
-                error_code=code, error_message=message, resource_type=each.resource_type, resource_name=each.name
-            )
-        )
+    responses = await altered_resources(ctx, request, AlterConfigsResourceResponse, replaces_all=False)
     return IncrementalAlterConfigsResponse(responses=responses)
