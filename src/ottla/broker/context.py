@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ottla.core.clock import Clock
 from ottla.quotas.slices import LoopSlices
@@ -87,8 +87,6 @@ class RequestContext:
         "services",
         "state",
     )
-
-    principal: Final = "User:ANONYMOUS"  # there is no authentication yet
 
     def __init__(
         self,
