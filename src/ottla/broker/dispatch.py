@@ -1,7 +1,8 @@
 """Decodes a frame into a request, calls its handler and sends the response.
 
-One of the three places where any exception is caught: an unexpected one is a bug of ours, is logged with its traceback,
-and closes the connection (broker/failed_requests.py).
+Any exception of a handler is caught: an unexpected one is a bug of ours, is logged with its traceback, and closes the
+connection (broker/failed_requests.py). Elsewhere any exception is caught only where it must not end other work: it
+becomes the error of one partition, or a task that runs as long as the broker logs it and goes on.
 
 Handlers are of three kinds. Those of the deferred APIs (Produce, Fetch: `deferred` in the registry's row) get the
 pending response and complete it themselves, now or later; they have codecs of their own. A request of many partitions

@@ -1,6 +1,7 @@
 """Runs the broker as a process: reads its settings, starts it, serves, and stops it cleanly.
 
-One of the three places that catch all remaining errors: here they become one line and an exit code.
+Errors of settings, disks, ports and the metadata store become one line and an exit code. Any other error at the start
+is a bug of ours, and ends the process with its traceback.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def run(
     data: Path | None = None,
     is_dev: bool = False,
     process: ProcessOptions | None = None,
-    say: Callable[[str], None] = print,
+    print_line: Callable[[str], None] = print,
 ) -> int:
     """Serve until a signal. Returns the exit code: 0 after a clean stop, 2 for wrong settings, 1 for the rest."""
     process = process or ProcessOptions()
@@ -86,8 +87,8 @@ def run(
             from ottla.broker.workers import WorkerOptions
 
             worker_options = WorkerOptions(config_file, given, is_dev, process.log_file)
-            return _serve(_main_of_workers(config, paths, worker_options, process, output, say), paths)
-        return _serve(_main(config, paths, process, output, say), paths)
+            return _serve(_main_of_workers(config, paths, worker_options, process, output, print_line), paths)
+        return _serve(_main(config, paths, process, output, print_line), paths)
     except InvalidSettings as error:
         for problem in error.problems:
             _complain(problem, output)
@@ -105,7 +106,7 @@ def check(
     data: Path | None = None,
     is_dev: bool = False,
     is_json: bool = False,
-    say: Callable[[str], None] = print,
+    print_line: Callable[[str], None] = print,
 ) -> int:
     """Validate the settings and the directories, and start nothing. Returns the exit code that `run` would."""
     from ottla.broker.start_check import StartCheck
@@ -121,7 +122,7 @@ def check(
         result.invalid_settings += map(str, error.problems)
     except CannotStart as error:
         result.problems.append(str(error))
-    say(result.json() if is_json else result.text())
+    print_line(result.json() if is_json else result.text())
     return WRONG_SETTINGS if result.invalid_settings else FAILED if result.problems else OK
 
 
@@ -218,7 +219,7 @@ async def _main_of_workers(
     options: WorkerOptions,
     process: ProcessOptions,
     output: LogOutput,
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
 ) -> int:
     """Run the owner of several brokers."""
     from ottla.broker.workers import Owner, WorkerFailed
@@ -247,7 +248,7 @@ async def _main_of_workers(
     except BaseException:
         await owner.stop()
         raise
-    say(ready.json() if process.is_ready_json else ready.line())
+    print_line(ready.json() if process.is_ready_json else ready.line())
     sys.stdout.flush()
     notify(os.environ, READY="1", STATUS=ready.line())
     await stop.wait()
@@ -279,7 +280,7 @@ async def _main(
     paths: Sequence[Path],
     process: ProcessOptions,
     output: LogOutput,
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
 ) -> int:
     stop, lost = asyncio.Event(), asyncio.Event()
     limits = descriptor_limits.divide(descriptor_limits.raise_limit(), segments_max=config.server.segments_open_max)
@@ -305,7 +306,7 @@ async def _main(
     except BaseException:
         await broker.stop()
         raise
-    say(ready.json() if process.is_ready_json else ready.line())
+    print_line(ready.json() if process.is_ready_json else ready.line())
     sys.stdout.flush()
     notify(os.environ, READY="1", STATUS=ready.line())
     collector.take_over()  # after the start: its objects live on
