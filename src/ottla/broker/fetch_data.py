@@ -5,22 +5,41 @@ from __future__ import annotations
 from ottla.coordination.view import ClusterView, TopicView
 from ottla.core.errors import UnknownTopicId, error_code_for
 from ottla.core.files import FileRegion
+from ottla.replication.fetch_data_info import FetchDataInfo
 from ottla.replication.partition import Partition
 from ottla.storage.state.leader_epochs import EpochEnd
 from ottla.wire.hot.fetch import JOIN_BYTES_MAX, NO_EPOCH_END, NO_LEADER, NO_SNAPSHOT, NO_TOPIC_ID
-from ottla.wire.messages.fetch import EpochEndOffset, LeaderIdAndEpoch, NodeEndpoint, PartitionData
+from ottla.wire.messages.fetch import AbortedTransaction, EpochEndOffset, LeaderIdAndEpoch, NodeEndpoint, PartitionData
 from ottla.wire.schema import RecordBytes
 
 
-def records_of(partition: Partition, region: FileRegion | None) -> RecordBytes | None:
-    """Return a small region's bytes, so that one system call sends the response; a large region as it is."""
-    if region is None or region.size > JOIN_BYTES_MAX:
-        return region
-    try:
-        records = region.file.read_at(region.position, region.size)
-    except OSError as error:
-        raise partition.not_readable(error) from error
-    return records if len(records) == region.size else region  # to send a region beyond the file's end fails
+def data_of(
+    partition: Partition, found: FetchDataInfo, aborted: list[AbortedTransaction] | None = None
+) -> PartitionData:
+    """Return what was read of a partition. Raises StorageError.
+
+    It has a small region's bytes, so that one system call sends the response, and a large region as it is.
+    """
+    region = found.region
+    records: RecordBytes | None = region
+    if region is not None and region.size <= JOIN_BYTES_MAX:
+        try:
+            content = region.file.read_at(region.position, region.size)
+        except OSError as error:
+            raise partition.not_readable(error) from error
+        if len(content) == region.size:  # to send a region beyond the file's end fails
+            records = content
+    return PartitionData(
+        partition_index=partition.topic_partition.partition,
+        high_watermark=found.high_watermark,
+        last_stable_offset=found.last_stable_offset,
+        log_start_offset=found.log_start_offset,
+        diverging_epoch=NO_EPOCH_END,
+        current_leader=NO_LEADER,
+        snapshot_id=NO_SNAPSHOT,
+        aborted_transactions=aborted,
+        records=records,
+    )
 
 
 def size_of(records: RecordBytes) -> int:

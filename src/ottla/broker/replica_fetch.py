@@ -15,7 +15,7 @@ import logging
 
 from ottla.broker.context import Services
 from ottla.broker.delayed_operations import DelayedOperation
-from ottla.broker.fetch_data import divergence, leader_of, offsets_of, records_of, refusal, size_of, topic_name
+from ottla.broker.fetch_data import data_of, divergence, leader_of, offsets_of, refusal, size_of, topic_name
 from ottla.broker.fetch_sessions import INITIAL_EPOCH, NO_SESSION
 from ottla.broker.replica_sessions import ReplicaPartition, ReplicaSession
 from ottla.core.errors import (
@@ -28,9 +28,7 @@ from ottla.net.connection import PendingResponse
 from ottla.replication.fetch_data_info import FetchDataInfo
 from ottla.replication.partition import Partition
 from ottla.wire.hot.fetch import (
-    NO_EPOCH_END,
     NO_LEADER,
-    NO_SNAPSHOT,
     NO_TOPIC_ID,
     FetchedTopic,
     FetchRequest,
@@ -145,22 +143,12 @@ class ReplicaFetch(DelayedOperation):
                 elif self._is_news(each, partition):
                     session.moved[each] = None
                 return None
-            records = records_of(partition, found.region)
+            data = data_of(partition, found)
         except (KafkaError, OSError) as error:
             each.is_answered = True
             return refusal(asked.partition, error, self._leader(each, error))
         each.is_answered = True
-        return PartitionData(
-            partition_index=asked.partition,
-            high_watermark=found.high_watermark,
-            last_stable_offset=found.last_stable_offset,
-            log_start_offset=found.log_start_offset,
-            diverging_epoch=NO_EPOCH_END,
-            current_leader=NO_LEADER,
-            snapshot_id=NO_SNAPSHOT,
-            aborted_transactions=None,
-            records=records,
-        )
+        return data
 
     def _leader(self, each: ReplicaPartition, error: BaseException) -> LeaderIdAndEpoch:
         if self._api_version < FIRST_WITH_LEADERS or not isinstance(error, NotLeaderOrFollower | FencedLeaderEpoch):

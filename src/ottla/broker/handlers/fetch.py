@@ -35,7 +35,7 @@ from typing import Any, Final
 
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.delayed_operations import DelayedOperation
-from ottla.broker.fetch_data import divergence, new_leader, offsets_of, records_of, refusal, size_of, topic_name
+from ottla.broker.fetch_data import data_of, divergence, new_leader, offsets_of, refusal, size_of, topic_name
 from ottla.broker.fetch_sessions import INITIAL_EPOCH, NO_SESSION, FetchSession, FetchSessionPartition
 from ottla.core.errors import (
     FencedLeaderEpoch,
@@ -53,9 +53,7 @@ from ottla.storage.state.leader_epochs import UNDEFINED
 from ottla.wire import codec
 from ottla.wire.apis import READ_COMMITTED, ApiKey
 from ottla.wire.hot.fetch import (
-    NO_EPOCH_END,
     NO_LEADER,
-    NO_SNAPSHOT,
     FetchedTopic,
     FetchRequest,
     FetchTopic,
@@ -303,17 +301,7 @@ class DelayedFetch(DelayedOperation):
             aborted = [
                 AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset) for one in found.aborted
             ]
-        return PartitionData(
-            partition_index=asked.partition,
-            high_watermark=found.high_watermark,
-            last_stable_offset=found.last_stable_offset,
-            log_start_offset=found.log_start_offset,
-            diverging_epoch=NO_EPOCH_END,
-            current_leader=NO_LEADER,
-            snapshot_id=NO_SNAPSHOT,
-            aborted_transactions=aborted,
-            records=records_of(partition, found.region),
-        )
+        return data_of(partition, found, aborted)
 
     def _find(self, each: FetchSessionPartition) -> Partition:
         """Find a partition by the name or the id of its topic. Raises the KafkaError to respond with."""
@@ -356,8 +344,15 @@ class DelayedFetch(DelayedOperation):
         if self.is_completed:
             return
         moved, self._moved = self._moved, {}
+        limit = min(self._request.max_bytes, self._services.config.server.fetch_bytes_max)
         try:
-            self._read_again(moved)
+            for place, each in self._places_of(moved):
+                before = self._found[place]
+                if before is not None and before.records is not None:
+                    self._bytes -= size_of(before.records)
+                data = self._found[place] = self._read(each, max(0, limit - self._bytes))
+                if data is not None and data.records is not None:
+                    self._bytes += size_of(data.records)
         except Exception:
             log.exception("unexpected error while partitions were read again for a fetch")
             self.abandon()
@@ -365,22 +360,15 @@ class DelayedFetch(DelayedOperation):
         if self.has_enough:
             self.complete()
 
-    def _read_again(self, moved: dict[Partition, None]) -> None:
-        """Read these partitions, and those whose records are still in a file, again."""
-        left = min(self._request.max_bytes, self._services.config.server.fetch_bytes_max) - self._bytes
-        for index, each in enumerate(self._wanted):
-            before = self._found[index]
-            records = before.records if before is not None else None
-            is_stale = isinstance(records, FileRegion)  # its file may have been deleted while this waited
-            if each.partition not in moved and not is_stale:
-                continue
-            if records is not None:
-                self._bytes -= size_of(records)
-                left += size_of(records)
-            data = self._found[index] = self._read(each, max(0, left))
-            if data is not None and data.records is not None:
-                self._bytes += size_of(data.records)
-                left -= size_of(data.records)
+    def _places_of(self, moved: dict[Partition, None]) -> list[tuple[int, FetchSessionPartition]]:
+        """Return where in the request these partitions are, and those whose records are still in a file."""
+        places: list[tuple[int, FetchSessionPartition]] = []
+        for place, each in enumerate(self._wanted):
+            data = self._found[place]
+            is_stale = data is not None and isinstance(data.records, FileRegion)  # its file may have been deleted
+            if is_stale or each.partition in moved:
+                places.append((place, each))
+        return places
 
     def expire(self) -> None:
         """Respond with what there is."""
@@ -524,18 +512,8 @@ class LongFetch(DelayedFetch):
         else:
             super()._read_moved()
 
-    def _read_again(self, moved: dict[Partition, None]) -> None:
-        left = min(self._request.max_bytes, self._services.config.server.fetch_bytes_max) - self._bytes
-        for partition in moved:
-            place = self._places[partition]
-            before = self._found[place]
-            if before is not None and before.records is not None:
-                self._bytes -= size_of(before.records)
-                left += size_of(before.records)
-            data = self._found[place] = self._read(self._all[place], max(0, left))
-            if data is not None and data.records is not None:
-                self._bytes += size_of(data.records)
-                left -= size_of(data.records)
+    def _places_of(self, moved: dict[Partition, None]) -> list[tuple[int, FetchSessionPartition]]:
+        return [(place, self._all[place]) for place in [self._places[partition] for partition in moved]]
 
     async def _respond_in_slices(self) -> None:
         response = await self._completed
