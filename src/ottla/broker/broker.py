@@ -37,9 +37,9 @@ from ottla.core.errors import KafkaError
 from ottla.core.files import FileSystem
 from ottla.core.ids import TopicPartition
 from ottla.core.runtime import make_executor, new_random
+from ottla.limits.budget import ByteBudget
+from ottla.limits.loop_slices import LoopSlices
 from ottla.net.server import ListenerAddress, Listeners
-from ottla.quotas.budget import ByteBudget
-from ottla.quotas.slices import LoopSlices
 from ottla.replication.replicas import Replicas
 
 if TYPE_CHECKING:  # imported once the broker serves

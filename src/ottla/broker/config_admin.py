@@ -27,7 +27,7 @@ from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigOp,
 from ottla.coordination import layout
 from ottla.core.errors import InvalidConfig, InvalidRequest, KafkaError, UnknownTopicOrPartition
 from ottla.core.settings import InvalidSettings, SettingText, default_of, load, settings_of, text_of
-from ottla.quotas.slices import LoopSlices
+from ottla.limits.loop_slices import LoopSlices
 from ottla.share.offset_reset import check_reset
 from ottla.storage.config import topic_config, topic_settings
 from ottla.wire.apis import ApiKey

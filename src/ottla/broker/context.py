@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ottla.core.clock import Clock
-from ottla.quotas.slices import LoopSlices
+from ottla.limits.loop_slices import LoopSlices
 
 if TYPE_CHECKING:  # names only: importing them here would make every handler import every package
     from ottla.broker.config import BrokerConfig

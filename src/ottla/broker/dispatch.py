@@ -26,9 +26,9 @@ from ottla.broker.context import RequestContext, Services
 from ottla.broker.failed_requests import close_without_response
 from ottla.broker.registry import APIS, INTER_BROKER_APIS
 from ottla.core.errors import KafkaError
+from ottla.limits import eager_tasks
+from ottla.limits.budget import ByteBudget
 from ottla.net.connection import PendingResponse, ServerConnection
-from ottla.quotas import eager_tasks
-from ottla.quotas.budget import ByteBudget
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.errors import LongRequest, MalformedRequest

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from ottla.core.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
 
 if TYPE_CHECKING:  # the message classes are imported with the first Fetch
-    from ottla.quotas.slices import LoopSlices
+    from ottla.limits.loop_slices import LoopSlices
     from ottla.replication.partition import Partition
     from ottla.wire.hot.fetch import FetchRequest
     from ottla.wire.messages.fetch import FetchPartition

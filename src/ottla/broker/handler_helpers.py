@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from ottla.coordination.view import ClusterView, PartitionView
 from ottla.core.errors import ErrorCode, InvalidTopic, KafkaError, RequestTimedOut
 from ottla.core.ids import TopicPartition, why_illegal_topic
-from ottla.quotas.slices import LoopSlices
+from ottla.limits.loop_slices import LoopSlices
 
 if TYPE_CHECKING:
     from ottla.broker.context import Services

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from ottla.core import collector
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
-from ottla.quotas.slices import LoopSlices
+from ottla.limits.loop_slices import LoopSlices
 from ottla.replication.replicas import Replicas
 from ottla.storage.config import LogConfig
 from ottla.storage.directories.log_directory import LogDirectory

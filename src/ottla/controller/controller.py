@@ -61,7 +61,7 @@ from ottla.coordination.view import NO_LEADER, ClusterView, TopicView
 from ottla.core.clock import Clock
 from ottla.core.errors import KafkaError, NotController, RequestTimedOut, StorageError
 from ottla.core.ids import TopicPartition, random_topic_id
-from ottla.quotas.slices import LoopSlices
+from ottla.limits.loop_slices import LoopSlices
 from ottla.storage.config import LogConfig
 
 if TYPE_CHECKING:  # imported when this broker stops

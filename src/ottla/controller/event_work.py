@@ -23,7 +23,7 @@ PARTITION_WORK = 5
 
 
 def work_of(event: Event) -> int:
-    """Return the work of deciding an event, in units of `quotas/slices.py`."""
+    """Return the work of deciding an event, in units of `limits/loop_slices.py`."""
     if isinstance(event, BrokersGone | BrokerStarted | BrokerShutsDown | ReplicasReported | ElectMissing):
         return PARTITION_WORK * len(event.partitions or ())
     return EVENT_WORK

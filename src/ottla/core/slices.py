@@ -1,7 +1,7 @@
 """Counts work in slices, so that one large request does not delay the others.
 
 A unit of work is two to five microseconds: one element of a request that is decoded, handled or encoded. Code that has
-used up a slice yields to other requests before it continues; quotas/slices.py does that on the event loop.
+used up a slice yields to other requests before it continues; limits/loop_slices.py does that on the event loop.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ UNANSWERED_MAX: Final = 64  # pipelined requests begun and not answered; clients
 
 
 class Budget(Protocol):
-    """Limits the memory of large requests (quotas/budget.py)."""
+    """Limits the memory of large requests (limits/budget.py)."""
 
     def take(self, size_bytes: int) -> bool: ...  # noqa: D102
 

@@ -28,7 +28,7 @@ from ottla.core.errors import (
 )
 from ottla.core.executors import MakeExecutor
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition, is_damaged_copy
-from ottla.quotas.slices import LoopSlices
+from ottla.limits.loop_slices import LoopSlices
 from ottla.replication.commit import Flushable, GroupCommit
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.directory_checkpoints import DirectoryCheckpoints

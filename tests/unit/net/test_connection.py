@@ -12,11 +12,11 @@ import pytest
 import uvloop
 
 from ottla.core.files import FileRegion, SystemFile
+from ottla.limits.budget import ByteBudget
 from ottla.net.config import NetConfig
 from ottla.net.connection import BUFFER_BYTES, PendingResponse, ServerConnection
 from ottla.net.outbound import Part
 from ottla.net.server import ListenerAddress, Listeners
-from ottla.quotas.budget import ByteBudget
 from tests.support.waiting import until
 
 LENGTH = struct.Struct(">i")

@@ -26,7 +26,7 @@ from ottla.controller.topics import CreateTopic
 from ottla.coordination.view import TopicView
 from ottla.core.errors import InvalidRequest, KafkaError
 from ottla.core.ids import METADATA_TOPIC
-from ottla.quotas.slices import LoopSlices
+from ottla.limits.loop_slices import LoopSlices
 from ottla.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,

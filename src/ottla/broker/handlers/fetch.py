@@ -46,8 +46,8 @@ from ottla.core.errors import (
 )
 from ottla.core.files import FileRegion
 from ottla.core.runtime import new_random
+from ottla.limits.loop_slices import LoopSlices
 from ottla.net.connection import PendingResponse
-from ottla.quotas.slices import LoopSlices
 from ottla.replication.partition import ANY_EPOCH, Partition
 from ottla.storage.state.leader_epochs import UNDEFINED
 from ottla.wire import codec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from ottla.core.slices import SLICE_WORK
-from ottla.quotas.slices import LoopSlices
+from ottla.limits.loop_slices import LoopSlices
 
 
 class Turns:

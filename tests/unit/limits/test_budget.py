@@ -1,4 +1,4 @@
-from ottla.quotas.budget import ByteBudget
+from ottla.limits.budget import ByteBudget
 
 
 def test_a_draw_above_the_limit_is_refused_until_bytes_come_back() -> None:

@@ -1,1 +1,0 @@
-"""Limits what one client may use: memory for its requests (`budget.py`) and time on the event loop (`slices.py`)."""
