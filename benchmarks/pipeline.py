@@ -290,7 +290,7 @@ def table(figures: Figures, rounds: int) -> list[str]:
         )
     lines += [
         "",
-        f"`ottla pipeline load` writes {ratio:.2f}x as many records a second as the official connector writes as Parquet.",
+        f"`ottla pipeline load` writes {ratio:.2f}x as many records/s as the official connector writes as Parquet.",
         "",
         (
             "The limit of any source in Python is the way from the worker to the JVM: "
