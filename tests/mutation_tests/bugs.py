@@ -27,7 +27,7 @@ from ottla.storage.log.flush import FlushJob
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.log.pending_flush import PendingFlush
 from ottla.storage.log.segment import Segment
-from ottla.storage.log.truncation import TruncationSync
+from ottla.storage.log.truncation import TruncationState, TruncationSync
 from ottla.storage.state import producer_snapshots, producer_state_manager
 from ottla.storage.state.leader_epochs import LeaderEpochs
 from ottla.storage.state.producer_snapshots import ProducerSnapshots
@@ -148,15 +148,14 @@ def _says_done(job: FlushJob) -> None:
     job.is_done = True
 
 
-def _begins_without_a_lower_recovery_point(log: PartitionLog, first_changed: int) -> Iterator[None]:
-    del first_changed
-    log.truncation_count += 1
+def _begins_without_a_lower_recovery_point(of: TruncationState, *_: int) -> Iterator[None]:
+    of.count += 1
     return iter(())
 
 
-def _ends_without_a_checkpoint(log: PartitionLog) -> Iterator[None]:
-    log.truncation_count += 1
-    log.recovery_limit = None
+def _ends_without_a_checkpoint(of: TruncationState) -> Iterator[None]:
+    of.count += 1
+    of._limit = None
     return iter(())
 
 
@@ -398,8 +397,8 @@ STORAGE_BUGS: tuple[Bug, ...] = (
     bug("high-watermark-above-end", "a truncation leaves the high watermark where it was", "log against list",
         Patch(PartitionLog, "_truncate_suffix", _keeps_high_watermark)),
     bug("recovery-point-not-lowered", "a truncation leaves the recovery point above the new end",
-        "crash tests of truncations", Patch(PartitionLog, "_begin_truncation", lambda _: _begins_without_a_lower_recovery_point),
-        Patch(PartitionLog, "_end_truncation", lambda _: _ends_without_a_checkpoint), quick=False),
+        "crash tests of truncations", Patch(TruncationState, "begin", lambda _: _begins_without_a_lower_recovery_point),
+        Patch(TruncationState, "end", lambda _: _ends_without_a_checkpoint), quick=False),
     bug("log-start-not-kept", "DeleteRecords moves the start in memory only", "crash tests of deletions",
         Patch(LogDirectory, "begin_checkpoint", within(_with_start_zero)), quick=False),
     bug("undurable-segment-retained-away", "retention takes segments above the high watermark", "log against list",

@@ -20,7 +20,7 @@ from ottla.coordination.view import ClusterView
 from ottla.core.files import FileSystem
 from ottla.core.ids import NO_TOPIC_ID, id_text, is_damaged_copy
 from ottla.storage.checkpoint_files import LOCK, PARTITION_METADATA, parse_partition_metadata, text_or_none
-from ottla.storage.directories.log_directory import STRAY_SUFFIX, parse_partition_directory
+from ottla.storage.directory_names import STRAY_SUFFIX, parse_partition_directory
 
 
 class UnknownDirectory(NamedTuple):

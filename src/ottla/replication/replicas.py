@@ -42,8 +42,9 @@ from ottla.replication.truncations import Truncations
 from ottla.replication.view_changes import APPLY_WORK, PARTITION_WORK, changed_partitions, gone_topic, is_small
 from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.directories.checkpoint_job import CheckpointJob
-from ottla.storage.directories.log_directory import NAME_CHARS_MAX, LogDirectory, future_directory_name
+from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.directories.log_manager import LogManager
+from ottla.storage.directory_names import NAME_CHARS_MAX, future_directory_name
 from ottla.storage.log.partition_log import PartitionLog
 
 if TYPE_CHECKING:  # imported with the first replica that follows another broker

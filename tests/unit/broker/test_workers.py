@@ -13,7 +13,7 @@ from ottla.broker import config as configuration
 from ottla.broker.config import BrokerConfig
 from ottla.broker.workers import check_listeners, of_first_worker, worker_settings
 from ottla.core.settings import InvalidSettings
-from ottla.storage.directories.log_directory import parse_partition_directory
+from ottla.storage.directory_names import parse_partition_directory
 
 
 def read(options: Mapping[str, str]) -> BrokerConfig:

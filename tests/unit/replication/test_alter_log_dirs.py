@@ -13,8 +13,8 @@ from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.replication import alter_log_dirs
 from ottla.replication.config import ReplicationConfig
-from ottla.storage.directories import log_directory
 from ottla.storage.directories.log_manager import DuplicateLog
+from ottla.storage.directory_names import parse_partition_directory
 from ottla.testing.sim_disk import Survival
 from tests.support.storage import everything, values
 from tests.unit.replication.disks import SMALL, A, B, BrokerReplicas, ReplicaHarness, no_patience, topic
@@ -589,4 +589,4 @@ def test_a_flush_of_the_old_log_does_not_count_for_the_new_one() -> None:
 def test_names_of_a_move_are_not_partitions() -> None:
     name = f"web-0.{'0' * 32}"
     for suffix in ("-future", "-replaced"):
-        assert log_directory.parse_partition_directory(name + suffix) == WEB
+        assert parse_partition_directory(name + suffix) == WEB

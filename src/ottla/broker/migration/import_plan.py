@@ -30,13 +30,13 @@ from ottla.coordination import layout
 from ottla.coordination.kraft_image import KraftImage, KraftTopic
 from ottla.coordination.kraft_records import ConfigResourceType, MetadataRecordType
 from ottla.core.errors import InvalidConfig
-from ottla.core.ids import METADATA_TOPIC, NO_TOPIC_ID, OFFSETS_TOPIC, TopicPartition, parse_id
+from ottla.core.ids import NO_TOPIC_ID, OFFSETS_TOPIC, TopicPartition, parse_id
 from ottla.core.settings import InvalidSettings
 from ottla.storage.checkpoint_files import META_PROPERTIES, PARTITION_METADATA, parse_meta, parse_partition_metadata
 from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.directories.log_directory import ForeignDirectory
+from ottla.storage.directory_names import is_foreign, parse_log_name
 
-_PARTITION = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
 _LEFT_ALONE = re.compile(r".+\.[0-9a-f]{32}-(stray|future)")
 _RETENTION = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
 _KEEP = MappingProxyType({"retention.ms": "-1"})
@@ -106,9 +106,9 @@ def _find_partitions(directories: Iterable[Path]) -> dict[TopicPartition, Path]:
     found = {}
     for directory in directories:
         for path in sorted(directory.iterdir()) if directory.is_dir() else ():
-            match = _PARTITION.fullmatch(path.name)
-            if match and match["topic"] != METADATA_TOPIC and path.is_dir():
-                found[TopicPartition(match["topic"], int(match["partition"]))] = path
+            topic_partition = parse_log_name(path.name)
+            if topic_partition is not None and not is_foreign(topic_partition) and path.is_dir():
+                found[topic_partition] = path
     return found
 
 

@@ -25,6 +25,7 @@ from ottla.storage.cleaning.cleaning_plan import ActiveProducer, CleanedGroup, C
 from ottla.storage.cleaning.log_to_clean import LogToClean
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.log.segment import Segment
+from ottla.storage.log.segment_swap import SegmentSwap
 
 
 class CleaningPass:
@@ -63,7 +64,7 @@ class CleaningPass:
             return why
         old = list(self._segments[group.first_source : group.first_source + group.sources])
         self._log.replace_segments(
-            old, group.size_bytes, cleaned_suffix=self.plan.suffix, has_transactions=group.has_transactions
+            SegmentSwap(old, group.size_bytes, cleaned_suffix=self.plan.suffix, has_transactions=group.has_transactions)
         )
         return ""
 

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import threading
 import uuid
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Self
@@ -25,45 +24,42 @@ from typing import Self
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError, SyncFailed
 from ottla.core.files import FileSystem, Lock, replace_file
-from ottla.core.ids import METADATA_TOPIC, NO_TOPIC_ID, TopicPartition
+from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.core.runtime import new_uuid, run_in_threads
 from ottla.core.slices import WorkSlice
 from ottla.storage import checkpoint_files as names
-from ottla.storage.checkpoint_files import MetaProperties, parse_offsets, text_or_none
+from ottla.storage.checkpoint_files import MetaProperties, text_or_none
 from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.directories.checkpoint_job import CheckpointJob
 from ottla.storage.directories.directory_identity import ForeignDirectory, cluster_id_of, identity, make_durably
+from ottla.storage.directories.directory_scan import FoundLog, scan_directory
 from ottla.storage.directories.index_copies import copies_of_last_stop, index_copies
 from ottla.storage.directories.lost_logs import LostLog, ReplacedLog, find_lost_logs
+from ottla.storage.directories.previous_run import PreviousRun
+from ottla.storage.directory_names import (
+    DELETE_SUFFIX,
+    STRAY_SUFFIX,
+    future_directory_name,
+    is_stray,
+    renamed_directory,
+)
 from ottla.storage.integrity.corruption import reports_of_lost_records
 from ottla.storage.integrity.metadata_backup import BackedUpFile, MetadataBackup, backup_of
-from ottla.storage.loading.failed_sync import FailedSyncMark
+from ottla.storage.loading.failed_sync import FailedSyncMark, Rewriter
 from ottla.storage.loading.loading_progress import LoadingProgress
-from ottla.storage.loading.log_loader import LogCheckpoint, LogLocation, create_empty_log, load_log
+from ottla.storage.loading.log_loader import create_empty_log, load_log
 from ottla.storage.log.deleted_files import DeletedFiles
 from ottla.storage.log.flush import DirectoryHealth, FlushJob
 from ottla.storage.log.future_log import truncate_copy
+from ottla.storage.log.log_parts import LogLocation
 from ottla.storage.log.partition_log import PartitionLog
 
 __all__ = ["DirectoryInUse", "ForeignDirectory", "LogDirectory", "cluster_id_of"]
 
 logger = logging.getLogger(__name__)
 
-DELETE_SUFFIX = "-delete"
-STRAY_SUFFIX = "-stray"
-FUTURE_SUFFIX = "-future"
-REPLACED_SUFFIX = "-replaced"
 _LOGS_AT_ONCE = 256
 """The files of so many logs are synced together at a start and a stop: one is open of each."""
-
-NAME_CHARS_MAX = 255
-_DELETED_DIRECTORY = re.compile(r".+\.[0-9a-f]{32}-delete")
-_STRAY_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)\.[0-9a-f]{32}-stray")
-_PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
-_MOVE_DIRECTORY = re.compile(
-    r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)\.(?P<move>[0-9a-f]{32})-(?P<kind>future|replaced)"
-)
-_FOREIGN_TOPICS = frozenset({METADATA_TOPIC})  # KRaft's own log, which is none of ours
 
 
 class DirectoryInUse(Exception):
@@ -147,9 +143,17 @@ class LogDirectory:
                 backup, path, files, now_ms=clock.wall_ms(), node_id=node_id, cluster_id=cluster_id, new_id=new_id
             )
             self = cls(
-                files=files, path=path, clock=clock, config=config, lock=lock, meta=meta, backup=backup, new_id=new_id,
-                sync_threads=sync_threads, other_paths=other_paths,
-            )  # fmt: skip
+                files=files,
+                path=path,
+                clock=clock,
+                config=config,
+                lock=lock,
+                meta=meta,
+                backup=backup,
+                new_id=new_id,
+                sync_threads=sync_threads,
+                other_paths=other_paths,
+            )
             try:
                 self._load(topic_overrides or {})
             except SyncFailed as error:
@@ -163,72 +167,67 @@ class LogDirectory:
     # ---- Loading
 
     def _load(self, overrides: Mapping[str, Mapping[str, str]]) -> None:
-        marker = self.path / names.CLEAN_SHUTDOWN
-        self.clean_broker_epoch = names.parse_clean_shutdown(text_or_none(self.files, marker))
+        previous = PreviousRun(self.files, self.path, self.backup)
+        self.clean_broker_epoch = previous.broker_epoch
         rewriter = self._failed_sync.rewriter()
-        is_clean = self.clean_broker_epoch is not None
-        recovery_points = self._offsets(names.RECOVERY_POINTS)
-        is_certain = self.backup.text(names.RECOVERY_POINTS).is_certain
-        log_starts = self._offsets(names.LOG_STARTS)
-        high_watermarks = self._offsets(names.HIGH_WATERMARKS)
-        cleaned = self._offsets(names.CLEANER_OFFSETS)
-        all_may_have_gaps = not cleaned and self._is_damaged(names.CLEANER_OFFSETS)
-        if is_clean:  # from the first write on the promise would be a lie
-            self.files.remove(marker)
+        if previous.is_clean:  # from the first write on the marker would be wrong
+            self.files.remove(self.path / names.CLEAN_SHUTDOWN)
             self.files.sync_directory(self.path)
-        self._checkpointed = {*recovery_points, *log_starts, *cleaned}
+        self._checkpointed = {*previous.recovery_points, *previous.log_starts, *previous.cleaned}
+        scan = scan_directory(self.files, self.path)
+        self.replaced += scan.replaced
+        for deleted in scan.deleted:
+            self._deleted_files.add(deleted, due_ms=self._clock.wall_ms(), is_directory=True)
         configs, recovered = dict[str, LogConfig](), list[PartitionLog]()
         progress = LoadingProgress(self._clock, self.path)
-        for topic_partition, directory in progress.over(list(self._partition_directories())):
-            is_future = directory.name != str(topic_partition)
-            topic = topic_partition.topic
+        for found in progress.over(scan.logs):
+            topic = found.topic_partition.topic
             if topic not in configs:
                 configs[topic] = topic_config(self.config, overrides.get(topic, {}))
-            checkpoint = LogCheckpoint(
-                is_clean=is_clean,
-                recovery_point=recovery_points.get(topic_partition, 0),
-                log_start_offset=log_starts.get(topic_partition, 0),
-                in_cleaner_checkpoint=topic_partition in cleaned or all_may_have_gaps,
-                is_verified=is_certain and topic_partition in recovery_points,
-            )
-            reports = reports_of_lost_records()
-            config = without_retention(configs[topic]) if is_future else configs[topic]
-            log, is_synced = load_log(self._place(directory), topic_partition, config, checkpoint, progress.scanned)
-            if rewriter is not None:
-                rewriter.rewrite(log, checkpoint.recovery_point)
-            if log.in_cleaner_checkpoint:
-                self.cleaner_offsets[topic_partition] = cleaned.get(topic_partition, log.log_start_offset)
-            noted = high_watermarks.get(topic_partition, log.log_start_offset)
-            is_corrupt = reports_of_lost_records() != reports
-            if is_future:
-                self.future_logs[topic_partition] = log
-                if is_corrupt:
-                    self.corrupt_future_logs.add(topic_partition)
-                if not is_clean and log.in_cleaner_checkpoint:
-                    self.uncertain_from[topic_partition] = checkpoint.recovery_point
-            else:
-                self.logs[topic_partition] = log
-                self._note_lost_records(log, noted, is_corrupt=is_corrupt)
-            log.update_high_watermark(min(max(noted, log.log_start_offset), log.end_offset))
-            if rewriter is not None or not is_synced:
+            log, is_synced = self._load_log(found, configs[topic], previous, rewriter, progress.scanned)
+            if not is_synced:
                 recovered.append(log)
             if len(recovered) == _LOGS_AT_ONCE:
                 self._flush_recovered(recovered)
                 recovered = []
         self._flush_recovered(recovered)
-        self.lost_logs = find_lost_logs(
-            {**self.logs, **self.future_logs}, self.replaced, self.backup, recovery_points=recovery_points,
-            log_starts=log_starts, high_watermarks=high_watermarks, cleaned=cleaned,
-        )  # fmt: skip
-        self._checkpoint_recovered(is_clean=is_clean)
+        self.lost_logs = find_lost_logs({**self.logs, **self.future_logs}, self.replaced, self.backup, previous)
+        self._checkpoint_recovered(is_clean=previous.is_clean)
         self._failed_sync.settle(rewriter, is_complete=not self.lost_logs)
 
-    def _note_lost_records(self, log: PartitionLog, high_watermark: int, *, is_corrupt: bool) -> None:
-        """Note a log that lacks records which may be on other replicas."""
-        if high_watermark > log.end_offset:
-            self.shortened.add(log.topic_partition)
-        if is_corrupt:
-            self.corrupt.add(log.topic_partition)
+    def _load_log(
+        self,
+        found: FoundLog,
+        config: LogConfig,
+        previous: PreviousRun,
+        rewriter: Rewriter | None,
+        progress: Callable[[int], None],
+    ) -> tuple[PartitionLog, bool]:
+        """Load one log; returns it, and False if it has something that may not be on the disk yet. Raises OSError."""
+        topic_partition, checkpoint = found.topic_partition, previous.checkpoint_of(found.topic_partition)
+        reports = reports_of_lost_records()
+        config = without_retention(config) if found.is_future else config
+        log, is_synced = load_log(self._location_of(found.path), topic_partition, config, checkpoint, progress)
+        if rewriter is not None:
+            rewriter.rewrite(log, checkpoint.recovery_point)
+        if log.in_cleaner_checkpoint:
+            self.cleaner_offsets[topic_partition] = previous.cleaned.get(topic_partition, log.log_start_offset)
+        noted = previous.high_watermarks.get(topic_partition, log.log_start_offset)
+        is_corrupt = reports_of_lost_records() != reports
+        if found.is_future:
+            self.future_logs[topic_partition] = log
+            if is_corrupt:
+                self.corrupt_future_logs.add(topic_partition)
+            if not previous.is_clean and log.in_cleaner_checkpoint:
+                self.uncertain_from[topic_partition] = checkpoint.recovery_point
+        else:
+            self.logs[topic_partition] = log
+            if noted > log.end_offset:
+                self.shortened.add(topic_partition)
+            if is_corrupt:
+                self.corrupt.add(topic_partition)
+        log.update_high_watermark(min(max(noted, log.log_start_offset), log.end_offset))
+        return log, is_synced and rewriter is None
 
     def _checkpoint_recovered(self, *, is_clean: bool) -> None:
         if not is_clean and (self.logs or self.future_logs):
@@ -263,45 +262,11 @@ class LogDirectory:
         if needs_root:
             self.files.sync_directory(self.path)
 
-    def _offsets(self, name: str) -> dict[TopicPartition, int]:
-        found = parse_offsets(self.backup.text(name).text)
-        if found is None:
-            logger.warning("%s is damaged, and there is no copy of it: passed over", self.path / name)
-        return found or {}
-
-    def _is_damaged(self, name: str) -> bool:
-        return parse_offsets(self.backup.text(name).text) is None
-
-    def _partition_directories(self) -> Iterator[tuple[TopicPartition, PurePath]]:
-        all_names = self.files.names_in(self.path)
-        held, copied = set(all_names), set[TopicPartition]()
-        for name in all_names:
-            directory = self.path / name
-            if _DELETED_DIRECTORY.fullmatch(name):
-                self._deleted_files.add(directory, due_ms=self._clock.wall_ms(), is_directory=True)
-                continue
-            if (move := _MOVE_DIRECTORY.fullmatch(name)) is not None:
-                topic_partition = TopicPartition(move["topic"], int(move["partition"]))
-                if move["kind"] == "replaced":
-                    topic_id = names.parse_partition_metadata(
-                        text_or_none(self.files, directory / names.PARTITION_METADATA)
-                    )
-                    self.replaced.append(ReplacedLog(topic_partition, move["move"], directory, topic_id))
-                elif str(topic_partition) in held or topic_partition in copied:  # of a move that was cancelled
-                    self._deleted_files.add(directory, due_ms=self._clock.wall_ms(), is_directory=True)
-                else:
-                    copied.add(topic_partition)
-                    yield topic_partition, directory
-                continue
-            match = _PARTITION_DIRECTORY.fullmatch(name)
-            if match and match["topic"] not in _FOREIGN_TOPICS and self.files.is_directory(directory):
-                yield TopicPartition(match["topic"], int(match["partition"])), directory
-
     def all_logs(self) -> list[PartitionLog]:
         """Return the logs and the future logs."""
         return [*self.logs.values(), *self.future_logs.values()]
 
-    def _place(self, directory: PurePath) -> LogLocation:
+    def _location_of(self, directory: PurePath) -> LogLocation:
         return LogLocation(self.files, self._clock, directory, self.health, self._deleted_files, self, self.backup)
 
     # ---- Creation and deletion
@@ -328,12 +293,10 @@ class LogDirectory:
         self.health.check_append()
         self.lost_logs.pop(topic_partition, None)
         try:
-            if (
-                topic_partition in self._checkpointed
-            ):  # of an earlier log of this name: its recovery point must not be ours
+            if topic_partition in self._checkpointed:  # of an earlier log of this name, with its recovery point
                 self.checkpoint()
             self.files.make_directory(directory)
-            log = create_empty_log(self._place(directory), topic_partition, NO_TOPIC_ID, config or self.config)
+            log = create_empty_log(self._location_of(directory), topic_partition, NO_TOPIC_ID, config or self.config)
             self._adopt(log, topic_id)
         except OSError as error:
             with contextlib.suppress(OSError):  # what is left is taken over by the next try
@@ -359,7 +322,7 @@ class LogDirectory:
             if topic_partition in self._checkpointed:  # of an earlier log of this name
                 self.checkpoint()
             self.files.make_directory(directory)
-            log = create_empty_log(self._place(directory), topic_partition, NO_TOPIC_ID, config)
+            log = create_empty_log(self._location_of(directory), topic_partition, NO_TOPIC_ID, config)
             self._adopt(log, current.topic_id)
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -473,7 +436,7 @@ class LogDirectory:
         self, topic_partition: TopicPartition, directory: PurePath, log: PartitionLog | None = None
     ) -> None:
         """Delete the directory of a log that was replaced; if the disk refuses, the next start does it."""
-        path = self.path / _renamed(topic_partition, self._new_id(), DELETE_SUFFIX)
+        path = self.path / renamed_directory(topic_partition, self._new_id(), DELETE_SUFFIX)
         try:
             self.files.rename(directory, path)
         except OSError as error:
@@ -539,7 +502,7 @@ class LogDirectory:
     def _rename_log(self, log: PartitionLog, suffix: str, held: dict[TopicPartition, PartitionLog]) -> None:
         """Rename a log's directory to a name that no start loads. Raises StorageError."""
         topic_partition = log.topic_partition
-        name = _renamed(topic_partition, self._new_id(), suffix)
+        name = renamed_directory(topic_partition, self._new_id(), suffix)
         try:
             self.files.rename(log.directory, self.path / name)
         except OSError as error:
@@ -565,7 +528,7 @@ class LogDirectory:
 
     def stray_directories(self) -> list[PurePath]:
         """List the directories that `set_aside_log` or Kafka has renamed. Raises OSError."""
-        return [self.path / name for name in self.files.names_in(self.path) if _STRAY_DIRECTORY.fullmatch(name)]
+        return [self.path / name for name in self.files.names_in(self.path) if is_stray(name)]
 
     def bytes_below(self, directory: PurePath) -> int:
         """Return the size of a partition's files. Raises OSError."""
@@ -622,7 +585,7 @@ class LogDirectory:
         self.checkpoint()
 
     def begin_checkpoint(self, closing: Mapping[str, BackedUpFile] | None = None) -> CheckpointJob:
-        """Return a job for a worker thread: write the checkpoint files of now; `closing`: what else to vouch for."""
+        """Return a job for a worker thread: write the checkpoint files of now; `closing`: more copies to note."""
         job = self._new_checkpoint(closing or {})
         for tp, log in {**self.future_logs, **self.logs}.items():
             job.note(tp, log)
@@ -646,9 +609,14 @@ class LogDirectory:
         meta = self.backup.entries.get(names.META_PROPERTIES)
         backup = {names.META_PROPERTIES: meta} if meta is not None else {}
         job = CheckpointJob(
-            self.files, self.path, self.cleaner_offsets, {**backup, **closing}, lock=self.checkpoint_lock,
-            newest=self._newest_checkpoint, health=self.health,
-        )  # fmt: skip
+            self.files,
+            self.path,
+            self.cleaner_offsets,
+            {**backup, **closing},
+            lock=self.checkpoint_lock,
+            newest=self._newest_checkpoint,
+            health=self.health,
+        )
         for tp, lost in self.lost_logs.items():
             job.note_lost(tp, lost)
         return job
@@ -666,12 +634,7 @@ class LogDirectory:
         """Stop. On a healthy disk all is synced and the clean marker records it; otherwise the next start scans."""
         try:
             if self.health.failure is None:
-                try:
-                    self._close_cleanly(broker_epoch)
-                except (StorageError, OSError):
-                    if self.health.failure is not None or not self.health.make_space():
-                        raise
-                    self._close_cleanly(broker_epoch)
+                self.health.run_with_reserve(lambda: self._close_cleanly(broker_epoch))
         except (StorageError, OSError) as error:
             logger.warning("the stop of %s is not clean, the next start will scan: %s", self.path, error)
         finally:
@@ -701,40 +664,6 @@ class LogDirectory:
         replace_file(self.files, self.path / names.CLEAN_SHUTDOWN, names.clean_shutdown_text(broker_epoch).encode())
 
 
-def _renamed(topic_partition: TopicPartition, identifier: uuid.UUID, suffix: str) -> str:
-    """Return `<topic>-<partition>.<32 hex><suffix>`, the topic cut if the name is too long for a file system."""
-    suffix = f"-{topic_partition.partition}.{identifier.hex}{suffix}"
-    return topic_partition.topic[: NAME_CHARS_MAX - len(suffix)] + suffix
-
-
 def without_retention(config: LogConfig) -> LogConfig:
     """Return the settings of a future log: it deletes what the log that it copies has deleted, and no more."""
     return replace(config, retention_ms=-1, retention_bytes=-1)
-
-
-def future_directory_name(topic_partition: TopicPartition, move_id: uuid.UUID) -> str:
-    """Return the name of a future log's directory, as in Kafka. It may be too long for a file system.
-
-    >>> len(future_directory_name(TopicPartition("web", 0), NO_TOPIC_ID))
-    45
-    """
-    return f"{topic_partition}.{move_id.hex}{FUTURE_SUFFIX}"
-
-
-def move_id_of(directory: PurePath) -> str:
-    """Return the id of the move that a future log, or the log it replaces, belongs to."""
-    match = _MOVE_DIRECTORY.fullmatch(directory.name)
-    assert match is not None
-    return match["move"]
-
-
-def parse_partition_directory(name: str) -> TopicPartition | None:
-    """Return the partition whose log a directory of this name has, set aside or not; None for any other name.
-
-    >>> parse_partition_directory("web-0"), parse_partition_directory("ottla-copies")
-    (TopicPartition(topic='web', partition=0), None)
-    """
-    match = _PARTITION_DIRECTORY.fullmatch(name) or _STRAY_DIRECTORY.fullmatch(name) or _MOVE_DIRECTORY.fullmatch(name)
-    if match is None or match["topic"] in _FOREIGN_TOPICS:
-        return None
-    return TopicPartition(match["topic"], int(match["partition"]))

@@ -21,13 +21,9 @@ from pathlib import PurePath
 
 from ottla.core.errors import StorageError, SyncFailed
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
-from ottla.storage.directories.log_directory import (
-    FUTURE_SUFFIX,
-    REPLACED_SUFFIX,
-    LogDirectory,
-    move_id_of,
-)
+from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.directories.lost_logs import ReplacedLog
+from ottla.storage.directory_names import FUTURE_SUFFIX, REPLACED_SUFFIX, move_id_of
 from ottla.storage.log.future_log import has_all_of, write_small_files
 from ottla.storage.log.partition_log import PartitionLog
 

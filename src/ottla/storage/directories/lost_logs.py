@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.storage.checkpoint_files import PARTITION_METADATA, parse_partition_metadata
+from ottla.storage.directories.previous_run import PreviousRun
 from ottla.storage.integrity.metadata_backup import BackedUpFile, MetadataBackup
 
 
@@ -36,16 +37,12 @@ def find_lost_logs(
     held: Collection[TopicPartition],
     replaced: Sequence[ReplacedLog],
     backup: MetadataBackup,
-    *,
-    recovery_points: Mapping[TopicPartition, int],
-    log_starts: Mapping[TopicPartition, int],
-    high_watermarks: Mapping[TopicPartition, int],
-    cleaned: Mapping[TopicPartition, int],
+    previous: PreviousRun,
 ) -> dict[TopicPartition, LostLog]:
     """Return the logs that are not held; those that were replaced by copies are lost until the copies are found."""
     topic_ids = {each.topic_partition: each.topic_id for each in replaced}
     found: dict[TopicPartition, LostLog] = {}
-    for topic_partition in dict.fromkeys([*recovery_points, *topic_ids]):
+    for topic_partition in dict.fromkeys([*previous.recovery_points, *topic_ids]):
         if topic_partition in held:
             continue
         metadata = backup.entries.get(f"{topic_partition}/{PARTITION_METADATA}")
@@ -54,7 +51,11 @@ def find_lost_logs(
             topic_id = parse_partition_metadata(metadata.text)
         if topic_id is not None:
             found[topic_partition] = LostLog(
-                topic_id, recovery_points.get(topic_partition, 0), log_starts.get(topic_partition, 0),
-                high_watermarks.get(topic_partition, 0), cleaned.get(topic_partition), metadata,
-            )  # fmt: skip
+                topic_id,
+                previous.recovery_points.get(topic_partition, 0),
+                previous.log_starts.get(topic_partition, 0),
+                previous.high_watermarks.get(topic_partition, 0),
+                previous.cleaned.get(topic_partition),
+                metadata,
+            )
     return found

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
-from ottla.core.clock import Clock
 from ottla.core.files import FileSystem
 from ottla.core.ids import TopicPartition
-from ottla.storage.checkpoint_files import PARTITION_METADATA, parse_partition_metadata, text_or_none
+from ottla.storage.checkpoint_files import PARTITION_METADATA, parse_partition_metadata
 from ottla.storage.config import LogConfig
 from ottla.storage.file_names import (
     CHECKSUMS_SUFFIX,
@@ -32,13 +31,11 @@ from ottla.storage.file_names import (
     offset_name,
 )
 from ottla.storage.integrity.corruption import RECORDS_ADVICE, Corruption, report_corruption
-from ottla.storage.integrity.metadata_backup import BackedUpFile, CheckedText, MetadataBackup, backup_of
+from ottla.storage.integrity.metadata_backup import CheckedText
 from ottla.storage.loading.clean_shutdown import CheckpointedEnd, load_after_clean_shutdown
 from ottla.storage.loading.log_recovery import UncleanRecovery, delete_from
 from ottla.storage.loading.swap_files import complete_swaps
-from ottla.storage.log.checkpoints import LogCheckpoints
-from ottla.storage.log.deleted_files import DeletedFiles
-from ottla.storage.log.flush import DirectoryHealth
+from ottla.storage.log.log_parts import LoadedState, LogLocation
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.log.producer_replay import replay_producers
 from ottla.storage.log.segment import Segment
@@ -55,35 +52,6 @@ _NUMBERED = frozenset({LOG_SUFFIX, SNAPSHOT_SUFFIX, *_CACHES})
 _LEFTOVERS = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 
 
-class LogLocation(NamedTuple):
-    """Holds the directory of a log, and what it shares with the others of its log directory."""
-
-    files: FileSystem
-    clock: Clock
-    directory: PurePath
-    health: DirectoryHealth
-    deleted_files: DeletedFiles
-    checkpoints: LogCheckpoints
-    backup: MetadataBackup | None = None  # what is known of the directory's small files
-
-    def known(self, name: str) -> CheckedText:
-        """Return the text of a small file of this partition, or the copy of it if the file is damaged."""
-        if self.backup is None:
-            return CheckedText(text_or_none(self.files, self.directory / name), is_certain=False)
-        return self.backup.text(f"{self.directory.name}/{name}", must_exist=False)
-
-    def copy_of(self, name: str, known: CheckedText) -> BackedUpFile | None:
-        """Return the copy to note of a small file that was just read."""
-        if known.is_certain and self.backup is not None:
-            return self.backup.entries.get(f"{self.directory.name}/{name}")
-        return backup_of(self.files, self.directory / name)
-
-    def is_damaged(self, base_offset: int, suffix: str) -> bool:
-        """Return whether an index is certainly not what a clean stop left."""
-        name = f"{self.directory.name}/{offset_name(base_offset, suffix)}"
-        return self.backup is not None and self.backup.is_damaged(name)
-
-
 class DirectoryListing(NamedTuple):
     """Lists what is in a partition's directory, by kind; offsets ascending."""
 
@@ -96,22 +64,20 @@ class DirectoryListing(NamedTuple):
 
 
 def create_empty_log(
-    place: LogLocation, topic_partition: TopicPartition, topic_id: uuid.UUID, config: LogConfig
+    location: LogLocation, topic_partition: TopicPartition, topic_id: uuid.UUID, config: LogConfig
 ) -> PartitionLog:
     """Create an empty log in a directory that has just been made. Raises OSError."""
-    segment = Segment.create(place.files, place.directory, 0, now_ms=place.clock.wall_ms())
-    return _assembled(
-        place,
-        topic_partition,
+    segment = Segment.create(location.files, location.directory, 0, now_ms=location.clock.wall_ms())
+    state = LoadedState(
         topic_id,
-        config,
-        segments=[segment],
-        epochs=LeaderEpochs(),
-        producers=ProducerStateManager(),
-        snapshots=ProducerSnapshots(place.files, place.directory),
+        [segment],
+        LeaderEpochs(),
+        ProducerStateManager(),
+        ProducerSnapshots(location.files, location.directory),
         log_start_offset=0,
         end_offset=0,
     )
+    return PartitionLog(location, topic_partition, config, state)
 
 
 class LogCheckpoint(NamedTuple):
@@ -125,7 +91,7 @@ class LogCheckpoint(NamedTuple):
 
 
 def load_log(
-    place: LogLocation,
+    location: LogLocation,
     topic_partition: TopicPartition,
     config: LogConfig,
     checkpoint: LogCheckpoint,
@@ -135,31 +101,18 @@ def load_log(
 
     The second value is False if it found or changed something that may not be on the disk yet. Raises OSError.
     """
-    files, now_ms, recovery_point = place.files, place.clock.wall_ms(), checkpoint.recovery_point
-    listed = _completed(files, place.directory)
-    segments = [_segment(place, base, now_ms) for base in listed.segments]
-    snapshots = ProducerSnapshots(files, place.directory, listed.snapshots)
-    known, found = _known_epochs(place, segments, is_there=listed.has_epochs), _sizes(segments)
+    files, now_ms = location.files, location.clock.wall_ms()
+    listed = _completed(files, location.directory)
+    segments = [_segment(location, base, now_ms) for base in listed.segments]
+    snapshots = ProducerSnapshots(files, location.directory, listed.snapshots)
+    known, found = _known_epochs(location, segments, is_there=listed.has_epochs), _sizes(segments)
     epochs, may_have_gaps = known.cache, checkpoint.in_cleaner_checkpoint or config.is_compacted
-    end_offset = scanned_from = None
-    scanned: Mapping[int, Sequence[int]] = {}  # where a scan has found batches of producers, by segment
-    if segments and checkpoint.is_clean:
-        trusted = epochs if epochs.certain and not known.is_lost else None
-        end = CheckpointedEnd(recovery_point, checkpoint.is_verified, trusted)
-        end_offset, scanned_from = _after_clean_shutdown(place, segments, config, end, now_ms)
-    if end_offset is None:
-        recovery = UncleanRecovery(
-            epochs, interval_bytes=config.index_interval_bytes, recovery_point=0 if known.is_lost else recovery_point,
-            synced_offset=recovery_point if checkpoint.is_verified else 0, may_have_gaps=may_have_gaps,
-            progress=progress,
-        )  # fmt: skip
-        end_offset, scanned_from = recovery.run(segments)
-        scanned = recovery.producers
-    elif known.is_lost:
-        _rebuild_epochs(segments, epochs)
-    _report_missing_start(place, segments, checkpoint)
+    end_offset, scanned_from, scanned = _find_end(
+        location, segments, known, config, checkpoint, progress, may_have_gaps=may_have_gaps
+    )
+    _report_missing_start(location, segments, checkpoint)
     if not segments or end_offset < checkpoint.log_start_offset:
-        end_offset = _restart(place, segments, epochs, snapshots, checkpoint, now_ms)
+        end_offset = _restart(location, segments, epochs, snapshots, checkpoint, now_ms)
     was_scanned = scanned_from is not None
     epochs.truncate_from_end(end_offset)
     log_start_offset = max(checkpoint.log_start_offset, segments[0].base_offset)
@@ -172,17 +125,24 @@ def load_log(
     rewritten = replay_producers(
         segments, producers, snapshots, end_offset=end_offset, now_ms=now_ms, scanned_from=scanned_from, scanned=scanned
     )
-    metadata = place.known(PARTITION_METADATA)
-    log = _assembled(
-        place, topic_partition, parse_partition_metadata(metadata.text), config, segments=segments, epochs=epochs,
-        producers=producers, snapshots=snapshots, end_offset=end_offset, log_start_offset=log_start_offset,
+    metadata = location.known(PARTITION_METADATA)
+    is_as_stopped = not was_scanned and not known.was_restored and not known.is_lost
+    state = LoadedState(
+        parse_partition_metadata(metadata.text),
+        segments,
+        epochs,
+        producers,
+        snapshots,
+        log_start_offset,
+        end_offset,
         in_cleaner_checkpoint=checkpoint.in_cleaner_checkpoint,
-        is_as_stopped=not was_scanned and not known.was_restored and not known.is_lost,
-    )  # fmt: skip
-    was_flushed = checkpoint.is_verified and 0 < recovery_point == end_offset and found == _sizes(segments)
+        is_as_stopped=is_as_stopped,
+    )
+    log = PartitionLog(location, topic_partition, config, state)
+    was_flushed = checkpoint.is_verified and 0 < checkpoint.recovery_point == end_offset and found == _sizes(segments)
     log.close_files()  # a start opens every log; most are not used at once
     return log, _note_small_files(
-        log, place, known, metadata, rewritten, was_scanned=was_scanned, was_flushed=was_flushed
+        log, location, known, metadata, rewritten, was_scanned=was_scanned, was_flushed=was_flushed
     )
 
 
@@ -196,9 +156,49 @@ class _KnownEpochs(NamedTuple):
     was_restored: bool
 
 
-def _known_epochs(place: LogLocation, segments: Sequence[Segment], *, is_there: bool) -> _KnownEpochs:
+class _FoundEnd(NamedTuple):
+    """The end of a log, and how much of the log was read to find it."""
+
+    end_offset: int
+    scanned_from: int | None  # None if nothing was scanned
+    producers: Mapping[int, Sequence[int]]  # where a scan has found batches of producers, by segment
+
+
+def _find_end(
+    location: LogLocation,
+    segments: list[Segment],
+    known: _KnownEpochs,
+    config: LogConfig,
+    checkpoint: LogCheckpoint,
+    progress: Callable[[int], None],
+    *,
+    may_have_gaps: bool,
+) -> _FoundEnd:
+    """Find the end of a log: at once after a clean shutdown, otherwise by a recovery. Raises OSError."""
+    epochs, recovery_point = known.cache, checkpoint.recovery_point
+    if segments and checkpoint.is_clean:
+        trusted = epochs if epochs.certain and not known.is_lost else None
+        end = CheckpointedEnd(recovery_point, checkpoint.is_verified, trusted)
+        end_offset, scanned_from = _after_clean_shutdown(location, segments, config, end)
+        if end_offset is not None:
+            if known.is_lost:
+                _rebuild_epochs(segments, epochs)
+            return _FoundEnd(end_offset, scanned_from, {})
+    recovery = UncleanRecovery(
+        epochs,
+        interval_bytes=config.index_interval_bytes,
+        recovery_point=0 if known.is_lost else recovery_point,
+        synced_offset=recovery_point if checkpoint.is_verified else 0,
+        may_have_gaps=may_have_gaps,
+        progress=progress,
+    )
+    end_offset, scanned_from = recovery.run(segments)
+    return _FoundEnd(end_offset, scanned_from, recovery.producers)
+
+
+def _known_epochs(location: LogLocation, segments: Sequence[Segment], *, is_there: bool) -> _KnownEpochs:
     missing = CheckedText(None, is_certain=False)
-    text, is_certain, was_restored = place.known(EPOCHS_FILE) if is_there else missing
+    text, is_certain, was_restored = location.known(EPOCHS_FILE) if is_there else missing
     epochs = parse_epochs(text) if text else LeaderEpochs()
     is_lost = epochs is None or (not text and bool(segments) and segments[0].size_bytes > 0)
     epochs = epochs or LeaderEpochs()
@@ -208,7 +208,7 @@ def _known_epochs(place: LogLocation, segments: Sequence[Segment], *, is_there: 
 
 def _note_small_files(
     log: PartitionLog,
-    place: LogLocation,
+    location: LogLocation,
     known: _KnownEpochs,
     metadata: CheckedText,
     rewritten: Sequence[PurePath],
@@ -219,12 +219,12 @@ def _note_small_files(
     """Note the copies of the small files, and what a flush has to sync; whether that is nothing. Raises OSError."""
     pending_flush = log.pending_flush
     if log.topic_id.int:  # the copy of a corrupt file is kept, until the file is written again
-        pending_flush.partition_metadata_backup = place.copy_of(PARTITION_METADATA, metadata)
+        pending_flush.partition_metadata_backup = location.copy_of(PARTITION_METADATA, metadata)
     pending_flush.epochs_written = known.noted
-    if known.is_certain and not known.was_restored and place.backup is not None:
-        pending_flush.epochs_backup = place.backup.entries.get(f"{place.directory.name}/{EPOCHS_FILE}")
+    if known.is_certain and not known.was_restored and location.backup is not None:
+        pending_flush.epochs_backup = location.backup.entries.get(f"{location.directory.name}/{EPOCHS_FILE}")
     elif known.was_restored or known.is_lost:
-        pending_flush.write_epochs(place.directory, log.epochs)
+        pending_flush.write_epochs(location.directory, log.epochs)
     pending_flush.add_files(*rewritten)
     if was_scanned and was_flushed and known.noted == log.epochs.entries and not pending_flush:
         for segment in log.segments:  # the last run had synced all of it
@@ -245,18 +245,18 @@ def _completed(files: FileSystem, directory: PurePath) -> DirectoryListing:
 
 
 def _after_clean_shutdown(
-    place: LogLocation, segments: list[Segment], config: LogConfig, end: CheckpointedEnd, now_ms: int
+    location: LogLocation, segments: list[Segment], config: LogConfig, end: CheckpointedEnd
 ) -> tuple[int | None, int | None]:
     """Return the end offset if the log can be used as it was left.
 
     The second value is from where on it is to be replayed, if at all.
     """
-    base_offset = segments[-1].base_offset
-    is_distrusted = any(place.is_damaged(base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
+    base_offset, now_ms = segments[-1].base_offset, location.clock.wall_ms()
+    is_distrusted = any(location.is_damaged(base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
     end_offset = load_after_clean_shutdown(
         segments, end, interval_bytes=config.index_interval_bytes, now_ms=now_ms, distrust=is_distrusted
     )
-    if end_offset is None or not place.is_damaged(base_offset, TXN_INDEX_SUFFIX):
+    if end_offset is None or not location.is_damaged(base_offset, TXN_INDEX_SUFFIX):
         return end_offset, None
     return end_offset, base_offset  # the replay rebuilds that index
 
@@ -286,12 +286,12 @@ def list_directory(files: FileSystem, directory: PurePath) -> DirectoryListing:
     return DirectoryListing(segments, snapshots, leftovers, orphans, EPOCHS_FILE in names, swaps)
 
 
-def _segment(place: LogLocation, base_offset: int, now_ms: int) -> Segment:
-    size = place.files.size_of(place.directory / offset_name(base_offset, LOG_SUFFIX))
-    return Segment(place.files, place.directory, base_offset, size_bytes=size, created_ms=now_ms)
+def _segment(location: LogLocation, base_offset: int, now_ms: int) -> Segment:
+    size = location.files.size_of(location.directory / offset_name(base_offset, LOG_SUFFIX))
+    return Segment(location.files, location.directory, base_offset, size_bytes=size, created_ms=now_ms)
 
 
-def _report_missing_start(place: LogLocation, segments: Sequence[Segment], checkpoint: LogCheckpoint) -> None:
+def _report_missing_start(location: LogLocation, segments: Sequence[Segment], checkpoint: LogCheckpoint) -> None:
     """Log that the first segments, or all, are missing, if the checkpoints of this program have them."""
     start, end = checkpoint.log_start_offset, checkpoint.recovery_point
     begins = segments[0].base_offset if segments else end
@@ -300,12 +300,15 @@ def _report_missing_start(place: LogLocation, segments: Sequence[Segment], check
     if segments and not checkpoint.is_clean:
         logger.warning(
             "%s begins at offset %d, and the last checkpoint at %d: retention deleted the segments between them before "
-            "the crash, or another program has removed them", place.directory, begins, start,
-        )  # fmt: skip
+            "the crash, or another program has removed them",
+            location.directory,
+            begins,
+            start,
+        )
         return
     report_corruption(
         Corruption(
-            place.directory / offset_name(start, LOG_SUFFIX),
+            location.directory / offset_name(start, LOG_SUFFIX),
             f"the segments below offset {begins} are missing",
             RECORDS_ADVICE,
             first_offset=start,
@@ -327,7 +330,7 @@ def _rebuild_epochs(segments: Iterable[Segment], epochs: LeaderEpochs) -> None:
 
 
 def _restart(
-    place: LogLocation,
+    location: LogLocation,
     segments: list[Segment],
     epochs: LeaderEpochs,
     snapshots: ProducerSnapshots,
@@ -342,41 +345,5 @@ def _restart(
     epochs.clear()
     for old in snapshots.offsets:
         snapshots.drop(old)
-    segments.append(Segment.create(place.files, place.directory, offset, now_ms=now_ms))
+    segments.append(Segment.create(location.files, location.directory, offset, now_ms=now_ms))
     return offset
-
-
-def _assembled(
-    place: LogLocation,
-    topic_partition: TopicPartition,
-    topic_id: uuid.UUID,
-    config: LogConfig,
-    *,
-    segments: list[Segment],
-    epochs: LeaderEpochs,
-    producers: ProducerStateManager,
-    snapshots: ProducerSnapshots,
-    log_start_offset: int,
-    end_offset: int,
-    in_cleaner_checkpoint: bool = False,
-    is_as_stopped: bool = False,
-) -> PartitionLog:
-    return PartitionLog(
-        files=place.files,
-        clock=place.clock,
-        directory=place.directory,
-        topic_partition=topic_partition,
-        topic_id=topic_id,
-        config=config,
-        health=place.health,
-        deleted_files=place.deleted_files,
-        checkpoints=place.checkpoints,
-        segments=segments,
-        epochs=epochs,
-        producers=producers,
-        snapshots=snapshots,
-        log_start_offset=log_start_offset,
-        end_offset=end_offset,
-        in_cleaner_checkpoint=in_cleaner_checkpoint,
-        is_as_stopped=is_as_stopped,
-    )

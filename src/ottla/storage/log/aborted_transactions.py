@@ -1,4 +1,4 @@
-"""Finds the aborted transactions of one segment: in its `.txnindex` if that can be right, otherwise in the log.
+"""Finds the aborted transactions of a log: in a segment's `.txnindex` if that can be right, otherwise in the batches.
 
 With an entry too few a reader of committed records gets records that never were; so before the index of an old segment
 is first believed it is compared with its checksum, where there is one that counts, and each entry with its marker.
@@ -12,6 +12,7 @@ from pathlib import PurePath
 
 from ottla.core.files import FileAccess, read_file
 from ottla.storage.file_names import TXN_INDEX_SUFFIX
+from ottla.storage.log.pending_flush import PendingFlush
 from ottla.storage.log.producer_replay import replay_batch
 from ottla.storage.log.segment import Segment
 from ottla.storage.log.segment_list import SegmentList
@@ -29,28 +30,62 @@ from ottla.storage.state.transactions import (
 logger = logging.getLogger(__name__)
 
 
-def aborted_in(
-    segments: SegmentList, snapshots: ProducerSnapshots, first_offset: int, end_offset: int
-) -> list[AbortedTransaction]:
-    """Return the aborted transactions that reach into a range of offsets.
+class AbortedTransactions:
+    """The aborted transactions of one log: those in the indexes of its segments, and those that are in no file yet."""
 
-    Raises CorruptMessage where neither the index nor the log has the answer.
-    """
-    found: list[AbortedTransaction] = []
-    for segment in segments.from_offset(first_offset):
-        if segment.aborts_checked:
-            part = find_aborted(segment.files, segment.path(TXN_INDEX_SUFFIX), first_offset, end_offset)
-            if part is not None:
-                found += part[0]
-                if part[1]:
+    __slots__ = ("_may_exist", "_pending_flush", "_segments", "_snapshots")
+
+    def __init__(self, segments: SegmentList, snapshots: ProducerSnapshots, pending_flush: PendingFlush) -> None:
+        self._segments = segments
+        self._snapshots = snapshots
+        self._pending_flush = pending_flush
+        self._may_exist: bool | None = None  # whether there is an index; None: unknown
+
+    def may_exist(self) -> bool:
+        """Return whether there may be an index; reads the directory if that is unknown. Raises OSError."""
+        if self._may_exist is None:
+            active = self._segments.active
+            self._may_exist = any(name.endswith(TXN_INDEX_SUFFIX) for name in active.files.names_in(active.directory))
+        return self._may_exist
+
+    def forget(self) -> None:
+        """Forget whether there is an index."""
+        self._may_exist = None
+
+    def add(self, entry: AbortedTransaction) -> None:
+        """Add a transaction whose marker was written to the active segment."""
+        self._may_exist = True
+        self._pending_flush.add_aborted(self._segments.active.path(TXN_INDEX_SUFFIX), entry)
+
+    def within(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Return those that reach into a range of offsets. Raises CorruptMessage."""
+        return self._indexed(first_offset, end_offset) + self._pending_flush.aborted(first_offset, end_offset)
+
+    def _indexed(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Return those of a range that are in the indexes, or in the log where an index cannot be right."""
+        found: list[AbortedTransaction] = []
+        for segment in self._segments.from_offset(first_offset):
+            if segment.aborts_checked:
+                part = find_aborted(segment.files, segment.path(TXN_INDEX_SUFFIX), first_offset, end_offset)
+                if part is not None:
+                    found += part[0]
+                    if part[1]:
+                        return found
+                    continue
+            for entry in _aborted_of(segment, self._segments, self._snapshots):
+                if entry.last_offset >= first_offset and entry.first_offset < end_offset:
+                    found.append(entry)
+                if entry.last_stable_offset >= end_offset:
                     return found
-                continue
-        for entry in _aborted_of(segment, segments, snapshots):
-            if entry.last_offset >= first_offset and entry.first_offset < end_offset:
-                found.append(entry)
-            if entry.last_stable_offset >= end_offset:
-                return found
-    return found
+        return found
+
+    def truncate_active(self, end_offset: int) -> None:
+        """Remove the entries of truncated markers from the index of the active segment. Raises OSError."""
+        active = self._segments.active
+        path = active.path(TXN_INDEX_SUFFIX)
+        kept = [entry for entry in read_aborted(active.files, path) or () if entry.last_offset < end_offset]
+        if replace_aborted(active.files, path, kept):
+            self._pending_flush.add_files(path)
 
 
 def _aborted_of(segment: Segment, segments: SegmentList, snapshots: ProducerSnapshots) -> list[AbortedTransaction]:

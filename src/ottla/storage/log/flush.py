@@ -96,6 +96,15 @@ class DirectoryHealth:
             logger.warning("log directory %s: %s (%s); writes are retried", self.name, why, what)
         return StorageError(f"{what}: {why}")
 
+    def run_with_reserve(self, write: Callable[[], None]) -> None:
+        """Run a write, and once more if the space reserve could be freed for it. Raises its StorageError or OSError."""
+        try:
+            write()
+        except (StorageError, OSError):
+            if self.failure is not None or not self.make_space():
+                raise
+            write()
+
     def missing(self, what: str, path: str) -> StorageError:
         """Log a missing file of one log, once; returns the error to raise for the request."""
         if path not in self._missing:

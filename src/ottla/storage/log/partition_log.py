@@ -11,52 +11,45 @@ Holds after every public call:
 Nothing here waits and nothing is locked: all of it runs on the loop's thread, except `FlushJob.run` and
 `TruncationSync.run`.
 
-Truncation renames files out of the way at once and removes them later, so that readers finish. What is removed from the
-end is synced before anything else happens: if a power cut undid the truncation, batches of the old and of the new
-leader could lie side by side, each valid; and with a recovery point above the new end recovery would skip them.
-
 Step 6 of 9 of a batch's journey. Before: replication/partition.py. Next: storage/log/segment.py.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
-from ottla.core.clock import Clock
 from ottla.core.errors import OffsetOutOfRange, StorageError
-from ottla.core.files import FileRegion, FileSystem
+from ottla.core.files import FileRegion
 from ottla.core.ids import TopicPartition
-from ottla.records.batch import LOG_APPEND_TIME, BatchHeader, stamp, stamp_log_append_time
+from ottla.records.batch import BatchHeader, stamp, stamp_log_append_time
 from ottla.storage.config import LogConfig
-from ottla.storage.file_names import SEGMENT_SUFFIXES, SWAP_SUFFIX, TXN_INDEX_SUFFIX
-from ottla.storage.log.aborted_transactions import aborted_in
+from ottla.storage.log.aborted_transactions import AbortedTransactions
 from ottla.storage.log.append_info import AppendInfo, AppendOrigin, duplicate_of
-from ottla.storage.log.checkpoints import LogCheckpoints
-from ottla.storage.log.deleted_files import DeletedFiles
-from ottla.storage.log.flush import DirectoryHealth, FlushJob, sync_before_gap
+from ottla.storage.log.flush import FlushJob, sync_before_gap
+from ottla.storage.log.log_parts import LoadedState, LogLocation
 from ottla.storage.log.pending_flush import PendingFlush
 from ottla.storage.log.producer_replay import check_data_batch, replay_producers
-from ottla.storage.log.retention import deletable, jitter_ms, roll_is_due
+from ottla.storage.log.retention import deletable, roll_is_due, roll_limits
 from ottla.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
 from ottla.storage.log.segment_list import SegmentList
 from ottla.storage.log.timestamp_lookup import TimedOffset, TimestampLookup
-from ottla.storage.log.truncation import Truncation, TruncationSync, run_truncation
-from ottla.storage.state.leader_epochs import EpochEnd, LeaderEpochs
-from ottla.storage.state.producer_snapshots import ProducerSnapshots
-from ottla.storage.state.producer_state_manager import NOT_REQUIRED, ProducerStateManager, VerificationGuard
-from ottla.storage.state.transactions import AbortedTransaction, Marker, read_aborted, read_marker, replace_aborted
+from ottla.storage.log.truncation import Truncation, TruncationState, TruncationSync, run_truncation
+from ottla.storage.state.leader_epochs import EpochEnd
+from ottla.storage.state.producer_state_manager import NOT_REQUIRED, VerificationGuard
+from ottla.storage.state.transactions import AbortedTransaction, Marker, read_marker
 from ottla.storage.validation.batch_validator import (
     NO_EPOCH_LIMIT,
-    check_client_batch,
     have_gaps,
     read_header,
-    validate_batch,
     validate_follower_batches,
-    validated,
+    validate_for_append,
 )
-from ottla.storage.validation.record_validator import NOT_PLAIN, validate_in_place
+
+if TYPE_CHECKING:  # for compaction, which most brokers never run
+    from ottla.storage.log.segment_swap import SegmentSwap
 
 __all__ = ["AppendInfo", "AppendOrigin", "PartitionLog"]
 
@@ -65,56 +58,37 @@ class PartitionLog:
     """One partition's log. Made by `LogDirectory` (`loading/log_loader.py`)."""
 
     __slots__ = (
-        "_checkpoints", "_clean_end_offset", "_may_have_aborted", "clock", "config", "deleted_files", "directory",
+        "_aborted", "_checkpoints", "_clean_end_offset", "clock", "config", "deleted_files", "directory",
         "end_offset", "epochs", "files", "flushed_offset", "health", "high_watermark", "in_cleaner_checkpoint",
-        "log_start_offset", "pending_flush", "producers", "recovery_limit", "segment_list", "snapshots", "topic_id",
-        "topic_partition", "truncation_count",
+        "log_start_offset", "pending_flush", "producers", "segment_list", "snapshots", "topic_id", "topic_partition",
+        "truncations",
     )  # fmt: skip
 
     def __init__(
-        self,
-        *,
-        files: FileSystem,
-        clock: Clock,
-        directory: PurePath,
-        topic_partition: TopicPartition,
-        topic_id: uuid.UUID,
-        config: LogConfig,
-        health: DirectoryHealth,
-        deleted_files: DeletedFiles,
-        checkpoints: LogCheckpoints,
-        segments: list[Segment],
-        epochs: LeaderEpochs,
-        producers: ProducerStateManager,
-        snapshots: ProducerSnapshots,
-        log_start_offset: int,
-        end_offset: int,
-        in_cleaner_checkpoint: bool = False,
-        is_as_stopped: bool = False,
+        self, location: LogLocation, topic_partition: TopicPartition, config: LogConfig, loaded: LoadedState
     ) -> None:
-        self.files = files
-        self.clock = clock
-        self.deleted_files = deleted_files
-        self.directory = directory
+        self.files = location.files
+        self.clock = location.clock
+        self.deleted_files = location.deleted_files
+        self.directory = location.directory
         self.topic_partition = topic_partition
-        self.topic_id = topic_id
+        self.topic_id: uuid.UUID = loaded.topic_id
         self.config = config
-        self.health = health
-        self._checkpoints = checkpoints
-        self._clean_end_offset = end_offset if is_as_stopped else None  # where a clean shutdown had ended it
-        self.in_cleaner_checkpoint = in_cleaner_checkpoint  # batches may be missing inside the log
-        self.epochs = epochs
-        self.producers = producers
-        self._may_have_aborted: bool | None = None  # whether there is an index of aborted transactions; None: unknown
-        self.snapshots = snapshots
-        self.log_start_offset = log_start_offset
-        self.end_offset = end_offset
-        self.flushed_offset = end_offset
-        self.high_watermark = log_start_offset  # set by replication; limits retention and goes into the checkpoint
-        self.pending_flush = PendingFlush(files)
-        self.truncation_count = 0  # a flush that began before a truncation does not cover what was written after it
-        self.recovery_limit: int | None = None  # while a truncation runs: recovery must not begin above it
-        self.segment_list = SegmentList(segments, epochs=epochs, log=self)
+        self.health = location.health
+        self._checkpoints = location.checkpoints
+        self._clean_end_offset = loaded.end_offset if loaded.is_as_stopped else None  # where a clean shutdown ended it
+        self.in_cleaner_checkpoint = loaded.in_cleaner_checkpoint  # batches may be missing inside the log
+        self.epochs = loaded.epochs
+        self.producers = loaded.producers
+        self.snapshots = loaded.snapshots
+        self.log_start_offset = loaded.log_start_offset
+        self.end_offset = loaded.end_offset
+        self.flushed_offset = loaded.end_offset
+        self.high_watermark = loaded.log_start_offset  # set by replication; limits retention; is in the checkpoint
+        self.pending_flush = PendingFlush(self.files)
+        self.truncations = TruncationState(self.pending_flush, self.health)
+        self.segment_list = SegmentList(loaded.segments, epochs=loaded.epochs, log=self)
+        self._aborted = AbortedTransactions(self.segment_list, self.snapshots, self.pending_flush)
         self._set_roll_limits(self.active)
 
     @property
@@ -153,10 +127,16 @@ class PartitionLog:
     # ---- Appending
 
     def append(
-        self, records: memoryview, *, leader_epoch: int, now_ms: int, origin: AppendOrigin = AppendOrigin.CLIENT,
-        header: BatchHeader | None = None, validated_for: LogConfig | None = None,
+        self,
+        records: memoryview,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        header: BatchHeader | None = None,
+        validated_for: LogConfig | None = None,
         guard: VerificationGuard | None = NOT_REQUIRED,
-    ) -> AppendInfo:  # fmt: skip
+    ) -> AppendInfo:
         """Append one batch as the leader: validate it, stamp it, write it. A duplicate is answered, not written again.
 
         `records` must be writable and hold exactly one batch; `header` is its header, if the caller has read it, and
@@ -171,18 +151,7 @@ class PartitionLog:
         config = self.config
         marker, from_client = None, origin is AppendOrigin.CLIENT
         if validated_for is not config:
-            validate_batch(header, records, config)
-            if from_client:
-                check_client_batch(header)
-            if (
-                config.requires_record_validation
-                or header.max_timestamp > now_ms + config.timestamp_after_max_ms
-                or header.attributes & LOG_APPEND_TIME
-            ):
-                if from_client and not header.attributes & NOT_PLAIN and not config.target_codec:
-                    validate_in_place(records, header, config, now_ms)
-                else:
-                    records, header = validated(records, header, config, now_ms=now_ms, from_client=from_client)
+            records, header = validate_for_append(header, records, config, now_ms=now_ms, from_client=from_client)
         if header.producer_id >= 0:
             if from_client:
                 written = check_data_batch(self.producers, self.segment_list, header, guard)
@@ -232,18 +201,19 @@ class PartitionLog:
         position = self._write(records[:size_bytes], size_bytes, first_offset, last_offset, max_timestamp)
         segment = self.segment_list.active
         for at, header in batches:
-            segment.note_batch(
-                header.last_offset, position + at, header.size_bytes, header.max_timestamp,
-                self.config.index_interval_bytes,
-            )  # fmt: skip
+            first, last, size, timestamp = (
+                header.base_offset,
+                header.last_offset,
+                header.size_bytes,
+                header.max_timestamp,
+            )
+            segment.note_batch(last, position + at, size, timestamp, self.config.index_interval_bytes)
             if header.partition_leader_epoch > self.epochs.latest:
-                self.assign_epoch(header.partition_leader_epoch, header.base_offset)
-            self.end_offset = header.last_offset + 1
+                self.assign_epoch(header.partition_leader_epoch, first)
+            self.end_offset = last + 1
             if header.producer_id >= 0:
-                marker = read_marker(records[at : at + header.size_bytes]) if header.is_control else None
-                self._update_producer(
-                    header, marker, header.base_offset, header.last_offset, header.max_timestamp, now_ms
-                )
+                marker = read_marker(records[at : at + size]) if header.is_control else None
+                self._update_producer(header, marker, first, last, timestamp, now_ms)
         if not position:
             self._set_roll_limits(segment)
         return AppendInfo(first_offset, last_offset, -1, self.log_start_offset)
@@ -277,34 +247,21 @@ class PartitionLog:
         """Update the state of a written batch's producer. `header` may not have its offsets yet."""
         aborted = self.producers.update(header, marker, first, last, max_timestamp, now_ms)
         if aborted is not None:
-            self._may_have_aborted = True
-            self.pending_flush.add_aborted(self.active.path(TXN_INDEX_SUFFIX), aborted)
+            self._aborted.add(aborted)
 
     def _roll_if_due(
         self, segment: Segment, size_bytes: int, first_offset: int, last_offset: int, max_timestamp: int
     ) -> None:
         """Roll if the batch at hand does not belong into the active segment by size, index size, age or offset."""
-        config, held = self.config, segment.size_bytes
         if last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
             self.roll(first_offset)  # the offsets of a compacted leader may jump further than an index entry reaches
-        elif (
-            (held and held > config.segment_bytes - size_bytes)
-            or segment.indexes_full(config.segment_index_bytes)
-            or (held and roll_is_due(self.topic_partition, segment, config, max_timestamp, clock=self.clock))
-        ):
+        elif roll_is_due(self.topic_partition, segment, self.config, size_bytes, max_timestamp, clock=self.clock):
             self.roll()
 
     def _set_roll_limits(self, segment: Segment) -> None:
-        """Compute how large and how old the active segment may become before an append must ask `_roll_if_due`."""
-        config, deadline_ms = self.config, -1
-        size_bytes = config.segment_bytes
-        first_ms = segment.roll_timestamp
-        if segment.size_bytes and first_ms is not None and first_ms >= 0:
-            deadline_ms = first_ms + config.roll_ms - jitter_ms(self.topic_partition, segment.base_offset, config)
-        else:  # an empty segment does not roll; the age of records without a time depends on the clock
-            size_bytes = -1
-        reserves = config.durability == "fsync"
-        segment.set_roll_limits(size_bytes, deadline_ms, config.segment_index_bytes, reserves=reserves)
+        """Set how large and how old the active segment may become before an append must ask `_roll_if_due`."""
+        size_bytes, deadline_ms = roll_limits(self.topic_partition, segment, self.config)
+        segment.set_roll_limits(size_bytes, deadline_ms, self.config)
 
     def roll(self, base_offset: int | None = None) -> None:
         """Seal the active segment; begin one at the end, or `base_offset`. Raises StorageError: nothing has changed."""
@@ -355,9 +312,13 @@ class PartitionLog:
         if offset >= end_offset:
             return None
         return self.segment_list.region(
-            offset, max_bytes=max_bytes, end_offset=end_offset, log_end_offset=self.end_offset,
-            at_least_one=at_least_one, may_check=may_check,
-        )  # fmt: skip
+            offset,
+            max_bytes=max_bytes,
+            end_offset=end_offset,
+            log_end_offset=self.end_offset,
+            at_least_one=at_least_one,
+            may_check=may_check,
+        )
 
     def offset_for_timestamp(self, timestamp: int, *, end_offset: int) -> TimedOffset | None:
         """Return the first record below `end_offset` at or after a time."""
@@ -375,16 +336,11 @@ class PartitionLog:
 
     def may_have_aborted_transactions(self) -> bool:
         """Return whether there may be an index of aborted transactions: most logs have none, each fetch asks."""
-        if self._may_have_aborted is None:
-            self._may_have_aborted = any(
-                name.endswith(TXN_INDEX_SUFFIX) for name in self.files.names_in(self.directory)
-            )
-        return self._may_have_aborted
+        return self._aborted.may_exist()
 
     def aborted_transactions(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Return aborted transactions within a range of offsets, whose records a read_committed consumer must skip."""
-        found = aborted_in(self.segment_list, self.snapshots, first_offset, end_offset)
-        return found + self.pending_flush.aborted(first_offset, end_offset)
+        return self._aborted.within(first_offset, end_offset)
 
     # ---- Durability
 
@@ -400,9 +356,12 @@ class PartitionLog:
             self.pending_flush.has_uncheckpointed_truncation = False
         try:
             return self.pending_flush.start_flush(
-                self.directory, self.segment_list.active, self.epochs, end_offset=self.end_offset,
+                self.directory,
+                self.segment_list.active,
+                self.epochs,
+                end_offset=self.end_offset,
                 truncation_count=self.truncation_count,
-            )  # fmt: skip
+            )
         except OSError as error:
             raise self.refused(f"flush of {self.topic_partition}", error) from error
 
@@ -459,7 +418,7 @@ class PartitionLog:
             if self.epochs.truncate_from_end(offset):
                 self.pending_flush.write_epochs(self.directory, self.epochs)
             return
-        yield from self._begin_truncation(self.segment_list.from_offset(offset)[0].base_offset)
+        yield from self.truncations.begin(self.flushed_offset, self.segment_list.from_offset(offset)[0].base_offset)
         try:
             removed = self.segment_list.beginning_at_or_after(offset)
             self._delete_segment_files(reversed(removed))
@@ -470,7 +429,7 @@ class PartitionLog:
             yield TruncationSync(self.files, self.active.file, self.directory)
         except OSError as error:
             raise self.health.fail(f"truncation of {self.topic_partition}", error) from error
-        yield from self._end_truncation()
+        yield from self.truncations.end()
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Remove everything; the log is empty and begins at `offset` (a follower that ends below its leader's start).
@@ -482,23 +441,28 @@ class PartitionLog:
     def full_truncation(self, offset: int) -> Truncation:
         """Return the steps of `truncate_fully_and_start_at`, as `truncation` does. Raises StorageError."""
         self.health.check()
-        yield from self._begin_truncation(self.segment_list.first_base_offset)
+        yield from self.truncations.begin(self.flushed_offset, self.segment_list.first_base_offset)
         try:
             self._restart_at(offset)
             yield TruncationSync(self.files, None, self.directory)
         except OSError as error:
             raise self.health.fail(f"truncation of all of {self.topic_partition}", error) from error
-        yield from self._end_truncation()
+        yield from self.truncations.end()
 
     @property
     def is_truncating(self) -> bool:
         """Whether a truncation has begun and not ended: its files and offsets may not fit together."""
-        return self.recovery_limit is not None
+        return self.truncations.is_running
+
+    @property
+    def truncation_count(self) -> int:
+        """The number of truncations that have begun, and that have ended."""
+        return self.truncations.count
 
     @property
     def recovery_point(self) -> int:
         """Return the offset at which recovery has to begin after a crash."""
-        return self.flushed_offset if self.recovery_limit is None else min(self.flushed_offset, self.recovery_limit)
+        return self.truncations.recovery_point(self.flushed_offset)
 
     def delete_records(self, before_offset: int) -> int:
         """Begin the log at `before_offset` (DeleteRecords); return the new start. Retention deletes the files later.
@@ -519,18 +483,17 @@ class PartitionLog:
         if self.is_truncating:
             return 0
         count = deletable(
-            self.segments, self.config, log_start_offset=self.log_start_offset, high_watermark=self.high_watermark,
-            end_offset=self.end_offset, now_ms=now_ms,
-        )  # fmt: skip
+            self.segments,
+            self.config,
+            log_start_offset=self.log_start_offset,
+            high_watermark=self.high_watermark,
+            end_offset=self.end_offset,
+            now_ms=now_ms,
+        )
         if not count:
             return 0
         if count == len(self.segments):
-            try:
-                self.roll()  # the log always has a segment to write
-            except StorageError:
-                if self.health.failure is not None or not self.health.make_space():
-                    raise
-                self.roll()
+            self.health.run_with_reserve(self.roll)  # the log always has a segment to write
         try:
             for segment in self.segments[:count]:
                 self._delete_segment_files([segment])
@@ -543,28 +506,20 @@ class PartitionLog:
                 self._advance_start(self.segment_list.first_base_offset)
         return count
 
-    def replace_segments(
-        self, old: Sequence[Segment], size_bytes: int, *, cleaned_suffix: str, has_transactions: bool
-    ) -> None:
+    def replace_segments(self, swap: SegmentSwap) -> None:
         """Put a segment that compaction has written in place of some neighbours (`cleaning/cleaning_pass.py`).
 
         Raises StorageError: the directory is offline then, and the next start completes the swap.
         """
-        new = Segment(
-            self.files, self.directory, old[0].base_offset, size_bytes=size_bytes, created_ms=old[-1].created_ms
-        )
-        suffixes = [suffix for suffix in SEGMENT_SUFFIXES if has_transactions or suffix != TXN_INDEX_SUFFIX]
         try:
-            for suffix in reversed(suffixes):
-                self.files.rename(new.path(suffix + cleaned_suffix), new.path(suffix + SWAP_SUFFIX))
-            self._delete_segment_files(old)
-            for suffix in suffixes:
-                self.files.rename(new.path(suffix + SWAP_SUFFIX), new.path(suffix))
-            for merged in old[1:]:
+            swap.begin()
+            self._delete_segment_files(swap.old)
+            swap.finish()
+            for merged in swap.old[1:]:
                 self.snapshots.drop(merged.base_offset)
         except OSError as error:
             raise self.health.fail(f"compaction of {self.topic_partition}", error) from error
-        self.segment_list.replace(old, new)
+        self.segment_list.replace(swap.old, swap.new)
 
     def _truncate_suffix(self, offset: int) -> None:
         """Remove every batch of the active segment that reaches `offset` or is after it. Raises OSError."""
@@ -596,10 +551,7 @@ class PartitionLog:
         else:
             self.end_offset = min(found.header.base_offset, offset)
             segment.truncate(found.position, end_offset=self.end_offset)
-            path = segment.path(TXN_INDEX_SUFFIX)
-            kept = [entry for entry in read_aborted(self.files, path) or () if entry.last_offset < self.end_offset]
-            if replace_aborted(self.files, path, kept):
-                self.pending_flush.add_files(path)
+            self._aborted.truncate_active(self.end_offset)
 
     def _restart_at(self, offset: int) -> None:
         """Replace everything by one empty segment. Raises OSError."""
@@ -620,31 +572,6 @@ class PartitionLog:
             self.pending_flush.forget(segment)
             self.deleted_files.rename_segment(segment, due_ms=due_ms)
         self.pending_flush.add_directories(self.directory)
-
-    def _begin_truncation(self, first_changed: int) -> Truncation:
-        """Lower the recovery point, before a file is touched: the next start must scan what a crash leaves."""
-        limit, before = self.recovery_limit, self.recovery_point
-        self.truncation_count += 1  # now and at the end: what began meanwhile is overtaken, too
-        self.recovery_limit = min(before, first_changed)
-        if before <= first_changed and not self.pending_flush.has_uncheckpointed_truncation:
-            return  # the checkpoint files have nothing above it
-        try:
-            yield None
-        except StorageError:
-            self.recovery_limit = limit  # nothing has changed
-            raise
-
-    def _end_truncation(self) -> Truncation:
-        """Note the lower recovery point on the disk, before anything written after the truncation counts."""
-        self.truncation_count += 1
-        self.recovery_limit = None
-        self.pending_flush.has_uncheckpointed_truncation = True
-        try:
-            yield None
-            self.pending_flush.has_uncheckpointed_truncation = False
-        except StorageError:
-            if self.health.failure is not None:  # otherwise the next flush begins with it
-                raise
 
     def _advance_start(self, offset: int) -> None:
         self.log_start_offset = offset
@@ -694,8 +621,8 @@ class PartitionLog:
     def replaces(self, other: PartitionLog) -> None:
         """Continue in place of `other`, whose copy in another directory this is."""
         self.producers = other.producers  # has more than a snapshot: transactions that are being verified
-        self.truncation_count = other.truncation_count
-        self._may_have_aborted = None
+        self.truncations.continue_from(other.truncations)
+        self._aborted.forget()
         self.update_high_watermark(other.high_watermark)
         self.reconfigure(other.config)
 

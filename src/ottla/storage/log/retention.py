@@ -13,6 +13,32 @@ from ottla.storage.log.segment import Segment
 
 
 def roll_is_due(
+    topic_partition: TopicPartition,
+    segment: Segment,
+    config: LogConfig,
+    size_bytes: int,
+    newest_ms: int,
+    *,
+    clock: Clock,
+) -> bool:
+    """Return whether a segment is closed before a batch of this size and greatest time is written."""
+    held = segment.size_bytes
+    if held and held > config.segment_bytes - size_bytes:
+        return True
+    if segment.indexes_full(config.segment_index_bytes):
+        return True
+    return bool(held) and _is_too_old(topic_partition, segment, config, newest_ms, clock=clock)
+
+
+def roll_limits(topic_partition: TopicPartition, segment: Segment, config: LogConfig) -> tuple[int, int]:
+    """Return the size and the greatest time up to which `roll_is_due` need not be asked; -1: it is always asked."""
+    first_ms = segment.roll_timestamp
+    if segment.size_bytes and first_ms is not None and first_ms >= 0:
+        return config.segment_bytes, first_ms + config.roll_ms - jitter_ms(topic_partition, segment.base_offset, config)
+    return -1, -1  # an empty segment does not roll; the age of records without a time depends on the clock
+
+
+def _is_too_old(
     topic_partition: TopicPartition, segment: Segment, config: LogConfig, newest_ms: int, *, clock: Clock
 ) -> bool:
     """Return whether a segment has lived `segment.ms`: `newest_ms` is the greatest time of a batch about to come.

@@ -21,6 +21,7 @@ from typing import Final, Literal
 from ottla.core.errors import CorruptMessage
 from ottla.core.files import File, FileSystem
 from ottla.records.batch_reader import HEADER_CHUNK_BYTES, BatchLocation, read_header, read_headers
+from ottla.storage.config import LogConfig
 from ottla.storage.file_names import (
     CHECKSUMS_SUFFIX,
     INDEX_SUFFIX,
@@ -307,15 +308,15 @@ class Segment:
                 self.roll_at_bytes = -1
         self.bytes_since_index += size_bytes
 
-    def set_roll_limits(self, size_bytes: int, deadline_ms: int, index_bytes: int, *, reserves: bool) -> None:
-        """Set the file size, the batch time and the index size above which an append must ask whether to roll.
+    def set_roll_limits(self, size_bytes: int, deadline_ms: int, config: LogConfig) -> None:
+        """Set the file size and the batch time above which an append must ask whether to roll, and those of `config`.
 
-        With `reserves` each append is synced: space is reserved for them.
+        Where each append is synced, space is reserved for them.
         """
-        self.roll_at_bytes = -1 if self.indexes_full(index_bytes) else size_bytes
-        self._reserve_from = _RESERVE_FROM_BYTES if reserves else None
+        self.roll_at_bytes = -1 if self.indexes_full(config.segment_index_bytes) else size_bytes
+        self._reserve_from = _RESERVE_FROM_BYTES if config.durability == "fsync" else None
         self.roll_at_ms = deadline_ms
-        self._index_bytes_max = index_bytes
+        self._index_bytes_max = config.segment_index_bytes
 
     def indexes_full(self, limit_bytes: int) -> bool:
         """Return whether an index has no space for another entry and the one that sealing the segment writes."""

@@ -17,6 +17,7 @@ from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.records.batch import NO_END_OFFSET
 from ottla.storage import checkpoint_files as names
 from ottla.storage.checkpoint_files import parse_meta, parse_offsets, parse_partition_metadata
+from ottla.storage.directory_names import parse_log_name
 from ottla.storage.file_names import (
     CHECKSUMS_SUFFIX,
     INDEX_SUFFIX,
@@ -34,7 +35,6 @@ from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
 from ottla.storage.state.leader_epochs import LeaderEpochs, parse_epochs
 from ottla.storage.state.producer_snapshots import read_snapshot
 
-_PARTITION = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
 _NUMBERED = re.compile(r"(?P<base>[0-9]{20})(?P<suffix>\.[a-z]+)")
 BROKEN_FILE = "remove or repair it by hand: without it the broker rebuilds its content from the log"
 
@@ -68,10 +68,10 @@ def verify_directory(files: FileSystem, path: PurePath, *, progress: Progress | 
 
     if not files.is_directory(path):
         _verify_file(files, path, report, spend)
-    elif _PARTITION.fullmatch(path.name) and any(_NUMBERED.fullmatch(name) for name in files.names_in(path)):
+    elif parse_log_name(path.name) is not None and any(_NUMBERED.fullmatch(name) for name in files.names_in(path)):
         _Root(files, path.parent, report, spend).verify_partition(path.name)
     else:
-        partitions = [name for name in files.names_in(path) if _PARTITION.fullmatch(name)]
+        partitions = [name for name in files.names_in(path) if parse_log_name(name) is not None]
         if not partitions and not files.exists(path / names.META_PROPERTIES):
             raise NothingToVerify(f"{path} is neither a log directory nor a partition's")
         root = _Root(files, path, report, spend)
@@ -89,7 +89,7 @@ def bytes_below(files: FileSystem, path: PurePath) -> int:
     total = 0
     for name in files.names_in(path):
         inner = path / name
-        if _PARTITION.fullmatch(name) and files.is_directory(inner):
+        if parse_log_name(name) is not None and files.is_directory(inner):
             total += bytes_below(files, inner)
         elif name.endswith(LOG_SUFFIX):
             total += files.size_of(inner)
@@ -127,9 +127,8 @@ class _Root:
     def verify_partition(self, name: str) -> None:
         """Verify everything in one partition's directory."""
         directory = self._path / name
-        match = _PARTITION.fullmatch(name)
-        assert match is not None, "the caller has looked"
-        topic_partition = TopicPartition(match["topic"], int(match["partition"]))
+        topic_partition = parse_log_name(name)
+        assert topic_partition is not None, "the caller has looked"
         self.report.partitions += 1
         bases = _bases(self._files, directory, LOG_SUFFIX)
         epochs, is_certain = self._epochs(name)
@@ -241,7 +240,10 @@ def _verify_file(files: FileSystem, path: PurePath, report: VerifyReport, spend:
     files.size_of(path)
     root = _Root(files, directory if match is None else directory.parent, VerifyReport(), spend)
     if match is not None and match["suffix"] in suffixes:
-        root.verify_partition(directory.name) if _PARTITION.fullmatch(directory.name) else _alone(files, path, report)
+        if parse_log_name(directory.name) is not None:
+            root.verify_partition(directory.name)
+        else:
+            _alone(files, path, report)
     elif path.name in (*names.OFFSET_FILES, names.META_PROPERTIES, COPIES_FILE):
         root.verify_small_files()
     elif path.name in (EPOCHS_FILE, names.PARTITION_METADATA):

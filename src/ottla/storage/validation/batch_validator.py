@@ -13,6 +13,7 @@ from ottla.records.batch import (
     CODEC_BITS,
     CONTROL,
     HEADER_BYTES,
+    LOG_APPEND_TIME,
     MAGIC,
     NO_END_OFFSET,
     PREFIX_BYTES,
@@ -28,7 +29,9 @@ from ottla.records.batch_verifier import (
 )
 from ottla.storage.config import LogConfig
 from ottla.storage.validation.record_validator import (
+    NOT_PLAIN,
     required_validation,
+    validate_in_place,
     validate_records,
 )
 
@@ -112,6 +115,28 @@ def check_client_batch(header: BatchHeader) -> None:
         raise InvalidRecord(
             f"Invalid sequence number {header.base_sequence} in record batch with producerId {header.producer_id}"
         )
+
+
+def validate_for_append(
+    header: BatchHeader, records: memoryview, config: LogConfig, *, now_ms: int, from_client: bool
+) -> tuple[memoryview, BatchHeader]:
+    """Validate a batch, and its records where the settings require it; returns what is to be written and its header.
+
+    Raises the errors of `validate_batch` and of `validated`.
+    """
+    validate_batch(header, records, config)
+    if from_client:
+        check_client_batch(header)
+    if not (
+        config.requires_record_validation
+        or header.max_timestamp > now_ms + config.timestamp_after_max_ms
+        or header.attributes & LOG_APPEND_TIME
+    ):
+        return records, header
+    if from_client and not header.attributes & NOT_PLAIN and not config.target_codec:
+        validate_in_place(records, header, config, now_ms)
+        return records, header
+    return validated(records, header, config, now_ms=now_ms, from_client=from_client)
 
 
 def validated(

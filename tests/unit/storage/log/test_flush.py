@@ -168,7 +168,7 @@ def test_a_recovery_point_that_could_not_be_noted_after_a_cut_is_noted_before_an
     assert log.end_offset == 12
     disk.relent()
     disk.refuse(errno.ENOSPC, "write", "create")
-    run_truncation(log._end_truncation(), log.checkpoint)  # now only the checkpoint after a truncation fails
+    run_truncation(log.truncations.end(), log.checkpoint)  # now only the checkpoint after a truncation fails
     disk.relent()
     disk.remove(point)
     log.flush()

@@ -1,0 +1,49 @@
+"""Reads the state that the previous run left in the checkpoint files of a log directory."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import PurePath
+
+from ottla.core.files import FileSystem
+from ottla.core.ids import TopicPartition
+from ottla.storage import checkpoint_files as names
+from ottla.storage.checkpoint_files import parse_offsets, text_or_none
+from ottla.storage.integrity.metadata_backup import MetadataBackup
+from ottla.storage.loading.log_loader import LogCheckpoint
+
+logger = logging.getLogger(__name__)
+
+
+class PreviousRun:
+    """The offsets in the checkpoint files of a log directory, and whether the run that wrote them ended cleanly."""
+
+    def __init__(self, files: FileSystem, path: PurePath, backup: MetadataBackup) -> None:
+        self._path, self._backup = path, backup
+        self.broker_epoch = names.parse_clean_shutdown(text_or_none(files, path / names.CLEAN_SHUTDOWN))
+        self.is_clean = self.broker_epoch is not None
+        self.recovery_points = self._offsets(names.RECOVERY_POINTS)
+        self._is_certain = backup.text(names.RECOVERY_POINTS).is_certain
+        self.log_starts = self._offsets(names.LOG_STARTS)
+        self.high_watermarks = self._offsets(names.HIGH_WATERMARKS)
+        self.cleaned = self._offsets(names.CLEANER_OFFSETS)
+        self._all_may_have_gaps = not self.cleaned and self._is_damaged(names.CLEANER_OFFSETS)
+
+    def checkpoint_of(self, topic_partition: TopicPartition) -> LogCheckpoint:
+        """Return the entries of one log."""
+        return LogCheckpoint(
+            is_clean=self.is_clean,
+            recovery_point=self.recovery_points.get(topic_partition, 0),
+            log_start_offset=self.log_starts.get(topic_partition, 0),
+            in_cleaner_checkpoint=topic_partition in self.cleaned or self._all_may_have_gaps,
+            is_verified=self._is_certain and topic_partition in self.recovery_points,
+        )
+
+    def _offsets(self, name: str) -> dict[TopicPartition, int]:
+        found = parse_offsets(self._backup.text(name).text)
+        if found is None:
+            logger.warning("%s is damaged, and there is no copy of it: passed over", self._path / name)
+        return found or {}
+
+    def _is_damaged(self, name: str) -> bool:
+        return parse_offsets(self._backup.text(name).text) is None

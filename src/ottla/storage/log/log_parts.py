@@ -1,0 +1,63 @@
+"""Holds what a log is made from: its location, and the state that was found there."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import PurePath
+from typing import NamedTuple
+
+from ottla.core.clock import Clock
+from ottla.core.files import FileSystem
+from ottla.storage.checkpoint_files import text_or_none
+from ottla.storage.file_names import offset_name
+from ottla.storage.integrity.metadata_backup import BackedUpFile, CheckedText, MetadataBackup, backup_of
+from ottla.storage.log.checkpoints import LogCheckpoints
+from ottla.storage.log.deleted_files import DeletedFiles
+from ottla.storage.log.flush import DirectoryHealth
+from ottla.storage.log.segment import Segment
+from ottla.storage.state.leader_epochs import LeaderEpochs
+from ottla.storage.state.producer_snapshots import ProducerSnapshots
+from ottla.storage.state.producer_state_manager import ProducerStateManager
+
+
+class LogLocation(NamedTuple):
+    """Holds the directory of a log, and what it shares with the others of its log directory."""
+
+    files: FileSystem
+    clock: Clock
+    directory: PurePath
+    health: DirectoryHealth
+    deleted_files: DeletedFiles
+    checkpoints: LogCheckpoints
+    backup: MetadataBackup | None = None  # what is known of the directory's small files
+
+    def known(self, name: str) -> CheckedText:
+        """Return the text of a small file of this partition, or the copy of it if the file is damaged."""
+        if self.backup is None:
+            return CheckedText(text_or_none(self.files, self.directory / name), is_certain=False)
+        return self.backup.text(f"{self.directory.name}/{name}", must_exist=False)
+
+    def copy_of(self, name: str, known: CheckedText) -> BackedUpFile | None:
+        """Return the copy to note of a small file that was just read."""
+        if known.is_certain and self.backup is not None:
+            return self.backup.entries.get(f"{self.directory.name}/{name}")
+        return backup_of(self.files, self.directory / name)
+
+    def is_damaged(self, base_offset: int, suffix: str) -> bool:
+        """Return whether an index is certainly not what a clean stop left."""
+        name = f"{self.directory.name}/{offset_name(base_offset, suffix)}"
+        return self.backup is not None and self.backup.is_damaged(name)
+
+
+class LoadedState(NamedTuple):
+    """Holds the topic's id, the segments, at least one, and what is derived from them."""
+
+    topic_id: uuid.UUID
+    segments: list[Segment]
+    epochs: LeaderEpochs
+    producers: ProducerStateManager
+    snapshots: ProducerSnapshots
+    log_start_offset: int
+    end_offset: int
+    in_cleaner_checkpoint: bool = False  # batches may be missing inside the log
+    is_as_stopped: bool = False  # nothing has changed since a clean shutdown
