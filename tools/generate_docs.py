@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
 
 from ottla.broker.config import SECTIONS
 from ottla.broker.registry import APIS, INTER_BROKER_APIS, Api
-from ottla.core.settings import markdown
+from ottla.core.settings import default_of, settings_of, text_of
 from ottla.wire.apis import ApiKey
 
 HANDLERS = Path(__file__).resolve().parent.parent / "src" / "ottla" / "broker" / "handlers"
@@ -70,6 +71,19 @@ def generate() -> dict[str, str]:
 def configuration() -> str:
     """One table per section."""
     return CONFIGURATION_HEAD + "\n".join(markdown(title, section) for title, section in SECTIONS.values())
+
+
+def markdown(title: str, section: type[Any]) -> str:
+    """The table of a section."""
+    rows = [f"## {title}", "", "| Setting | Default | Unit | Live | Meaning |", "| --- | --- | --- | --- | --- |"]
+    for name, spec in settings_of(section).items():
+        doc = spec.doc + (f" One of: {', '.join(spec.choices)}." if spec.choices else "")
+        doc += f" Topics override it with `{spec.topic_key}`." if spec.topic_key else ""
+        doc += f" Without effect: {spec.no_effect}." if spec.no_effect else ""
+        doc += f" Also set by {', '.join(f'`{key}`' for key in spec.synonyms)}." if spec.synonyms else ""
+        default = text_of(default_of(section, name)) or "(empty)"
+        rows.append(f"| `{spec.key}` | {default} | {spec.unit} | {'yes' if spec.live else 'no'} | {doc} |")
+    return "\n".join(rows) + "\n"
 
 
 def protocol_support() -> str:

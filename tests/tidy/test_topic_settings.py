@@ -10,14 +10,14 @@ from types import ModuleType
 import pytest
 
 from ottla.broker.config_resources import HIDDEN
-from ottla.storage.config import topic_settings
+from ottla.storage.config import LogConfig, topic_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {key: found.spec for key, found in topic_settings().items() if key not in HIDDEN}
 
 
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("settings_page", ROOT / "tools" / "generate_topic_settings.py")
+def tool(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -25,7 +25,7 @@ def tool() -> ModuleType:
     return module
 
 
-PROOFS: dict[str, tuple[str, str]] = tool().PROOFS
+PROOFS: dict[str, tuple[str, str]] = tool("generate_topic_settings").PROOFS
 
 
 @pytest.mark.parametrize("key", SETTINGS)
@@ -40,3 +40,10 @@ def test_a_topic_setting_is_shown_to_work_or_says_why_it_does_not(key: str) -> N
 
 def test_no_proof_is_of_a_setting_that_is_not_there() -> None:
     assert set(PROOFS) <= set(SETTINGS)
+
+
+def test_the_configuration_page_has_defaults_and_other_names() -> None:
+    page = tool("generate_docs").markdown("Title", LogConfig)
+
+    assert "| `log.segment.bytes` | 1073741824 | bytes |" in page
+    assert "Also set by `log.retention.minutes`, `log.retention.hours`." in page

@@ -31,9 +31,9 @@ from ottla.storage.file_names import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
 )
-from ottla.storage.integrity.batch_verifier import find_next_valid_batch, is_reserve, verify_batches
 from ottla.storage.integrity.block_checksums import parse
 from ottla.storage.integrity.metadata_backup import FILE_NAME as COPIES_FILE
+from ottla.storage.integrity.range_verifier import find_next_valid_batch, is_reserve, verify_batches
 from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
 from ottla.storage.state.producer_snapshots import read_snapshot
 from ottla.storage.state.transactions import ENTRY_BYTES, read_marker

@@ -258,16 +258,3 @@ def from_environment(environment: Mapping[str, str], known: Iterable[str]) -> di
         for name, text in environment.items()
         if name in by_variable
     }
-
-
-def markdown(title: str, section: type[Any]) -> str:
-    """Generate the part of docs/configuration.md for a section. A check keeps the file equal to this."""
-    rows = [f"## {title}", "", "| Setting | Default | Unit | Live | Meaning |", "| --- | --- | --- | --- | --- |"]
-    for name, spec in settings_of(section).items():
-        doc = spec.doc + (f" One of: {', '.join(spec.choices)}." if spec.choices else "")
-        doc += f" Topics override it with `{spec.topic_key}`." if spec.topic_key else ""
-        doc += f" Without effect: {spec.no_effect}." if spec.no_effect else ""
-        doc += f" Also set by {', '.join(f'`{key}`' for key in spec.synonyms)}." if spec.synonyms else ""
-        default = text_of(default_of(section, name)) or "(empty)"
-        rows.append(f"| `{spec.key}` | {default} | {spec.unit} | {'yes' if spec.live else 'no'} | {doc} |")
-    return "\n".join(rows) + "\n"

@@ -12,7 +12,6 @@ from ottla.core.settings import (
     Type,
     from_environment,
     load,
-    markdown,
     read_properties,
     setting,
 )
@@ -80,13 +79,6 @@ def test_environment_variables_name_settings_in_capitals() -> None:
     found = from_environment({"OTTLA_SIZE_BYTES": "7", "PATH": "/bin"}, ["size.bytes"])
 
     assert found == {"size.bytes": SettingText("7", "environment variable OTTLA_SIZE_BYTES")}
-
-
-def test_the_generated_page_shows_default_limits_and_other_names() -> None:
-    page = markdown("Title", Sizes)
-
-    assert "| `size.bytes` | 10 | bytes | no | A size. |" in page
-    assert "Also set by `keep.hours`" in page
 
 
 def test_the_command_line_beats_the_environment_beats_the_file_beats_the_default(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
     python -m ottla.storage.cleaning.worker
 
-It knows nothing of the broker but what comes through its standard input (`messages.py`). Killed at any moment it costs
-nothing: the names of its files belong to the current pass alone.
+It knows nothing of the broker but what comes through its standard input (`worker_messages.py`). Killed at any moment
+it costs nothing: the names of its files belong to the current pass alone.
 """
 
 from __future__ import annotations

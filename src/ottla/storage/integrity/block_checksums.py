@@ -1,7 +1,7 @@
 """Keeps checksums of a sealed segment's files beside them, in `<20 digits>.sums`.
 
 A batch's checksum leaves out its base offset, length, leader epoch and magic. Its neighbours reveal most flips there
-(`batch_verifier.py`), but not a base offset moved into a gap that compaction has left; and the indexes have no checksum
+(`range_verifier.py`), but not a base offset moved into a gap that compaction has left; and the indexes have no checksum
 at all. A sealed segment does not change until it is cleaned, truncated or deleted, so its bytes can be compared with
 what was written: one CRC-32C for each block of the log, and one for each index.
 

@@ -2,7 +2,7 @@
 
 A batch that this process wrote was validated when it arrived. What was in the file when it was opened may be years old,
 and `sendfile` never shows it to the broker. So each segment remembers which ranges of it have been verified
-(`batch_verifier.py`): a reader waits once, in small portions, until the range it is about to get is verified; later
+(`range_verifier.py`): a reader waits once, in small portions, until the range it is about to get is verified; later
 readers of the range, and readers of newly written records, pay nothing.
 
 A corrupt range is remembered too, with the offsets it covers: reads of these are refused, reads before it end where it
@@ -21,9 +21,9 @@ from typing import Final, NamedTuple, Protocol
 from ottla.core.files import File
 from ottla.records.batch import NO_END_OFFSET
 from ottla.records.batch_reader import BatchLocation, read_headers
-from ottla.storage.integrity.batch_verifier import VerifiedBatches, find_next_valid_batch, verify_batches
 from ottla.storage.integrity.block_checksums import Block, BlockChecksums
 from ottla.storage.integrity.corruption import RECORDS_ADVICE, Corruption, report_corruption
+from ottla.storage.integrity.range_verifier import VerifiedBatches, find_next_valid_batch, verify_batches
 from ottla.storage.state.index import OffsetEntry, OffsetIndex
 from ottla.storage.state.leader_epochs import UNDEFINED, LeaderEpochs
 

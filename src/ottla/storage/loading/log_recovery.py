@@ -20,8 +20,8 @@ from ottla.records.batch import HEADER_BYTES, NO_END_OFFSET, BatchHeader
 from ottla.records.batch_reader import BatchLocation, read_headers
 from ottla.records.batch_scan import BatchScan
 from ottla.storage.file_names import CHECKSUMS_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
-from ottla.storage.integrity.batch_verifier import find_next_valid_batch, is_reserve
 from ottla.storage.integrity.corruption import RECORDS_ADVICE, Corruption, report_corruption
+from ottla.storage.integrity.range_verifier import find_next_valid_batch, is_reserve
 from ottla.storage.integrity.verified_ranges import CorruptRange
 from ottla.storage.loading.clean_shutdown import CheckpointedEnd
 from ottla.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
@@ -69,7 +69,7 @@ class UncleanRecovery:
         self.producers: dict[int, list[int]] = {}  # base offset -> positions of the batches that producer state needs
 
     def run(self, segments: list[Segment]) -> tuple[int, int]:
-        """Scan every segment that may hold unsynced batches; truncate at the first invalid one that was not promised.
+        """Scan every segment that may hold unsynced batches; truncate at the first invalid one that may be unsynced.
 
         Returns the end offset and the offset the scan began at. The last segment is always scanned: its indexes are in
         memory while it is written. Raises OSError.
@@ -82,10 +82,10 @@ class UncleanRecovery:
                 continue
             self._epochs.truncate_from_end(segment.base_offset)  # the batches have them, and they are the truth
             after = end_offset if is_last else segments[at + 1].base_offset
-            promised = self._synced_offset
-            if not is_last and promised >= after:
-                promised = 0 if self._may_have_gaps else after
-            end_offset, whole, is_writable = self._recover_segment(segment, promised, is_last=is_last)
+            synced_offset = self._synced_offset
+            if not is_last and synced_offset >= after:
+                synced_offset = 0 if self._may_have_gaps else after
+            end_offset, whole, is_writable = self._recover_segment(segment, synced_offset, is_last=is_last)
             may_end_there = end_offset == after or (end_offset < after and self._may_have_gaps)
             if not whole or (not is_last and not may_end_there):
                 delete_from(segments, at + 1)

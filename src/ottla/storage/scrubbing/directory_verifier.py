@@ -26,10 +26,10 @@ from ottla.storage.file_names import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
 )
-from ottla.storage.integrity.batch_verifier import is_reserve
 from ottla.storage.integrity.corruption import CACHE_ADVICE, Corruption
 from ottla.storage.integrity.metadata_backup import FILE_NAME as COPIES_FILE
 from ottla.storage.integrity.metadata_backup import MetadataBackup
+from ottla.storage.integrity.range_verifier import is_reserve
 from ottla.storage.scrubbing.segment_verifier import SegmentTarget, verify_segment
 from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
 from ottla.storage.state.leader_epochs import LeaderEpochs, parse_epochs
@@ -166,9 +166,9 @@ class _Root:
         base, is_last = bases[number], number == len(bases) - 1
         size = self._files.size_of(directory / f"{base:020}{LOG_SUFFIX}")
         end = NO_END_OFFSET if is_last else bases[number + 1]
-        promised = (self.recovery_points or {}).get(topic_partition) if is_last and self.is_clean else None
-        if promised is not None and promised >= base:
-            end = promised
+        checkpointed_end = (self.recovery_points or {}).get(topic_partition) if is_last and self.is_clean else None
+        if checkpointed_end is not None and checkpointed_end >= base:
+            end = checkpointed_end
         return SegmentTarget(
             directory,
             base,
@@ -176,7 +176,7 @@ class _Root:
             size,
             is_sealed=not is_last or self.is_clean,
             may_have_gaps=self.cleaner_offsets is None or topic_partition in self.cleaner_offsets,
-            must_end_exactly=not is_last or (promised is not None and promised > base),
+            must_end_exactly=not is_last or (checkpointed_end is not None and checkpointed_end > base),
         )
 
     def _segment(self, target: SegmentTarget) -> bool:

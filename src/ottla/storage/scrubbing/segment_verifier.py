@@ -1,6 +1,6 @@
 """Verifies a segment's files against each other and against their checksums: for the scrubber and `ottla log verify`.
 
-    .log        against `.sums` (`block_checksums.py`) where valid, otherwise batch by batch (`batch_verifier.py`)
+    .log        against `.sums` (`block_checksums.py`) where valid, otherwise batch by batch (`range_verifier.py`)
     .index      each entry names a batch: where it begins and its last offset
     .timeindex  each entry names a batch that is younger than all before it; the last one the youngest of all
     .txnindex   the transactions that a replay of the segment shows as aborted, from its snapshot on
@@ -29,10 +29,10 @@ from ottla.storage.file_names import (
     TXN_INDEX_SUFFIX,
     offset_name,
 )
-from ottla.storage.integrity.batch_verifier import find_next_valid_batch, verify_batches
 from ottla.storage.integrity.block_checksums import BLOCK_BYTES, BlockChecksums, checksums_of, checksums_path, parse
 from ottla.storage.integrity.corruption import CACHE_ADVICE, RECORDS_ADVICE, Corruption
 from ottla.storage.integrity.metadata_backup import BackedUpFile
+from ottla.storage.integrity.range_verifier import find_next_valid_batch, verify_batches
 from ottla.storage.log.producer_replay import replay_batch
 from ottla.storage.state.index import OffsetIndex, TimeIndex
 from ottla.storage.state.leader_epochs import EpochEntry, LeaderEpochs
