@@ -29,9 +29,9 @@ from ottla.client.transactions import TRANSACTION_TIMEOUT_MS, TransactionalProdu
 from ottla.core.clock import Clock, SystemClock
 from ottla.core.errors import KafkaError, UnknownTopicOrPartition
 from ottla.core.runtime import new_uuid
+from ottla.records.codecs import CODECS
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
-CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 AnyProducer = Producer | TransactionalProducer
 _UNANSWERED_MAX = 100_000  # records in flight; at this number reading the input waits

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from ottla.cli.record_json import TextRecord, to_json
+from ottla.client.times import UNIX_EPOCH
 
 HELP = """\
 %t  topic            %k  key                %K  bytes in the key (-1: null)
@@ -25,7 +26,6 @@ HELP = """\
 FieldFormatter = Callable[[TextRecord], bytes]
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\", "a": b"\a", "e": b"\x1b"}
 _HEX_DIGITS = {"x": 2, "u": 4}
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class InvalidFormat(ValueError):
@@ -70,7 +70,7 @@ def time_text(timestamp_ms: int | None) -> str:
     if timestamp_ms is None or timestamp_ms < 0:
         return ""
     try:
-        moment = _EPOCH + timedelta(milliseconds=timestamp_ms)
+        moment = UNIX_EPOCH + timedelta(milliseconds=timestamp_ms)
     except OverflowError:
         return f"{timestamp_ms} ms after 1970"
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{timestamp_ms % 1000:03d}Z"

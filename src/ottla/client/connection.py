@@ -24,20 +24,24 @@ from ottla.core.errors import ErrorCode, NetworkException, RequestTimedOut, Unsu
 from ottla.wire.apis import API_INFO, ApiKey
 from ottla.wire.codec import decode_response, encode_request
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.frame import LENGTH_BYTES, FrameRefused, frame_length, length_prefix
+from ottla.wire.frame import (
+    FRAME_BYTES_MAX,
+    LENGTH_BYTES,
+    TLS_ALERT,
+    TLS_HANDSHAKE,
+    FrameRefused,
+    frame_length,
+    length_prefix,
+)
 from ottla.wire.headers import encode_request_header, parse_response_header
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Dial = Callable[[str, int], Awaitable[Streams]]
 
 SOFTWARE_NAME = "ottla"
-# No response is larger: a fetch asks for far less. The bytes "HTTP" read as a length are 1.2 GB.
-FRAME_BYTES_MAX = 512 << 20
 _HTTP_ANSWER = b"HTTP"
 _HTTP_REQUEST = b"OPTIONS * HTTP/1.0\r\n\r\n"
 HTTP_SERVER = "is an HTTP server and does not speak Kafka's protocol; check the port"
-_TLS_ALERT = b"\x15\x03"  # the type of the record, and the major version of all versions since SSL 3.0
-_TLS_HANDSHAKE = b"\x16\x03"
 _TLS_TIMEOUT_S = 2.0
 _CORRELATION_ID = struct.Struct(">i")
 _ERROR_CODE = struct.Struct(">h")
@@ -251,7 +255,7 @@ class Connection:
             while True:
                 prefix = await reader.readexactly(LENGTH_BYTES)
                 length = frame_length(prefix, 0, LENGTH_BYTES, frame_bytes_max=FRAME_BYTES_MAX)
-                if length < _CORRELATION_ID.size or prefix.startswith(_TLS_ALERT):
+                if length < _CORRELATION_ID.size or prefix.startswith(TLS_ALERT):
                     raise NetworkException(_foreign(self.address, prefix))
                 frame = await reader.readexactly(length)
                 waiter = self._pending.get(_CORRELATION_ID.unpack_from(frame)[0])
@@ -319,8 +323,8 @@ async def _is_tls_server(address: Address) -> bool:
     handshake = context.wrap_bio(ssl.MemoryBIO(), hello, server_hostname=address.host)
     with contextlib.suppress(ssl.SSLWantReadError):
         handshake.do_handshake()
-    answer = await _first_bytes(address, hello.read(), len(_TLS_HANDSHAKE), timeout_s=_TLS_TIMEOUT_S)
-    return answer in {_TLS_HANDSHAKE, _TLS_ALERT}
+    answer = await _first_bytes(address, hello.read(), len(TLS_HANDSHAKE), timeout_s=_TLS_TIMEOUT_S)
+    return answer in {TLS_HANDSHAKE, TLS_ALERT}
 
 
 async def _first_bytes(address: Address, question: bytes, size: int, *, timeout_s: float) -> bytes:
@@ -345,7 +349,7 @@ def _foreign(address: Address, first_bytes: bytes) -> str:
     """Describe a peer whose first bytes are no response of Kafka's protocol."""
     if first_bytes.startswith(_HTTP_ANSWER):
         return f"{address} {HTTP_SERVER}"
-    if first_bytes.startswith(_TLS_ALERT):
+    if first_bytes.startswith(TLS_ALERT):
         return _requires_tls(address)
     return f"{address} does not speak Kafka's protocol; check the port"
 

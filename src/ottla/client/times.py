@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from ottla.core.settings import LONG_MAX
 
+UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _QUOTED_CHARS_MAX = 80
 
 
@@ -26,7 +27,7 @@ def parse_time_ms(text: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     try:
-        seconds = (moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()
+        seconds = (moment - UNIX_EPOCH).total_seconds()
     except OverflowError:
         raise ValueError(f"{quoted(text)} is outside the range of times that can be represented") from None
     if seconds < 0:

@@ -16,7 +16,7 @@ from ottla.client.cluster import Cluster
 from ottla.client.errors import raise_for
 from ottla.client.offsets import by_topic
 from ottla.core.errors import ErrorCode, KafkaError, error_for
-from ottla.core.ids import TopicPartition
+from ottla.core.ids import NO_OFFSET, TopicPartition
 from ottla.wire.apis import ApiKey
 
 if TYPE_CHECKING:  # imported where it is used
@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # imported where it is used
 
 TRANSACTION_COORDINATOR = 1
 _PARTITIONS_PER_REQUEST = 500
-_NO_OFFSET = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +231,6 @@ async def _open_on(cluster: Cluster, node_id: int, partitions: Sequence[TopicPar
                     last_timestamp_ms=each.last_timestamp,
                 )
                 for each in part.active_producers
-                if each.current_txn_start_offset != _NO_OFFSET
+                if each.current_txn_start_offset != NO_OFFSET
             ]
     return found

@@ -25,9 +25,7 @@ from ottla.core.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-
-UNKNOWN_BROKER_EPOCH = -1
-"""In place of a broker epoch: the leader does not know it, and it is not compared."""
+from ottla.core.ids import UNKNOWN_BROKER_EPOCH
 
 
 class ProposedIsr(NamedTuple):

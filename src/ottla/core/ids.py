@@ -5,11 +5,18 @@ from __future__ import annotations
 import base64
 import re
 import uuid
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ottla.core.runtime import new_uuid
 
 NO_TOPIC_ID = uuid.UUID(int=0)
+
+# The number in Kafka's messages and files where there is none, or it is unknown.
+NO_OFFSET: Final = -1
+NO_TIMESTAMP: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+UNKNOWN_BROKER_EPOCH: Final = -1
+"""In place of a broker epoch: the leader does not know it, and it is not compared."""
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from ottla.wire.frame import TLS_HANDSHAKE
+
 log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS: Final = 60.0
@@ -18,7 +20,6 @@ SOURCES_MAX: Final = 1000
 
 OTHERS: Final = "other addresses"
 
-_TLS_HANDSHAKE: Final = b"\x16\x03"  # the type of the record, and the major version of all versions since SSL 3.0
 _HTTP_METHODS: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ")
 
 
@@ -32,7 +33,7 @@ def foreign_protocol(first_bytes: bytes, listener: str) -> str:
         return (
             f"it sent an HTTP request; listener {listener} serves the Kafka protocol. Use a Kafka client for this port."
         )
-    if first_bytes.startswith(_TLS_HANDSHAKE):
+    if first_bytes.startswith(TLS_HANDSHAKE):
         return (
             f"it began a TLS handshake; listener {listener} does not use TLS. "
             "Set security.protocol=PLAINTEXT in the client."

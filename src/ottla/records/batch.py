@@ -47,9 +47,9 @@ DELETE_HORIZON: Final = 0x40
 KNOWN_ATTRIBUTES: Final = 0x7F
 """The bits with a meaning; as in Kafka the others are cleared wherever a header is written again."""
 
-_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
-assert _HEADER.size == HEADER_BYTES  # the table above and the format must agree
-_UNPACK: Final = _HEADER.unpack_from
+HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+assert HEADER.size == HEADER_BYTES  # the table above and the format must agree
+_UNPACK: Final = HEADER.unpack_from
 _BASE_OFFSET: Final = struct.Struct(">q").pack_into
 _EPOCH: Final = struct.Struct(">i").pack_into
 _EPOCH_AT: Final = 12
@@ -180,7 +180,7 @@ def with_payload(header: BatchHeader, payload: bytes, *, codec: int, max_timesta
     """Return the same records under another codec: their times and their producer stay, a delete horizon does not."""
     batch = bytearray(HEADER_BYTES)
     batch += payload
-    _HEADER.pack_into(
+    HEADER.pack_into(
         batch,
         0,
         header.base_offset,

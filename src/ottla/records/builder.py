@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from ottla.records.batch import CONTROL, HEADER_BYTES, LOG_APPEND_TIME, MAGIC, PREFIX_BYTES, TRANSACTIONAL, write_crc
+from ottla.records.batch import (
+    CONTROL,
+    HEADER,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    MAGIC,
+    PREFIX_BYTES,
+    TRANSACTIONAL,
+    write_crc,
+)
 from ottla.records.codecs import Codec, compress
 
-_HEADER = struct.Struct(">qiibIhiqqqhii")
 _NO_ATTRIBUTES: Final = b"\x00"
 _NO_HEADERS: Final = b"\x00"
 _NULL: Final = b"\x01"  # the zigzag varint of -1
@@ -84,7 +91,7 @@ def build_batch(
         max_timestamp = log_append_time_ms
     batch = bytearray(HEADER_BYTES)
     batch += compress(codec, body) if codec else body
-    _HEADER.pack_into(
+    HEADER.pack_into(
         batch,
         0,
         base_offset,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 from ottla.core.errors import CorruptMessage, UnsupportedCompressionType
 
@@ -49,6 +49,10 @@ class Codec(IntEnum):
     SNAPPY = 2
     LZ4 = 3
     ZSTD = 4
+
+
+CODECS: Final = {codec.name.lower(): codec.value for codec in Codec}
+"""The numbers by their names in clients' options."""
 
 
 def codec_named(name: str) -> Codec:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ottla.core.errors import NetworkException
 from ottla.net.outbound import Outbound, SocketOutbound, TransportOutbound
-from ottla.wire.frame import LENGTH_BYTES, FrameRefused, frame_length
+from ottla.wire.frame import FRAME_BYTES_MAX, LENGTH_BYTES, FrameRefused, frame_length
 
 if TYPE_CHECKING:
     from ottla.client.connection import Connection
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 BUFFER_BYTES = 32 << 10
 SMALL_FRAMES_MAX = 64
 """After so many frames in a row that a small buffer can hold, a large buffer is released."""
-
-FRAME_BYTES_MAX = 512 << 20
 
 
 class FetchListener:

@@ -27,8 +27,6 @@ RETRY_SECONDS = 0.050
 CHANGES_MAX = 250
 """Changes of one request: each costs this broker and the controller up to 20 microseconds in one turn of the loop."""
 
-UNKNOWN_BROKER_EPOCH = -1
-
 REFUSED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED})
 """The proposal was not applied: the partition goes back to the committed state."""
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import NotLeaderOrFollower, OffsetOutOfRange, UnknownLeaderEpoch
-from ottla.core.ids import TopicPartition
+from ottla.core.ids import UNKNOWN_BROKER_EPOCH, TopicPartition
 from ottla.records.batch import NO_END_OFFSET
-from ottla.replication.isr_changes import UNKNOWN_BROKER_EPOCH, AlteredPartition, IsrChange
+from ottla.replication.isr_changes import AlteredPartition, IsrChange
 from ottla.replication.partition_logging import log_isr_change
 from ottla.replication.replication_context import ReplicationContext
 from ottla.storage.log.partition_log import PartitionLog

@@ -28,8 +28,10 @@ from ottla.core.settings import (
     setting,
     settings_of,
 )
+from ottla.records.codecs import CODECS
 
-_CODECS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}  # `producer` is none of its own
+# Of the values of `compression.type`; `producer` is none of its own.
+_CODECS = {"uncompressed" if name == "none" else name: number for name, number in CODECS.items()}
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _SEGMENT_BYTES_MIN = 1 << 20  # KIP-1030: smaller segments only cost file handles
 NO_TIERS = "there is no tiered storage, and without it this means nothing in Kafka either"

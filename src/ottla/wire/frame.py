@@ -14,6 +14,12 @@ from typing import Final
 _LENGTH: Final = struct.Struct(">i")
 _READ_LENGTH: Final = _LENGTH.unpack_from
 LENGTH_BYTES: Final = 4
+FRAME_BYTES_MAX: Final = 512 << 20
+"""No response is larger: a fetch asks for far less. The bytes "HTTP" read as a length are 1.2 GB."""
+
+# The first bytes of TLS where a frame should begin: the type of the record, and the major version since SSL 3.0.
+TLS_ALERT: Final = b"\x15\x03"
+TLS_HANDSHAKE: Final = b"\x16\x03"
 
 
 class FrameRefused(Exception):

@@ -15,8 +15,9 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.context import RequestContext
-from ottla.controller.isr import UNKNOWN_BROKER_EPOCH, AlterPartitionResult, ProposedIsr
+from ottla.controller.isr import AlterPartitionResult, ProposedIsr
 from ottla.core.errors import KafkaError
+from ottla.core.ids import UNKNOWN_BROKER_EPOCH
 from ottla.wire.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionRequestPartitionData,

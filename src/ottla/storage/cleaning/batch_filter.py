@@ -16,6 +16,7 @@ from collections.abc import Mapping
 
 from ottla.core.errors import CorruptMessage
 from ottla.core.files import Buffer
+from ottla.core.ids import NO_TIMESTAMP
 from ottla.records import compaction
 from ottla.records.batch import CODEC_BITS, CRC_FROM, DELETE_HORIZON, HEADER_BYTES, PREFIX_BYTES, BatchHeader, write_crc
 from ottla.records.codecs import compress, decompress
@@ -28,7 +29,6 @@ from ottla.storage.state.transactions import read_marker
 _LENGTH_AT, _COUNT_AT = 8, 57
 _NUMBER = struct.Struct(">i")
 _MIDDLE = struct.Struct(">hiqq")  # attributes, last offset delta, base timestamp, max timestamp
-_NO_TIMESTAMP = -1
 _MASK = (1 << 64) - 1
 
 
@@ -84,7 +84,7 @@ class BatchFilter:
             return self._control(header, data, at, horizon_ms, horizon_is_over=horizon_is_over)
         if self.transactions.data(header):  # aborted: no reader of committed records ever saw it
             return self._emptied(header, data, at)
-        stretches: list[int] = []
+        extents: list[int] = []
         try:
             body, begin, end = records_of(header, data, at)
             kept, tombstones, keyless, first_ms, greatest_ms = self._map.choose(
@@ -94,7 +94,7 @@ class BatchFilter:
                 count=header.record_count,
                 base_offset=header.base_offset,
                 drops_tombstones=horizon_is_over,
-                stretches=stretches,
+                extents=extents,
             )
             self._counts.records_kept += kept
             self._counts.records_without_key += keyless
@@ -114,7 +114,7 @@ class BatchFilter:
                 data,
                 at,
                 body,
-                stretches,
+                extents,
                 base_ms=base_ms,
                 max_ms=greatest_ms,
                 count=kept,
@@ -153,7 +153,7 @@ class BatchFilter:
             return None
         batch = bytearray(memoryview(data)[at : at + HEADER_BYTES])
         attributes = header.attributes & ~(CODEC_BITS | DELETE_HORIZON)
-        _finish(batch, header, attributes, base_ms=_NO_TIMESTAMP, max_ms=header.max_timestamp, count=0)
+        _finish(batch, header, attributes, base_ms=NO_TIMESTAMP, max_ms=header.max_timestamp, count=0)
         return batch
 
     def _holds_sequence(self, header: BatchHeader) -> bool:
@@ -171,19 +171,19 @@ def _rewritten(
     data: bytes,
     at: int,
     body: bytes,
-    stretches: list[int],
+    extents: list[int],
     *,
     base_ms: int,
     max_ms: int,
     count: int,
     sets_horizon: bool,
 ) -> bytearray:
-    """Return the batch with the records of `stretches` alone, under its own codec."""
+    """Return the batch with the records of `extents` alone, under its own codec."""
     shift_ms = header.base_timestamp - base_ms
     if shift_ms:
-        records: Buffer = compaction.LOOP.shifted(body, stretches, shift_ms & _MASK)
+        records: Buffer = compaction.LOOP.shifted(body, extents, shift_ms & _MASK)
     else:
-        records = b"".join([body[stretches[i] : stretches[i + 1]] for i in range(0, len(stretches), 2)])
+        records = b"".join([body[extents[i] : extents[i + 1]] for i in range(0, len(extents), 2)])
     batch = bytearray(memoryview(data)[at : at + HEADER_BYTES])
     batch += compress(header.codec, records) if header.codec else records
     attributes = header.attributes | (DELETE_HORIZON if sets_horizon else 0)

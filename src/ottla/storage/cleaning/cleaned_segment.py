@@ -6,6 +6,7 @@ import contextlib
 from pathlib import PurePath
 
 from ottla.core.files import Buffer, FileSystem
+from ottla.core.ids import NO_TIMESTAMP
 from ottla.records.batch import BatchHeader
 from ottla.storage.cleaning.cleaning_plan import CleaningPlan, SourceSegment
 from ottla.storage.cleaning.errors import Uncleanable
@@ -18,7 +19,7 @@ from ottla.storage.file_names import (
     TXN_INDEX_SUFFIX,
     offset_name,
 )
-from ottla.storage.log.segment import NO_TIMESTAMP, RELATIVE_OFFSET_MAX
+from ottla.storage.log.segment import RELATIVE_OFFSET_MAX
 from ottla.storage.state.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
 from ottla.storage.state.transactions import AbortedTransaction, replace_aborted
 

@@ -20,6 +20,7 @@ from typing import Final, Literal
 
 from ottla.core.errors import CorruptMessage
 from ottla.core.files import File, FileSystem
+from ottla.core.ids import NO_TIMESTAMP
 from ottla.records.batch_reader import HEADER_CHUNK_BYTES, BatchLocation, read_header, read_headers
 from ottla.storage.config import LogConfig
 from ottla.storage.file_names import (
@@ -45,7 +46,6 @@ from ottla.storage.state.index import (
 logger = logging.getLogger(__name__)
 
 RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1  # what an index entry's four bytes hold
-NO_TIMESTAMP: Final = -1
 _REBUILD_CHUNK_BYTES: Final = 1 << 20
 _RESERVE_FROM_BYTES: Final = 16 << 10  # a segment that has less reserves nothing: there may be thousands of these
 _RESERVE_MAX_BYTES: Final = 256 << 10

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ottla.core.ids import NO_TIMESTAMP
 from ottla.records.batch_reader import BatchLocation
-from ottla.storage.log.segment import NO_TIMESTAMP, Segment
+from ottla.storage.log.segment import Segment
 from ottla.storage.log.segment_list import SegmentList
 
 

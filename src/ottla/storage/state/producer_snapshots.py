@@ -18,9 +18,9 @@ from pathlib import PurePath
 
 from ottla.core.checksums import crc32c
 from ottla.core.files import FileSystem, read_file
+from ottla.core.ids import NO_OFFSET
 from ottla.storage.file_names import SNAPSHOT_SUFFIX, offset_name
 from ottla.storage.state.producer_state_manager import (
-    NO_OFFSET,
     NO_SEQUENCE,
     SEQUENCE_MAX,
     BatchMetadata,
@@ -162,7 +162,7 @@ class ProducerSnapshots:
             self.drop(offset)
 
     def drop_above(self, offset: int) -> None:
-        """Remove those of a stretch that a crash may have changed."""
+        """Remove those of a range that a crash may have changed."""
         for newer in [at for at in self._offsets if at > offset]:
             self.drop(newer)
 

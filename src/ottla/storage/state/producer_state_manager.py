@@ -34,6 +34,7 @@ from ottla.core.errors import (
     OutOfOrderSequenceNumber,
     TransactionCoordinatorFenced,
 )
+from ottla.core.ids import NO_OFFSET, NO_PRODUCER_EPOCH
 from ottla.records.batch import BatchHeader
 from ottla.records.batch_scan import BATCHES_KEPT
 from ottla.storage.state.transactions import AbortedTransaction, Marker, MarkerType, read_marker
@@ -43,9 +44,7 @@ EPOCH_MAX: Final = (1 << 15) - 1
 READ_BACK_RECORDS: Final = 1_000_000
 """A batch that is further before the last known one is none of the last five."""
 
-NO_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
-NO_OFFSET: Final = -1
 
 
 def increment_sequence(sequence: int, increment: int) -> int:
@@ -86,7 +85,7 @@ class ProducerStateEntry:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.epoch = NO_EPOCH
+        self.epoch = NO_PRODUCER_EPOCH
         self.batches: deque[BatchMetadata] = deque(maxlen=BATCHES_KEPT)
         self.last_timestamp = -1  # of its newest record or marker
         self.seen_ms = -1  # when this process last received something of it: records may carry old times
