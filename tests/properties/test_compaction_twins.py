@@ -29,21 +29,21 @@ def compiled() -> ModuleType:
     return compiled_loop(_compaction)
 
 
-def seen(module: ModuleType, data: bytes, count: int, room: int, latest: int, *, drops: bool) -> Any:
+def seen(module: ModuleType, data: bytes, count: int, capacity: int, latest: int, *, drops: bool) -> Any:
     """Everything the loops say of one batch: the table, the choice, the records moved in time."""
     table = array("Q", bytes(SLOTS * 24))
-    stretches: list[int] = []
+    extents: list[int] = []
     try:
-        noted = module.note_keys(data, 0, len(data), count, 100, 101, table, SLOTS, room, 1, 2**64 - 1, None)
+        noted = module.note_keys(data, 0, len(data), count, 100, 101, table, SLOTS, capacity, 1, 2**64 - 1, None)
         into = array("Q", bytes(2 * SLOTS * 24))
         module.move_slots(table, 0, SLOTS, into, 2 * SLOTS)
         chosen = module.choose(
-            data, 0, len(data), count, 100, latest, drops, into, 2 * SLOTS, 1, 2**64 - 1, None, stretches
+            data, 0, len(data), count, 100, latest, drops, into, 2 * SLOTS, 1, 2**64 - 1, None, extents
         )
-        moved = [bytes(module.shifted(data, stretches, shift)) for shift in (1, 2**64 - 1, 2**63, 2**40)]
+        moved = [bytes(module.shifted(data, extents, shift)) for shift in (1, 2**64 - 1, 2**63, 2**40)]
     except (ValueError, IndexError) as error:
         return type(error)
-    return noted, table.tolist(), into.tolist(), chosen, stretches, moved
+    return noted, table.tolist(), into.tolist(), chosen, extents, moved
 
 
 def some_batch(source: random.Random) -> tuple[bytes, int]:
@@ -56,16 +56,16 @@ def some_batch(source: random.Random) -> tuple[bytes, int]:
 
 
 @some
-@given(seed=st.integers(0, 2**32), room=st.integers(0, SLOTS - 1), latest=st.integers(98, 112), drops=st.booleans())
+@given(seed=st.integers(0, 2**32), capacity=st.integers(0, SLOTS - 1), latest=st.integers(98, 112), drops=st.booleans())
 def test_both_twins_see_the_same_in_good_and_in_damaged_bytes(
-    compiled: ModuleType, seed: int, room: int, latest: int, drops: bool
+    compiled: ModuleType, seed: int, capacity: int, latest: int, drops: bool
 ) -> None:
     source = random.Random(seed)
     data, size = some_batch(source)
     for shown in (data, mutated(data, source), source.randbytes(source.randrange(60))):
         for count in (size, size + 1, 0):
-            plain = seen(_compaction, shown, count, room, latest, drops=drops)
-            assert seen(compiled, shown, count, room, latest, drops=drops) == plain
+            plain = seen(_compaction, shown, count, capacity, latest, drops=drops)
+            assert seen(compiled, shown, count, capacity, latest, drops=drops) == plain
 
 
 @some
@@ -96,10 +96,10 @@ def test_whatever_digests_the_keys_the_same_records_stay(
         ]
         kept: list[Any] = []
         for n, (data, count) in enumerate(batches):
-            stretches: list[int] = []
+            extents: list[int] = []
             kept.append(
                 (offsets.choose(data, 0, len(data), count=count, base_offset=20 * n, drops_tombstones=False,
-                                stretches=stretches), stretches)
+                                extents=extents), extents)
             )  # fmt: skip
         outcomes.append((noted, kept, offsets.count, offsets.latest_offset))
         offsets.close()

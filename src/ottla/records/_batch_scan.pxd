@@ -10,7 +10,7 @@ import cython
 cpdef tuple check_into(
     object data,
     Py_ssize_t at,
-    Py_ssize_t room,
+    Py_ssize_t available,
     long long next_offset,
     long long epoch,
     bint gaps,

@@ -21,7 +21,7 @@ _UNPACK = Struct(">qiibIhiqqq").unpack_from
 def check_into(
     data: memoryview,
     at: int,
-    room: int,
+    available: int,
     next_offset: int,
     epoch: int,
     gaps: bool,
@@ -48,7 +48,7 @@ def check_into(
     while size - at >= HEADER_BYTES:
         base, length, of_epoch, magic, crc, attributes, delta, _, newest, producer_id = _UNPACK(data, at)
         length += _PREFIX_BYTES
-        if magic != _MAGIC or length < HEADER_BYTES or length > room - at or delta < 0 or of_epoch < epoch:
+        if magic != _MAGIC or length < HEADER_BYTES or length > available - at or delta < 0 or of_epoch < epoch:
             return at, next_offset, epoch, since, greatest, greatest_offset, True
         if base < next_offset or (base > next_offset and not gaps) or base > offset_max - delta:
             return at, next_offset, epoch, since, greatest, greatest_offset, True

@@ -35,7 +35,7 @@ cdef (Py_ssize_t, long long, long long, long long, Py_ssize_t) head(
 )
 cpdef note_keys(
     bytes data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t count, long long base_offset, long long first_offset,
-    unsigned long long[::1] table, unsigned long long slots, Py_ssize_t room,
+    unsigned long long[::1] table, unsigned long long slots, Py_ssize_t capacity,
     unsigned long long key0, unsigned long long key1, object digest,
 )
 
@@ -57,7 +57,7 @@ cpdef move_slots(
 cpdef choose(
     bytes data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t count, long long base_offset, long long latest_offset,
     bint drops_tombstones, unsigned long long[::1] table, unsigned long long slots,
-    unsigned long long key0, unsigned long long key1, object digest, list stretches,
+    unsigned long long key0, unsigned long long key1, object digest, list extents,
 )
 
 @cython.locals(
@@ -65,6 +65,6 @@ cpdef choose(
     stop=Py_ssize_t, attributes=Py_ssize_t, delta_ms="long long", moved="unsigned long long",
     zigzag="unsigned long long", size=Py_ssize_t, rest="unsigned long long",
 )
-cpdef bytearray shifted(bytes data, list stretches, unsigned long long shift_ms)
+cpdef bytearray shifted(bytes data, list extents, unsigned long long shift_ms)
 
 cdef int put(bytearray out, unsigned long long number) except -1

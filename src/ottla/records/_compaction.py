@@ -117,7 +117,7 @@ def head(data: bytes, at: int, end: int) -> tuple[int, int, int, int, int]:
 
 def note_keys(
     data: bytes, at: int, end: int, count: int, base_offset: int, first_offset: int,
-    table: Any, slots: int, room: int, key0: int, key1: int, digest: Digest | None,
+    table: Any, slots: int, capacity: int, key0: int, key1: int, digest: Digest | None,
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Put the keys of `count` records into the table, each with its offset, from `first_offset` on.
 
@@ -137,7 +137,7 @@ def note_keys(
                 high, low = digest(data[begin : begin + key_length])
             place = 3 * slot_of(table, slots, high, low)
             if table[place + 2] == 0:
-                if new == room:
+                if new == capacity:
                     break
                 new += 1
                 table[place] = high
@@ -166,9 +166,9 @@ def move_slots(table: Any, first: int, end: int, into: Any, slots: int) -> None:
 
 def choose(
     data: bytes, at: int, end: int, count: int, base_offset: int, latest_offset: int, drops_tombstones: bool,
-    table: Any, slots: int, key0: int, key1: int, digest: Digest | None, stretches: list[int],
+    table: Any, slots: int, key0: int, key1: int, digest: Digest | None, extents: list[int],
 ) -> tuple[int, int, int, int, int]:  # fmt: skip
-    """Choose which of `count` records stay; append the start and the end of each run of neighbours to `stretches`.
+    """Choose which of `count` records stay; append the start and the end of each run of neighbours to `extents`.
 
     What is after `latest_offset` stays. Before it a record stays that has a key, is the last of its key, and has a
     value (or is a tombstone and those do not go yet). Gives how many stay, how many of them are tombstones, how many
@@ -205,28 +205,28 @@ def choose(
             if run < 0:
                 run = at
         elif run >= 0:
-            stretches.append(run)
-            stretches.append(at)
+            extents.append(run)
+            extents.append(at)
             run = -1
         at = stop
     if at != end:
         raise ValueError("bytes after the last record")
     if run >= 0:
-        stretches.append(run)
-        stretches.append(end)
+        extents.append(run)
+        extents.append(end)
     return kept, tombstones, keyless, first_ms, greatest_ms
 
 
-def shifted(data: bytes, stretches: list[int], shift_ms: int) -> bytearray:
-    """Return the records of `stretches` with `shift_ms` added to each time delta.
+def shifted(data: bytes, extents: list[int], shift_ms: int) -> bytearray:
+    """Return the records of `extents` with `shift_ms` added to each time delta.
 
     `shift_ms` has 64 bits, unsigned; the sum wraps as Java's.
     """
     mask = 0xFFFFFFFFFFFFFFFF
     out = bytearray()
-    for turn in range(0, len(stretches), 2):
-        at = stretches[turn]
-        end = stretches[turn + 1]
+    for turn in range(0, len(extents), 2):
+        at = extents[turn]
+        end = extents[turn + 1]
         while at < end:
             length, attributes = varint(data, at)
             stop = attributes + length

@@ -34,7 +34,7 @@ cdef Py_ssize_t _headers_into(bytes data, Py_ssize_t at, Py_ssize_t stop, list f
 cdef (long long, Py_ssize_t) bounded_varint(const unsigned char* data, Py_ssize_t at, Py_ssize_t stop) except *
 
 @cython.locals(
-    source="const unsigned char*", room=Py_ssize_t, end=Py_ssize_t, length="long long", delta="long long",
+    source="const unsigned char*", capacity=Py_ssize_t, end=Py_ssize_t, length="long long", delta="long long",
     delta_ms="long long", offset="long long", wanted=bint, part=int, _=Py_ssize_t,
 )
 cpdef (Py_ssize_t, Py_ssize_t) places_into(

@@ -153,7 +153,7 @@ def places_into(
     Returns the new `filled` and `edged`. ValueError as in `scan_into`.
     """
     source = data
-    room = len(slots) // 2
+    capacity = len(slots) // 2
     for _ in range(count):
         length, at = bounded_varint(source, at, stop)
         if length < 0 or length > stop - at:
@@ -173,7 +173,7 @@ def places_into(
             if length > end - at:
                 raise ValueError("a key or value that ends after its record")
             if wanted and parts & (1 << part):
-                slots[part * room + filled] = -1 if length < 0 else edged
+                slots[part * capacity + filled] = -1 if length < 0 else edged
                 if length >= 0:
                     edges[edged] = at
                     edges[edged + 1] = at + length

@@ -1,6 +1,6 @@
 """Reads a segment's batches by their headers; a recovery, which checks every byte, uses `batch_scan.py`.
 
-Header walks read small stretches, since bodies are skipped. A walk ends at the first thing that is not a whole batch: a
+Header walks read small chunks, since bodies are skipped. A walk ends at the first thing that is not a whole batch: a
 torn or zeroed tail is the end of the log, never an error.
 """
 
@@ -13,7 +13,7 @@ from ottla.core.files import File
 from ottla.records.batch import HEADER_BYTES, BatchHeader
 from ottla.records.batch_verifier import framing_fault
 
-HEADER_CHUNK_BYTES: Final = 4096  # the stretch between two index entries, more or less
+HEADER_CHUNK_BYTES: Final = 4096  # the distance between two index entries, more or less
 
 
 class BatchLocation(NamedTuple):

@@ -97,17 +97,17 @@ def _body(view: memoryview, header: BatchHeader, limit: int | None) -> bytes | m
 def _scan_all(
     held: list[tuple[BatchHeader, bytes | memoryview | None]], from_offset: int, end_offset: int, parts: int
 ) -> RecordColumns:
-    room = sum(header.record_count for header, _ in held)
+    capacity = sum(header.record_count for header, _ in held)
     wanted = bool(parts & KEYS) + bool(parts & VALUES)
     data = b"".join(body for _, body in held if body is not None)
     found = RecordColumns(
         data=data if parts else b"",
         count=0,
-        offsets=_zeros("q", room),
-        timestamps_ms=_zeros("q", room),
+        offsets=_zeros("q", capacity),
+        timestamps_ms=_zeros("q", capacity),
         append_times=[],
-        slots=_zeros("i", 2 * room),
-        edges=_zeros("i", 2 * wanted * room),
+        slots=_zeros("i", 2 * capacity),
+        edges=_zeros("i", 2 * wanted * capacity),
         edge_count=0,
     )
     bounds = (max(from_offset, 0), min(end_offset, _OFFSET_MAX))

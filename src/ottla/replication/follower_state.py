@@ -1,7 +1,8 @@
 """Keeps what a follower knows of one term: whether it may fetch, and what its leader has reported.
 
-A partition is fetched only while everything in its log is durable: a fetch offset is a promise to the leader, which
-moves the high watermark up to it. So each append is followed by a flush before the partition is fetched further.
+A partition is fetched only while everything in its log is durable: a fetch offset confirms to the leader what is
+durable here, and the high watermark moves up to it. So each append is followed by a flush before the partition is
+fetched further.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ async def handle(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -
                 ]
             )
         names = [name for name in names if name >= cursor.topic_name]
-    room = max(1, min(request.response_partition_limit, PARTITIONS_PER_ANSWER_MAX))
+    left = max(1, min(request.response_partition_limit, PARTITIONS_PER_ANSWER_MAX))
     answer = DescribeTopicPartitionsResponse()
     async for name in each(names, WORK):
         topic = topics.get(name)
@@ -59,12 +59,12 @@ async def handle(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -
             answer.topics.append(_unknown(name))
             continue
         first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
-        if room == 0:
+        if left == 0:
             answer.next_cursor = Cursor(topic_name=name, partition_index=first)
             break
-        page = topic.partitions[first : first + room]
+        page = topic.partitions[first : first + left]
         answer.topics.append(await _topic(ctx, topic, page))
-        room -= len(page)
+        left -= len(page)
         if first + len(page) < len(topic.partitions):
             answer.next_cursor = Cursor(topic_name=name, partition_index=first + len(page))
             break

@@ -2,7 +2,7 @@
 
 A key is known by a digest of 16 bytes. The digest is keyed with a secret of the process, so that no client can make two
 keys that collide; by chance it does not happen. The table begins small and doubles; while it does, the smaller one is
-given back to the system stretch by stretch, so that both together take hardly more than the larger.
+given back to the system part by part, so that both together take hardly more than the larger.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ottla.records import compaction
 SLOT_BYTES = 24
 _FIRST_SLOTS = 1 << 12
 _FULL_BEFORE_GROWTH = 0.7
-_STRETCH_SLOTS = 1 << 18  # moved at a time: whole pages, whatever their size
+_MOVED_SLOTS = 1 << 18  # moved at a time: whole pages, whatever their size
 
 
 class OffsetMap:
@@ -99,7 +99,7 @@ class OffsetMap:
         count: int,
         base_offset: int,
         drops_tombstones: bool,
-        stretches: list[int],
+        extents: list[int],
     ) -> tuple[int, int, int, int, int]:
         """Choose which of a batch's records stay: see `records/_compaction.py`."""
         chosen: tuple[int, int, int, int, int] = self._loop.choose(
@@ -114,7 +114,7 @@ class OffsetMap:
             self._slots,
             *self._key,
             self._digest,
-            stretches,
+            extents,
         )
         return chosen
 
@@ -126,11 +126,11 @@ class OffsetMap:
     def _grow(self) -> None:
         slots = min(self._slots * 2, self._slots_max)
         memory, table = _table(slots)
-        for first in range(0, self._slots, _STRETCH_SLOTS):
-            end = min(first + _STRETCH_SLOTS, self._slots)
+        for first in range(0, self._slots, _MOVED_SLOTS):
+            end = min(first + _MOVED_SLOTS, self._slots)
             self._loop.move_slots(self._table, first, end, table, slots)
             if end < self._slots:
-                self._memory.madvise(mmap.MADV_DONTNEED, first * SLOT_BYTES, _STRETCH_SLOTS * SLOT_BYTES)
+                self._memory.madvise(mmap.MADV_DONTNEED, first * SLOT_BYTES, _MOVED_SLOTS * SLOT_BYTES)
         self.close()
         self._memory, self._table, self._slots = memory, table, slots
 

@@ -61,7 +61,7 @@ def _batches(
                     raise Uncleanable(f"{path} holds no whole batch at byte {position + at}")
                 size = header.size_bytes
                 if size > len(chunk) - at:
-                    wanted = max(size, chunk_bytes)  # comes whole with the next stretch
+                    wanted = max(size, chunk_bytes)  # comes whole with the next chunk
                     break
                 if order_fault(header, next_offset, source.end_offset):
                     raise Uncleanable(f"{path}: offset {header.base_offset} at byte {position + at} is out of order")

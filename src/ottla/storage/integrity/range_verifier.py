@@ -73,11 +73,11 @@ def verify_batches(
     while at + HEADER_BYTES <= read and (batches_max is None or count < batches_max):
         header = BatchHeader(data, at)
         base_offset, size, wrong = header.base_offset, header.size_bytes, None
-        last_offset, room = base_offset + header.last_offset_delta, segment_end - position - at
+        last_offset, available_bytes = base_offset + header.last_offset_delta, segment_end - position - at
         lowest = base_offset if next_offset is None else next_offset
-        fault = framing_fault(header, room) or order_fault(header, lowest, end_offset, epoch)
+        fault = framing_fault(header, available_bytes) or order_fault(header, lowest, end_offset, epoch)
         if fault:
-            wrong = describe_fault(fault, header, room, lowest, end_offset, epoch)
+            wrong = describe_fault(fault, header, available_bytes, lowest, end_offset, epoch)
         elif epochs is not None and base_offset < epochs.complete_below:
             if not span.start_offset <= base_offset < span.end_offset:
                 span = epochs.span_of(base_offset, last_offset)

@@ -30,7 +30,7 @@ class CheckpointedEnd(NamedTuple):
 
     @property
     def may_have_gaps(self) -> bool:
-        """Only the end is looked at, and where that is has been promised."""
+        """Only the end is validated, and the checkpoint has it."""
         return False
 
     def end_of(self, base_offset: int) -> int:
@@ -39,43 +39,43 @@ class CheckpointedEnd(NamedTuple):
 
 
 def load_after_clean_shutdown(
-    segments: list[Segment], promise: CheckpointedEnd, *, interval_bytes: int, now_ms: int, distrust: bool = False
+    segments: list[Segment], checkpointed: CheckpointedEnd, *, interval_bytes: int, now_ms: int, distrust: bool = False
 ) -> int | None:
     """Return a log's end offset after a clean stop, its last segment ready to be written; None if it must be scanned.
 
     With `distrust` the indexes of the last segment are known to be damaged. Raises OSError.
     """
     last = segments[-1]
-    last.join(promise)
+    last.join(checkpointed)
     end = None if distrust else last.resume_writing()
-    if end is not None and (end == promise.end_offset or not promise.is_certain):
+    if end is not None and (end == checkpointed.end_offset or not checkpointed.is_certain):
         return end
-    is_harmed, end = _reread(last, interval_bytes)
-    if not is_harmed and (end == promise.end_offset or not promise.is_certain):
+    is_corrupt, end = _reread(last, interval_bytes)
+    if not is_corrupt and (end == checkpointed.end_offset or not checkpointed.is_certain):
         return end
-    if end > promise.end_offset or (is_harmed and not promise.end_offset):
+    if end > checkpointed.end_offset or (is_corrupt and not checkpointed.end_offset):
         return None
-    if not is_harmed:
-        report_corruption(missing_end(last, end, promise.end_offset))
+    if not is_corrupt:
+        report_corruption(missing_end(last, end, checkpointed.end_offset))
     last.seal()
     last.write_indexes()
     last.mark_dirty()
-    new = Segment.create(last.files, last.directory, promise.end_offset, now_ms=now_ms)
-    if new.base_offset == last.base_offset:  # nothing was promised of what is there
+    new = Segment.create(last.files, last.directory, checkpointed.end_offset, now_ms=now_ms)
+    if new.base_offset == last.base_offset:  # the last run had synced none of its batches
         segments.pop()
     segments.append(new)
-    return promise.end_offset
+    return checkpointed.end_offset
 
 
 def _reread(segment: Segment, interval_bytes: int) -> tuple[bool, int]:
     """Rebuild the indexes from what is good; whether anything is not, and the offset after the last good batch."""
     segment.start_rebuild()
     end, position = segment.base_offset, 0
-    is_harmed = False
+    is_corrupt = False
     ranges = segment.verified_ranges_at(0)
     for found in ranges.batches(0, segment.base_offset) if ranges is not None else segment.batches():
         if isinstance(found, CorruptRange):
-            is_harmed = True
+            is_corrupt = True
             continue
         header, position = found.header, found.end
         segment.note_batch(
@@ -86,4 +86,4 @@ def _reread(segment: Segment, interval_bytes: int) -> tuple[bool, int]:
             interval_bytes=interval_bytes,
         )
         end = header.last_offset + 1
-    return is_harmed or position != segment.size_bytes, end
+    return is_corrupt or position != segment.size_bytes, end

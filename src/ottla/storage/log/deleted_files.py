@@ -1,6 +1,6 @@
 """Deletes files in two steps: renames them at once, removes them later.
 
-A reader may hold a stretch of a deleted segment that the kernel is still sending; its descriptor stays open until the
+A reader may hold a region of a deleted segment that the kernel is still sending; its descriptor stays open until the
 delay (`file.delete.delay.ms`) is over. What a crash leaves is found by its suffix and removed at the next start.
 
 A deletion of topics leaves thousands of directories, and a large file takes the disk a while: `purge` is for a worker

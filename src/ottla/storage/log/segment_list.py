@@ -1,6 +1,6 @@
 """Lists the segments of one log in order, and finds the segment and the position of an offset.
 
-A read is answered with a stretch of one file. Three things keep it cheap: the index entry next to the offset, headers
+A read is answered with a region of one file. Three things keep it cheap: the index entry next to the offset, headers
 read in small chunks from there, and a short memory of where recent reads and flushes ended: a consumer that follows the
 log, and one that reads it through, begin each read where their last one stopped and need no look-up at all.
 """

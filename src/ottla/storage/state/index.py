@@ -2,7 +2,7 @@
 
 Both are caches. They hold what a scan of the log would find, so a missing or damaged one is rebuilt and may cost time,
 never a wrong answer: `sane` checks the whole file when it is first read, and the segment checks that the batch found
-is the one promised (`segment.py`).
+is the one its entry names (`segment.py`).
 
 Kafka's formats, all integers big-endian and offsets relative to the segment's base offset:
 

@@ -163,10 +163,10 @@ def validate_follower_batches(
     than `last_epoch`, the last one of the log, or than that of the batch before, or higher than `leader_epoch`.
     """
     batches: list[tuple[int, BatchHeader]] = []
-    at, room = 0, records.nbytes
-    while at + HEADER_BYTES <= room:
+    at, size = 0, records.nbytes
+    while at + HEADER_BYTES <= size:
         header = BatchHeader(records, at)
-        fault = framing_fault(header, room - at)
+        fault = framing_fault(header, size - at)
         if fault == INCOMPLETE and header.last_offset_delta >= 0:
             break
         if fault:
