@@ -1,6 +1,7 @@
 """Checks prose for words that are not plain technical English; see CONTRIBUTING.md, "Language".
 
-Reads the Python sources' comments, docstrings and string literals, the Markdown pages and the tests' names. Prints each
+Reads the comments, docstrings, string literals and names of Python sources (of tests, tools and the pipeline only the
+names of functions and classes), and the whole text of the Markdown pages, pyproject.toml and the Makefile. Prints each
 hit as `file:line: word: use ...` and exits with 1 if there is one.
 """
 
@@ -10,11 +11,11 @@ import io
 import re
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/**/*.md", "tests/README.md", "examples/README.md")
+PAGES = ("*.md", "docs/**/*.md", "tests/README.md", "examples/README.md", "pyproject.toml", "Makefile")
 SOURCES = ("src/**/*.py", "tests/**/*.py", "tools/*.py", "benchmarks/*.py", "hatch_build.py")
 SKIPPED = ("src/ottla/wire/messages/", "tools/check_words.py")
 
@@ -43,14 +44,29 @@ WORDS = {
     r"(?<!--no-)(?<!--)(?<!default: )(?<![\"])\bbooks\b(?!( (do not )?balance| = |\.json))": "audit",
     r"\bstories\b": "scenario",
 }
+WORDS_OF_THE_BROKER = {
+    r"\bstretch(es|ed)?\b": "range, region, extent; of time: period",
+    r"\bpromis(e|es|ed|ing)\b": "checkpointed, guaranteed, documented",
+    r"\bvouch(es|ed)?\b": "confirm, record",
+}
+"""These words, and all words in names, are looked for in the broker's sources alone."""
+
+FOREIGN_NAMES = frozenset({"tell", "books"})  # a file's method, and an option of the command line
+
+
 # The boundary that all have in common is first, once: most places fail there, in an eighth of the time.
-PATTERN = re.compile(rf"\b(?:{'|'.join(f'(?P<w{index}>{word})' for index, word in enumerate(WORDS))})", re.IGNORECASE)
-ADVICE = list(WORDS.values())
+def _pattern(words: Iterable[str]) -> re.Pattern[str]:
+    return re.compile(rf"\b(?:{'|'.join(f'(?P<w{index}>{word})' for index, word in enumerate(words))})", re.IGNORECASE)
 
 
-def hits(text: str) -> Iterator[tuple[int, str, str]]:
+PATTERN = _pattern(WORDS)
+PATTERN_OF_THE_BROKER = _pattern((*WORDS, *WORDS_OF_THE_BROKER))
+ADVICE = [*WORDS.values(), *WORDS_OF_THE_BROKER.values()]
+
+
+def hits(text: str, pattern: re.Pattern[str] = PATTERN) -> Iterator[tuple[int, str, str]]:
     """Yield the offset of each unwanted word in `text`, the word, and what to write instead."""
-    for match in PATTERN.finditer(text):
+    for match in pattern.finditer(text):
         assert match.lastgroup is not None
         yield match.start(), match.group(), ADVICE[int(_outer(match)[1:])]
 
@@ -59,13 +75,17 @@ def _outer(match: re.Match[str]) -> str:
     return next(name for name, value in match.groupdict().items() if value is not None)
 
 
-def prose_of(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the comments, strings and function names of Python source, each with its first line's number."""
+def prose_of(source: str, *, all_names: bool) -> Iterator[tuple[int, str]]:
+    """Yield the comments and strings of Python source, and the names that it defines or all names, with their lines."""
     previous = ""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in (tokenize.COMMENT, tokenize.STRING) or token.type == getattr(tokenize, "FSTRING_MIDDLE", -1):
             yield token.start[0], token.string
-        elif token.type == tokenize.NAME and previous in ("def", "class") and token.string != "tell":  # a file's method
+        elif (
+            token.type == tokenize.NAME
+            and token.string not in FOREIGN_NAMES
+            and (all_names or previous in ("def", "class"))
+        ):
             yield token.start[0], token.string.replace("_", " ")
         previous = token.string
 
@@ -73,13 +93,17 @@ def prose_of(source: str) -> Iterator[tuple[int, str]]:
 def check(path: Path) -> Iterator[str]:
     """Yield one line for each unwanted word of a file."""
     text = path.read_text()
-    if not PATTERN.search(text.replace("_", " ")):
+    name = str(path.relative_to(ROOT))
+    is_of_the_broker = name.startswith("src/ottla/") and not name.startswith("src/ottla/pipeline/")
+    pattern = PATTERN_OF_THE_BROKER if is_of_the_broker else PATTERN
+    if not pattern.search(text.replace("_", " ")):
         return  # nothing in code or in prose: no need to separate them
-    parts = prose_of(text) if path.suffix == ".py" else enumerate(text.splitlines(), start=1)
+    is_python = path.suffix == ".py"
+    parts = prose_of(text, all_names=is_of_the_broker) if is_python else enumerate(text.splitlines(), start=1)
     for line, part in parts:
-        for offset, word, advice in hits(part):
+        for offset, word, advice in hits(part, pattern):
             number = line + part.count("\n", 0, offset)
-            yield f"{path.relative_to(ROOT)}:{number}: {word!r}: use {advice}"
+            yield f"{name}:{number}: {word!r}: use {advice}"
 
 
 def main() -> int:
