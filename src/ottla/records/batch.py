@@ -35,7 +35,8 @@ _LENGTH_AT: Final = 8
 
 MAGIC: Final = 2
 NO_END_OFFSET: Final = 1 << 63
-"""Above every offset: the end of a range that has none."""
+"""After every offset: the end of a range that has none. It does not fit into 64 bits, as `LONG_MAX` does, which is an
+offset that a batch may claim."""
 CRC_AT: Final = 17
 CRC_FROM: Final = 21
 

@@ -1,8 +1,10 @@
-"""Decides whether a record batch is valid: magic, length, offsets, leader epoch, checksum. Nothing else decides it.
+"""Decides whether a record batch is valid: magic, length, offsets, leader epoch, checksum.
 
 Appends of a leader and of a follower, verified reads, the scrubber, `ottla log verify`, compaction and the clients ask
 here and answer each in their own way: an error of the protocol, a corrupt range, a log that cannot be compacted. The
 loop of `_batch_scan.py` has the same rules for long runs of batches after an unclean shutdown; a test compares the two.
+`batch.split`, with which clients walk the batches of an answer, checks magic and length only, and itself: its input may
+end before a header does.
 """
 
 from __future__ import annotations
