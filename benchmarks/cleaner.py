@@ -157,12 +157,7 @@ def compact(server: Server, topic: str, records: int) -> tuple[float, float, int
 
 def let_compact(server: Server, topic: str) -> float:
     """From now on the cleaner may take the topic; the time by perf_counter."""
-    from confluent_kafka.admin import (  # type: ignore[attr-defined]
-        AdminClient,
-        AlterConfigOpType,
-        ConfigEntry,
-        ConfigResource,
-    )
+    from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource  # type: ignore[attr-defined]
 
     entry = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])

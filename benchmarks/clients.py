@@ -332,12 +332,7 @@ def read_frames(port: int, name: str, *, records: int, progress: OnCount = lambd
 
 def fetch_frame(name: str, offset: int) -> bytes:
     """Return a whole Fetch request with its length."""
-    part = {
-        "partition": 0,
-        "fetch_offset": offset,
-        "partition_max_bytes": READ_BYTES,
-        "current_leader_epoch": -1,
-    }
+    part = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": READ_BYTES, "current_leader_epoch": -1}
     asked = {
         "replica_id": -1,
         "max_wait": 500,

@@ -110,12 +110,22 @@ class OttlaCluster:
         with (directory.parent / f"{directory.name}.err").open("wb") as errors:
             self._process = subprocess.Popen(
                 [
-                    self._program, "up", "-n", str(BROKERS), "--data", str(directory), "--port", str(port),
-                    "-o", f"durability={durability}", "-o", "min.insync.replicas=2",
+                    self._program,
+                    "up",
+                    "-n",
+                    str(BROKERS),
+                    "--data",
+                    str(directory),
+                    "--port",
+                    str(port),
+                    "-o",
+                    f"durability={durability}",
+                    "-o",
+                    "min.insync.replicas=2",
                 ],
                 stdout=subprocess.PIPE,
                 stderr=errors,
-            )  # fmt: skip
+            )
         wait_for_line(self._process, b"cluster ready", timeout_s=READY_S)
         self.ports = list(range(port, port + BROKERS))
 
@@ -258,9 +268,13 @@ def measure(running: RunningCluster, targets: Sequence[Target], case: Case, seco
     pids = running.pids()
     before = sum(usage(pid).cpu_s for pid in pids)
     found = produce(
-        targets, senders=case.senders, in_flight=case.in_flight, record_bytes=case.record_bytes, records=case.records,
+        targets,
+        senders=case.senders,
+        in_flight=case.in_flight,
+        record_bytes=case.record_bytes,
+        records=case.records,
         seconds=seconds,
-    )  # fmt: skip
+    )
     spent = sum(usage(pid).cpu_s for pid in pids) - before
     requests = found.per_second * seconds
     if case.records == 1:
@@ -307,9 +321,13 @@ def warm(targets: Sequence[Target], seconds: float) -> None:
     """Load a cluster as the cases do, so that a JVM has compiled its path."""
     for case in CASES[:3]:
         produce(
-            targets, senders=case.senders, in_flight=case.in_flight, record_bytes=case.record_bytes,
-            records=case.records, seconds=seconds / 3,
-        )  # fmt: skip
+            targets,
+            senders=case.senders,
+            in_flight=case.in_flight,
+            record_bytes=case.record_bytes,
+            records=case.records,
+            seconds=seconds / 3,
+        )
 
 
 def compare(mode: str, seconds: float, rounds: int, warm_seconds: float, progress: Progress) -> Figures:

@@ -24,18 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import clients
-from benchmarks.cluster import (
-    BROKERS,
-    FACTOR,
-    MIB,
-    PAIRS,
-    ROOT,
-    Case,
-    Contestant,
-    RunningCluster,
-    Target,
-    produce,
-)
+from benchmarks.cluster import BROKERS, FACTOR, MIB, PAIRS, ROOT, Case, Contestant, RunningCluster, Target, produce
 from benchmarks.progress import Progress
 from benchmarks.report import RECOVERY_TITLE, machine, number, today, write_part
 from tests.support.kafka_jars import VERSION
@@ -123,9 +112,13 @@ def catch_up(contestant: Contestant, directory: Path, fill_bytes: float) -> list
         size = 0.0
         while size < fill_bytes:
             sent = produce(
-                targets, senders=FILL.senders, in_flight=FILL.in_flight, record_bytes=FILL.record_bytes,
-                records=FILL.records, seconds=FILL_S,
-            )  # fmt: skip
+                targets,
+                senders=FILL.senders,
+                in_flight=FILL.in_flight,
+                record_bytes=FILL.record_bytes,
+                records=FILL.records,
+                seconds=FILL_S,
+            )
             size += sent.per_second * FILL_S * FILL.records * FILL.record_bytes
         began = time.perf_counter()
         wanted = [
@@ -186,13 +179,21 @@ def workers(directory: Path, records: int) -> list[tuple[int, list[dict[str, Any
             before = sum(usage(pid).cpu_s for pid in pids)
             shown = subprocess.run(
                 [
-                    program, "bench", "-p", str(WORKERS_PARTITIONS), "-n", str(records),
-                    "--brokers", service.bootstrap, "--format", "json",
+                    program,
+                    "bench",
+                    "-p",
+                    str(WORKERS_PARTITIONS),
+                    "-n",
+                    str(records),
+                    "--brokers",
+                    service.bootstrap,
+                    "--format",
+                    "json",
                 ],
                 check=True,
                 capture_output=True,
                 text=True,
-            ).stdout  # fmt: skip
+            ).stdout
             spent = sum(usage(pid).cpu_s for pid in pids) - before
             found.append((count, _rows(shown), spent))
         finally:

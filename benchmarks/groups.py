@@ -35,10 +35,15 @@ class Member:
     def __init__(self, port: int, group: str) -> None:
         self.wire = Wire(port, timeout_s=60)
         self.fields: dict[str, Any] = {
-            "group_id": group, "session_timeout": 30_000, "session_timeout_ms": 30_000, "rebalance_timeout": 30_000,
-            "rebalance_timeout_ms": 30_000, "protocol_type": "consumer", "group_instance_id": None,
+            "group_id": group,
+            "session_timeout": 30_000,
+            "session_timeout_ms": 30_000,
+            "rebalance_timeout": 30_000,
+            "rebalance_timeout_ms": 30_000,
+            "protocol_type": "consumer",
+            "group_instance_id": None,
             "protocols": [{"name": "range", "metadata": b"\0\0\0\0\0\1\0\1m\xff\xff\xff\xff"}],
-        }  # fmt: skip
+        }
         self.member_id, self.generation = "", -1
 
     def get_id(self) -> None:

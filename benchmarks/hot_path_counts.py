@@ -230,9 +230,8 @@ class CountedBroker:
 
     def _traced(self, requests: Callable[[], None]) -> dict[str, Any]:
         tracer = subprocess.Popen(
-            ["strace", "-f", "-c", "-o", self._strace, "-p", str(self._process.pid)],
-            stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            ["strace", "-f", "-c", "-o", self._strace, "-p", str(self._process.pid)], stderr=subprocess.PIPE, text=True
+        )
         assert tracer.stderr is not None
         tracer.stderr.readline()  # "attached"
         requests()
@@ -271,17 +270,28 @@ def _produce_frame(topic_id: Any, records: bytes, partition: int = 0) -> bytes:
 
 def _fetch_frame(session: tuple[int, int], topics: list[Any], *, max_wait_ms: int) -> bytes:
     values = {
-        "max_wait": max_wait_ms, "min_bytes": 1, "max_bytes": 50 << 20, "isolation_level": 0, "session_id": session[0],
-        "session_epoch": session[1], "topics": topics, "forgotten_topics_data": [], "rack_id": "",
-    }  # fmt: skip
+        "max_wait": max_wait_ms,
+        "min_bytes": 1,
+        "max_bytes": 50 << 20,
+        "isolation_level": 0,
+        "session_id": session[0],
+        "session_epoch": session[1],
+        "topics": topics,
+        "forgotten_topics_data": [],
+        "rack_id": "",
+    }
     return encode("fetch", 17, 1, values)
 
 
 def _fetch_partition(index: int, offset: int) -> dict[str, int]:
     return {
-        "partition": index, "current_leader_epoch": -1, "fetch_offset": offset, "last_fetched_epoch": -1,
-        "log_start_offset": -1, "partition_max_bytes": 1 << 20,
-    }  # fmt: skip
+        "partition": index,
+        "current_leader_epoch": -1,
+        "fetch_offset": offset,
+        "last_fetched_epoch": -1,
+        "log_start_offset": -1,
+        "partition_max_bytes": 1 << 20,
+    }
 
 
 def _session_id(frame: bytes) -> int:

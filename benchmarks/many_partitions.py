@@ -390,9 +390,13 @@ def row(phase: Phase) -> str:
     p99 = max((quantile(each, 0.99) for each in phase.latencies.values()), default=0.0)
     longest = max((quantile(each, 1) for each in phase.latencies.values()), default=0.0)
     figures = [
-        p99 * 1e3, longest * 1e3, quantile(phase.lateness, 0.99) * 1e3, quantile(phase.lateness, 1) * 1e3,
-        max(phase.cpu_s.values()), max(phase.memory.values()) / MIB,
-    ]  # fmt: skip
+        p99 * 1e3,
+        longest * 1e3,
+        quantile(phase.lateness, 0.99) * 1e3,
+        quantile(phase.lateness, 1) * 1e3,
+        max(phase.cpu_s.values()),
+        max(phase.memory.values()) / MIB,
+    ]
     return f"| {phase.name} | {notes} | {' | '.join(map(number, figures))} |"
 
 

@@ -128,9 +128,9 @@ def write(path: Path, kept: Mapping[str, Any]) -> None:
     parts += ["## Every figure (median, and lowest to highest of the rounds)", "", *full_table(figures), ""]
     if others:
         parts += [f"{others.rstrip()}\n"]
-    parts += [METHOD.format(
-        kafka=VERSION, form=compiled.form(), effort=kept["effort"], librdkafka=version("confluent-kafka"),
-    )]  # fmt: skip
+    parts += [
+        METHOD.format(kafka=VERSION, form=compiled.form(), effort=kept["effort"], librdkafka=version("confluent-kafka"))
+    ]
     if limits:
         parts += ["## How near to what the machine allows", "", *limit_table(figures, limits), ""]
         parts += ["| limit of the machine | measured |", "| --- | ---: |"]

@@ -110,10 +110,7 @@ def wait_for_leaders(bootstrap: str, topics: dict[str, int]) -> None:
 
 def table(jars: Path, scratch: Path, say: Say, *, partitions: int, log_bytes: int, rounds: int) -> list[str]:
     """Rows for the page."""
-    rows = [
-        "| start until every partition has a leader, s | Ottla | Kafka |",
-        "| --- | ---: | ---: |",
-    ]
+    rows = ["| start until every partition has a leader, s | Ottla | Kafka |", "| --- | ---: | ---: |"]
     cases = [
         ("no topic", {}, 0, True),
         (f"{partitions:,} partitions after a clean stop", {"many": partitions}, 0, True),

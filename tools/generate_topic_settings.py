@@ -28,10 +28,12 @@ PROOFS: dict[str, tuple[str, str]] = {
     "flush.messages": (FLUSHING, "after_flush_messages_records_all_of_them_are_flushed"),
     "flush.ms": (FLUSHING, "after_flush_ms_all_that_was_written_is_flushed"),
     "follower.replication.throttled.replicas": (
-        "tests/unit/replication/test_fetcher.py", "a_throttled_follower_waits_for_its_rate",
+        "tests/unit/replication/test_fetcher.py",
+        "a_throttled_follower_waits_for_its_rate",
     ),
     "leader.replication.throttled.replicas": (
-        "tests/unit/replication/test_replication.py", "a_leader_holds_back_throttled_replicas_until_they_are_in_sync",
+        "tests/unit/replication/test_replication.py",
+        "a_leader_holds_back_throttled_replicas_until_they_are_in_sync",
     ),
     "index.interval.bytes": (RETENTION, "the_index_has_an_entry_for_about_each_interval_of_bytes"),
     "max.compaction.lag.ms": (
@@ -43,14 +45,14 @@ PROOFS: dict[str, tuple[str, str]] = {
         "a_batch_that_another_codec_makes_too_large_is_refused_and_one_that_was_too_large_before_is_too",
     ),
     "message.timestamp.after.max.ms": (
-        INSPECTION, "each_record_is_held_to_the_bounds_on_its_time_and_one_without_a_time_is_not",
+        INSPECTION,
+        "each_record_is_held_to_the_bounds_on_its_time_and_one_without_a_time_is_not",
     ),
     "message.timestamp.before.max.ms": (
-        INSPECTION, "each_record_is_held_to_the_bounds_on_its_time_and_one_without_a_time_is_not",
+        INSPECTION,
+        "each_record_is_held_to_the_bounds_on_its_time_and_one_without_a_time_is_not",
     ),
-    "message.timestamp.type": (
-        INSPECTION, "arrival_time_knows_no_bounds",
-    ),
+    "message.timestamp.type": (INSPECTION, "arrival_time_knows_no_bounds"),
     "min.cleanable.dirty.ratio": (COMPACTING, "a_log_is_compacted_once_that_share_of_it_is_new"),
     "min.compaction.lag.ms": (COMPACTING, "a_record_younger_than_the_lag_is_not_compacted"),
     "unclean.leader.election.enable": (
@@ -71,7 +73,7 @@ PROOFS: dict[str, tuple[str, str]] = {
     "segment.index.bytes": (DIRECTORY, "a_full_index_closes_the_segment"),
     "segment.jitter.ms": (DIRECTORY, "a_segment_spans_at_most_segment_ms_of_record_time_less_its_own_jitter"),
     "segment.ms": (RETENTION, "a_segment_closes_when_its_records_span_segment_ms_of_their_own_time"),
-}  # fmt: skip
+}
 """For each setting that works: the file and the test that show it."""
 
 HEAD = """# Topic settings

@@ -29,9 +29,12 @@ def produced(
 
 def fetched(wire: Wire, naming: dict[str, Any], offset: int, *, version: int = 12, **more: Any) -> Answer:
     part = {
-        "partition": more.pop("partition", 0), "fetch_offset": offset, "current_leader_epoch": -1, "last_fetched_epoch": -1,
+        "partition": more.pop("partition", 0),
+        "fetch_offset": offset,
+        "current_leader_epoch": -1,
+        "last_fetched_epoch": -1,
         "partition_max_bytes": more.pop("partition_max_bytes", 1 << 20),
-    }  # fmt: skip
+    }
     asked = {
         "replica_id": -1,
         "max_wait": 0,
@@ -56,9 +59,13 @@ def offset_at(wire: Wire, topic: str, at_ms: int, *, version: int = 7, partition
 
 def joined(wire: Wire, group: str, *, member_id: str = "", version: int = 9, **more: Any) -> Answer:
     fields: dict[str, Any] = {
-        "group_id": group, "session_timeout": 10_000, "rebalance_timeout": 10_000, "member_id": member_id,
-        "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": SUBSCRIPTION}],
-    }  # fmt: skip
+        "group_id": group,
+        "session_timeout": 10_000,
+        "rebalance_timeout": 10_000,
+        "member_id": member_id,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": SUBSCRIPTION}],
+    }
     fields |= more
     found = settled(lambda: wire.call("join_group", version, **fields))
     if found["error_code"] == 79:

@@ -31,39 +31,70 @@ def state(**fields: int) -> dict[str, Any]:
 
 NOT_COORDINATOR: list[tuple[str, dict[str, Any]]] = [
     ("offset_commit", {**MEMBER, "generation_id_or_member_epoch": -1, "topics": PARTITIONS}),
-    ("offset_fetch", {"group_id": "g", "topics": [{"name": TOPIC, "partition_indexes": [0]}],
-                      "groups": [{"group_id": "g", "topics": None}]}),
+    (
+        "offset_fetch",
+        {
+            "group_id": "g",
+            "topics": [{"name": TOPIC, "partition_indexes": [0]}],
+            "groups": [{"group_id": "g", "topics": None}],
+        },
+    ),
     ("offset_delete", {"group_id": "g", "topics": [{"name": TOPIC, "partitions": [{"partition_index": 0}]}]}),
-    ("join_group", {"group_id": "g", "member_id": "", "session_timeout": 10_000, "rebalance_timeout": 10_000,
-                    "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": b""}]}),
+    (
+        "join_group",
+        {
+            "group_id": "g",
+            "member_id": "",
+            "session_timeout": 10_000,
+            "rebalance_timeout": 10_000,
+            "protocol_type": "consumer",
+            "protocols": [{"name": "range", "metadata": b""}],
+        },
+    ),
     ("sync_group", {**MEMBER, "generation_id": 1, "protocol_type": "consumer", "protocol_name": "range"}),
     ("heartbeat", {**MEMBER, "generation_id": 1}),
     ("leave_group", {**MEMBER, "members": [{"member_id": "m"}]}),
     ("describe_groups", {"groups": ["g"]}),
     ("delete_groups", {"groups_names": ["g"]}),
-    ("consumer_group_heartbeat", {**MEMBER, "member_epoch": 0, "rebalance_timeout": 10_000,
-                                  "subscribed_topic_names": [TOPIC], "topic_partitions": []}),
+    (
+        "consumer_group_heartbeat",
+        {
+            **MEMBER,
+            "member_epoch": 0,
+            "rebalance_timeout": 10_000,
+            "subscribed_topic_names": [TOPIC],
+            "topic_partitions": [],
+        },
+    ),
     ("consumer_group_describe", {"group_ids": ["g"]}),
     ("share_group_heartbeat", {**MEMBER, "member_epoch": 0, "subscribed_topic_names": [TOPIC]}),
     ("share_group_describe", {"group_ids": ["g"]}),
     ("describe_share_group_offsets", {"groups": [{"group_id": "g", "topics": None}]}),
-    ("alter_share_group_offsets", {"group_id": "g", "topics": [
-        {"topic_name": TOPIC, "partitions": [{"partition_index": 0, "start_offset": 0}]}]}),
+    (
+        "alter_share_group_offsets",
+        {"group_id": "g", "topics": [{"topic_name": TOPIC, "partitions": [{"partition_index": 0, "start_offset": 0}]}]},
+    ),
     ("delete_share_group_offsets", {"group_id": "g", "topics": [{"topic_name": TOPIC}]}),
     ("initialize_share_group_state", state(state_epoch=0, start_offset=0)),
     ("read_share_group_state", state(leader_epoch=0)),
     ("write_share_group_state", state(state_epoch=0, leader_epoch=0, start_offset=0)),
     ("delete_share_group_state", state()),
     ("read_share_group_state_summary", state(leader_epoch=0)),
-    ("init_producer_id", {"transactional_id": "app", "transaction_timeout": 60_000, "producer_id": -1,
-                          "producer_epoch": -1}),
+    (
+        "init_producer_id",
+        {"transactional_id": "app", "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1},
+    ),
     ("end_txn", {**PRODUCER, "committed": True}),
     ("describe_transactions", {"transactional_ids": ["app"]}),
-    ("add_partitions_to_txn", {
-        **{f"v3_and_below_{name}": value for name, value in PRODUCER.items()},
-        "v3_and_below_topics": [{"name": TOPIC, "partitions": [0]}],
-        "transactions": [{**PRODUCER, "verify_only": True, "topics": [{"name": TOPIC, "partitions": [0]}]}]}),
-]  # fmt: skip
+    (
+        "add_partitions_to_txn",
+        {
+            **{f"v3_and_below_{name}": value for name, value in PRODUCER.items()},
+            "v3_and_below_topics": [{"name": TOPIC, "partitions": [0]}],
+            "transactions": [{**PRODUCER, "verify_only": True, "topics": [{"name": TOPIC, "partitions": [0]}]}],
+        },
+    ),
+]
 
 
 @pytest.fixture(scope="module")

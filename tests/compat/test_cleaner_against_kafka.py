@@ -49,8 +49,14 @@ def fill(kafka: RealKafka) -> None:
     for topic in (*CODECS, "arrival"):
         codec = topic if topic in CODECS else "none"
         for first in (0, 900):  # two producers: the first one's last batch has to stay
-            producer = Producer({"bootstrap.servers": kafka.bootstrap, "enable.idempotence": True, "linger.ms": 50,
-                                 "compression.type": codec})  # fmt: skip
+            producer = Producer(
+                {
+                    "bootstrap.servers": kafka.bootstrap,
+                    "enable.idempotence": True,
+                    "linger.ms": 50,
+                    "compression.type": codec,
+                }
+            )
             for at in range(first, first + 900):
                 value = None if at % 13 == 0 else b"value %d of %s " % (at, topic.encode()) + b"x" * (at % 90)
                 producer.produce(topic, key=b"key %d" % (at * at % 150), value=value, timestamp=now_ms + at)
@@ -99,8 +105,9 @@ def directories(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> t
     try:
         until(
             lambda: all(cleaned_offsets(kafka.data).get(topic, 0) >= ends[topic] for topic in TOPICS),
-            timeout_s=60, what="Kafka's cleaner",
-        )  # fmt: skip
+            timeout_s=60,
+            what="Kafka's cleaner",
+        )
     finally:
         kafka.stop()
     return kafka.data, copy
@@ -166,9 +173,11 @@ def complaints(jars: Path, place: Path) -> set[str]:
     """What Kafka's dump tool finds wrong with the logs and indexes of a directory."""
     logs = [path for topic in TOPICS for path in sorted((place / f"{topic}-0").glob("*.log")) if path.stat().st_size]
     indexes = [
-        path.with_suffix(suffix) for path in logs for suffix in (".index", ".timeindex", ".txnindex")
+        path.with_suffix(suffix)
+        for path in logs
+        for suffix in (".index", ".timeindex", ".txnindex")
         if path.with_suffix(suffix).exists() and path.with_suffix(suffix).stat().st_size
-    ]  # fmt: skip
+    ]
     files = ",".join(str(path) for path in (*logs, *indexes))
     out = run_tool(jars, "org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--files", files)
     assert out.count("isvalid: true") > 100

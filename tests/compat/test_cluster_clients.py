@@ -88,9 +88,12 @@ def kafka_python(bootstrap: str, progress: Progress) -> list[int]:
         each.get(PATIENCE_S)
     producer.close()
     consumer = KafkaConsumer(
-        "web", bootstrap_servers=bootstrap.split(","), group_id="team", auto_offset_reset="earliest",
+        "web",
+        bootstrap_servers=bootstrap.split(","),
+        group_id="team",
+        auto_offset_reset="earliest",
         consumer_timeout_ms=int(PATIENCE_S * 1000),
-    )  # fmt: skip
+    )
     found: list[int] = []
     for message in consumer:
         found.append(int(message.value))
@@ -178,10 +181,14 @@ def test_a_client_with_a_rack_reads_from_the_follower_in_it(tmp_path: Path) -> N
 
         consumer = Consumer(
             {
-                "bootstrap.servers": bootstrap, "group.id": rack, "client.rack": rack, "fetch.wait.max.ms": 100,
-                "statistics.interval.ms": 50, "stats_cb": note,
+                "bootstrap.servers": bootstrap,
+                "group.id": rack,
+                "client.rack": rack,
+                "fetch.wait.max.ms": 100,
+                "statistics.interval.ms": 50,
+                "stats_cb": note,
             }
-        )  # fmt: skip
+        )
         consumer.assign([TopicPartition("web", 0, 0)])
         deadline = time.monotonic() + PATIENCE_S
         found: list[int] = []

@@ -94,9 +94,17 @@ def test_topics_offsets_groups_and_logs_are_described_while_a_leader_is_lost(tmp
     async def scenario(cluster: InProcessCluster) -> None:
         tools = Tools(kafka_jars, cluster)
         created = await tools(
-            TOPICS, "--create", "--topic", "web", "--partitions", str(PARTITIONS), "--replication-factor", "3",
-            "--config", "min.insync.replicas=3",
-        )  # fmt: skip
+            TOPICS,
+            "--create",
+            "--topic",
+            "web",
+            "--partitions",
+            str(PARTITIONS),
+            "--replication-factor",
+            "3",
+            "--config",
+            "min.insync.replicas=3",
+        )
         assert "Created topic web." in created
         await cluster.known_everywhere("web")
         for index in range(PARTITIONS):

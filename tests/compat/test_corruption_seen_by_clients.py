@@ -96,9 +96,18 @@ def test_javas_consumer_throws_at_the_corrupt_batch_and_can_seek_past_it(
         run_tool(kafka_jars, "org.apache.kafka.tools.ConsumerPerformance", *at, "--messages", str(BATCHES))
 
     said = run_tool(
-        kafka_jars, "org.apache.kafka.tools.consumer.ConsoleConsumer", *at, "--partition", "0", "--offset",
-        str(DAMAGED + 1), "--max-messages", "1", "--timeout-ms", "15000",
-    )  # fmt: skip
+        kafka_jars,
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        *at,
+        "--partition",
+        "0",
+        "--offset",
+        str(DAMAGED + 1),
+        "--max-messages",
+        "1",
+        "--timeout-ms",
+        "15000",
+    )
     assert "value 6" in said
 
 

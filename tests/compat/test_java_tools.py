@@ -34,14 +34,36 @@ def created(tool: Tool, at: tuple[str, str], topic: str) -> str:
 
 
 def console_produce(tool: Tool, at: tuple[str, str], topic: str, text: str) -> None:
-    tool("ConsoleProducer", *at, "--topic", topic, "--property", "parse.key=true", "--property",
-         "key.separator=:", stdin=text)  # fmt: skip
+    tool(
+        "ConsoleProducer",
+        *at,
+        "--topic",
+        topic,
+        "--property",
+        "parse.key=true",
+        "--property",
+        "key.separator=:",
+        stdin=text,
+    )
 
 
 def console_consume(tool: Tool, at: tuple[str, str], topic: str, count: int, *more: str) -> list[str]:
-    said = tool("consumer.ConsoleConsumer", *at, "--topic", topic, "--from-beginning", "--max-messages", str(count),
-                "--timeout-ms", "20000", "--property", "print.key=true", "--property",
-                "key.separator=:", *more)  # fmt: skip
+    said = tool(
+        "consumer.ConsoleConsumer",
+        *at,
+        "--topic",
+        topic,
+        "--from-beginning",
+        "--max-messages",
+        str(count),
+        "--timeout-ms",
+        "20000",
+        "--property",
+        "print.key=true",
+        "--property",
+        "key.separator=:",
+        *more,
+    )
     return [line for line in said.splitlines() if re.match(r"[^\s:]*:", line)]  # not the tool's own hints
 
 
@@ -55,8 +77,20 @@ def test_the_console_consumer_prints_what_the_console_producer_read(
 def test_the_performance_tools_count_the_same_records(
     tool: Tool, broker: Broker, at: tuple[str, str], created: str
 ) -> None:
-    sent = tool("ProducerPerformance", "--topic", created, "--num-records", "20000", "--record-size", "200",
-                "--throughput", "-1", "--producer-props", "acks=all", f"bootstrap.servers={broker.bootstrap}")  # fmt: skip
+    sent = tool(
+        "ProducerPerformance",
+        "--topic",
+        created,
+        "--num-records",
+        "20000",
+        "--record-size",
+        "200",
+        "--throughput",
+        "-1",
+        "--producer-props",
+        "acks=all",
+        f"bootstrap.servers={broker.bootstrap}",
+    )
     assert re.search(r"^20000 records sent", sent, re.MULTILINE), sent
     got = tool("ConsumerPerformance", *at, "--topic", created, "--messages", "20000", "--timeout", "20000")
     assert re.search(r", 20000, ", got), got
@@ -98,8 +132,17 @@ def test_a_groups_lag_is_described_reset_and_deleted(
     assert {row[1] for row in rows} == {created}
     assert sum(int(row[3]) for row in rows if row[3].isdigit()) == 3  # CURRENT-OFFSET
     assert {row[5] for row in rows if row[5].isdigit()} == {"0"}  # LAG
-    tool("consumer.group.ConsumerGroupCommand", *at, "--group", group, "--reset-offsets", "--to-earliest", "--topic",
-         created, "--execute")  # fmt: skip
+    tool(
+        "consumer.group.ConsumerGroupCommand",
+        *at,
+        "--group",
+        group,
+        "--reset-offsets",
+        "--to-earliest",
+        "--topic",
+        created,
+        "--execute",
+    )
     said = tool("consumer.group.ConsumerGroupCommand", *at, "--describe", "--group", group)
     rows = [line.split() for line in said.splitlines() if line.startswith(group)]
     assert sum(int(row[5]) for row in rows) == 3
@@ -174,9 +217,23 @@ def test_a_transactional_producer_is_served_and_its_transaction_is_listed(
     tool: Tool, at: tuple[str, str], broker: Broker, created: str
 ) -> None:
     name = f"tx-{created}"
-    sent = tool("ProducerPerformance", "--topic", created, "--num-records", "20", "--record-size", "1",
-                "--throughput", "-1", "--transactional-id", name, "--transaction-duration-ms", "1",
-                "--producer-props", f"bootstrap.servers={broker.bootstrap}")  # fmt: skip
+    sent = tool(
+        "ProducerPerformance",
+        "--topic",
+        created,
+        "--num-records",
+        "20",
+        "--record-size",
+        "1",
+        "--throughput",
+        "-1",
+        "--transactional-id",
+        name,
+        "--transaction-duration-ms",
+        "1",
+        "--producer-props",
+        f"bootstrap.servers={broker.bootstrap}",
+    )
     assert "20 records sent" in sent, sent
     lines = [line.split() for line in tool("TransactionsCommand", *at, "list").splitlines()]
     assert lines[0] == ["TransactionalId", "Coordinator", "ProducerId", "TransactionState"]
@@ -193,10 +250,27 @@ def test_javas_own_copier_copies_exactly_once_with_random_aborts(
     console_produce(tool, at, source, "".join(f"k:{number}\n" for number in range(300)))
     offsets = dict(re.findall(rf"^{source}:(\d):(\d+)$", tool("GetOffsetShell", *at, "--topic", source), re.MULTILINE))
     partition, count = max(offsets.items(), key=lambda found: int(found[1]))
-    copied = tool("TransactionalMessageCopier", "--broker-list", broker.bootstrap, "--input-topic", source,
-                  "--input-partition", partition, "--output-topic", target, "--max-messages", count,
-                  "--consumer-group", fresh("copiers"), "--transaction-size", "25", "--transactional-id", target,
-                  "--enable-random-aborts", "--use-group-metadata")  # fmt: skip
+    copied = tool(
+        "TransactionalMessageCopier",
+        "--broker-list",
+        broker.bootstrap,
+        "--input-topic",
+        source,
+        "--input-partition",
+        partition,
+        "--output-topic",
+        target,
+        "--max-messages",
+        count,
+        "--consumer-group",
+        fresh("copiers"),
+        "--transaction-size",
+        "25",
+        "--transactional-id",
+        target,
+        "--enable-random-aborts",
+        "--use-group-metadata",
+    )
     assert '"remaining":0' in copied, copied[-500:]
     wanted = console_consume(tool, at, source, int(count), "--partition", partition)
     found = console_consume(tool, at, target, int(count), "--partition", "0", "--isolation-level", "read_committed")

@@ -59,9 +59,15 @@ class Worker:
         properties = directory / "worker.properties"
         properties.write_text(WORKER.format(bootstrap=bootstrap, port=self.port))
         self.command = [
-            str(java()), "-Xmx384M", *SHORT_RUN, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{jars}/*",
-            "org.apache.kafka.connect.cli.ConnectDistributed", str(properties),
-        ]  # fmt: skip
+            str(java()),
+            "-Xmx384M",
+            *SHORT_RUN,
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            "-cp",
+            f"{jars}/*",
+            "org.apache.kafka.connect.cli.ConnectDistributed",
+            str(properties),
+        ]
 
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[bytes]]:

@@ -41,9 +41,14 @@ def write_directory(path: Path) -> int:
         for at in range(200):
             values = [b"value %d of %d" % (n, at) * 10 for n in range(3)]
             records = batch(
-                *values, timestamp_ms=now_ms + at - 7 * (at % 3), codec=at % 5, producer_id=at % 4, epoch=0,
-                sequence=at // 4 * 3, key=b"key",
-            )  # fmt: skip
+                *values,
+                timestamp_ms=now_ms + at - 7 * (at % 3),
+                codec=at % 5,
+                producer_id=at % 4,
+                epoch=0,
+                sequence=at // 4 * 3,
+                key=b"key",
+            )
             log.append(records, leader_epoch=at // 50, now_ms=now_ms + at)
             written += 3
     log = directory.create_log(TopicPartition("transactions", 0), uuid.uuid4(), SMALL)
@@ -65,9 +70,12 @@ def test_kafkas_dump_tool_finds_every_record_and_nothing_wrong(kafka_jars: Path,
     assert sum(line.startswith("| offset:") for line in out.splitlines()) == written
     assert out.count("isvalid: true") == 2 * 200 + 40
     sanity = run_tool(
-        kafka_jars, "org.apache.kafka.tools.DumpLogSegments", "--index-sanity-check", "--files",
+        kafka_jars,
+        "org.apache.kafka.tools.DumpLogSegments",
+        "--index-sanity-check",
+        "--files",
         ",".join(name for name in files if name.endswith("index") and "txn" not in name),
-    )  # fmt: skip
+    )
     fine = sanity.count("passed sanity check") + sanity.count("index is empty")
     assert fine == sum(name.endswith("index") and "txn" not in name for name in files)
 

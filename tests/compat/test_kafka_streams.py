@@ -39,9 +39,19 @@ class StreamsApp:
     def __init__(self, jars: Path, directory: Path, bootstrap: str) -> None:
         self.log = directory / "streams.log"
         self.command = [
-            str(java()), "-Xmx256M", *SHORT_RUN, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{jars}/*", str(PROGRAM),
-            bootstrap, "counting", INPUT, OUTPUT, str(directory / "state"),
-        ]  # fmt: skip
+            str(java()),
+            "-Xmx256M",
+            *SHORT_RUN,
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            "-cp",
+            f"{jars}/*",
+            str(PROGRAM),
+            bootstrap,
+            "counting",
+            INPUT,
+            OUTPUT,
+            str(directory / "state"),
+        ]
 
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[bytes]]:

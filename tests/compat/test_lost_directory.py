@@ -62,8 +62,9 @@ def prepare(wire: Wire, path: Path) -> int:
     new = {"name": "t", "num_partitions": 2, "replication_factor": 1}
     assert wire.call("create_topics", 5, topics=[new], timeout=10_000)["topics"][0]["error_code"] == 0
     until(lambda: [produce(wire, partition) for partition in (0, 1)] == [0, 0], what="both partitions")
-    (directory,) = (each for each in wire.call("describe_log_dirs", 4, topics=None)["results"]
-                    if each["log_dir"] == str(path))  # fmt: skip
+    (directory,) = (
+        each for each in wire.call("describe_log_dirs", 4, topics=None)["results"] if each["log_dir"] == str(path)
+    )
     (topic,) = (each for each in directory["topics"] if each["name"] == "t")
     return int(topic["partitions"][0]["partition_index"])
 
@@ -91,8 +92,18 @@ def scenario(wire: Wire, lost: int, path: Path) -> Answers:
         said = wire.call("list_offsets", 7, replica_id=-1, topics=[{"name": "t", "partitions": [part]}])
         answers[f"offset at {time}"] = without(said["topics"][0]["partitions"][0])
     part = {"partition": lost, "fetch_offset": 0, "partition_max_bytes": 1000, "current_leader_epoch": -1}
-    said = wire.call("fetch", 11, max_wait=100, min_bytes=1, max_bytes=1000, replica_id=-1, session_epoch=-1,
-                     isolation_level=0, rack_id="", topics=[{"topic": "t", "partitions": [part]}])  # fmt: skip
+    said = wire.call(
+        "fetch",
+        11,
+        max_wait=100,
+        min_bytes=1,
+        max_bytes=1000,
+        replica_id=-1,
+        session_epoch=-1,
+        isolation_level=0,
+        rack_id="",
+        topics=[{"topic": "t", "partitions": [part]}],
+    )
     answers["fetch"] = without(said["responses"][0]["partitions"][0])
     part = {"partition": lost, "current_leader_epoch": -1, "leader_epoch": 0}
     said = wire.call("offset_for_leader_epoch", 3, replica_id=-1, topics=[{"topic": "t", "partitions": [part]}])

@@ -9,13 +9,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_INVALID, Producer, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-)
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]
 
 from ottla.cli.main import run as ottla
 from tests.support import traffic_of_all_kinds as traffic
@@ -27,11 +21,14 @@ from tests.support.traffic_of_all_kinds import COMPACTED, EARLIEST, Everything
 pytestmark = [pytest.mark.external, pytest.mark.slow]
 
 EAGER = {  # so that compaction is through within a test
-    "log.cleaner.backoff.ms": "50", "log.cleaner.min.cleanable.ratio": "0.01", "log.initial.task.delay.ms": "100",
-}  # fmt: skip
+    "log.cleaner.backoff.ms": "50",
+    "log.cleaner.min.cleanable.ratio": "0.01",
+    "log.initial.task.delay.ms": "100",
+}
 QUIET = {  # nothing goes by itself, and a kill does not undo DeleteRecords
-    "log.cleaner.enable": "false", "log.flush.start.offset.checkpoint.interval.ms": "50",
-}  # fmt: skip
+    "log.cleaner.enable": "false",
+    "log.flush.start.offset.checkpoint.interval.ms": "50",
+}
 UNCLEANED = ("-o", "log.cleaner.enable=false")
 KEPT_A_WEEK = (*UNCLEANED, "-o", "log.retention.hours=168")
 COMPLAINTS = re.compile(r"isvalid: false|mismatch|out of order|Exception", re.IGNORECASE)

@@ -55,9 +55,13 @@ def send(bootstrap: str, topic: str, first: int, count: int) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     for n in range(first, first + count):
         producer.produce(
-            topic, b"value %d" % n, b"key %d" % (n % 7) if n % 5 else None, partition=n % PARTITIONS,
-            timestamp=1_431_856_800_000 + n, headers=[("n", b"%d" % n), ("empty", None)],
-        )  # fmt: skip
+            topic,
+            b"value %d" % n,
+            b"key %d" % (n % 7) if n % 5 else None,
+            partition=n % PARTITIONS,
+            timestamp=1_431_856_800_000 + n,
+            headers=[("n", b"%d" % n), ("empty", None)],
+        )
     assert producer.flush(30) == 0
 
 
@@ -111,9 +115,15 @@ def mirror_maker(directory: Path, properties: str) -> Iterator[subprocess.Popen[
     file = directory / "mm2.properties"
     file.write_text(properties)
     command = [
-        str(java()), "-Xmx512M", *SHORT_RUN, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{jars}/*",
-        "org.apache.kafka.connect.mirror.MirrorMaker", str(file),
-    ]  # fmt: skip
+        str(java()),
+        "-Xmx512M",
+        *SHORT_RUN,
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+        "-cp",
+        f"{jars}/*",
+        "org.apache.kafka.connect.mirror.MirrorMaker",
+        str(file),
+    ]
     with (directory / "mm2.log").open("ab") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)
     try:

@@ -10,13 +10,7 @@ import uuid
 
 import pytest
 
-from tests.compat.single_requests import (
-    fetched,
-    listed,
-    offset_at,
-    produced,
-    settled,
-)
+from tests.compat.single_requests import fetched, listed, offset_at, produced, settled
 from tests.conftest import Broker
 from tests.differential.peer import Peer
 from tests.support.batches import Written, batch, numbered

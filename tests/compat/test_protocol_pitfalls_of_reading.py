@@ -188,8 +188,16 @@ def test_pitfall_35_any_kind_of_group_may_use_the_coordinator_with_any_bytes(pee
         protocols=[{"name": "sessioned", "metadata": opaque}, {"name": "other", "metadata": b""}],
     )
     assert (me["error_code"], me["protocol_name"], me["members"][0]["metadata"]) == (0, "sessioned", opaque)
-    said = peer.quietly("sync_group", 5, group_id=group, generation_id=1, member_id=me["member_id"], protocol_type="connect", protocol_name="sessioned",
-                        assignments=[{"member_id": me["member_id"], "assignment": opaque}])  # fmt: skip
+    said = peer.quietly(
+        "sync_group",
+        5,
+        group_id=group,
+        generation_id=1,
+        member_id=me["member_id"],
+        protocol_type="connect",
+        protocol_name="sessioned",
+        assignments=[{"member_id": me["member_id"], "assignment": opaque}],
+    )
     assert (said["error_code"], said["assignment"]) == (0, opaque)
 
 

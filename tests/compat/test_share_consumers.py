@@ -37,20 +37,59 @@ def test_the_console_share_consumer_reads_and_the_tools_describe(
 ) -> None:
     group = fresh("share")
     create_topic(broker.bootstrap, topic, partitions=2)
-    run_tool(kafka_jars, "kafka.admin.ConfigCommand", *at, "--alter", "--entity-type", "groups", "--entity-name", group,
-             "--add-config", "share.auto.offset.reset=earliest")  # fmt: skip
+    run_tool(
+        kafka_jars,
+        "kafka.admin.ConfigCommand",
+        *at,
+        "--alter",
+        "--entity-type",
+        "groups",
+        "--entity-name",
+        group,
+        "--add-config",
+        "share.auto.offset.reset=earliest",
+    )
     tool("ConsoleProducer", *at, "--topic", topic, stdin="".join(f"r{n}\n" for n in range(20)))
-    read = tool("consumer.ConsoleShareConsumer", *at, "--topic", topic, "--group", group, "--max-messages", "20",
-                "--timeout-ms", "30000")  # fmt: skip
+    read = tool(
+        "consumer.ConsoleShareConsumer",
+        *at,
+        "--topic",
+        topic,
+        "--group",
+        group,
+        "--max-messages",
+        "20",
+        "--timeout-ms",
+        "30000",
+    )
     assert sorted(re.findall(r"^r\d+$", read, re.MULTILINE)) == sorted(f"r{n}" for n in range(20))
     assert group in tool("consumer.group.ShareGroupCommand", *at, "--list").splitlines()
     described = rows(tool("consumer.group.ShareGroupCommand", *at, "--describe", "--group", group), group)
     assert {row[1] for row in described} == {topic}
     assert "0" in {row[-1] for row in described} <= {"0", "-"}, described  # no lag; "-": never used
-    tool("consumer.group.ShareGroupCommand", *at, "--reset-offsets", "--to-earliest", "--group", group, "--topic",
-         topic, "--execute")  # fmt: skip
-    again = tool("consumer.ConsoleShareConsumer", *at, "--topic", topic, "--group", group, "--max-messages", "20",
-                 "--timeout-ms", "30000")  # fmt: skip
+    tool(
+        "consumer.group.ShareGroupCommand",
+        *at,
+        "--reset-offsets",
+        "--to-earliest",
+        "--group",
+        group,
+        "--topic",
+        topic,
+        "--execute",
+    )
+    again = tool(
+        "consumer.ConsoleShareConsumer",
+        *at,
+        "--topic",
+        topic,
+        "--group",
+        group,
+        "--max-messages",
+        "20",
+        "--timeout-ms",
+        "30000",
+    )
     assert len(re.findall(r"^r\d+$", again, re.MULTILINE)) == 20
     tool("consumer.group.ShareGroupCommand", *at, "--delete-offsets", "--group", group, "--topic", topic)
     deleted = tool("consumer.group.ShareGroupCommand", *at, "--delete", "--group", group)

@@ -46,8 +46,9 @@ def last_stable_offsets(peer: Peer, topic: str) -> list[tuple[int, int]]:
     ends = []
     for level in (1, 0):
         asked = [{"partition_index": index, "timestamp": -1} for index in range(5)]
-        answer = peer.quietly("list_offsets", 5, replica_id=-1, isolation_level=level,
-                              topics=[{"name": topic, "partitions": asked}])  # fmt: skip
+        answer = peer.quietly(
+            "list_offsets", 5, replica_id=-1, isolation_level=level, topics=[{"name": topic, "partitions": asked}]
+        )
         parts = sorted(answer["topics"][0]["partitions"], key=lambda each: int(each["partition_index"]))
         ends.append([int(part["offset"]) for part in parts])
     return list(zip(*ends, strict=True))
@@ -120,9 +121,12 @@ def test_transactions_that_kafka_left_open_are_finished_or_timed_out(
         until(lambda: states(peer)["decided"] == "CompleteCommit", what="the completion")
         until(lambda: states(peer)["soon"] == "CompleteAbort", what="the timeout")
         assert states(peer) == {
-            "committed": "CompleteCommit", "aborted": "CompleteAbort", "open": "Ongoing", "decided": "CompleteCommit",
+            "committed": "CompleteCommit",
+            "aborted": "CompleteAbort",
+            "open": "Ongoing",
+            "decided": "CompleteCommit",
             "soon": "CompleteAbort",
-        }  # fmt: skip
+        }
         # Two records and a marker, but the open transaction, which holds its readers back.
         assert last_stable_offsets(peer, topic) == [(3, 3), (3, 3), (0, 2), (3, 3), (3, 3)]
         it = Transaction(peer, "open").begin()  # its producer is started again, which aborts what it left

@@ -25,9 +25,15 @@ def opened(disk: SimDisk, clock: StillClock) -> LogDirectory:
     """The directory as a broker opens it."""
     numbers = random.Random(1)
     return LogDirectory.open(
-        disk, ROOT, clock, CONFIG, node_id=1, cluster_id="cluster", topic_overrides=OVERRIDES,
+        disk,
+        ROOT,
+        clock,
+        CONFIG,
+        node_id=1,
+        cluster_id="cluster",
+        topic_overrides=OVERRIDES,
         new_id=lambda: uuid.UUID(int=numbers.getrandbits(128)),
-    )  # fmt: skip
+    )
 
 
 def copy_of(disk: SimDisk) -> SimDisk:
@@ -56,12 +62,18 @@ def _plain(log: PartitionLog) -> None:
         sequence = number // 4 * 3 if number % 4 == 0 else 0
         log.append(
             batch(
-                *values, timestamp_ms=NOW_MS + number * 10 - 25 * (number % 4 == 3), key=b"k%d" % number,
-                producer_id=100 if number % 9 == 0 else -1, epoch=0 if number % 9 == 0 else -1,
+                *values,
+                timestamp_ms=NOW_MS + number * 10 - 25 * (number % 4 == 3),
+                key=b"k%d" % number,
+                producer_id=100 if number % 9 == 0 else -1,
+                epoch=0 if number % 9 == 0 else -1,
                 sequence=(number // 9) if number % 9 == 0 else -1,
-            ) if number % 9 else batch(values[0], producer_id=100, epoch=0, sequence=number // 9),
-            leader_epoch=number // 10, now_ms=NOW_MS,
-        )  # fmt: skip
+            )
+            if number % 9
+            else batch(values[0], producer_id=100, epoch=0, sequence=number // 9),
+            leader_epoch=number // 10,
+            now_ms=NOW_MS,
+        )
         del sequence
 
 
@@ -71,8 +83,9 @@ def _codecs(log: PartitionLog) -> None:
             log.roll()
         log.append(
             batch(b"compressed %d " % number * 12, b"and another", timestamp_ms=NOW_MS + number, codec=number % 5),
-            leader_epoch=0, now_ms=NOW_MS,
-        )  # fmt: skip
+            leader_epoch=0,
+            now_ms=NOW_MS,
+        )
 
 
 def _transactions(log: PartitionLog) -> None:
@@ -81,9 +94,12 @@ def _transactions(log: PartitionLog) -> None:
 
     def write(producer_id: int) -> None:
         records = batch(
-            b"of %d " % producer_id * 6, producer_id=producer_id, epoch=0, sequence=sequences[producer_id],
+            b"of %d " % producer_id * 6,
+            producer_id=producer_id,
+            epoch=0,
+            sequence=sequences[producer_id],
             transactional=True,
-        )  # fmt: skip
+        )
         log.append(records, leader_epoch=1, now_ms=NOW_MS)
         sequences[producer_id] += 1
 
@@ -110,8 +126,9 @@ def _compacted(directory: LogDirectory, log: PartitionLog, clock: StillClock) ->
             log.roll()
         log.append(
             batch(b"value %d " % number * 6, key=b"key %d" % (number % 7), timestamp_ms=NOW_MS + number),
-            leader_epoch=number // 15, now_ms=NOW_MS,
-        )  # fmt: skip
+            leader_epoch=number // 15,
+            now_ms=NOW_MS,
+        )
     log.flush()
     log.update_high_watermark(log.end_offset)
     clean_once(directory, log, clock)

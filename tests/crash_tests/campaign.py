@@ -43,9 +43,15 @@ class Tally:
 
 
 def campaign(
-    names: Sequence[str] = SAFE_WHEN_POWER_IS_CUT, *, seed: int, states: int, jobs: int = 1, lies: bool = False,
-    broken_enough: int = 1, every: int = 1,
-) -> Tally:  # fmt: skip
+    names: Sequence[str] = SAFE_WHEN_POWER_IS_CUT,
+    *,
+    seed: int,
+    states: int,
+    jobs: int = 1,
+    lies: bool = False,
+    broken_enough: int = 1,
+    every: int = 1,
+) -> Tally:
     """Go through stops (`every` so many) in rounds until there were so many different states, or invariants violated.
 
     What is swept depends on `names`, `seed` and `states` alone: the number of jobs changes nothing but the time.

@@ -71,12 +71,22 @@ def _check_batch(lying: Lying, each: _Seen, written: Written | None, context: st
         return
     original = written.header
     same = (
-        header.last_offset, header.partition_leader_epoch, header.producer_id, header.producer_epoch,
-        header.base_sequence, header.is_control, header.is_transactional,
+        header.last_offset,
+        header.partition_leader_epoch,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.is_control,
+        header.is_transactional,
     ) == (
-        original.last_offset, original.partition_leader_epoch, original.producer_id, original.producer_epoch,
-        original.base_sequence, original.is_control, original.is_transactional,
-    )  # fmt: skip
+        original.last_offset,
+        original.partition_leader_epoch,
+        original.producer_id,
+        original.producer_epoch,
+        original.base_sequence,
+        original.is_control,
+        original.is_transactional,
+    )
     require(same, f"{context}: compaction has changed the header at {header.base_offset}: {header}")
     require(header.record_count == len(each.records), f"{context}: {header} counts its records wrong")
     require(set(each.records) <= set(_records(written.raw)), f"{context}: other records at {header.base_offset}")

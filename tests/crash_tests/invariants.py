@@ -259,9 +259,13 @@ def replayed(batches: Sequence[Written]) -> ProducerOracle:
             continue
         if batch.marker is not None:
             oracle.mark(
-                header.producer_id, header.producer_epoch, offset=batch.last_offset, abort=batch.marker[0],
-                coordinator_epoch=batch.marker[1], timestamp=header.max_timestamp,
-            )  # fmt: skip
+                header.producer_id,
+                header.producer_epoch,
+                offset=batch.last_offset,
+                abort=batch.marker[0],
+                coordinator_epoch=batch.marker[1],
+                timestamp=header.max_timestamp,
+            )
         else:
             last = header.base_sequence
             if last >= 0:
@@ -295,9 +299,13 @@ def producers_differ(log: PartitionLog, oracle: ProducerOracle) -> str | None:
         info, producer = infos[producer_id], states.entry(producer_id)
         assert producer is not None
         expected = (
-            producer_id, known.epoch, -1 if known.last_sequence is None else known.last_sequence, known.last_timestamp,
-            known.coordinator_epoch, -1 if known.transaction is None else known.transaction,
-        )  # fmt: skip
+            producer_id,
+            known.epoch,
+            -1 if known.last_sequence is None else known.last_sequence,
+            known.last_timestamp,
+            known.coordinator_epoch,
+            -1 if known.transaction is None else known.transaction,
+        )
         if tuple(info) != expected:
             return f"{info}, and should be {expected}"
         remembered = [tuple(batch) for batch in producer.batches]

@@ -167,9 +167,13 @@ class WorkloadDriver:
             sequence = self.sequences.get((tp, producer_id), 0)
             self.sequences[tp, producer_id] = (sequence + len(sizes)) % (1 << 31)
         raw = build_batch(
-            records, producer_id=producer_id, producer_epoch=producer_epoch if producer_id >= 0 else -1,
-            base_sequence=sequence, codec=codec, transactional=transactional,
-        )  # fmt: skip
+            records,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch if producer_id >= 0 else -1,
+            base_sequence=sequence,
+            codec=codec,
+            transactional=transactional,
+        )
         self._append(tp, raw, tuple(record.timestamp_ms for record in records), origin)
 
     def mark(
@@ -180,9 +184,13 @@ class WorkloadDriver:
         self._append(tp, bytearray(raw), (NOW_MS,), AppendOrigin.COORDINATOR, (not commit, coordinator_epoch))
 
     def _append(
-        self, tp: TopicPartition, raw: bytearray, times: tuple[int, ...], origin: AppendOrigin,
+        self,
+        tp: TopicPartition,
+        raw: bytearray,
+        times: tuple[int, ...],
+        origin: AppendOrigin,
         decided: tuple[bool, int] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         expected_log, at = self.expected_log(tp), self.expected_log(tp).end_offset
         expected = bytearray(raw)
         stamp(expected, 0, base_offset=at, leader_epoch=self.leader_epoch)
@@ -355,9 +363,16 @@ class WorkloadDriver:
         self.expected_state.changed()
         self.log(tp).truncate_fully_and_start_at(offset)
         self.expected_state.logs[tp] = ExpectedLog(
-            expected_log.topic_id, empty_at=offset, start_least=offset, start_most=offset, made=True, surely_there=True, bases={offset},
-            flushed=offset, written=offset,
-        )  # fmt: skip
+            expected_log.topic_id,
+            empty_at=offset,
+            start_least=offset,
+            start_most=offset,
+            made=True,
+            surely_there=True,
+            bases={offset},
+            flushed=offset,
+            written=offset,
+        )
         self.expected_state.changed()
 
     def delete_records(self, before: int, tp: TopicPartition = TP) -> None:

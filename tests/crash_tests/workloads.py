@@ -194,9 +194,13 @@ def offset_commits(s: WorkloadDriver) -> None:
     for epoch in range(3):
         for producer_id in (30, 31):
             s.append(
-                200, 50, producer_id=producer_id, producer_epoch=epoch, transactional=True,
+                200,
+                50,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                transactional=True,
                 origin=AppendOrigin.COORDINATOR,
-            )  # fmt: skip
+            )
         s.append(100)
         s.mark(30, commit=epoch == 1, epoch=epoch + 1, coordinator_epoch=epoch)
         s.flush()

@@ -95,10 +95,7 @@ INTENDED: tuple[Intended, ...] = (
         "INVALID_RECORD; Kafka returns UNKNOWN_SERVER_ERROR. Producers retry neither",
     ),
     Intended(
-        "produce",
-        ".*, lz4, bytes after the frame",
-        ".*",
-        "refused: readers other than Java's would not take them",
+        "produce", ".*, lz4, bytes after the frame", ".*", "refused: readers other than Java's would not take them"
     ),
     Intended(
         "produce",
@@ -179,10 +176,7 @@ INTENDED: tuple[Intended, ...] = (
         "Kafka's storage tool writes this default into a new cluster's dynamic settings; in Ottla it stays a default",
     ),
     Intended(
-        "share_group_heartbeat",
-        "no member|a long member id",
-        r".*error_message",
-        "the error is also said in words",
+        "share_group_heartbeat", "no member|a long member id", r".*error_message", "the error is also said in words"
     ),
     Intended(
         "offset_commit",

@@ -85,10 +85,26 @@ class Campaign:
         self.starts += 1
         name = f"{client}_{self.starts}"
         command = [
-            sys.executable, "-m", "tests.group_members.worker", "--bootstrap", self.bootstrap, "--group", self.group,
-            "--topic", self.topic, "--name", name, "--client", client, "--members", str(members),
-            "--session-ms", str(self.session_ms), "--log", str(self.directory / f"{name}.log"),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "tests.group_members.worker",
+            "--bootstrap",
+            self.bootstrap,
+            "--group",
+            self.group,
+            "--topic",
+            self.topic,
+            "--name",
+            name,
+            "--client",
+            client,
+            "--members",
+            str(members),
+            "--session-ms",
+            str(self.session_ms),
+            "--log",
+            str(self.directory / f"{name}.log"),
+        ]
         with (self.directory / f"{name}.err").open("wb") as errors:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors)
         self.workers[name] = (process, members)

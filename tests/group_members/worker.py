@@ -50,15 +50,19 @@ def librdkafka_member(name: str, asked: argparse.Namespace, log: EventLog, stop:
             offsets.pop(each.partition, None)
 
     settings: dict[str, str | int | bool] = {
-        "bootstrap.servers": asked.bootstrap, "group.id": asked.group, "client.id": name, "enable.auto.commit": False,
-    }  # fmt: skip
+        "bootstrap.servers": asked.bootstrap,
+        "group.id": asked.group,
+        "client.id": name,
+        "enable.auto.commit": False,
+    }
     if asked.client == "kip848":
         settings |= {"group.protocol": "consumer"}
     else:
         settings |= {
-            "session.timeout.ms": asked.session_ms, "heartbeat.interval.ms": 500,
+            "session.timeout.ms": asked.session_ms,
+            "heartbeat.interval.ms": 500,
             "partition.assignment.strategy": "range",
-        }  # fmt: skip
+        }
     consumer = Consumer(settings)
     consumer.subscribe([asked.topic], on_assign=assigned, on_revoke=revoked, on_lost=revoked)
     while not stop.is_set():
@@ -81,9 +85,13 @@ async def ottla_member(name: str, asked: argparse.Namespace, log: EventLog, stop
     async with await Cluster.connect(parse_addresses(asked.bootstrap)) as cluster:
         rebalance = asyncio.Event()
         member = Membership(
-            cluster, asked.group, [asked.topic], on_rebalance=rebalance.set,
-            session_timeout_s=asked.session_ms / 1000, heartbeat_s=0.5,
-        )  # fmt: skip
+            cluster,
+            asked.group,
+            [asked.topic],
+            on_rebalance=rebalance.set,
+            session_timeout_s=asked.session_ms / 1000,
+            heartbeat_s=0.5,
+        )
         while not stop.is_set():
             rebalance.clear()
             partitions = await member.join()

@@ -14,7 +14,7 @@ from tests.sim.test_moving_groups import moves
 from tests.support.replicated_topic import ANY_EPOCH
 
 MOVING_SUITES: dict[str, Callable[[int, int], tuple[int, str] | None]] = {
-    "groups that move in simulated time": partial(schedules, moves),
+    "groups that move in simulated time": partial(schedules, moves)
 }
 
 Original = Callable[..., Any]

@@ -97,11 +97,7 @@ def test_a_broker_that_comes_up_is_found_by_a_command_that_waits(ottla_server: O
 def test_a_sink_reports_absent_brokers_before_tasks_try_them() -> None:
     from pyspark.sql.types import BinaryType, StructField, StructType
 
-    options: Any = {
-        "kafka.bootstrap.servers": f"127.0.0.1:{free_port()}",
-        "topic": "out",
-        "brokerWait": "200ms",
-    }
+    options: Any = {"kafka.bootstrap.servers": f"127.0.0.1:{free_port()}", "topic": "out", "brokerWait": "200ms"}
     with pytest.raises(CannotConnect):
         OttlaDataSource(options).writer(StructType([StructField("value", BinaryType())]), overwrite=False)
 

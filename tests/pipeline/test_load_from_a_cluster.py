@@ -54,8 +54,9 @@ class Faults:
     def until_in_sync(self) -> None:
         until(
             lambda: [len(each.isrs) for each in self.partitions().values()] == [3] * PARTITIONS,
-            timeout_s=WAIT_S, what="all replicas in sync",
-        )  # fmt: skip
+            timeout_s=WAIT_S,
+            what="all replicas in sync",
+        )
 
     def loaded(self) -> int:
         """Return how many offsets are in the tables."""

@@ -106,22 +106,69 @@ def good_frames() -> list[bytes]:
     part = {"index": 0, "records": batch(numbered(5))}
     produce = {"acks": -1, "timeout": 1000, "topic_data": [{"name": "witness", "partition_data": [part]}]}
     fetch_part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000, "current_leader_epoch": -1}
-    fetch = {"max_wait": 0, "min_bytes": 0, "max_bytes": 1000, "replica_id": -1, "session_epoch": -1,
-             "topics": [{"topic": "witness", "partitions": [fetch_part]}]}  # fmt: skip
-    join = {"group_id": "g", "session_timeout": 6000, "rebalance_timeout": 6000, "member_id": "", "protocol_type": "x",
-            "protocols": [{"name": "p", "metadata": b"m"}]}  # fmt: skip
+    fetch = {
+        "max_wait": 0,
+        "min_bytes": 0,
+        "max_bytes": 1000,
+        "replica_id": -1,
+        "session_epoch": -1,
+        "topics": [{"topic": "witness", "partitions": [fetch_part]}],
+    }
+    join = {
+        "group_id": "g",
+        "session_timeout": 6000,
+        "rebalance_timeout": 6000,
+        "member_id": "",
+        "protocol_type": "x",
+        "protocols": [{"name": "p", "metadata": b"m"}],
+    }
     wanted: list[tuple[str, int, dict[str, Any]]] = [
-        ("produce", 3, produce), ("produce", 9, produce), ("produce", 12, produce), ("fetch", 4, fetch), ("fetch", 12, fetch),
-        ("metadata", 0, {"topics": [{"name": "witness"}]}), ("metadata", 12, {"topics": [{"name": "witness"}]}),
-        ("list_offsets", 1, {"replica_id": -1, "topics": [{"name": "witness", "partitions": [{"partition_index": 0, "timestamp": -1}]}]}),
-        ("list_offsets", 8, {"replica_id": -1, "topics": [{"name": "witness", "partitions": [{"partition_index": 0, "timestamp": -1}]}]}),
-        ("join_group", 0, join), ("join_group", 9, join), ("find_coordinator", 4, {"coordinator_keys": ["g"]}),
-        ("offset_commit", 8, {"group_id": "g", "generation_id_or_member_epoch": -1, "topics": [{"name": "witness", "partitions": [{"partition_index": 0, "committed_offset": 1}]}]}),
-        ("offset_fetch", 8, {"groups": [{"group_id": "g", "topics": None}]}), ("create_topics", 7, {"topics": [{"name": "a/b"}]}),
+        ("produce", 3, produce),
+        ("produce", 9, produce),
+        ("produce", 12, produce),
+        ("fetch", 4, fetch),
+        ("fetch", 12, fetch),
+        ("metadata", 0, {"topics": [{"name": "witness"}]}),
+        ("metadata", 12, {"topics": [{"name": "witness"}]}),
+        (
+            "list_offsets",
+            1,
+            {
+                "replica_id": -1,
+                "topics": [{"name": "witness", "partitions": [{"partition_index": 0, "timestamp": -1}]}],
+            },
+        ),
+        (
+            "list_offsets",
+            8,
+            {
+                "replica_id": -1,
+                "topics": [{"name": "witness", "partitions": [{"partition_index": 0, "timestamp": -1}]}],
+            },
+        ),
+        ("join_group", 0, join),
+        ("join_group", 9, join),
+        ("find_coordinator", 4, {"coordinator_keys": ["g"]}),
+        (
+            "offset_commit",
+            8,
+            {
+                "group_id": "g",
+                "generation_id_or_member_epoch": -1,
+                "topics": [{"name": "witness", "partitions": [{"partition_index": 0, "committed_offset": 1}]}],
+            },
+        ),
+        ("offset_fetch", 8, {"groups": [{"group_id": "g", "topics": None}]}),
+        ("create_topics", 7, {"topics": [{"name": "a/b"}]}),
         ("describe_configs", 4, {"resources": [{"resource_type": 2, "resource_name": "witness"}]}),
-        ("api_versions", 3, {"client_software_name": "a", "client_software_version": "b"}), ("describe_cluster", 1, {"endpoint_type": 1}),
-        ("incremental_alter_configs", 1, {"resources": [{"resource_type": 2, "resource_name": "none", "configs": [{"name": "a", "value": "b"}]}]}),
-    ]  # fmt: skip
+        ("api_versions", 3, {"client_software_name": "a", "client_software_version": "b"}),
+        ("describe_cluster", 1, {"endpoint_type": 1}),
+        (
+            "incremental_alter_configs",
+            1,
+            {"resources": [{"resource_type": 2, "resource_name": "none", "configs": [{"name": "a", "value": "b"}]}]},
+        ),
+    ]
     return [encode(api, version, 7, fields) for api, version, fields in wanted]
 
 

@@ -171,8 +171,10 @@ def test_many_groups_are_listed_described_and_deleted_by_patterns(cli: Cli, topi
         cli.out("group", "seek", name, "--to", str(number), "--topic", topic)
     rows = cli.json("group", "list", f"{topic}-*")
     assert [(row["group"], row["lag"], row["members"]) for row in rows] == [
-        (names[0], 20, 0), (names[1], 18, 0), (names[2], 16, 0),
-    ]  # fmt: skip
+        (names[0], 20, 0),
+        (names[1], 18, 0),
+        (names[2], 16, 0),
+    ]
     assert "LAG" in cli.out("group", "list", f"{topic}-*").decode().splitlines()[0]
     described = cli.json("group", "describe", f"{topic}-[12]")
     assert [each["group"] for each in described] == names[1:]

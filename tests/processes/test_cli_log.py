@@ -123,12 +123,22 @@ def test_verify_names_a_corrupt_file_with_the_position_and_the_next_action(copy:
     assert (finding["first_offset"], finding["last_offset"]) == (6, 7)
 
 
-@pytest.mark.parametrize("name", [
-    "recovery-point-offset-checkpoint", "replication-offset-checkpoint", "meta.properties", "ottla-copies",
-    "web-0/leader-epoch-checkpoint", "web-0/partition.metadata", "web-0/00000000000000000000.index",
-    "web-0/00000000000000000000.timeindex", "web-0/00000000000000000012.timeindex",
-    "web-0/00000000000000000012.txnindex", "web-0/00000000000000000012.snapshot",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "recovery-point-offset-checkpoint",
+        "replication-offset-checkpoint",
+        "meta.properties",
+        "ottla-copies",
+        "web-0/leader-epoch-checkpoint",
+        "web-0/partition.metadata",
+        "web-0/00000000000000000000.index",
+        "web-0/00000000000000000000.timeindex",
+        "web-0/00000000000000000012.timeindex",
+        "web-0/00000000000000000012.txnindex",
+        "web-0/00000000000000000012.snapshot",
+    ],
+)
 @pytest.mark.parametrize("target", ["the directory", "the file"])
 def test_verify_covers_every_type_of_file(copy: Path, name: str, target: str) -> None:
     path = copy / name

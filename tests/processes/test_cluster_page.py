@@ -34,8 +34,13 @@ def test_every_command_of_the_page_works(tmp_path: Path) -> None:
     }
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
     logs = "\n".join(file.read_text(errors="replace")[-2000:] for file in sorted(tmp_path.glob("*.log")))
     assert done.returncode == 0, (done.stdout[-3000:], done.stderr[-3000:], logs)
     lines = done.stdout.splitlines()

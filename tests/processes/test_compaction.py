@@ -18,8 +18,12 @@ pytestmark = pytest.mark.slow
 
 KEYS = 100
 EAGER = ("-o", "log.cleaner.backoff.ms=50", "-o", "log.retention.check.interval.ms=100000")
-COMPACTED = {"cleanup.policy": "compact", "internal.segment.bytes": "300000", "min.cleanable.dirty.ratio": "0.01",
-             "file.delete.delay.ms": "0"}  # fmt: skip
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "internal.segment.bytes": "300000",
+    "min.cleanable.dirty.ratio": "0.01",
+    "file.delete.delay.ms": "0",
+}
 
 
 @pytest.fixture
@@ -53,9 +57,14 @@ def produce(server: OttlaProcess, topic: str, count: int, *, first: int = 0) -> 
 def read(server: OttlaProcess, topic: str) -> tuple[dict[bytes, bytes], int]:
     """What the topic says of each key, and how many records it took to say it."""
     consumer = Consumer(
-        {"bootstrap.servers": server.bootstrap, "group.id": "reader", "enable.partition.eof": True,
-         "enable.auto.commit": False, "check.crcs": True}
-    )  # fmt: skip
+        {
+            "bootstrap.servers": server.bootstrap,
+            "group.id": "reader",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+            "check.crcs": True,
+        }
+    )
     consumer.assign([TopicPartition(topic, 0, 0)])
     latest: dict[bytes, bytes] = {}
     count = 0
@@ -213,8 +222,15 @@ def test_a_damaged_log_is_named_and_left_alone_and_the_others_have_their_turn(pl
 
 
 def test_groups_find_their_offsets_after_the_offsets_topic_was_compacted(place: Path) -> None:
-    options = (*EAGER, "-o", "offsets.topic.segment.bytes=1048576", "-o", "offsets.topic.num.partitions=1",
-               "-o", "log.cleaner.min.cleanable.ratio=0.01")  # fmt: skip
+    options = (
+        *EAGER,
+        "-o",
+        "offsets.topic.segment.bytes=1048576",
+        "-o",
+        "offsets.topic.num.partitions=1",
+        "-o",
+        "log.cleaner.min.cleanable.ratio=0.01",
+    )
     server = OttlaProcess(place, options=options).start()
     try:
         create(server, "web", {})

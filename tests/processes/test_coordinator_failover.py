@@ -257,9 +257,13 @@ class ModernMember:
             joins = self.epoch == 0
             owned: list[heartbeat.TopicPartitions] | None = [] if joins else None
             request = heartbeat.ConsumerGroupHeartbeatRequest(
-                group_id=self.group_id, member_id=self.member_id, member_epoch=self.epoch, topic_partitions=owned,
-                rebalance_timeout_ms=60_000 if joins else -1, subscribed_topic_names=["web"] if joins else None,
-            )  # fmt: skip
+                group_id=self.group_id,
+                member_id=self.member_id,
+                member_epoch=self.epoch,
+                topic_partitions=owned,
+                rebalance_timeout_ms=60_000 if joins else -1,
+                subscribed_topic_names=["web"] if joins else None,
+            )
             answer = await self.client.request(node_id, ApiKey.CONSUMER_GROUP_HEARTBEAT, request)
             raise_for(answer.error_code, answer.error_message)
             self.epoch = answer.member_epoch

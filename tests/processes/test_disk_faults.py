@@ -159,10 +159,16 @@ def test_a_full_disk_with_everything_on_it_is_started_read_and_freed(
     server = Server(
         tmp_path / "server",
         options=(
-            "-o", "log.segment.bytes=1048576", "-o", "log.segment.delete.delay.ms=100",
-            "-o", "log.retention.check.interval.ms=500", "-o", "log.retention.ms=-1",  # the records are old
+            "-o",
+            "log.segment.bytes=1048576",
+            "-o",
+            "log.segment.delete.delay.ms=100",
+            "-o",
+            "log.retention.check.interval.ms=500",
+            "-o",
+            "log.retention.ms=-1",  # the records are old
         ),
-    )  # fmt: skip
+    )
     servers.append(server)
     server.first = small / "data"
     server.data = server.first
@@ -410,8 +416,9 @@ def test_thousands_of_partitions_and_segments_are_served_with_few_file_handles(
             left = list(partitions)
             while left:  # without a file handle the broker returns an error, and any client retries
                 parts = [{"index": at, "records": records} for at in left]
-                said = wire.call("produce", 9, acks=-1, timeout=60_000,
-                                 topic_data=[{"name": "t", "partition_data": parts}])  # fmt: skip
+                said = wire.call(
+                    "produce", 9, acks=-1, timeout=60_000, topic_data=[{"name": "t", "partition_data": parts}]
+                )
                 answers = said["responses"][0]["partition_responses"]
                 assert {each["error_code"] for each in answers} <= {0, STORAGE_ERROR}
                 left = [each["index"] for each in answers if each["error_code"]]

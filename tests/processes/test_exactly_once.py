@@ -53,12 +53,21 @@ class Copiers:
         self.starts[name] += 1
         with (self.directory / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.transactional_copier", self.bootstrap, name, GROUP, SOURCE,
-                 TARGET, str(PER_TRANSACTION)],
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.support.transactional_copier",
+                    self.bootstrap,
+                    name,
+                    GROUP,
+                    SOURCE,
+                    TARGET,
+                    str(PER_TRANSACTION),
+                ],
                 stdout=log,
                 stderr=log,
                 cwd=Path(__file__).parents[2],
-            )  # fmt: skip
+            )
 
     def revive(self) -> None:
         for name, process in self.running.items():
@@ -110,8 +119,14 @@ def write_source(bootstrap: str) -> list[bytes]:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for created in admin.create_topics([NewTopic(SOURCE, PARTITIONS, 1), NewTopic(TARGET, PARTITIONS, 1)]).values():
         created.result(30)
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 20,
-                         "queue.buffering.max.messages": RECORDS + 1})  # fmt: skip
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 20,
+            "queue.buffering.max.messages": RECORDS + 1,
+        }
+    )
     values = [b"%d" % number for number in range(RECORDS)]
     for number, value in enumerate(values):
         producer.produce(SOURCE, value, partition=number % PARTITIONS)

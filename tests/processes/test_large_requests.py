@@ -51,10 +51,18 @@ class MeasuredBroker:
 
     def __init__(self, directory: Path, *, is_prepared: bool = True) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.measured_server", str(directory), "auto.create.topics.enable=false",
-             f"queued.max.request.bytes={RECEIVED_BYTES_MAX}"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "tests.support.measured_server",
+                str(directory),
+                "auto.create.topics.enable=false",
+                f"queued.max.request.bytes={RECEIVED_BYTES_MAX}",
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         self.port = int(self._line())
         if is_prepared:
             self.names: Names = prepare(self.port)

@@ -89,8 +89,18 @@ def allowed(known: Known) -> list[dict[str, int]]:
 
 def first_value(wire: Wire, name: str) -> bytes:
     part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1}
-    said = wire.call("fetch", 11, max_wait=0, min_bytes=0, max_bytes=1 << 20, replica_id=-1, session_epoch=-1,
-                     isolation_level=0, rack_id="", topics=[{"topic": name, "partitions": [part]}])  # fmt: skip
+    said = wire.call(
+        "fetch",
+        11,
+        max_wait=0,
+        min_bytes=0,
+        max_bytes=1 << 20,
+        replica_id=-1,
+        session_epoch=-1,
+        isolation_level=0,
+        rack_id="",
+        topics=[{"topic": name, "partitions": [part]}],
+    )
     answer = said["responses"][0]["partitions"][0]
     assert answer["error_code"] == 0, answer
     data = answer["records"] or b""

@@ -81,10 +81,7 @@ def end_of(bootstrap: str, topic: str, partition: int = 0) -> int:
 @contextmanager
 def running_mirror(cli: Cli, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(
-        [*program(), "mirror", "run", *arguments],
-        env=cli.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        [*program(), "mirror", "run", *arguments], env=cli.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         try:
             yield process

@@ -56,12 +56,20 @@ def test_every_command_of_the_page_works(tmp_path: Path) -> None:
     def run(script: str) -> str:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", _in_system(script, system, port)],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=120,
-        )  # fmt: skip
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
         journal = units / "journal"
         assert done.returncode == 0, (
-            script, done.stdout, done.stderr, journal.read_text(encoding="utf-8") if journal.exists() else "",
-        )  # fmt: skip
+            script,
+            done.stdout,
+            done.stderr,
+            journal.read_text(encoding="utf-8") if journal.exists() else "",
+        )
         return done.stdout
 
     said = ""

@@ -152,8 +152,11 @@ def test_a_service_manager_is_notified_of_readiness_and_of_the_stop(tmp_path: Pa
 def check(*arguments: str, code: int, prefix: tuple[str, ...] = ()) -> dict[str, Any]:
     done = subprocess.run(
         [*prefix, OTTLA, "server", "--check", "--format", "json", *arguments],
-        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
     assert done.returncode == code, (done.stdout, done.stderr)
     found: dict[str, Any] = json.loads(done.stdout)
     assert found["valid"] == (code == 0)

@@ -118,8 +118,16 @@ def test_a_signal_stops_it_cleanly(tmp_path: Path, how: signal.Signals) -> None:
         make_topic(wire, "t")
         assert send(wire, "t", b"before") == 0
         part = {"partition": 0, "fetch_offset": 1, "partition_max_bytes": 1000, "current_leader_epoch": -1}
-        wire.send("fetch", 12, max_wait=60_000, min_bytes=1, max_bytes=1000, replica_id=-1, session_epoch=-1,
-                  topics=[{"topic": "t", "partitions": [part]}])  # fmt: skip
+        wire.send(
+            "fetch",
+            12,
+            max_wait=60_000,
+            min_bytes=1,
+            max_bytes=1000,
+            replica_id=-1,
+            session_epoch=-1,
+            topics=[{"topic": "t", "partitions": [part]}],
+        )
         began = time.monotonic()
         assert server.stop(how) == 0
         assert time.monotonic() - began < 10
@@ -199,8 +207,18 @@ def records_of(wire: Wire, name: str, partition: int) -> dict[int, bytes]:
             "partition_max_bytes": 1 << 20,
             "current_leader_epoch": -1,
         }
-        said = wire.call("fetch", 11, max_wait=100, min_bytes=1, max_bytes=1 << 20, replica_id=-1, session_epoch=-1, isolation_level=0,
-                         rack_id="", topics=[{"topic": name, "partitions": [part]}])  # fmt: skip
+        said = wire.call(
+            "fetch",
+            11,
+            max_wait=100,
+            min_bytes=1,
+            max_bytes=1 << 20,
+            replica_id=-1,
+            session_epoch=-1,
+            isolation_level=0,
+            rack_id="",
+            topics=[{"topic": name, "partitions": [part]}],
+        )
         answer = said["responses"][0]["partitions"][0]
         assert answer["error_code"] == 0, answer
         data, at = answer["records"], 0

@@ -52,9 +52,13 @@ def place(wire: Wire, name: str, timestamp: int, *, version: int = 9) -> Answer:
     """What ListOffsets says of a time or a place."""
     asked = {"partition_index": 0, "timestamp": timestamp, "current_leader_epoch": -1}
     found: Answer = wire.call(
-        "list_offsets", version, replica_id=-1, isolation_level=0, topics=[{"name": name, "partitions": [asked]}],
+        "list_offsets",
+        version,
+        replica_id=-1,
+        isolation_level=0,
+        topics=[{"name": name, "partitions": [asked]}],
         timeout=1000,
-    )["topics"][0]["partitions"][0]  # fmt: skip
+    )["topics"][0]["partitions"][0]
     return found
 
 
@@ -62,19 +66,27 @@ def write(wire: Wire, name: str, records: bytes) -> Answer:
     part = {"index": 0, "records": records}
     said: Answer = wire.call(
         "produce", 9, acks=-1, timeout=20_000, topic_data=[{"name": name, "partition_data": [part]}]
-    )["responses"][0]["partition_responses"][0]  # fmt: skip
+    )["responses"][0]["partition_responses"][0]
     return said
 
 
 def read(wire: Wire, name: str, offset: int) -> Answer:
     part = {
-        "partition": 0, "current_leader_epoch": -1, "fetch_offset": offset, "log_start_offset": -1,
+        "partition": 0,
+        "current_leader_epoch": -1,
+        "fetch_offset": offset,
+        "log_start_offset": -1,
         "partition_max_bytes": 1 << 20,
-    }  # fmt: skip
+    }
     found: Answer = wire.call(
-        "fetch", 11, replica_id=-1, max_wait=100, min_bytes=1, max_bytes=1 << 20,
+        "fetch",
+        11,
+        replica_id=-1,
+        max_wait=100,
+        min_bytes=1,
+        max_bytes=1 << 20,
         topics=[{"topic": name, "partitions": [part]}],
-    )["responses"][0]["partitions"][0]  # fmt: skip
+    )["responses"][0]["partitions"][0]
     return found
 
 
@@ -98,8 +110,9 @@ def changes_take_effect(wire: Wire, name: str, change: Set) -> None:
     keyless = batch([Written(), Written(key=None)], base_timestamp_ms=now_ms())
     said = write(wire, name, keyless)
     assert (said["error_code"], [each["batch_index"] for each in said["record_errors"]]) == (
-        ErrorCode.INVALID_RECORD, [1],
-    )  # fmt: skip
+        ErrorCode.INVALID_RECORD,
+        [1],
+    )
     change("cleanup.policy=delete,max.message.bytes=200")
     assert write(wire, name, batch(numbered(20)))["error_code"] == ErrorCode.MESSAGE_TOO_LARGE
     change("max.message.bytes=1048588,message.timestamp.type=LogAppendTime")
@@ -108,8 +121,9 @@ def changes_take_effect(wire: Wire, name: str, change: Set) -> None:
     old = batch([Written(timestamp_delta_ms=5000), Written()], base_timestamp_ms=now_ms() - 5000)
     said = write(wire, name, old)
     assert (said["error_code"], [each["batch_index"] for each in said["record_errors"]]) == (
-        ErrorCode.INVALID_TIMESTAMP, [1],
-    )  # fmt: skip
+        ErrorCode.INVALID_TIMESTAMP,
+        [1],
+    )
     change("retention.bytes=0")
     end = place(wire, name, -1)["offset"]
     until(lambda: place(wire, name, -2)["offset"] == end, what="retention of what is too much")
@@ -134,9 +148,18 @@ def test_settings_changed_by_kafkas_own_tool_count_at_once(tmp_path: Path, kafka
 
         def change(settings: str) -> None:
             run_tool(
-                kafka_jars, "kafka.admin.ConfigCommand", "--bootstrap-server", server.bootstrap, "--alter",
-                "--entity-type", "topics", "--entity-name", "live", "--add-config", settings,
-            )  # fmt: skip
+                kafka_jars,
+                "kafka.admin.ConfigCommand",
+                "--bootstrap-server",
+                server.bootstrap,
+                "--alter",
+                "--entity-type",
+                "topics",
+                "--entity-name",
+                "live",
+                "--add-config",
+                settings,
+            )
 
         changes_take_effect(wire, "live", change)
 
@@ -160,7 +183,10 @@ def test_a_fetch_of_records_deleted_by_retention_returns_an_error_and_the_log_st
         assert read(wire, "short", 0)["error_code"] == ErrorCode.OFFSET_OUT_OF_RANGE
         found = read(wire, "short", 5)
         assert (found["error_code"], found["log_start_offset"], found["high_watermark"]) == (0, 5, 5)
-        places = {name: place(wire, "short", at)["offset"] for name, at in (("earliest", -2), ("earliest local", -4), ("latest tiered", -5))}  # fmt: skip
+        places = {
+            name: place(wire, "short", at)["offset"]
+            for name, at in (("earliest", -2), ("earliest local", -4), ("latest tiered", -5))
+        }
         assert places == {"earliest": 5, "earliest local": 5, "latest tiered": -1}
         assert not [path for path in (server.data / "short-0").glob("*.log") if path.stat().st_size]
 
@@ -196,9 +222,10 @@ def test_each_bomb_costs_the_server_one_error_and_less_than_64_mb(tmp_path: Path
     with running(tmp_path / "server") as server, Wire(server.port) as wire:
         large = {"max_message_bytes": "100000000"}
         kinds: dict[str, dict[str, Any]] = {
-            "compact": {"cleanup_policy": "compact"}, "bounded": {"message_timestamp_before_max_ms": "1000000"},
+            "compact": {"cleanup_policy": "compact"},
+            "bounded": {"message_timestamp_before_max_ms": "1000000"},
             "recompressed": {"compression_type": "uncompressed"},
-        }  # fmt: skip
+        }
         for kind, config in kinds.items():
             make(wire, kind, **config, **large)
             write(wire, kind, batch([Written(bytes(100_000))], base_timestamp_ms=now_ms()))
@@ -232,18 +259,20 @@ def test_a_bomb_in_a_log_ends_a_consumer_with_one_line_and_less_than_64_mb(tmp_p
         peaks = {}
         for topic, code in (("good", 0), ("bomb", 1)):
             # wait4 reports the greatest size of a child
-            wrapped = [
-                program()[0], *program()[1:], "consume", topic, "--from", "start", "--to", "end",
-            ]  # fmt: skip
+            wrapped = [program()[0], *program()[1:], "consume", topic, "--from", "start", "--to", "end"]
             script = (
                 "import resource, subprocess, sys; done = subprocess.run(sys.argv[1:], capture_output=True); "
                 "print(done.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); "
                 "sys.stderr.buffer.write(done.stderr)"
             )
             done = subprocess.run(
-                ["python3", "-c", script, *wrapped], capture_output=True, text=True, env=cli.environment, timeout=60,
+                ["python3", "-c", script, *wrapped],
+                capture_output=True,
+                text=True,
+                env=cli.environment,
+                timeout=60,
                 check=True,
-            )  # fmt: skip
+            )
             returned, peaks[topic] = (int(word) for word in done.stdout.split())
             assert returned == code, done.stderr
             assert "Traceback" not in done.stderr

@@ -209,8 +209,10 @@ def test_a_gap_in_the_feed_means_a_full_load(server: RealZooKeeper) -> None:
         await until(store, SessionStatus.CONNECTED)
         await store.sync()
         assert {change.path: change.node for change in changes.take()} == {
-            "/gone": None, "/n": await other.get("/n"), "/new": await other.get("/new"),
-        }  # fmt: skip
+            "/gone": None,
+            "/n": await other.get("/n"),
+            "/new": await other.get("/new"),
+        }
         # the numbers of entries go on, although all were deleted
         await other.commit([Create("/newer")])
         await store.sync()

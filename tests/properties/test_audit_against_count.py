@@ -94,9 +94,8 @@ def test_every_column_is_what_counting_one_by_one_gives(
     known = range(min(extent.first_offset, extent.log_start), max(extent.log_end, extent.position))
     assert total.duplicated == sum(count - 1 for offset, count in rows.items() if offset in known)
     foreign = {
-        o for o in rows if o not in log
-        and not (o < extent.position and (o < extent.log_start or sides.compacts))
-    }  # fmt: skip
+        o for o in rows if o not in log and not (o < extent.position and (o < extent.log_start or sides.compacts))
+    }
     assert offsets_in(books.faults, DiscrepancyKind.FOREIGN, rows) == foreign
     waiting = [time for offset, time in log.items() if offset >= extent.position]
     assert books.waiting_from_ms == (min(waiting) if waiting else None)

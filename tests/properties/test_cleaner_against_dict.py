@@ -21,9 +21,14 @@ from tests.support.storage import TP, StillClock, content, marker, open_director
 
 RETENTION_MS = 1000
 CONFIG = LogConfig(
-    cleanup_policy=("compact",), segment_bytes=700, index_interval_bytes=150, segment_index_bytes=96,
-    timestamp_after_max_ms=LONG_MAX, delete_retention_ms=RETENTION_MS, file_delete_delay_ms=0,
-)  # fmt: skip
+    cleanup_policy=("compact",),
+    segment_bytes=700,
+    index_interval_bytes=150,
+    segment_index_bytes=96,
+    timestamp_after_max_ms=LONG_MAX,
+    delete_retention_ms=RETENTION_MS,
+    file_delete_delay_ms=0,
+)
 KEYS = [b"a", b"b", b"c", b"a key of quite some length, so that its digest takes several words", b""]
 
 
@@ -51,12 +56,13 @@ class CleanerAgainstDict(RuleBasedStateMachine):
             st.tuples(
                 st.sampled_from([*KEYS, None]), st.one_of(st.none(), st.binary(max_size=40)), st.integers(-50, 50)
             ),
-            min_size=1, max_size=5,
+            min_size=1,
+            max_size=5,
         ),
         codec=st.integers(0, 4),
         producer_id=st.sampled_from([-1, 5, 6, 7]),
         transactional=st.booleans(),
-    )  # fmt: skip
+    )
     def append(
         self, rows: list[tuple[bytes | None, bytes | None, int]], codec: int, producer_id: int, transactional: bool
     ) -> None:
@@ -64,9 +70,13 @@ class CleanerAgainstDict(RuleBasedStateMachine):
         records = [NewRecord(key, value, self.clock.now_ms + more, [("h", b"v")]) for key, value, more in rows]
         sequence = self.sequences.get(producer_id, 0) if producer_id >= 0 else -1
         batch = build_batch(
-            records, codec=codec, producer_id=producer_id, producer_epoch=0 if producer_id >= 0 else -1,
-            base_sequence=sequence, transactional=transactional,
-        )  # fmt: skip
+            records,
+            codec=codec,
+            producer_id=producer_id,
+            producer_epoch=0 if producer_id >= 0 else -1,
+            base_sequence=sequence,
+            transactional=transactional,
+        )
         origin = AppendOrigin.COORDINATOR if any(key is None for key, _, _ in rows) else AppendOrigin.CLIENT
         appended = self.log.append(memoryview(batch), leader_epoch=0, now_ms=self.clock.now_ms, origin=origin)
         for offset, (record, (key, value, more)) in enumerate(zip(records, rows, strict=True), appended.first_offset):
@@ -243,10 +253,11 @@ class CleanerAgainstDict(RuleBasedStateMachine):
             gone = must - survivors
             latest = self._latest_below(1 << 60)
             assert all(
-                self.written[offset].key is None or latest[self.written[offset].key] != offset
+                self.written[offset].key is None
+                or latest[self.written[offset].key] != offset
                 or self.written[offset].value is None
                 for offset in gone
-            )  # fmt: skip
+            )
             assert self.log.in_cleaner_checkpoint
 
     @invariant()

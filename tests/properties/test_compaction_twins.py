@@ -98,9 +98,13 @@ def test_whatever_digests_the_keys_the_same_records_stay(
         for n, (data, count) in enumerate(batches):
             extents: list[int] = []
             kept.append(
-                (offsets.choose(data, 0, len(data), count=count, base_offset=20 * n, drops_tombstones=False,
-                                extents=extents), extents)
-            )  # fmt: skip
+                (
+                    offsets.choose(
+                        data, 0, len(data), count=count, base_offset=20 * n, drops_tombstones=False, extents=extents
+                    ),
+                    extents,
+                )
+            )
         outcomes.append((noted, kept, offsets.count, offsets.latest_offset))
         offsets.close()
     assert outcomes[0] == outcomes[1]

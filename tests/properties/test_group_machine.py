@@ -53,9 +53,16 @@ class GroupSimulation:
 
     def act(self) -> None:
         actions: list[Callable[[], None]] = [
-            *([self.join] * 4), *([self.sync] * 4), *([self.heartbeat] * 2), self.commit, self.leave,
-            *([self.write] * 3), self.fail_to_write, *([self.wait] * 3), self.begin_deletion,
-        ]  # fmt: skip
+            *([self.join] * 4),
+            *([self.sync] * 4),
+            *([self.heartbeat] * 2),
+            self.commit,
+            self.leave,
+            *([self.write] * 3),
+            self.fail_to_write,
+            *([self.wait] * 3),
+            self.begin_deletion,
+        ]
         self.rng.choice(actions)()
         self.judge()
 

@@ -56,9 +56,13 @@ class IndexesAgainstScan(RuleBasedStateMachine):
         stamps = [-1 if time < 0 else NOW_MS + time for time in times]
         rng = random.Random(f"{len(self.records)}")
         raw = build_batch(
-            [NewRecord(None, rng.randbytes(size), stamp) for stamp in stamps], codec=codec, producer_id=producer_id,
-            producer_epoch=0 if producer_id >= 0 else -1, base_sequence=sequence, transactional=producer_id >= 0,
-        )  # fmt: skip
+            [NewRecord(None, rng.randbytes(size), stamp) for stamp in stamps],
+            codec=codec,
+            producer_id=producer_id,
+            producer_epoch=0 if producer_id >= 0 else -1,
+            base_sequence=sequence,
+            transactional=producer_id >= 0,
+        )
         first = self.log.append(memoryview(raw), leader_epoch=0, now_ms=self.clock.now_ms).first_offset
         self.records += [(first + nth, stamp) for nth, stamp in enumerate(stamps)]
         self.ends.append(len(self.records))

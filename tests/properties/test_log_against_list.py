@@ -25,8 +25,12 @@ from tests.support.storage import NOW_MS, TP, StillClock, batch, content, everyt
 
 # Small enough that a few appends roll a segment and fill an index, jitter and all.
 CONFIG = LogConfig(
-    segment_bytes=900, index_interval_bytes=150, segment_index_bytes=96, timestamp_after_max_ms=LONG_MAX, retention_ms=-1
-)  # fmt: skip
+    segment_bytes=900,
+    index_interval_bytes=150,
+    segment_index_bytes=96,
+    timestamp_after_max_ms=LONG_MAX,
+    retention_ms=-1,
+)
 PRODUCER_ID = 9
 
 
@@ -45,9 +49,11 @@ class LogAgainstList(RuleBasedStateMachine):
         self.sequence = 0
 
     @rule(
-        sizes=st.lists(st.integers(0, 120), min_size=1, max_size=4), ago=st.integers(0, 50), idempotent=st.booleans(),
+        sizes=st.lists(st.integers(0, 120), min_size=1, max_size=4),
+        ago=st.integers(0, 50),
+        idempotent=st.booleans(),
         codec=st.integers(0, 4),
-    )  # fmt: skip
+    )
     def append(self, sizes: list[int], ago: int, idempotent: bool, codec: int = 0) -> None:
         first = len(self.model)
         values = [b"%d:" % (first + at) + b"x" * size for at, size in enumerate(sizes)]
@@ -64,9 +70,16 @@ class LogAgainstList(RuleBasedStateMachine):
         if idempotent:
             self.sequence += len(values)
             again = self.log.append(
-                batch(*values, timestamp_ms=time_ms, producer_id=PRODUCER_ID, epoch=0, sequence=self.sequence - len(values)),
-                leader_epoch=self.epoch, now_ms=self.clock.now_ms,
-            )  # fmt: skip
+                batch(
+                    *values,
+                    timestamp_ms=time_ms,
+                    producer_id=PRODUCER_ID,
+                    epoch=0,
+                    sequence=self.sequence - len(values),
+                ),
+                leader_epoch=self.epoch,
+                now_ms=self.clock.now_ms,
+            )
             assert again.duplicate and again.first_offset == first
 
     @rule(ahead=st.integers(1, 3))

@@ -35,9 +35,14 @@ class ProducersAgainstOracle(RuleBasedStateMachine):
         self.since: list[ProducerOracle] = [ProducerOracle()]  # what replays from earlier snapshots have come to
 
     @rule(
-        producer_id=IDS, step=st.sampled_from(["next", "next", "next", "again", "before a restart", "gap", "far", "new epoch", "old epoch"]),
-        count=st.integers(1, 3), transactional=st.booleans(), back=st.integers(1, 7),
-    )  # fmt: skip
+        producer_id=IDS,
+        step=st.sampled_from(
+            ["next", "next", "next", "again", "before a restart", "gap", "far", "new epoch", "old epoch"]
+        ),
+        count=st.integers(1, 3),
+        transactional=st.booleans(),
+        back=st.integers(1, 7),
+    )
     def produce(self, producer_id: int, step: str, count: int, transactional: bool, back: int) -> None:
         """The next batch in order, one of those before again, or one that cannot be."""
         known = self.oracle.known.get(producer_id, Known(0))
@@ -71,9 +76,13 @@ class ProducersAgainstOracle(RuleBasedStateMachine):
             verdict = self.oracle.verdict(producer_id, epoch, sequence, count, transactional=transactional)
         end = self.log.end_offset
         records = batch(
-            *(b"v" * 20 for _ in range(count)), producer_id=producer_id, epoch=epoch, sequence=sequence,
-            transactional=transactional, timestamp_ms=NOW_MS,
-        )  # fmt: skip
+            *(b"v" * 20 for _ in range(count)),
+            producer_id=producer_id,
+            epoch=epoch,
+            sequence=sequence,
+            transactional=transactional,
+            timestamp_ms=NOW_MS,
+        )
         if isinstance(verdict, str) and verdict != "taken":
             with pytest.raises(KafkaError) as refused:
                 self.log.append(records, leader_epoch=0, now_ms=self.clock.now_ms)
@@ -112,9 +121,14 @@ class ProducersAgainstOracle(RuleBasedStateMachine):
         self._append(records, AppendOrigin.COORDINATOR)
         for oracle in (self.oracle, *self.since):
             oracle.mark(
-                producer_id, epoch, offset=offset, abort=abort, coordinator_epoch=coordinator_epoch,
-                timestamp=NOW_MS, now_ms=self.clock.now_ms,
-            )  # fmt: skip
+                producer_id,
+                epoch,
+                offset=offset,
+                abort=abort,
+                coordinator_epoch=coordinator_epoch,
+                timestamp=NOW_MS,
+                now_ms=self.clock.now_ms,
+            )
 
     @rule()
     def roll(self) -> None:
@@ -170,15 +184,18 @@ class ProducersAgainstOracle(RuleBasedStateMachine):
     def _holds(self, oracle: ProducerOracle) -> bool:
         return {info.producer_id: tuple(info)[1:] for info in self.log.producers.describe()} == {
             producer_id: (
-                known.epoch, -1 if known.last_sequence is None else known.last_sequence, known.last_timestamp,
-                known.coordinator_epoch, -1 if known.transaction is None else known.transaction,
+                known.epoch,
+                -1 if known.last_sequence is None else known.last_sequence,
+                known.last_timestamp,
+                known.coordinator_epoch,
+                -1 if known.transaction is None else known.transaction,
             )
             for producer_id, known in oracle.known.items()
         } and all(
             [tuple(one) for one in state.batches] == [tuple(one) for one in known.batches[-5:]]
             for producer_id, known in oracle.known.items()
             if (state := self.log.producers.entry(producer_id)) is not None
-        )  # fmt: skip
+        )
 
     @invariant()
     def they_agree(self) -> None:

@@ -63,9 +63,14 @@ def test_a_built_batch_is_read_by_two_foreign_clients(codec: int, records: list[
 @given(records=new_records)
 def test_a_batch_built_by_a_foreign_client_is_scanned(codec: int, builder: Any, records: list[NewRecord]) -> None:
     building = builder(
-        magic=2, compression_type=codec, is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=-1,
+        magic=2,
+        compression_type=codec,
+        is_transactional=0,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
         batch_size=1 << 20,
-    )  # fmt: skip
+    )
     for i, record in enumerate(records):
         building.append(i, record.timestamp_ms, record.key, record.value, list(record.headers))
     batch = memoryview(bytes(building.build()))

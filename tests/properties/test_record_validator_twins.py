@@ -34,9 +34,18 @@ def checked(
     try:
         for first in range(0, count, chunk):
             at, greatest_ms = module.validate_into(
-                data, at, first, min(chunk, count - first), base_timestamp, 1 << 39, 1 << 41, keyed, greatest_ms,
-                faults, 5,
-            )  # fmt: skip
+                data,
+                at,
+                first,
+                min(chunk, count - first),
+                base_timestamp,
+                1 << 39,
+                1 << 41,
+                keyed,
+                greatest_ms,
+                faults,
+                5,
+            )
     except ValueError as error:
         return str(error)
     return at, greatest_ms, faults
@@ -69,8 +78,9 @@ def test_both_twins_find_the_faults_that_the_records_have(
     outside = [n for n, ms in enumerate(times) if n not in keyless and ms != -1 and not 1 << 39 <= ms <= 1 << 41]
     assert [place for place, _, _ in faults] == sorted(keyless + outside)[:5]
     assert (at, greatest_ms) == (
-        len(data), max([ms for n, ms in enumerate(times) if n not in keyless + outside], default=-1)
-    )  # fmt: skip
+        len(data),
+        max([ms for n, ms in enumerate(times) if n not in keyless + outside], default=-1),
+    )
 
 
 @pytest.mark.parametrize(

@@ -220,9 +220,11 @@ class Replication(RuleBasedStateMachine):
         self.brokers[node] = epoch
         if self.state.leader < 0 and node in self.state.isr:
             self.state = replace(
-                self.state, leader=node, leader_epoch=self.state.leader_epoch + 1,
+                self.state,
+                leader=node,
+                leader_epoch=self.state.leader_epoch + 1,
                 partition_epoch=self.state.partition_epoch + 1,
-            )  # fmt: skip
+            )
         self.in_loop(self.nodes[node].start, self.state, dict(self.brokers))
 
     @rule()

@@ -51,9 +51,10 @@ def converge(common: Epochs, leaders: Epochs, followers: Epochs) -> tuple[int, i
         end = trio[1].log.end_offset
         held, expected = trio[2].log.epochs.entries, trio[1].log.epochs.entries
         assert [each for each in held if each.start_offset < end] == [
-            each for at, each in enumerate(expected)
+            each
+            for at, each in enumerate(expected)
             if each.start_offset < min([end, *(later.start_offset for later in expected[at + 1 :])])
-        ]  # fmt: skip
+        ]
 
     asyncio.run(main())
     return lowest, sum(count for _, count in common)

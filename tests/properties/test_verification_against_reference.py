@@ -88,8 +88,12 @@ class VerificationAgainstReference(RuleBasedStateMachine):
         elif at > known.lowest[0]:
             known.lowest = (at, sequence)
 
-    @rule(producer_id=IDS, which=st.sampled_from(["current", "current", "older", "none"]),
-          step=st.sampled_from([0, 0, 0, 1, 2, -1]), epoch=EPOCHS)  # fmt: skip
+    @rule(
+        producer_id=IDS,
+        which=st.sampled_from(["current", "current", "older", "none"]),
+        step=st.sampled_from([0, 0, 0, 1, 2, -1]),
+        epoch=EPOCHS,
+    )
     def produce(self, producer_id: int, which: str, step: int, epoch: int) -> None:
         known = self.known[producer_id]
         at = max((known.epoch or 0) + epoch, 0)

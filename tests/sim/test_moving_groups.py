@@ -37,11 +37,14 @@ class MovingCoordinators:
         names = iter(range(1_000_000))
         self.coordinators = {
             node_id: GroupCoordinator(
-                GroupConfig(), clock=SimClock(), log=self.topic.replicas[node_id], node_id=node_id,
+                GroupConfig(),
+                clock=SimClock(),
+                log=self.topic.replicas[node_id],
+                node_id=node_id,
                 new_id=lambda: str(next(names)),
             )
             for node_id in NODES
-        }  # fmt: skip
+        }
         self._views = dict.fromkeys(NODES, ClusterView())
 
     def _follow(self, node_id: int, leader: int, epoch: int) -> None:

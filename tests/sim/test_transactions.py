@@ -173,12 +173,7 @@ class Cluster:
 
     def _new_coordinator(self) -> TransactionCoordinator:
         coordinator = TransactionCoordinator(
-            TransactionConfig(),
-            clock=self.clock,
-            log=self.log,
-            node_id=1,
-            markers=self.markers,
-            producer_ids=self.ids,
+            TransactionConfig(), clock=self.clock, log=self.log, node_id=1, markers=self.markers, producer_ids=self.ids
         )
         coordinator.start()
         for partition in range(self.log.partitions):
@@ -388,11 +383,7 @@ class Client:
         def request() -> Awaitable[TransactionAnswer]:
             return answer_of(
                 self.cluster.coordinator.end(
-                    self.name,
-                    producer.producer_id,
-                    producer.epoch,
-                    committed=committed,
-                    client_version=self.version,
+                    self.name, producer.producer_id, producer.epoch, committed=committed, client_version=self.version
                 )
             )
 

@@ -176,8 +176,19 @@ def _warm_up() -> None:
     from tests.simulation.run import run
     from tests.simulation.scenario import Scenario
 
-    run(Scenario(0, brokers=1, partitions=1, replication=1, min_isr=1, producers=1, transactional=1, committers=1,
-                 duration_s=6.0))  # fmt: skip
+    run(
+        Scenario(
+            0,
+            brokers=1,
+            partitions=1,
+            replication=1,
+            min_isr=1,
+            producers=1,
+            transactional=1,
+            committers=1,
+            duration_s=6.0,
+        )
+    )
 
 
 class _Progress:

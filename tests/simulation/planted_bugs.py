@@ -239,11 +239,7 @@ BUGS: tuple[PlantedBug, ...] = (
         "a replica of an earlier life of its broker joins the ISR",
         ("replication/replication_context.py", " and info.epoch == broker_epoch", ""),
         ("controller/isr.py", "elif epoch not in {UNKNOWN_BROKER_EPOCH, broker.epoch}:", "elif False:"),
-        (
-            _LEADER,
-            "if broker_epoch >= 0 and known_epoch is not None and broker_epoch < known_epoch:",
-            "if False:",
-        ),
+        (_LEADER, "if broker_epoch >= 0 and known_epoch is not None and broker_epoch < known_epoch:", "if False:"),
         kinds="wipe,kill,stop,cut-from",
         script="replica-of-an-earlier-life",
     ),

@@ -63,9 +63,12 @@ class Run:
         self._script = script  # in place of the schedule of faults
         self.loop = SimLoop(random.Random(f"{scenario.seed}/loop"), limit_s=LIMIT_S, turn_s=TURN_S, seed=scenario.seed)
         self.cluster = SimCluster(
-            self.loop, scenario.brokers, options=_options(scenario), sync_s=scenario.sync_s,
+            self.loop,
+            scenario.brokers,
+            options=_options(scenario),
+            sync_s=scenario.sync_s,
             directories=scenario.directories,
-        )  # fmt: skip
+        )
         self.workload = Workload(self.cluster, scenario)
         self.effects: Counter[str] = Counter()
         self._last_view = PartitionView(0, -1, -1, (), (), -1)

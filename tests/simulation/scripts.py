@@ -304,10 +304,7 @@ SCRIPTED_RUNS: tuple[ScriptedRun, ...] = (
     ScriptedRun("expansion-without-an-answer", expansion_without_an_answer, 5, FOUR_BROKERS),
     ScriptedRun("removal-without-an-answer", removal_without_an_answer, 5, FOUR_BROKERS),
     ScriptedRun(
-        "last-page-cache-replica",
-        last_replica_loses_its_page_cache,
-        15,
-        replace(SHORT_SESSION, is_page_cache=True),
+        "last-page-cache-replica", last_replica_loses_its_page_cache, 15, replace(SHORT_SESSION, is_page_cache=True)
     ),
     ScriptedRun("client-of-the-former-leader", client_of_the_former_leader, 10),
     ScriptedRun("gap-in-the-feed", gap_in_the_feed, 10),

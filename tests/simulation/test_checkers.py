@@ -82,10 +82,7 @@ BAD: dict[str, list[Callable[[History], None]]] = {
     "duplicated": [_final((0, FIRST), (1, SECOND), (2, ABORTED), (3, SECOND))],
     "refused": [_final((0, FIRST), (1, SECOND), (2, ABORTED), (3, Value("p2", 2)))],
     "invented": [_final((0, FIRST), (1, SECOND), (2, ABORTED), (3, Value("p9", 1)))],
-    "reordered": [
-        _final((0, SECOND), (1, FIRST), (2, ABORTED)),
-        _final((0, FIRST), (1, SECOND), (1, ABORTED)),
-    ],
+    "reordered": [_final((0, SECOND), (1, FIRST), (2, ABORTED)), _final((0, FIRST), (1, SECOND), (1, ABORTED))],
     "real_time": [_send(1, offset=0)],
     "changed": [
         lambda history: history.seen.append(Seen(0.5, "c9", WEB, 1, ABORTED, read_committed=False)),

@@ -52,8 +52,18 @@ def test_three_brokers_lose_nothing(first: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", QUICK_BUGS, ids=lambda bug: str(bug.number))
 def test_a_planted_bug_is_found(bug: planted_bugs.PlantedBug) -> None:
-    arguments = ("--plant", bug.number, "--seeds", 5, "--from", bug.first, "--brokers", bug.brokers,
-                 "--replication", bug.replication)  # fmt: skip
+    arguments = (
+        "--plant",
+        bug.number,
+        "--seeds",
+        5,
+        "--from",
+        bug.first,
+        "--brokers",
+        bug.brokers,
+        "--replication",
+        bug.replication,
+    )
     assert "violations" in simulate(*map(str, arguments), status=1)
 
 

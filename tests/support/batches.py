@@ -74,11 +74,19 @@ def batch(
     if codec := CODECS.get(attributes & 7):
         body = bytes(codec(body))
     return with_payload(
-        body, count=len(records), base_offset=base_offset, leader_epoch=leader_epoch, magic=magic,
-        attributes=attributes, base_timestamp_ms=base_timestamp_ms, producer_id=producer_id,
+        body,
+        count=len(records),
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        magic=magic,
+        attributes=attributes,
+        base_timestamp_ms=base_timestamp_ms,
+        producer_id=producer_id,
         newest_ms=base_timestamp_ms + max((each.timestamp_delta_ms for each in records), default=0),
-        producer_epoch=producer_epoch, base_sequence=base_sequence, crc_off_by=crc_off_by,
-    )  # fmt: skip
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        crc_off_by=crc_off_by,
+    )
 
 
 def with_payload(

@@ -111,10 +111,7 @@ class InProcessCluster:
             return life.session
 
         async def run() -> Broker:
-            broker = Broker(
-                given, self.paths(node_id), clock=SystemClock(), files=SystemFiles(),
-                open_store=open_store,
-            )  # fmt: skip
+            broker = Broker(given, self.paths(node_id), clock=SystemClock(), files=SystemFiles(), open_store=open_store)
             try:
                 (self.ports[node_id],) = {endpoint.port for endpoint in await broker.start()}
             except BaseException:

@@ -15,9 +15,12 @@ from tests.support.cleaning import begin_pass, clean_once, records_in_log
 from tests.support.storage import NOW_MS, ROOT, TP, StillClock, marker, open_directory
 
 CONFIG = LogConfig(
-    cleanup_policy=("compact",), segment_bytes=600, index_interval_bytes=150, timestamp_after_max_ms=LONG_MAX,
+    cleanup_policy=("compact",),
+    segment_bytes=600,
+    index_interval_bytes=150,
+    timestamp_after_max_ms=LONG_MAX,
     delete_retention_ms=1000,
-)  # fmt: skip
+)
 PARTITION = ROOT / "web-0"
 
 

@@ -427,8 +427,10 @@ class Schedule:
             raise Violation(f"assigned {assigned}, subscribed {expected}")
         reloaded = self.loaded()
         if (reloaded.members, reloaded.target, reloaded.epoch) != (
-            self.group.members, self.group.target, self.group.epoch,
-        ):  # fmt: skip
+            self.group.members,
+            self.group.target,
+            self.group.epoch,
+        ):
             raise Violation("the log gives another group")
 
     def subscription(self, client: Client) -> set[str]:

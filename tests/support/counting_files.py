@@ -9,11 +9,26 @@ from typing import Any
 from ottla.core.files import File, FileSystem
 
 CALLS = {  # what a method of the port asks of the system; `size` and `descriptor` ask nothing
-    "append": "write", "write_at": "write", "read_at": "read", "truncate": "truncate", "sync": "sync",
-    "close": "close", "exists": "stat", "is_directory": "stat", "names_in": "list", "make_directory": "make",
-    "rename": "rename", "remove": "remove", "remove_tree": "remove", "sync_directory": "sync", "size_of": "stat",
-    "modified_ns": "stat", "free_bytes": "stat", "total_bytes": "stat", "lock": "open",
-}  # fmt: skip
+    "append": "write",
+    "write_at": "write",
+    "read_at": "read",
+    "truncate": "truncate",
+    "sync": "sync",
+    "close": "close",
+    "exists": "stat",
+    "is_directory": "stat",
+    "names_in": "list",
+    "make_directory": "make",
+    "rename": "rename",
+    "remove": "remove",
+    "remove_tree": "remove",
+    "sync_directory": "sync",
+    "size_of": "stat",
+    "modified_ns": "stat",
+    "free_bytes": "stat",
+    "total_bytes": "stat",
+    "lock": "open",
+}
 
 
 class Counting:

@@ -38,17 +38,17 @@ def start(directory: Path, unit: Path) -> int:
     address = str(directory / "notify")
     with contextlib.suppress(FileNotFoundError):
         Path(address).unlink()
-    with (
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
-        (directory / "journal").open("ab") as journal,
-    ):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, (directory / "journal").open("ab") as journal:
         manager.bind(address)
         manager.settimeout(TIMEOUT_S)
         process = subprocess.Popen(
             shlex.split(settings["ExecStart"][0]),
             env={**os.environ, "NOTIFY_SOCKET": address},
-            stdin=subprocess.DEVNULL, stdout=journal, stderr=journal, start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=journal,
+            stderr=journal,
+            start_new_session=True,
+        )
         (directory / "pid").write_text(str(process.pid), encoding="ascii")
         fields = manager.recv(4096).decode().split("\n")
     return 0 if "READY=1" in fields else 1

@@ -30,9 +30,7 @@ STEPS: dict[str, Callable[[], object]] = {
     "the archive of Kafka's classes": lambda: make_class_archive(kafka_jars.kafka_jars(kafka_jars.NEWEST)),
     "the archive of Spark's classes": spark_classes.archive,
 }
-OF_OLDEST_SPARK: dict[str, Callable[[], object]] = {
-    "Spark's connector": lambda: connector_jars(os.environ, print),
-}
+OF_OLDEST_SPARK: dict[str, Callable[[], object]] = {"Spark's connector": lambda: connector_jars(os.environ, print)}
 
 
 def main() -> None:

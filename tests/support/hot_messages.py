@@ -57,9 +57,11 @@ def produced_topics(response: produce.ProduceResponse, version: int) -> list[hot
             part.base_offset, part.log_append_time_ms = each.base_offset, each.log_append_time_ms
             part.log_start_offset = each.log_start_offset
             is_plain = each == produce.PartitionProduceResponse(
-                index=each.index, base_offset=each.base_offset, log_append_time_ms=each.log_append_time_ms,
+                index=each.index,
+                base_offset=each.base_offset,
+                log_append_time_ms=each.log_append_time_ms,
                 log_start_offset=each.log_start_offset,
-            )  # fmt: skip
+            )
             part.failure = None if is_plain else each
             parts.append(part)
         is_id = version >= TOPIC_IDS_SINCE
@@ -108,18 +110,26 @@ def body_of(frame: bytes | bytearray, key: ApiKey, version: int) -> bytes:
 def produce_body(response: produce.ProduceResponse, version: int) -> bytes:
     """The body of a response as the hot codec writes it."""
     frame = hot_produce.encode_produce_response(
-        produced_topics(response, version), version, CORRELATION_ID, throttle_time_ms=response.throttle_time_ms,
+        produced_topics(response, version),
+        version,
+        CORRELATION_ID,
+        throttle_time_ms=response.throttle_time_ms,
         endpoints=response.node_endpoints,
-    )  # fmt: skip
+    )
     return body_of(frame, ApiKey.PRODUCE, version)
 
 
 def fetch_parts(response: fetch.FetchResponse, version: int) -> list[RecordBytes]:
     """The parts of a response's frame as the hot codec writes them."""
     return hot_fetch.encode_fetch_response(
-        fetched_topics(response), version, CORRELATION_ID, session_id=response.session_id,
-        error_code=response.error_code, throttle_time_ms=response.throttle_time_ms, endpoints=response.node_endpoints,
-    )  # fmt: skip
+        fetched_topics(response),
+        version,
+        CORRELATION_ID,
+        session_id=response.session_id,
+        error_code=response.error_code,
+        throttle_time_ms=response.throttle_time_ms,
+        endpoints=response.node_endpoints,
+    )
 
 
 def fetch_body(response: fetch.FetchResponse, version: int) -> bytes:

@@ -29,10 +29,7 @@ def artifacts(version: str) -> list[Artifact]:
 
 def streams_artifacts(version: str) -> list[Artifact]:
     """Return the jars of Kafka Streams."""
-    return [
-        Artifact("org.apache.kafka", "kafka-streams", version),
-        Artifact("org.slf4j", "slf4j-simple", "1.7.36"),
-    ]
+    return [Artifact("org.apache.kafka", "kafka-streams", version), Artifact("org.slf4j", "slf4j-simple", "1.7.36")]
 
 
 def connect_artifacts(version: str) -> list[Artifact]:

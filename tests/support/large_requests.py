@@ -234,9 +234,13 @@ def prepare(port: int) -> Names:
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
             committed = wire.call(
-                "offset_commit", 8, group_id=KNOWN_GROUP, generation_id_or_member_epoch=-1, member_id="",
+                "offset_commit",
+                8,
+                group_id=KNOWN_GROUP,
+                generation_id_or_member_epoch=-1,
+                member_id="",
                 topics=[{"name": KNOWN_TOPIC, "partitions": [part]}],
-            )  # fmt: skip
+            )
             if committed["topics"][0]["partitions"][0]["error_code"] == 0:
                 return Names(known)
             time.sleep(0.1)

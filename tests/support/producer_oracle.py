@@ -111,9 +111,16 @@ class ProducerOracle:
         return True
 
     def mark(
-        self, producer_id: int, epoch: int, *, offset: int, abort: bool, coordinator_epoch: int = 0,
-        timestamp: int = -1, now_ms: int = -1,
-    ) -> None:  # fmt: skip
+        self,
+        producer_id: int,
+        epoch: int,
+        *,
+        offset: int,
+        abort: bool,
+        coordinator_epoch: int = 0,
+        timestamp: int = -1,
+        now_ms: int = -1,
+    ) -> None:
         """A marker was written."""
         producer = self._at_epoch(producer_id, epoch)
         producer.coordinator_epoch = max(producer.coordinator_epoch, coordinator_epoch)

@@ -139,9 +139,11 @@ class Node:
             partition.truncate_to_leader(answer)
         else:
             partition.append_as_follower(
-                memoryview(records), high_watermark=answer.high_watermark, log_start=answer.log_start_offset,
+                memoryview(records),
+                high_watermark=answer.high_watermark,
+                log_start=answer.log_start_offset,
                 now_ms=NOW_MS,
-            )  # fmt: skip
+            )
         return True
 
     def fetch(self, leader: Node, *, max_bytes: int = 1 << 20) -> Answer | None:
@@ -170,9 +172,14 @@ class Node:
 
 
 def view(
-    leader: int, epoch: int, *, isr: tuple[int, ...] = (1, 2, 3), replicas: tuple[int, ...] = (1, 2, 3),
-    partition_epoch: int | None = None, **more: Any,
-) -> PartitionView:  # fmt: skip
+    leader: int,
+    epoch: int,
+    *,
+    isr: tuple[int, ...] = (1, 2, 3),
+    replicas: tuple[int, ...] = (1, 2, 3),
+    partition_epoch: int | None = None,
+    **more: Any,
+) -> PartitionView:
     """A state of the partition; its version grows with the epoch unless it is given."""
     version = epoch * 100 if partition_epoch is None else partition_epoch
     return PartitionView(0, leader, epoch, replicas, isr, version, **more)

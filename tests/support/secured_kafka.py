@@ -91,10 +91,18 @@ def start_secured_kafka(jars: Path, directory: Path) -> SecuredKafka:
 def _add_users(jars: Path, bootstrap: str) -> None:
     for size in (256, 512):  # one request may not change a user twice
         run_tool(
-            jars, "kafka.admin.ConfigCommand", "--bootstrap-server", bootstrap, "--alter",
-            "--add-config", f"SCRAM-SHA-{size}=[iterations=4096,password=scram-{size}]",
-            "--entity-type", "users", "--entity-name", USER,
-        )  # fmt: skip
+            jars,
+            "kafka.admin.ConfigCommand",
+            "--bootstrap-server",
+            bootstrap,
+            "--alter",
+            "--add-config",
+            f"SCRAM-SHA-{size}=[iterations=4096,password=scram-{size}]",
+            "--entity-type",
+            "users",
+            "--entity-name",
+            USER,
+        )
 
 
 def _papers(authority: trustme.CA, directory: Path) -> Papers:

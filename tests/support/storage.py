@@ -94,10 +94,7 @@ def open_directory(disk: SimDisk, config: LogConfig | None = None, clock: StillC
 
 
 def open_directories(
-    disk: SimDisk,
-    *paths: PurePosixPath,
-    config: LogConfig | None = None,
-    clock: StillClock | None = None,
+    disk: SimDisk, *paths: PurePosixPath, config: LogConfig | None = None, clock: StillClock | None = None
 ) -> LogManager:
     """Several at once, on one disk; only ROOT if none is named."""
     numbers = random.Random(1)

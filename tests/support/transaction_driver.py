@@ -27,12 +27,7 @@ from ottla.transactions.events import (
     TransactionAnswer,
 )
 from ottla.transactions.machine import TransactionMachine
-from ottla.transactions.metadata import (
-    NO_PRODUCER_EPOCH,
-    TransactionMetadata,
-    TransactionState,
-    TransactionVersion,
-)
+from ottla.transactions.metadata import NO_PRODUCER_EPOCH, TransactionMetadata, TransactionState, TransactionVersion
 
 START_MS = 1_700_000_000_000
 TIMEOUT_MS = 60_000

@@ -44,9 +44,11 @@ class WorkersProcess:
         command = [program, "server", "--workers", str(self.workers), "--data", str(self.data), "--format", "json"]
         with self.log_file.open("ab") as errors:
             self.process = subprocess.Popen(
-                [*command, "--port", str(self._port), *self.options], stdout=subprocess.PIPE, stderr=errors,
+                [*command, "--port", str(self._port), *self.options],
+                stdout=subprocess.PIPE,
+                stderr=errors,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            )  # fmt: skip
+            )
         self.ready = json.loads(wait_for_line(self.process, b'"ready"', timeout_s=START_TIMEOUT_S))
         return self
 

@@ -51,6 +51,14 @@ def test_functions_stay_on_a_screen() -> None:
     assert not long
 
 
+def test_only_tables_are_kept_from_the_formatter() -> None:
+    """Settings, planted bugs and scenarios of the comparison with Kafka have a row each."""
+    mark = "# fmt: " + "skip"
+    kept = {name_of(path) for path in SOURCES + ELSEWHERE if mark in path.read_text(encoding="utf-8")}
+    tables = re.compile(r".*config\.py|src/ottla/broker/settings\.py|tests/(mutation_tests|differential)/\w+\.py")
+    assert not {name for name in kept if not tables.fullmatch(name)}
+
+
 def test_ports_have_at_most_eight_methods() -> None:
     """A combination of ports counts what it adds. Why an open file may have nine: docs/decisions/0050."""
     ports = {

@@ -100,9 +100,12 @@ class TransactionVerification:
         if not partition.is_serving:
             return
         guard = partition.log.producers.begin_verification(
-            self.producer_id, base_sequence, self.epoch, supports_epoch_bump=self.operation.supports_epoch_bump,
+            self.producer_id,
+            base_sequence,
+            self.epoch,
+            supports_epoch_bump=self.operation.supports_epoch_bump,
             now_ms=now_ms,
-        )  # fmt: skip
+        )
         if guard is not None:
             self.guards[partition.topic_partition] = guard
             self._batches.append(NewBatch(partition, base_sequence))
@@ -179,8 +182,12 @@ class AddPartitionsToTxnManager:
         if error is not ErrorCode.NONE:
             log.debug(
                 "verification of transactional id %r, producer %d, epoch %d failed for %d partitions: %s",
-                of.transactional_id, of.producer_id, of.epoch, len(of.guards), error.name,
-            )  # fmt: skip
+                of.transactional_id,
+                of.producer_id,
+                of.epoch,
+                len(of.guards),
+                error.name,
+            )
 
 
 _RETRIABLE = frozenset(

@@ -145,9 +145,14 @@ class Broker:
             controller, cluster, nodes, node_id=self._node_id, timeout_s=config.server.request_timeout_ms / 1000
         )
         coordinators = Coordinators(
-            config, cluster=cluster, replicas=replicas, producer_ids=producer_ids, clock=self._clock,
-            create_topic=self._create_internal_topic, connect_to=nodes.connect_to,
-        )  # fmt: skip
+            config,
+            cluster=cluster,
+            replicas=replicas,
+            producer_ids=producer_ids,
+            clock=self._clock,
+            create_topic=self._create_internal_topic,
+            connect_to=nodes.connect_to,
+        )
         return Services(
             node_id=self._node_id,
             config=config,
@@ -221,17 +226,19 @@ class Broker:
             from ottla.broker.replica_reports import ReplicaReports
 
             reports = ReplicaReports(services.controller, cluster, services.replicas, report)
-        deletions = TopicDeletions(self._storage.store, services.replicas, self._node_id)
         self._late_transactions = LateTransactions(
             services.replicas, self._clock, lambda: services.config.transactions.max_timeout_ms
         )
         self._scheduled_tasks = ScheduledTasks(
-            services.replicas, config=config.log, clock=self._clock, slices=services.slices,
-            complete_deletions=deletions.remove_completed,
+            services.replicas,
+            config=config.log,
+            clock=self._clock,
+            slices=services.slices,
+            complete_deletions=TopicDeletions(self._storage.store, services.replicas, self._node_id).remove_completed,
             check_transactions=self._late_transactions.check,
             reserves=self._storage.reserves,
             report_replicas=None if reports is None else reports.update,
-        )  # fmt: skip
+        )
         self._starting_maintenance = asyncio.get_running_loop().create_task(
             self._start_maintenance(services), name="start the cleaner and the scrubber"
         )
@@ -245,9 +252,11 @@ class Broker:
         from ottla.replication.last_run import inspect_last_run
 
         last_run = inspect_last_run(
-            await read_cluster(self._storage.store), self._storage.directories, node_id=self._node_id,
+            await read_cluster(self._storage.store),
+            self._storage.directories,
+            node_id=self._node_id,
             is_complete=self._storage.is_complete,
-        )  # fmt: skip
+        )
         services.replicas.continue_after(last_run)
         report = report_at_start(self._storage.directories)
         return report._replace(
@@ -269,9 +278,11 @@ class Broker:
         from ottla.broker.scrub_scheduler import ScrubScheduler
 
         self._scrub_scheduler = ScrubScheduler(
-            services.replicas.directories.opened, files=self._files, config=lambda: services.config.scrub,
+            services.replicas.directories.opened,
+            files=self._files,
+            config=lambda: services.config.scrub,
             clock=self._clock,
-        )  # fmt: skip
+        )
         if self._config.cleaner.enable:
             self._cleaner = LogCleaner(
                 lambda: services.replicas.directories.online, config=lambda: services.config.cleaner, clock=self._clock
@@ -333,8 +344,10 @@ class Broker:
             if remaining:
                 log.warning(
                     "%d partitions have no leader until this broker starts again or its session ends: no other broker "
-                    "took them over within %g s", remaining, within_s,
-                )  # fmt: skip
+                    "took them over within %g s",
+                    remaining,
+                    within_s,
+                )
 
     async def stop(self) -> None:
         """Hand over what this broker leads, then stop everything in the reverse order; also after a failed start."""

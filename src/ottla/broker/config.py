@@ -92,11 +92,7 @@ DEV_DEFAULTS = {"group.initial.rebalance.delay.ms": "0", "auto.create.topics.ena
 
 
 def read(
-    *,
-    file: Path | None,
-    environment: Mapping[str, str],
-    options: Mapping[str, str],
-    is_dev: bool = False,
+    *, file: Path | None, environment: Mapping[str, str], options: Mapping[str, str], is_dev: bool = False
 ) -> tuple[BrokerConfig, list[str]]:
     """Read the configuration, and lines worth a warning. Raises InvalidSettings (all that is wrong) or OSError."""
     known = declared()

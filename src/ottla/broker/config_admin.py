@@ -11,14 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from ottla.broker.config import SECTIONS, declared
-from ottla.broker.config_resources import (
-    LEVELS,
-    ROOT_LOGGER,
-    Resource,
-    bound_key,
-    group_bounds,
-    loggers,
-)
+from ottla.broker.config_resources import LEVELS, ROOT_LOGGER, Resource, bound_key, group_bounds, loggers
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.entity_settings import INTERVAL_MS_MAX, INTERVAL_MS_MIN, ClientMetricsConfig, OneGroupConfig
 from ottla.broker.handler_helpers import check_topic_name, duplicates, error_fields
@@ -35,9 +28,15 @@ from ottla.wire.apis import ApiKey
 log = logging.getLogger(__name__)
 
 CLIENT_PROPERTIES = frozenset(
-    {"client_instance_id", "client_id", "client_software_name", "client_software_version", "client_source_address",
-     "client_source_port"}
-)  # fmt: skip
+    {
+        "client_instance_id",
+        "client_id",
+        "client_software_name",
+        "client_software_version",
+        "client_source_address",
+        "client_source_port",
+    }
+)
 """Properties that a client-metrics subscription may match (KIP-714)."""
 
 

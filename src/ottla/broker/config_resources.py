@@ -213,9 +213,7 @@ def group_bounds(services: Services) -> dict[str, GroupBounds]:
             groups.consumer_assignment_interval_ms,
         ),
         "share.session.timeout.ms": GroupBounds(
-            groups.share_min_session_timeout_ms,
-            groups.share_max_session_timeout_ms,
-            groups.share_session_timeout_ms,
+            groups.share_min_session_timeout_ms, groups.share_max_session_timeout_ms, groups.share_session_timeout_ms
         ),
         "share.heartbeat.interval.ms": GroupBounds(
             groups.share_min_heartbeat_interval_ms,
@@ -228,19 +226,13 @@ def group_bounds(services: Services) -> dict[str, GroupBounds]:
             groups.share_assignment_interval_ms,
         ),
         "share.record.lock.duration.ms": GroupBounds(
-            share.min_record_lock_duration_ms,
-            share.max_record_lock_duration_ms,
-            share.record_lock_duration_ms,
+            share.min_record_lock_duration_ms, share.max_record_lock_duration_ms, share.record_lock_duration_ms
         ),
         "share.delivery.count.limit": GroupBounds(
-            share.min_delivery_count_limit,
-            share.max_delivery_count_limit,
-            share.delivery_count_limit,
+            share.min_delivery_count_limit, share.max_delivery_count_limit, share.delivery_count_limit
         ),
         "share.partition.max.record.locks": GroupBounds(
-            share.min_partition_max_record_locks,
-            share.max_partition_max_record_locks,
-            share.partition_max_record_locks,
+            share.min_partition_max_record_locks, share.max_partition_max_record_locks, share.partition_max_record_locks
         ),
     }
 

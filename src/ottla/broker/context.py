@@ -29,10 +29,25 @@ class Services:
     """Holds the services of this broker, created by broker/broker.py."""
 
     __slots__ = (
-        "clock", "cluster", "config", "controller", "controller_channel", "coordinators", "delayed_operations",
-        "fetch_sessions", "has_own_store", "node_id", "nodes", "producer_ids", "record_validation", "refused_batches",
-        "replica_sessions", "replicas", "slices", "stopping",
-    )  # fmt: skip
+        "clock",
+        "cluster",
+        "config",
+        "controller",
+        "controller_channel",
+        "coordinators",
+        "delayed_operations",
+        "fetch_sessions",
+        "has_own_store",
+        "node_id",
+        "nodes",
+        "producer_ids",
+        "record_validation",
+        "refused_batches",
+        "replica_sessions",
+        "replicas",
+        "slices",
+        "stopping",
+    )
 
     def __init__(
         self,

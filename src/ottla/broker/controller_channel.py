@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.client.errors import CannotConnect, error_or_none
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.view import NO_LEADER, ClusterView
-from ottla.core.errors import (
-    KafkaError,
-    NetworkException,
-    NotController,
-    RequestTimedOut,
-    UnsupportedVersion,
-)
+from ottla.core.errors import KafkaError, NetworkException, NotController, RequestTimedOut, UnsupportedVersion
 from ottla.wire.apis import API_INFO, ApiKey
 from ottla.wire.codec import decode_response, encode_request
 from ottla.wire.errors import MalformedRequest

@@ -48,9 +48,19 @@ class _LoadedApi:
     """A row of the registry with its handler."""
 
     __slots__ = (
-        "controller_only", "copy_frame", "decode", "eager", "first", "handle_long", "handler", "is_coroutine", "last",
-        "name", "request_bytes_max", "waits_for_members",
-    )  # fmt: skip
+        "controller_only",
+        "copy_frame",
+        "decode",
+        "eager",
+        "first",
+        "handle_long",
+        "handler",
+        "is_coroutine",
+        "last",
+        "name",
+        "request_bytes_max",
+        "waits_for_members",
+    )
 
     def __init__(
         self,
@@ -277,11 +287,7 @@ class Dispatcher:
         _send(header, await slices.run(encoding), pending)
 
     async def _await(
-        self,
-        header: RequestHeader,
-        api: _LoadedApi,
-        result: Coroutine[Any, Any, Any],
-        pending: PendingResponse,
+        self, header: RequestHeader, api: _LoadedApi, result: Coroutine[Any, Any, Any], pending: PendingResponse
     ) -> None:
         try:
             self._encode(header, api, await result, pending)

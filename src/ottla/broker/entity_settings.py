@@ -24,11 +24,7 @@ class OneGroupConfig:
     """
 
     consumer_session: int = _ms(
-        "consumer.session.timeout.ms",
-        45_000,
-        1,
-        INT_MAX,
-        "Without a heartbeat for this long a member is removed.",
+        "consumer.session.timeout.ms", 45_000, 1, INT_MAX, "Without a heartbeat for this long a member is removed."
     )
     consumer_heartbeat: int = _ms(
         "consumer.heartbeat.interval.ms", 5_000, 1, INT_MAX, "Interval of a member's heartbeats."
@@ -53,25 +49,43 @@ class OneGroupConfig:
         "share.assignment.interval.ms", 1_000, 0, INT_MAX, "Minimum interval between two assignments of a share group."
     )
     share_delivery_count_limit: int = setting(
-        "share.delivery.count.limit", default=5, kind=Type.INT, at_least=2, live=True,
+        "share.delivery.count.limit",
+        default=5,
+        kind=Type.INT,
+        at_least=2,
+        live=True,
         doc="How often a record is delivered at most.",
-    )  # fmt: skip
+    )
     share_max_record_locks: int = setting(
-        "share.partition.max.record.locks", default=2_000, kind=Type.INT, at_least=100, live=True,
+        "share.partition.max.record.locks",
+        default=2_000,
+        kind=Type.INT,
+        at_least=100,
+        live=True,
         doc="Maximum number of records of a partition in flight.",
-    )  # fmt: skip
+    )
     share_renew_acknowledge: bool = setting(
-        "share.renew.acknowledge.enable", default=True, kind=Type.BOOLEAN, live=True,
+        "share.renew.acknowledge.enable",
+        default=True,
+        kind=Type.BOOLEAN,
+        live=True,
         doc="Whether a consumer may renew its locks.",
-    )  # fmt: skip
+    )
     share_offset_reset: str = setting(
-        "share.auto.offset.reset", default="latest", kind=Type.STRING, live=True,
+        "share.auto.offset.reset",
+        default="latest",
+        kind=Type.STRING,
+        live=True,
         doc="First offset of a share group: latest, earliest or by_duration:<ISO 8601 duration>.",
-    )  # fmt: skip
+    )
     share_isolation: str = setting(
-        "share.isolation.level", default="read_uncommitted", kind=Type.STRING, live=True,
-        choices=("read_committed", "read_uncommitted"), doc="Whether a share group reads records of open transactions.",
-    )  # fmt: skip
+        "share.isolation.level",
+        default="read_uncommitted",
+        kind=Type.STRING,
+        live=True,
+        choices=("read_committed", "read_uncommitted"),
+        doc="Whether a share group reads records of open transactions.",
+    )
     streams_session: int = _ms(
         "streams.session.timeout.ms",
         45_000,
@@ -83,9 +97,14 @@ class OneGroupConfig:
         "streams.heartbeat.interval.ms", 5_000, 5_000, 15_000, "Interval of heartbeats in a Streams group."
     )
     streams_standbys: int = setting(
-        "streams.num.standby.replicas", default=0, kind=Type.INT, at_least=0, at_most=2, live=True,
+        "streams.num.standby.replicas",
+        default=0,
+        kind=Type.INT,
+        at_least=0,
+        at_most=2,
+        live=True,
         doc="Number of standby replicas of each state store.",
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +115,7 @@ class ClientMetricsConfig:
         "interval.ms", 300_000, INTERVAL_MS_MIN, INTERVAL_MS_MAX, "Interval at which matching clients push metrics."
     )
     match: tuple[str, ...] = setting(
-        "match",
-        default=(),
-        kind=Type.LIST,
-        live=True,
-        doc="Selectors of clients, name=pattern; all must match.",
+        "match", default=(), kind=Type.LIST, live=True, doc="Selectors of clients, name=pattern; all must match."
     )
     metrics: tuple[str, ...] = setting(
         "metrics", default=(), kind=Type.LIST, live=True, doc="Prefixes of the metrics to push."

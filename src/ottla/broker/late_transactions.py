@@ -49,7 +49,10 @@ class LateTransactions:
                     log.warning(
                         "readers of committed records of %s stop at offset %d: the transaction of producer %d is open "
                         "and has had no record for more than %d minutes. `ottla txn hanging` shows whether a "
-                        "coordinator will end it.", partition.topic_partition, first_offset, producer_id,
+                        "coordinator will end it.",
+                        partition.topic_partition,
+                        first_offset,
+                        producer_id,
                         after_ms // 60_000,
-                    )  # fmt: skip
+                    )
         self._reported = found

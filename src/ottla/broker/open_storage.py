@@ -80,13 +80,17 @@ def metadata_directory(config: BrokerConfig, paths: Sequence[Path]) -> Path:
     return Path(given).expanduser().absolute() if given else paths[0]
 
 
+def _two_clusters(owners: Iterable[Path], cluster_id: str, store: Path, id_of_store: str) -> ForeignDirectory:
+    """Return the error of directories and a metadata store of different clusters."""
+    return ForeignDirectory(
+        f"{_named(path / META_PROPERTIES for path in owners)} has cluster.id={cluster_id}, but the metadata "
+        f"store {store} has cluster.id={id_of_store}. If both belong to this broker, write "
+        f"cluster.id={id_of_store} into {META_PROPERTIES}"
+    )
+
+
 async def open_storage(
-    config: BrokerConfig,
-    paths: Sequence[Path],
-    *,
-    clock: Clock,
-    files: FileSystem,
-    open_store: OpenStore | None = None,
+    config: BrokerConfig, paths: Sequence[Path], *, clock: Clock, files: FileSystem, open_store: OpenStore | None = None
 ) -> OpenedStorage:
     """Open directories and store; on an error nothing stays open. Locks come first, to leave other brokers alone.
 
@@ -109,9 +113,15 @@ async def open_storage(
         files, place / (METADATA_FILE + EXPORTED_SUFFIX)
     )
     directories = LogManager.open(
-        files, paths, clock, config.log, node_id=config.server.node_id, cluster_id=proposed,
-        topic_overrides=found.overrides if found else None, sync_threads=_SYNC_THREADS,
-    )  # fmt: skip
+        files,
+        paths,
+        clock,
+        config.log,
+        node_id=config.server.node_id,
+        cluster_id=proposed,
+        topic_overrides=found.overrides if found else None,
+        sync_threads=_SYNC_THREADS,
+    )
     store = None
     try:
         _check_usable(directories, place)
@@ -123,11 +133,7 @@ async def open_storage(
         store = EmbeddedMetadataStore.open(place / METADATA_FILE, reserves[place].release).session()
         cluster_id = await membership.join_cluster(store, proposed)
         if cluster_id != proposed:
-            raise ForeignDirectory(
-                f"{_named(path / META_PROPERTIES for path in owners)} has cluster.id={proposed}, but the metadata "
-                f"store {place / METADATA_FILE} has cluster.id={cluster_id}. If both belong to this broker, write "
-                f"cluster.id={cluster_id} into {META_PROPERTIES}"
-            )
+            raise _two_clusters(owners, proposed, place / METADATA_FILE, cluster_id)
         _check_node(place / METADATA_FILE, await store.children(layout.LOG_DIRS), owners, config.server.node_id)
         if not is_new:
             await _import_from_kafka(config, paths, place, store, directories, found, has_run_here=has_run_here)
@@ -379,8 +385,9 @@ async def warn_of_absent_nodes(store: MetadataStore, first: int, count: int = 1)
     if absent:
         log.warning(
             "partitions of the nodes %s are offline: start with --workers %d to serve them",
-            ", ".join(map(str, absent)), absent[-1] - first + 1,
-        )  # fmt: skip
+            ", ".join(map(str, absent)),
+            absent[-1] - first + 1,
+        )
 
 
 async def forget_missing(storage: OpenedStorage, node_id: int) -> None:

@@ -75,9 +75,18 @@ class _QueuedBatch:
     """A batch in its partition's queue, and the job that validates it."""
 
     __slots__ = (
-        "_queue", "_result", "_task", "config", "held_bytes", "leader_epoch", "outcome", "owner", "part",
-        "partition", "records",
-    )  # fmt: skip
+        "_queue",
+        "_result",
+        "_task",
+        "config",
+        "held_bytes",
+        "leader_epoch",
+        "outcome",
+        "owner",
+        "part",
+        "partition",
+        "records",
+    )
 
     def __init__(
         self,

@@ -18,22 +18,11 @@ from ottla.broker.delayed_operations import DelayedOperation
 from ottla.broker.fetch_data import data_of, divergence, leader_of, offsets_of, refusal, size_of, topic_name
 from ottla.broker.fetch_sessions import INITIAL_EPOCH, NO_SESSION
 from ottla.broker.replica_sessions import ReplicaPartition, ReplicaSession
-from ottla.core.errors import (
-    FencedLeaderEpoch,
-    KafkaError,
-    NotLeaderOrFollower,
-    UnknownTopicId,
-)
+from ottla.core.errors import FencedLeaderEpoch, KafkaError, NotLeaderOrFollower, UnknownTopicId
 from ottla.net.connection import PendingResponse
 from ottla.replication.fetch_data_info import FetchDataInfo
 from ottla.replication.partition import Partition
-from ottla.wire.hot.fetch import (
-    NO_LEADER,
-    NO_TOPIC_ID,
-    FetchedTopic,
-    FetchRequest,
-    encode_fetch_response,
-)
+from ottla.wire.hot.fetch import NO_LEADER, NO_TOPIC_ID, FetchedTopic, FetchRequest, encode_fetch_response
 from ottla.wire.messages.fetch import LeaderIdAndEpoch, PartitionData
 
 log = logging.getLogger(__name__)
@@ -46,9 +35,7 @@ READS_MAX = 250
 class ReplicaFetch(DelayedOperation):
     """One request until its response is sent."""
 
-    __slots__ = (
-        "_api_version", "_bytes", "_found", "_is_due", "_is_scheduled", "_request", "_services", "_session",
-    )  # fmt: skip
+    __slots__ = ("_api_version", "_bytes", "_found", "_is_due", "_is_scheduled", "_request", "_services", "_session")
 
     def __init__(
         self,
@@ -256,10 +243,7 @@ class ReplicaFetch(DelayedOperation):
                 topic.partitions.append(data)
         response.send(
             encode_fetch_response(
-                list(topics.values()),
-                self._api_version,
-                response.correlation_id,
-                session_id=session.session_id,
+                list(topics.values()), self._api_version, response.correlation_id, session_id=session.session_id
             )
         )
         if session.session_id == NO_SESSION:

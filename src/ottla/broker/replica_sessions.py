@@ -86,9 +86,21 @@ class ReplicaSession:
     """The partitions that one fetcher of a follower fetches from this broker."""
 
     __slots__ = (
-        "_by_partition", "_end_watcher", "_watermark_watcher", "broker_epoch", "by_id", "connection_id", "epoch",
-        "held_back", "moved", "news", "node_id", "partitions", "session_id", "waiting",
-    )  # fmt: skip
+        "_by_partition",
+        "_end_watcher",
+        "_watermark_watcher",
+        "broker_epoch",
+        "by_id",
+        "connection_id",
+        "epoch",
+        "held_back",
+        "moved",
+        "news",
+        "node_id",
+        "partitions",
+        "session_id",
+        "waiting",
+    )
 
     def __init__(self, session_id: int, *, node_id: int, broker_epoch: int, by_id: bool, connection_id: int) -> None:
         self.session_id = session_id

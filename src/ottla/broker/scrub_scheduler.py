@@ -97,5 +97,7 @@ class ScrubScheduler:
         await asyncio.to_thread(scrubber.write_report, now_ms=self._clock.wall_ms())
         log.info(
             "scrubbed %s: %d segments so far, %d new findings",
-            scrubber.path, scrubber.segments_seen, len(scrubber.findings) - known,
-        )  # fmt: skip
+            scrubber.path,
+            scrubber.segments_seen,
+            len(scrubber.findings) - known,
+        )

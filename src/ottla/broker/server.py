@@ -236,10 +236,13 @@ async def _main_of_workers(
             await owner.stop()
             return OK
         ready = Ready(
-            [listener for each in workers for listener in each.listeners], config.server.node_id,
-            workers[0].cluster_id, paths, seconds_since_start(),
+            [listener for each in workers for listener in each.listeners],
+            config.server.node_id,
+            workers[0].cluster_id,
+            paths,
+            seconds_since_start(),
             [ReadyWorker(each.node_id, each.pid, each.bootstrap) for each in workers],
-        )  # fmt: skip
+        )
         if ready_file is not None:
             ready_file.write(ready)
     except WorkerFailed as error:
@@ -290,9 +293,14 @@ async def _main(
         stop.set()
 
     broker = Broker(
-        config, paths, clock=SystemClock(), files=SystemFiles(kept_open_max=limits.segments), descriptors=limits,
-        on_all_lost=all_lost, open_store=_store_opener(config, paths, process),
-    )  # fmt: skip
+        config,
+        paths,
+        clock=SystemClock(),
+        files=SystemFiles(kept_open_max=limits.segments),
+        descriptors=limits,
+        on_all_lost=all_lost,
+        open_store=_store_opener(config, paths, process),
+    )
     handle_signals(output, stop=stop.set, state=broker.state)
     ready_file = None if process.ready_file is None else ReadyFile(process.ready_file)
     try:

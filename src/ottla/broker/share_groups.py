@@ -26,10 +26,7 @@ class ShareGroupStates:
     """Implements the port `ShareStates` with the persister. The topic of the states is created on first use."""
 
     def __init__(
-        self,
-        persister: Persister,
-        partitions: SharePartitionManager,
-        create_topic: Callable[[], Awaitable[None]],
+        self, persister: Persister, partitions: SharePartitionManager, create_topic: Callable[[], Awaitable[None]]
     ) -> None:
         self._persister, self._partitions, self._create_topic = persister, partitions, create_topic
 

@@ -21,11 +21,7 @@ TIMEOUT_S = 30.0
 """Timeout for a marker to be replicated (Kafka's request.timeout.ms); afterwards the coordinator writes it again."""
 
 _COORDINATOR_NOT_READY = frozenset(
-    {
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.NOT_COORDINATOR,
-    }
+    {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
 )
 
 

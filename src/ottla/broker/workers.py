@@ -26,12 +26,7 @@ from typing import Any
 from ottla.broker import config as configuration
 from ottla.broker.config import BrokerConfig
 from ottla.broker.endpoints import PORT_MAX
-from ottla.broker.open_storage import (
-    NoUsableDirectory,
-    check_store_directory,
-    metadata_directory,
-    warn_of_absent_nodes,
-)
+from ottla.broker.open_storage import NoUsableDirectory, check_store_directory, metadata_directory, warn_of_absent_nodes
 from ottla.coordination.embedded import EmbeddedMetadataStore
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.store import MetadataStore
@@ -51,10 +46,13 @@ PLACEHOLDER = "{worker}"
 """In `listeners` and `advertised.listeners`: the number of the worker."""
 
 _OF_ONE_REPLICA = (
-    "default.replication.factor", "offsets.topic.replication.factor", "transaction.state.log.replication.factor",
-    "transaction.state.log.min.isr", "share.coordinator.state.topic.replication.factor",
+    "default.replication.factor",
+    "offsets.topic.replication.factor",
+    "transaction.state.log.replication.factor",
+    "transaction.state.log.min.isr",
+    "share.coordinator.state.topic.replication.factor",
     "share.coordinator.state.topic.min.isr",
-)  # fmt: skip
+)
 """Settings that are 1 unless they are given: workers are for processors, not for copies."""
 
 _DIVIDED = ("queued.max.request.bytes",)
@@ -365,9 +363,12 @@ class _Worker:
         """Run the process until it ends; returns its exit code."""
         environment = {key: text for key, text in os.environ.items() if key != "NOTIFY_SOCKET"}
         process = self._process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=environment,
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=environment,
             start_new_session=True,
-        )  # fmt: skip
+        )
         if self._stopping.is_set():
             self.signal(signal.SIGTERM)
         assert process.stdout is not None

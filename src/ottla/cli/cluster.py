@@ -167,8 +167,7 @@ def api_versions(
 @app.command("export-kafka")
 def export_kafka(
     data: Annotated[
-        list[Path],
-        typer.Argument(metavar="DIR...", help="All data directories: log.dirs and metadata.log.dir."),
+        list[Path], typer.Argument(metavar="DIR...", help="All data directories: log.dirs and metadata.log.dir.")
     ],
     dry_run: DryRun = False,
     shape: Format = OutputFormat.TABLE,

@@ -27,8 +27,7 @@ Resource = Annotated[
     ),
 ]
 Names = Annotated[
-    list[str],
-    typer.Argument(metavar="NAME...", help="The settings.", autocompletion=completion.settings_of_resource),
+    list[str], typer.Argument(metavar="NAME...", help="The settings.", autocompletion=completion.settings_of_resource)
 ]
 
 

@@ -81,8 +81,7 @@ def consume(
         str | None, typer.Option("--from", metavar="OFFSET", help="First offset. Default: start; end with --follow.")
     ] = None,
     end: Annotated[
-        str | None,
-        typer.Option("--to", metavar="OFFSET", help="End, exclusive. Default: end; none with --follow."),
+        str | None, typer.Option("--to", metavar="OFFSET", help="End, exclusive. Default: end; none with --follow.")
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-F", help="At the end wait for more, until Ctrl-C.")] = False,
     count: Count = None,

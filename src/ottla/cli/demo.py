@@ -19,11 +19,7 @@ def demo(
     input_file: Annotated[
         Path | None,
         typer.Option(
-            "--input",
-            "-i",
-            metavar="FILE",
-            help="An access log in common or combined format.",
-            parser=parse_location,
+            "--input", "-i", metavar="FILE", help="An access log in common or combined format.", parser=parse_location
         ),
     ] = None,
     repeat: Annotated[int, typer.Option("--repeat", min=1, metavar="N", help="Replay the log N times.")] = 1,

@@ -63,9 +63,7 @@ def _verified(path: Path) -> dict[str, Any]:
         raise not_found(f"{path} does not exist") from None
     except NothingToVerify as error:
         raise CommandFailed(
-            str(error),
-            code=ExitCode.BAD_INPUT,
-            advice="pass a directory of log.dirs, one of its partitions, or a file",
+            str(error), code=ExitCode.BAD_INPUT, advice="pass a directory of log.dirs, one of its partitions, or a file"
         ) from None
     except OSError as error:
         raise CommandFailed(f"{error.filename or path}: {error.strerror or error}", code=ExitCode.FAILED) from error
@@ -110,10 +108,16 @@ def _metadata_store(path: Path) -> list[dict[str, Any]]:
     advice = "stop the broker and restore a backup of the file; without a backup see docs/data-integrity.md"
     return [
         {
-            "file": str(store), "what": problem, "advice": advice, "position": -1, "size_bytes": 0, "first_offset": -1,
-            "last_offset": -1, "costs_records": False,
+            "file": str(store),
+            "what": problem,
+            "advice": advice,
+            "position": -1,
+            "size_bytes": 0,
+            "first_offset": -1,
+            "last_offset": -1,
+            "costs_records": False,
         }
-    ]  # fmt: skip
+    ]
 
 
 def _show_verified(result: dict[str, Any]) -> None:

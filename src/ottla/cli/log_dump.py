@@ -117,9 +117,14 @@ def _batches(
         position, size, next_offset = 0, file.size(), base
         while position < size:
             result = verify_batches(
-                file, position, position + HEADER_BYTES, segment_end=size, next_offset=next_offset,
-                end_offset=NO_END_OFFSET, batches_max=1,
-            )  # fmt: skip
+                file,
+                position,
+                position + HEADER_BYTES,
+                segment_end=size,
+                next_offset=next_offset,
+                end_offset=NO_END_OFFSET,
+                batches_max=1,
+            )
             if result.wrong is None and result.end > position:
                 header = BatchHeader(file.read_at(position, HEADER_BYTES))
                 if wanted(header.base_offset, header.last_offset):
@@ -283,9 +288,15 @@ def _producers(data: bytes) -> Iterator[Item]:
         yield {"size_bytes": len(data), "problem": "it is not a valid snapshot: version, length or checksum is wrong"}
         return
     fields = (
-        "producer_id", "producer_epoch", "last_sequence", "last_offset", "offset_delta", "timestamp_ms",
-        "coordinator_epoch", "transaction_first_offset",
-    )  # fmt: skip
+        "producer_id",
+        "producer_epoch",
+        "last_sequence",
+        "last_offset",
+        "offset_delta",
+        "timestamp_ms",
+        "coordinator_epoch",
+        "transaction_first_offset",
+    )
     for row in rows:
         yield dict(zip(fields, row, strict=True))
 
@@ -309,9 +320,10 @@ def _lines(data: bytes, name: str, wanted: Callable[[int, int], bool]) -> Iterat
     count = len(lines) - 3
     if lines[0] != "0" or lines[1:2] != [str(count)] or lines[-1]:
         yield {
-            "line": 1, "text": " ".join(lines[:2])[:80],
+            "line": 1,
+            "text": " ".join(lines[:2])[:80],
             "problem": f"version 0 and {count} lines were expected, with a newline after the last",
-        }  # fmt: skip
+        }
 
 
 def _text(data: bytes) -> Iterator[Item]:

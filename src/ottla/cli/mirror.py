@@ -54,8 +54,7 @@ Name = Annotated[
     str, typer.Option("--name", metavar="NAME", help="The mirror's name: it goes on where the last one of it ended.")
 ]
 Rename = Annotated[
-    str,
-    typer.Option("--rename", metavar="TEMPLATE", help="Names of the copies: {topic}, or '{source}.{topic}'."),
+    str, typer.Option("--rename", metavar="TEMPLATE", help="Names of the copies: {topic}, or '{source}.{topic}'.")
 ]
 SourceName = Annotated[str, typer.Option("--source-name", metavar="NAME", help="What {source} means. Default: source.")]
 IncludeCopies = Annotated[
@@ -170,9 +169,7 @@ def lag(
 ) -> None:
     """Show how far each partition is mirrored: the next offset to copy, the end of the source, and what is between."""
     options = MirrorOptions(
-        name=_checked_name(name),
-        topics=_policy(topics, exclude, rename, source_name),
-        includes_copies=include_copies,
+        name=_checked_name(name), topics=_policy(topics, exclude, rename, source_name), includes_copies=include_copies
     )
 
     async def work(one: Cluster, other: Cluster) -> list[PartitionLag]:

@@ -17,12 +17,7 @@ from ottla.cli.errors import CommandFailed
 from ottla.cli.options import Format, OutputFormat
 from ottla.cli.pipeline_libraries import PipelineGroup
 
-app = typer.Typer(
-    cls=PipelineGroup,
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = typer.Typer(cls=PipelineGroup, add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.callback()

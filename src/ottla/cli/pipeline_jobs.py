@@ -308,8 +308,7 @@ def compact(
         str | None, typer.Option("--file-size", metavar="SIZE", help="Size of a merged file. Default: 256MB.")
     ] = None,
     keep: Annotated[
-        str | None,
-        typer.Option("--keep", metavar="SPAN", help="Retention of older versions. Default: 7d."),
+        str | None, typer.Option("--keep", metavar="SPAN", help="Retention of older versions. Default: 7d.")
     ] = None,
     quiet: Quiet = False,
     shape: Format = OutputFormat.TABLE,

@@ -32,10 +32,7 @@ def list_profiles(shape: Format = OutputFormat.TABLE) -> None:
         for name, cluster in sorted(profiles.clusters.items())
     ]
     show_rows(
-        rows,
-        ["name", "brokers", "in_use"],
-        shape,
-        empty="no profiles; create one: `ottla profile set NAME HOST:PORT`",
+        rows, ["name", "brokers", "in_use"], shape, empty="no profiles; create one: `ottla profile set NAME HOST:PORT`"
     )
 
 

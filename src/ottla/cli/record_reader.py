@@ -167,9 +167,7 @@ def _json_chunks(
             continue
         if found.topic is None:
             failure = CommandFailed(
-                f"{source} line {number}: it has no topic",
-                code=ExitCode.BAD_INPUT,
-                advice="write: ottla produce TOPIC",
+                f"{source} line {number}: it has no topic", code=ExitCode.BAD_INPUT, advice="write: ottla produce TOPIC"
             )
             break
         numbers, records, partitions = chunks.setdefault(found.topic, ([], [], []))

@@ -86,7 +86,18 @@ def server(
     (docs/configuration.md). --dev changes only defaults. Signals, logs and running it as a service: docs/operating.md.
     """
     given = ServerOptions(
-        port, host, data, config, tuple(option or ()), dev, check, log_file, ready_file, shape, while_stdin_open,
-        workers, store_socket,
-    )  # fmt: skip
+        port,
+        host,
+        data,
+        config,
+        tuple(option or ()),
+        dev,
+        check,
+        log_file,
+        ready_file,
+        shape,
+        while_stdin_open,
+        workers,
+        store_socket,
+    )
     raise typer.Exit(start(given))

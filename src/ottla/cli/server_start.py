@@ -118,9 +118,13 @@ def start(given: ServerOptions) -> int:
     is_json = given.shape is ReadyFormat.JSON
     if given.check:
         return server.check(
-            config_file=given.config, options=options, port=given.port, data=given.data, is_dev=given.dev,
+            config_file=given.config,
+            options=options,
+            port=given.port,
+            data=given.data,
+            is_dev=given.dev,
             is_json=is_json,
-        )  # fmt: skip
+        )
     if given.while_stdin_open:
         threading.Thread(target=_stop_at_end_of, args=(STDIN,), daemon=True).start()  # noqa: TID251  # of a command, never simulated
     process = server.ProcessOptions(

@@ -33,8 +33,7 @@ def list_transactions(
         list[str] | None, typer.Argument(metavar="[PATTERN]...", help="Only ids that match, such as 'app-*'.")
     ] = None,
     state: Annotated[
-        list[str] | None,
-        typer.Option("--state", metavar="STATE", help="Only this state, such as Ongoing; repeatable."),
+        list[str] | None, typer.Option("--state", metavar="STATE", help="Only this state, such as Ongoing; repeatable.")
     ] = None,
     longer_than: Annotated[
         float | None,

@@ -155,9 +155,7 @@ async def delete_topics(cluster: Cluster, names: Sequence[str]) -> list[Outcome]
     from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
     ask = DeleteTopicsRequest(
-        topics=[DeleteTopicState(name=name) for name in names],
-        topic_names=list(names),
-        timeout_ms=_timeout_ms(cluster),
+        topics=[DeleteTopicState(name=name) for name in names], topic_names=list(names), timeout_ms=_timeout_ms(cluster)
     )
     answer = await cluster.retrying(lambda: cluster.request_controller(ApiKey.DELETE_TOPICS, ask))
     return [_outcome(result.name or "", result.error_code, result.error_message) for result in answer.responses]

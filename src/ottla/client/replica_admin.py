@@ -70,8 +70,7 @@ async def alter_reassignments(cluster: Cluster, wanted: Mapping[TopicPartition, 
             name=topic,
             partitions=[
                 ReassignablePartition(
-                    partition_index=tp.partition,
-                    replicas=None if (replicas := wanted[tp]) is None else list(replicas),
+                    partition_index=tp.partition, replicas=None if (replicas := wanted[tp]) is None else list(replicas)
                 )
                 for tp in group
             ],

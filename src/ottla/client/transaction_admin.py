@@ -64,11 +64,7 @@ class OpenTransaction:
 
 
 async def list_transactions(
-    cluster: Cluster,
-    *,
-    states: Sequence[str] = (),
-    producer_ids: Sequence[int] = (),
-    longer_than_ms: int = -1,
+    cluster: Cluster, *, states: Sequence[str] = (), producer_ids: Sequence[int] = (), longer_than_ms: int = -1
 ) -> list[TransactionListing]:
     """List the transactional ids of all coordinators, sorted. Raises KafkaError, also for an unknown state."""
     from ottla.wire.messages.list_transactions import ListTransactionsRequest
@@ -177,11 +173,7 @@ async def abort_on_partition(cluster: Cluster, transaction: OpenTransaction) -> 
     Its coordinator epoch is that of the producer's last marker, which no coordinator exceeds by mistake: a coordinator
     that does know the transaction is not fenced by it.
     """
-    from ottla.wire.messages.write_txn_markers import (
-        WritableTxnMarker,
-        WritableTxnMarkerTopic,
-        WriteTxnMarkersRequest,
-    )
+    from ottla.wire.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 
     tp = transaction.tp
     marker = WritableTxnMarker(

@@ -130,11 +130,7 @@ class Controller:
     # ---- Broker lifecycle
 
     async def start(
-        self,
-        broker: layout.BrokerRegistration,
-        report: layout.ReplicaReport | None = None,
-        *,
-        wait_s: float = 0.0,
+        self, broker: layout.BrokerRegistration, report: layout.ReplicaReport | None = None, *, wait_s: float = 0.0
     ) -> None:
         """Make the broker known, stand for election, and take part from then on.
 
@@ -332,8 +328,9 @@ class Controller:
                     self._malformed.add(error.path)
                     log.error(  # noqa: TRY400 - the message says all
                         "there is no controller before this node has its value again; restore it with ZooKeeper's "
-                        "shell: %s", error,
-                    )  # fmt: skip
+                        "shell: %s",
+                        error,
+                    )
                 self._is_stale = True
                 await asyncio.sleep(RETRY_S)
             except Exception:

@@ -93,9 +93,12 @@ class ContradictoryStates:
             if self._logged.get(name) != epoch and partition is not None and partition.isr:
                 log.error(
                     "no leader can be elected for %s: none of its ISR %s is among its replicas %s. Write a replica "
-                    "that has all records into `isr` of %s with ZooKeeper's shell", name, list(partition.isr),
-                    list(partition.replicas), layout.state_path(*name),
-                )  # fmt: skip
+                    "that has all records into `isr` of %s with ZooKeeper's shell",
+                    name,
+                    list(partition.isr),
+                    list(partition.replicas),
+                    layout.state_path(*name),
+                )
             self._logged[name] = epoch
 
 

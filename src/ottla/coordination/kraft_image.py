@@ -110,9 +110,14 @@ class KraftImage:
                 self.topics[topic_id] = KraftTopic(name, topic_id, {})
             case PartitionRecord():
                 self._topic(record.topic_id).partitions[record.partition] = KraftPartition(
-                    tuple(record.replicas), tuple(record.isr), record.leader, record.leader_epoch,
-                    record.partition_epoch, tuple(record.directories), tuple(record.eligible_leaders or ()),
-                )  # fmt: skip
+                    tuple(record.replicas),
+                    tuple(record.isr),
+                    record.leader,
+                    record.leader_epoch,
+                    record.partition_epoch,
+                    tuple(record.directories),
+                    tuple(record.eligible_leaders or ()),
+                )
             case PartitionChangeRecord():
                 self._change(record)
             case RemoveTopicRecord(topic_id=topic_id):

@@ -52,11 +52,30 @@ DEFAULT_ENTITY = "<default>"
 """The name under /config/brokers (and others) whose settings apply to every entity."""
 
 ROOTS = (
-    "/cluster", "/brokers", BROKER_IDS, TOPICS, "/brokers/seqid", "/config", TOPIC_CONFIGS, "/config/brokers",
-    "/config/clients", "/config/users", "/config/ips", "/config/changes", "/config/groups", "/config/client-metrics",
-    "/admin", TOPIC_DELETIONS, "/consumers", "/isr_change_notification", "/log_dir_event_notification",
-    PRODUCER_ID_BLOCK, LOG_DIRS, DELETED_TOPICS, REPLICA_REPORTS,
-)  # fmt: skip
+    "/cluster",
+    "/brokers",
+    BROKER_IDS,
+    TOPICS,
+    "/brokers/seqid",
+    "/config",
+    TOPIC_CONFIGS,
+    "/config/brokers",
+    "/config/clients",
+    "/config/users",
+    "/config/ips",
+    "/config/changes",
+    "/config/groups",
+    "/config/client-metrics",
+    "/admin",
+    TOPIC_DELETIONS,
+    "/consumers",
+    "/isr_change_notification",
+    "/log_dir_event_notification",
+    PRODUCER_ID_BLOCK,
+    LOG_DIRS,
+    DELETED_TOPICS,
+    REPLICA_REPORTS,
+)
 """Created once, parents first, by the first broker of a cluster."""
 
 PRODUCER_IDS_PER_BLOCK = 1000

@@ -99,9 +99,12 @@ class MetadataFile:
         try:
             # Write-ahead: one sync a commit. Exclusive: the log directory is ours anyway, and no -shm file is needed.
             for pragma in (
-                "locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL", "cache_size=-256",
+                "locking_mode=EXCLUSIVE",
+                "journal_mode=WAL",
+                "synchronous=FULL",
+                "cache_size=-256",
                 "temp_store=MEMORY",
-            ):  # fmt: skip
+            ):
                 self._connection.execute(f"PRAGMA {pragma}")
             (version,) = self._connection.execute("PRAGMA user_version").fetchone()
             if version not in {0, _FORMAT}:

@@ -46,9 +46,15 @@ _LENGTH = struct.Struct(">I")
 _ERRORS: dict[str, type[StoreError]] = {
     cls.__name__: cls
     for cls in (
-        NoChildrenAllowed, NodeExists, NodeHasChildren, NoSuchNode, OutcomeUnknown, SessionLost, VersionConflict,
+        NoChildrenAllowed,
+        NodeExists,
+        NodeHasChildren,
+        NoSuchNode,
+        OutcomeUnknown,
+        SessionLost,
+        VersionConflict,
     )
-}  # fmt: skip
+}
 
 
 def frame(content: Sequence[Any]) -> bytes:

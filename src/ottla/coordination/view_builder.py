@@ -279,8 +279,12 @@ class ViewBuilder:
             logger.error(  # noqa: TRY400 - the message says all
                 "partition %s-%d is offline, because the node of its state is malformed: %s%s. Write it again with "
                 "ZooKeeper's shell, with a replica that has all records in `isr`, `leader` -1 and a higher "
-                "`leader_epoch`; a leader is elected then", topic, index, error, last,
-            )  # fmt: skip
+                "`leader_epoch`; a leader is elected then",
+                topic,
+                index,
+                error,
+                last,
+            )
             return _NO_STATE if known is None else _NO_STATE._replace(leader_epoch=known.leader_epoch)
         state = state._replace(
             isr=self._share(state.isr), elr=self._share(state.elr), last_known_elr=self._share(state.last_known_elr)
@@ -360,8 +364,9 @@ class ViewBuilder:
 def _log(error: layout.MalformedNode) -> None:
     logger.error(
         "a node of the metadata store is malformed and is ignored until it changes: %s. Restore its value with "
-        "ZooKeeper's shell", error,
-    )  # fmt: skip
+        "ZooKeeper's shell",
+        error,
+    )
 
 
 def _report(path: str, node: Node) -> layout.ReplicaReport:
@@ -429,12 +434,7 @@ def _broker(path: str, node: Node) -> BrokerInfo:
     node_id = _node_id(path)
     registered = layout.decode_broker(node_id, node.value)
     return BrokerInfo(
-        node_id,
-        registered.endpoints,
-        registered.rack,
-        node.created,
-        registered.protocols,
-        registered.is_shutting_down,
+        node_id, registered.endpoints, registered.rack, node.created, registered.protocols, registered.is_shutting_down
     )
 
 

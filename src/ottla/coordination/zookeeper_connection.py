@@ -85,12 +85,7 @@ class ZooKeeperConnection:
     """One session with ZooKeeper. `on_status` is called on the loop with each status after the first CONNECTED."""
 
     def __init__(
-        self,
-        hosts: str,
-        *,
-        chroot: str,
-        session_timeout_s: float,
-        on_status: Callable[[SessionStatus], None],
+        self, hosts: str, *, chroot: str, session_timeout_s: float, on_status: Callable[[SessionStatus], None]
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_status = on_status
@@ -282,14 +277,7 @@ def _resolve(answer: asyncio.Future[Any], result: Any) -> None:
 
 def _found(value: bytes, stat: Any) -> ZooKeeperNode:
     return ZooKeeperNode(
-        value,
-        stat.version,
-        stat.czxid,
-        stat.mzxid,
-        stat.ephemeralOwner,
-        stat.numChildren,
-        stat.cversion,
-        stat.ctime,
+        value, stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner, stat.numChildren, stat.cversion, stat.ctime
     )
 
 

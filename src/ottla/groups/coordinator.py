@@ -91,13 +91,7 @@ class GroupCoordinator:
     """Coordinates groups; one per broker. Call `follow` with each new cluster snapshot, and `close` at the end."""
 
     def __init__(
-        self,
-        config: GroupConfig,
-        *,
-        clock: Clock,
-        log: TopicLog,
-        node_id: int,
-        new_id: Callable[[], str] = _random_id,
+        self, config: GroupConfig, *, clock: Clock, log: TopicLog, node_id: int, new_id: Callable[[], str] = _random_id
     ) -> None:
         self.config = config
         self._clock, self._new_id = clock, new_id

@@ -286,10 +286,7 @@ class GroupShard(CoordinatorShard):
         """Delete expired offsets and unused groups (KIP-211)."""
         for runtime in self.groups():
             expired_ones = expired(
-                runtime.offsets,
-                runtime.group,
-                now_wall_ms=now_wall_ms,
-                retention_ms=self._config.offsets_retention_ms,
+                runtime.offsets, runtime.group, now_wall_ms=now_wall_ms, retention_ms=self._config.offsets_retention_ms
             )
             all_expired = len(expired_ones) == len(runtime.offsets) and runtime.offsets.all_stable
             if all_expired and runtime.group.is_unused:

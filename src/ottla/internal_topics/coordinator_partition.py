@@ -69,13 +69,7 @@ class CoordinatorPartition:
     """Holds whether one partition is loaded, and its writer. `start` loads it."""
 
     def __init__(
-        self,
-        topic: str,
-        term: Term,
-        topic_log: TopicLog,
-        new_loader: Callable[[], Loader],
-        *,
-        write_timeout_ms: int,
+        self, topic: str, term: Term, topic_log: TopicLog, new_loader: Callable[[], Loader], *, write_timeout_ms: int
     ) -> None:
         self.topic, self.partition = topic, term.partition
         self.writer = PartitionWriter(topic_log, term.partition, term.leader_epoch, on_diverged=self._diverged)

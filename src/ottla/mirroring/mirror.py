@@ -210,8 +210,10 @@ class Mirror:
         if known.offset < bounds.start_offset:
             log.warning(
                 "%s: offsets %d to %d were deleted before they were mirrored",
-                copy.source, known.offset, bounds.start_offset - 1,
-            )  # fmt: skip
+                copy.source,
+                known.offset,
+                bounds.start_offset - 1,
+            )
         elif known.offset > bounds.end_offset:
             log.warning("%s ends at %d, before the mirrored offset %d", copy.source, bounds.end_offset, known.offset)
         return bounds.clamp(known.offset)

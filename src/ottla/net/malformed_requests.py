@@ -96,5 +96,8 @@ class MalformedRequestLog:
     def _summarize(host: str, source: _Source, now: float) -> None:
         log.warning(
             "closed %d more connections from %s in the last %.0f s for malformed requests; the last: %s",
-            source.count, host, now - source.since, source.last,
-        )  # fmt: skip
+            source.count,
+            host,
+            now - source.since,
+            source.last,
+        )

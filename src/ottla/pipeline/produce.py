@@ -106,11 +106,7 @@ def ensure_topic(bootstrap: str, topic: str, *, partitions: int, config: Mapping
 
 
 def produce(
-    bootstrap: str,
-    topic: str,
-    records: Iterable[Outgoing],
-    progress: Progress,
-    counter: ProducedCounter | None = None,
+    bootstrap: str, topic: str, records: Iterable[Outgoing], progress: Progress, counter: ProducedCounter | None = None
 ) -> Produced:
     """Send the records and wait for every acknowledgement, which `counter` counts for an audit.
 

@@ -116,9 +116,19 @@ def head(data: bytes, at: int, end: int) -> tuple[int, int, int, int, int]:
 
 
 def note_keys(
-    data: bytes, at: int, end: int, count: int, base_offset: int, first_offset: int,
-    table: Any, slots: int, capacity: int, key0: int, key1: int, digest: Digest | None,
-) -> tuple[int, int, int, int]:  # fmt: skip
+    data: bytes,
+    at: int,
+    end: int,
+    count: int,
+    base_offset: int,
+    first_offset: int,
+    table: Any,
+    slots: int,
+    capacity: int,
+    key0: int,
+    key1: int,
+    digest: Digest | None,
+) -> tuple[int, int, int, int]:
     """Put the keys of `count` records into the table, each with its offset, from `first_offset` on.
 
     Ends early at a new key when the table has no more room for new keys. Returns how many records were taken, where the
@@ -165,17 +175,27 @@ def move_slots(table: Any, first: int, end: int, into: Any, slots: int) -> None:
 
 
 def choose(
-    data: bytes, at: int, end: int, count: int, base_offset: int, latest_offset: int, drops_tombstones: bool,
-    table: Any, slots: int, key0: int, key1: int, digest: Digest | None, extents: list[int],
-) -> tuple[int, int, int, int, int]:  # fmt: skip
+    data: bytes,
+    at: int,
+    end: int,
+    count: int,
+    base_offset: int,
+    latest_offset: int,
+    drops_tombstones: bool,
+    table: Any,
+    slots: int,
+    key0: int,
+    key1: int,
+    digest: Digest | None,
+    extents: list[int],
+) -> tuple[int, int, int, int, int]:
     """Choose which of `count` records stay; append the start and the end of each run of neighbours to `extents`.
 
     What is after `latest_offset` stays. Before it a record stays that has a key, is the last of its key, and has a
     value (or is a tombstone and those do not go yet). Gives how many stay, how many of them are tombstones, how many
     went for want of a key, and of those that stay the first and the greatest time delta.
     """
-    kept = tombstones = keyless = 0
-    first_ms = greatest_ms = 0
+    kept = tombstones = keyless = first_ms = greatest_ms = 0
     run = -1
     for _ in range(count):
         stop, delta_ms, delta, key_length, begin = head(data, at, end)
@@ -205,8 +225,7 @@ def choose(
             if run < 0:
                 run = at
         elif run >= 0:
-            extents.append(run)
-            extents.append(at)
+            extents.extend((run, at))
             run = -1
         at = stop
     if at != end:

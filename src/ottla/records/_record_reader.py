@@ -137,20 +137,30 @@ def bounded_varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
 
 
 def places_into(
-    data: bytes, at: int, stop: int, count: int, base_offset: int, base_timestamp: int,
-    first_offset: int, end_offset: int, parts: int,
-    offsets: memoryview, timestamps: memoryview, slots: memoryview, edges: memoryview, headers: list[list[int]],
-    filled: int, edged: int,
-) -> tuple[int, int]:  # fmt: skip
+    data: bytes,
+    at: int,
+    stop: int,
+    count: int,
+    base_offset: int,
+    base_timestamp: int,
+    first_offset: int,
+    end_offset: int,
+    parts: int,
+    offsets: memoryview,
+    timestamps: memoryview,
+    slots: memoryview,
+    edges: memoryview,
+    headers: list[list[int]],
+    filled: int,
+    edged: int,
+) -> tuple[int, int]:
     """Locate keys and values of the `count` records in `data[at:stop]`: nothing is copied, no object is created.
 
-    `parts` says what is wanted: KEYS, VALUES, HEADERS. Of records with offsets from `first_offset` up to `end_offset`
-    the places from `filled` on of `offsets` and `timestamps` are filled, and `edges` from `edged` on with where each
-    wanted key and value begins and ends. `slots`, keys in its first half and values in the second, has which pair of
-    edges is a record's, or -1 for null. `headers` is as in `_header_places`. Nothing wanted: records are stepped over.
-
-    The caller makes room for `count` records, and checks that `base_offset` is far enough from the end of 64 bits.
-    Returns the new `filled` and `edged`. ValueError as in `scan_into`.
+    `parts` has what is wanted: KEYS, VALUES, HEADERS; the rest is skipped. Records from `first_offset` up to
+    `end_offset` fill `offsets` and `timestamps` from `filled` on, and `edges` from `edged` on with begin and end of
+    each wanted key and value. `slots`, keys in its first half and values in the second, has which pair of edges is a
+    record's, or -1 for null. `headers` is as in `_header_places`. There is room for `count` records, and the base
+    offset is far from the end of 64 bits. Returns the new `filled` and `edged`. ValueError as in `scan_into`.
     """
     source = data
     capacity = len(slots) // 2
@@ -180,12 +190,9 @@ def places_into(
                     edged += 2
             if length > 0:
                 at += length
-        if parts:
-            at = _header_places(source, at, end, headers if wanted and parts & HEADERS else None)
-        if parts and at != end:
+        if parts and _header_places(source, at, end, headers if wanted and parts & HEADERS else None) != end:
             raise ValueError("a record that its parts do not fill")
-        at = end
-        filled += wanted
+        at, filled = end, filled + wanted
     if at != stop:
         raise ValueError("bytes after the last record")
     return filled, edged

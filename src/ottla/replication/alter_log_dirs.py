@@ -52,9 +52,20 @@ class LogDirMove:
     """A replica on its way to another log directory."""
 
     __slots__ = (
-        "aligned_at", "checkpointed_start", "current", "failures", "future", "is_stopped", "not_before_s", "partition",
-        "source", "target", "unsynced_bytes", "verified_to", "verify_to",
-    )  # fmt: skip
+        "aligned_at",
+        "checkpointed_start",
+        "current",
+        "failures",
+        "future",
+        "is_stopped",
+        "not_before_s",
+        "partition",
+        "source",
+        "target",
+        "unsynced_bytes",
+        "verified_to",
+        "verify_to",
+    )
 
     def __init__(self, partition: Partition, source: LogDirectory, target: LogDirectory, future: PartitionLog) -> None:
         self.partition, self.current = partition, partition.log

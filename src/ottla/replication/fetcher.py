@@ -44,11 +44,7 @@ from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.hot import replica_fetch
 from ottla.wire.hot.replica_fetch import FetchAnswer, FetchedData, FetchRequestWriter, decode_fetch_answer
-from ottla.wire.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-)
+from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 if TYPE_CHECKING:
     from ottla.client.connection import Connection, ConnectTo
@@ -77,10 +73,11 @@ _EPOCH_MAX = (1 << 31) - 1
 _EARLIEST, _LATEST = -2, -1
 _SESSION_ERRORS = frozenset(
     {
-        ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     }
-)  # fmt: skip
+)
 _NETWORK_ERRORS = (CannotConnect, KafkaError, OSError, MalformedRequest, struct.error)
 
 _NAMED_MAX = 3
@@ -95,9 +92,19 @@ class FetchedPartition(SyncListener):
     """One partition of a fetcher: what the session knows of it, and its back-off."""
 
     __slots__ = (
-        "backoff", "backoff_s", "fetcher", "index", "is_catching_up", "is_paused", "is_repeated", "is_stopped",
-        "named_in", "partition", "sent", "topic_id",
-    )  # fmt: skip
+        "backoff",
+        "backoff_s",
+        "fetcher",
+        "index",
+        "is_catching_up",
+        "is_paused",
+        "is_repeated",
+        "is_stopped",
+        "named_in",
+        "partition",
+        "sent",
+        "topic_id",
+    )
 
     def __init__(self, fetcher: ReplicaFetcher, partition: Partition) -> None:
         self.fetcher = fetcher
@@ -282,9 +289,12 @@ class ReplicaFetcher(FetchListener):
             raise UnsupportedVersion(f"broker {self.leader} does not serve Fetch version {replica_fetch.VERSION}")
         config = self._config
         self._writer = FetchRequestWriter(
-            connection.client_id, self._fetchers.node_id, max_wait_ms=config.fetch_wait_max_ms,
-            min_bytes=config.fetch_min_bytes, max_bytes=config.fetch_response_max_bytes,
-        )  # fmt: skip
+            connection.client_id,
+            self._fetchers.node_id,
+            max_wait_ms=config.fetch_wait_max_ms,
+            min_bytes=config.fetch_min_bytes,
+            max_bytes=config.fetch_response_max_bytes,
+        )
         lost = self._lost = self._loop.create_future()
         self._in_flight.clear()
         self._number = self._stale_until = 0
@@ -560,9 +570,13 @@ class ReplicaFetcher(FetchListener):
             error, named = error_for(code), ", ".join(map(str, partitions[:_NAMED_MAX]))
             log.log(
                 logging.INFO if error.retriable else logging.WARNING,
-                "broker %d does not serve %d partitions (%s%s): %s", self.leader, len(partitions), named,
-                ", ..." if len(partitions) > _NAMED_MAX else "", error.message,
-            )  # fmt: skip
+                "broker %d does not serve %d partitions (%s%s): %s",
+                self.leader,
+                len(partitions),
+                named,
+                ", ..." if len(partitions) > _NAMED_MAX else "",
+                error.message,
+            )
 
     def _delay(self, each: FetchedPartition) -> None:
         each.backoff_s = min(max(each.backoff_s * 2, PARTITION_BACKOFF_MIN_S), self._config.fetch_backoff_ms / 1000)

@@ -32,9 +32,14 @@ class FollowerReplica:
     """A follower's position as of its last fetch in this term."""
 
     __slots__ = (
-        "broker_epoch", "end_offset", "last_caught_up_s", "last_fetch_s",
-        "leader_end_at_last_fetch", "log_start_offset", "node_id",
-    )  # fmt: skip
+        "broker_epoch",
+        "end_offset",
+        "last_caught_up_s",
+        "last_fetch_s",
+        "leader_end_at_last_fetch",
+        "log_start_offset",
+        "node_id",
+    )
 
     def __init__(self, node_id: int, last_caught_up_s: float) -> None:
         self.node_id = node_id
@@ -68,9 +73,19 @@ class LeaderState:
     """One term of a partition on its leader."""
 
     __slots__ = (
-        "_context", "_node_id", "_refused_until_s", "_topic_partition", "epoch", "followers", "is_recovering", "isr",
-        "maximal_isr", "pending", "replicas", "term_start",
-    )  # fmt: skip
+        "_context",
+        "_node_id",
+        "_refused_until_s",
+        "_topic_partition",
+        "epoch",
+        "followers",
+        "is_recovering",
+        "isr",
+        "maximal_isr",
+        "pending",
+        "replicas",
+        "term_start",
+    )
 
     def __init__(
         self,

@@ -60,16 +60,43 @@ class Partition:
     """A replica on this broker. All its state is touched on the loop only."""
 
     __slots__ = (
-        "_commit", "_context", "_counted_replicas", "_has_followers", "_is_corrupt", "_removed", "failed", "follower",
-        "held_view", "internal", "is_serving", "is_truncating", "isr", "last_unclean_epoch", "leader", "leader_epoch",
-        "leader_state", "log", "node_id", "partition_epoch", "replica_watchers", "replicas", "topic_partition",
-        "waiters", "watchers",
-    )  # fmt: skip
+        "_commit",
+        "_context",
+        "_counted_replicas",
+        "_has_followers",
+        "_is_corrupt",
+        "_removed",
+        "failed",
+        "follower",
+        "held_view",
+        "internal",
+        "is_serving",
+        "is_truncating",
+        "isr",
+        "last_unclean_epoch",
+        "leader",
+        "leader_epoch",
+        "leader_state",
+        "log",
+        "node_id",
+        "partition_epoch",
+        "replica_watchers",
+        "replicas",
+        "topic_partition",
+        "waiters",
+        "watchers",
+    )
 
     def __init__(
-        self, log: PartitionLog, view: PartitionView, *, node_id: int, commit: GroupCommit,
-        context: ReplicationContext | None = None, is_corrupt: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        log: PartitionLog,
+        view: PartitionView,
+        *,
+        node_id: int,
+        commit: GroupCommit,
+        context: ReplicationContext | None = None,
+        is_corrupt: bool = False,
+    ) -> None:
         self.log = log
         self._is_corrupt = is_corrupt  # as a follower it fetches all records again
         self.topic_partition: TopicPartition = log.topic_partition
@@ -289,10 +316,16 @@ class Partition:
     # ---- Writing
 
     def append_as_leader(
-        self, records: memoryview, *, acks: int, now_ms: int, origin: AppendOrigin = AppendOrigin.CLIENT,
-        validated_for: LogConfig | None = None, header: BatchHeader | None = None,
+        self,
+        records: memoryview,
+        *,
+        acks: int,
+        now_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        validated_for: LogConfig | None = None,
+        header: BatchHeader | None = None,
         guard: VerificationGuard | None = None,
-    ) -> AppendInfo:  # fmt: skip
+    ) -> AppendInfo:
         """Check a producer's batch, assign its offsets, write it. It is replicated later: see `waiters`.
 
         `validated_for` is the config for which its records were validated, if they were; `header` is the batch's, if
@@ -305,9 +338,14 @@ class Partition:
         if acks == -1 and len(self.isr) < log.config.min_insync_replicas and len(self.isr) < self._counted_replicas:
             raise NotEnoughReplicas(f"{len(self.isr)} in sync; {self.min_isr} required")
         appended = log.append(
-            records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin, validated_for=validated_for,
-            header=header, guard=guard,
-        )  # fmt: skip
+            records,
+            leader_epoch=self.leader_epoch,
+            now_ms=now_ms,
+            origin=origin,
+            validated_for=validated_for,
+            header=header,
+            guard=guard,
+        )
         if self._has_followers and not appended.duplicate:
             self._moved_end(appended.first_offset)
         if log.config.durability == "fsync":
@@ -386,9 +424,17 @@ class Partition:
     # ---- Followers
 
     def read_for_replica(
-        self, replica: tuple[int, int], *, fetch_offset: int, last_fetched_epoch: int, current_leader_epoch: int,
-        log_start_offset: int, max_bytes: int, at_least_one: bool, now_s: float,
-    ) -> FetchDataInfo | EpochEnd:  # fmt: skip
+        self,
+        replica: tuple[int, int],
+        *,
+        fetch_offset: int,
+        last_fetched_epoch: int,
+        current_leader_epoch: int,
+        log_start_offset: int,
+        max_bytes: int,
+        at_least_one: bool,
+        now_s: float,
+    ) -> FetchDataInfo | EpochEnd:
         """Serve the fetch of a follower, which confirms by it that it has everything below `fetch_offset`.
 
         `replica` is its node id and broker epoch. Returns an EpochEnd where its log diverges from this one: it must

@@ -33,17 +33,22 @@ def log_truncation(partition: LoggedPartition, offset: int) -> None:
     held = partition.log
     logger.info(
         "truncating %s to offset %d in leader epoch %d; log start %d, high watermark %d, log end %d",
-        partition.topic_partition, offset, partition.leader_epoch, held.log_start_offset, held.high_watermark,
+        partition.topic_partition,
+        offset,
+        partition.leader_epoch,
+        held.log_start_offset,
+        held.high_watermark,
         held.end_offset,
-    )  # fmt: skip
+    )
 
 
 def log_removal(partition: LoggedPartition) -> None:
     """Log that a follower removes all of its records, because they are corrupt."""
     logger.warning(
         "the log of %s is corrupt: its records are removed and fetched again from leader %d",
-        partition.topic_partition, partition.leader,
-    )  # fmt: skip
+        partition.topic_partition,
+        partition.leader,
+    )
 
 
 def log_refused_truncation(partition: LoggedPartition, offset: int) -> None:
@@ -52,8 +57,12 @@ def log_refused_truncation(partition: LoggedPartition, offset: int) -> None:
         "%s is not truncated to offset %d below its high watermark %d, as leader %d asks: there was no unclean "
         "election since, so the leader has lost records. The replica does not follow it in epoch %d. Check the disk of "
         "the leader",
-        partition.topic_partition, offset, partition.log.high_watermark, partition.leader, partition.leader_epoch,
-    )  # fmt: skip
+        partition.topic_partition,
+        offset,
+        partition.log.high_watermark,
+        partition.leader,
+        partition.leader_epoch,
+    )
 
 
 def log_contradiction(partition: LoggedPartition) -> str:

@@ -80,11 +80,20 @@ class Replicas:
     """The partitions that lie on this broker's disks."""
 
     def __init__(
-        self, directories: LogManager, *, node_id: int, defaults: LogConfig, clock: Clock, missing: str = "",
-        deleted_topics: Collection[uuid.UUID] = (), slices: LoopSlices | None = None,
-        on_availability: Availability = lambda _, __: None, on_all_lost: Callable[[], None] = lambda: None,
-        make_executor: MakeExecutor = runtime.make_executor, config: ReplicationConfig | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        directories: LogManager,
+        *,
+        node_id: int,
+        defaults: LogConfig,
+        clock: Clock,
+        missing: str = "",
+        deleted_topics: Collection[uuid.UUID] = (),
+        slices: LoopSlices | None = None,
+        on_availability: Availability = lambda _, __: None,
+        on_all_lost: Callable[[], None] = lambda: None,
+        make_executor: MakeExecutor = runtime.make_executor,
+        config: ReplicationConfig | None = None,
+    ) -> None:
         self.directories = directories
         self.defaults = defaults
         self.partitions: dict[TopicPartition, Partition] = {}
@@ -121,10 +130,13 @@ class Replicas:
         executor = make_executor(f"truncation {health.name}", post)
         checkpoints = self._checkpoints[directory] = DirectoryCheckpoints(partial(self._begin_checkpoint, directory))
         return GroupCommit(
-            health, executor=make_executor(f"group-commit {health.name}", post), clock=self._clock,
-            check_present=directory.lock.check_linked, on_missing=self._log_is_missing,
+            health,
+            executor=make_executor(f"group-commit {health.name}", post),
+            clock=self._clock,
+            check_present=directory.lock.check_linked,
+            on_missing=self._log_is_missing,
             truncations=Truncations(checkpoints, health, executor),
-        )  # fmt: skip
+        )
 
     async def _begin_checkpoint(self, directory: LogDirectory) -> CheckpointJob:
         return await self._slices.run(directory.begin_checkpoint_slices(self._slices))
@@ -278,9 +290,14 @@ class Replicas:
         collector.exclude_present_objects()
 
     def _follow(
-        self, old: ClusterView, new: ClusterView, delta: Mapping[str, Sequence[int]],
-        lagging: Sequence[CheckedPartition], *, is_new: bool,
-    ) -> Generator[None, None, None]:  # fmt: skip
+        self,
+        old: ClusterView,
+        new: ClusterView,
+        delta: Mapping[str, Sequence[int]],
+        lagging: Sequence[CheckedPartition],
+        *,
+        is_new: bool,
+    ) -> Generator[None, None, None]:
         """Apply partition by partition; yields when a slice of work is spent."""
         for partition in lagging:
             partition.check_followers()
@@ -317,8 +334,10 @@ class Replicas:
         if self._created:
             log.warning(
                 "%d partitions had no directory and were created empty: a crash interrupted their creation, or another "
-                "program has removed them (%s)", len(self._created), _named(self._created),
-            )  # fmt: skip
+                "program has removed them (%s)",
+                len(self._created),
+                _named(self._created),
+            )
             self._created = []
 
     def _drop_all(self, gone: TopicView) -> Generator[None, None, None]:
@@ -415,9 +434,13 @@ class Replicas:
         found.reconfigure(config)
         commit = self._commits[directory]
         partition = self.partitions[topic_partition] = Partition(
-            found, view, node_id=self._node_id, commit=commit, context=self.context,
+            found,
+            view,
+            node_id=self._node_id,
+            commit=commit,
+            context=self.context,
             is_corrupt=len(view.replicas) > 1 and topic_partition in directory.corrupt,
-        )  # fmt: skip
+        )
         directory.corrupt.discard(topic_partition)
         if self._fetchers is not None:
             self._fetchers.assign(partition)
@@ -520,8 +543,11 @@ class Replicas:
             log.warning(
                 "directories of topics that this cluster does not know are kept: %d with %d bytes, %s%s. "
                 "Stop the broker and run `ottla log remove-unknown` to list and remove them",
-                len(sizes), sum(size for _, size in sizes), listed, ", ..." if len(sizes) > _NAMED_MAX else "",
-            )  # fmt: skip
+                len(sizes),
+                sum(size for _, size in sizes),
+                listed,
+                ", ..." if len(sizes) > _NAMED_MAX else "",
+            )
 
     def _is_assigned_to_others(self, found: PartitionLog) -> bool:
         """Return whether a log's partition exists, and a reassignment took this broker's replica away."""

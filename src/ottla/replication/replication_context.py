@@ -37,9 +37,18 @@ class ReplicationContext:
     """Holds what all partitions of a broker share."""
 
     __slots__ = (
-        "alter_log_dirs_quota", "brokers", "clock", "contradictory", "follower_quota", "isr_changes", "lag_max_s",
-        "lagging", "leader_quota", "not_removed", "on_leading",
-    )  # fmt: skip
+        "alter_log_dirs_quota",
+        "brokers",
+        "clock",
+        "contradictory",
+        "follower_quota",
+        "isr_changes",
+        "lag_max_s",
+        "lagging",
+        "leader_quota",
+        "not_removed",
+        "on_leading",
+    )
 
     def __init__(
         self, clock: Clock, config: ReplicationConfig, on_leading: Callable[[TopicPartition], None] = _ignore

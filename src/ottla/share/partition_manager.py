@@ -32,12 +32,7 @@ class SharePartitionManager:
     """Serves ShareFetch and ShareAcknowledge; one per broker."""
 
     def __init__(
-        self,
-        config: ShareConfig,
-        *,
-        persister: Persister,
-        clock: Clock,
-        settings: Callable[[str], GroupSettings],
+        self, config: ShareConfig, *, persister: Persister, clock: Clock, settings: Callable[[str], GroupSettings]
     ) -> None:
         self.sessions = ShareSessions(config.max_sessions)
         self._persister, self._clock, self.settings = persister, clock, settings

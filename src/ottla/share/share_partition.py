@@ -219,11 +219,7 @@ class SharePartition:
 
     async def _persist(self, output: Persist) -> None:
         write = StateWrite(
-            self._state_epoch,
-            self._leader_epoch,
-            output.start_offset,
-            output.delivery_complete_count,
-            output.batches,
+            self._state_epoch, self._leader_epoch, output.start_offset, output.delivery_complete_count, output.batches
         )
         try:
             result = await self._persister.write(self.key, write)

@@ -31,13 +31,7 @@ Exists = Callable[[UUID, int], bool]
 class StateShard(CoordinatorShard):
     """Coordinates the states in one partition of `__share_group_state` that this broker leads."""
 
-    def __init__(
-        self,
-        term: Term,
-        config: ShareConfig,
-        topic_log: TopicLog,
-        exists: Exists,
-    ) -> None:
+    def __init__(self, term: Term, config: ShareConfig, topic_log: TopicLog, exists: Exists) -> None:
         self.machine = StateMachine(config.snapshot_update_records, exists)
         self._interval, self._exists = config.snapshot_update_records, exists
         self._topic_log, self._load_again = topic_log, term.load_again

@@ -396,11 +396,7 @@ class SimLoop(_AbstractLoop):
         return asyncio.Future(loop=self)
 
     def create_task(
-        self,
-        coro: Any,
-        *,
-        name: Any = None,
-        context: contextvars.Context | None = None,
+        self, coro: Any, *, name: Any = None, context: contextvars.Context | None = None
     ) -> asyncio.Task[Any]:
         """Run a coroutine as a task."""
         return asyncio.Task(coro, loop=self, name=name, context=context)

@@ -19,12 +19,7 @@ from ottla.internal_topics.log import TopicLog
 from ottla.transactions.config import TransactionConfig
 from ottla.transactions.events import AbortTimedOut, AddPartitions, EndTxn, Expire, InitProducerId, TransactionAnswer
 from ottla.transactions.markers import MarkerSender
-from ottla.transactions.metadata import (
-    NO_PRODUCER_EPOCH,
-    TransactionMetadata,
-    TransactionState,
-    TransactionVersion,
-)
+from ottla.transactions.metadata import NO_PRODUCER_EPOCH, TransactionMetadata, TransactionState, TransactionVersion
 from ottla.transactions.shard import TransactionShard
 from ottla.transactions.transaction_runtime import ProducerIds, TransactionRuntime
 

@@ -12,12 +12,7 @@ from dataclasses import dataclass
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import ProducerIdAndEpoch, TopicPartition
 from ottla.internal_topics.machine_events import Loaded, NotStored, Reply, Stored
-from ottla.transactions.metadata import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    TransactionMetadata,
-    TransactionVersion,
-)
+from ottla.transactions.metadata import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionMetadata, TransactionVersion
 
 # ---- Events
 

@@ -11,12 +11,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from ottla.core.ids import TopicPartition
-from ottla.transactions.metadata import (
-    NO_PRODUCER_ID,
-    TransactionMetadata,
-    TransactionState,
-    TransactionVersion,
-)
+from ottla.transactions.metadata import NO_PRODUCER_ID, TransactionMetadata, TransactionState, TransactionVersion
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.primitives import (
     read_length,

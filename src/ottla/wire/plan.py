@@ -19,16 +19,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ottla.core.slices import WorkSlice
 from ottla.wire.errors import AnswerTooLarge, MalformedRequest
-from ottla.wire.primitives import (
-    FIXED,
-    Read,
-    Write,
-    primitive,
-    read_length,
-    read_uvarint,
-    write_length,
-    write_uvarint,
-)
+from ottla.wire.primitives import FIXED, Read, Write, primitive, read_length, read_uvarint, write_length, write_uvarint
 from ottla.wire.schema import Field, Shape
 
 T = TypeVar("T")

@@ -20,15 +20,7 @@ Write: TypeAlias = Callable[[bytearray, Any], None]
 
 STRING_BYTES_MAX: Final = 32767  # both encodings: Kafka's own readers refuse more even where the length is a varint
 
-FIXED: Final = {
-    "bool": "?",
-    "int8": "b",
-    "int16": "h",
-    "int32": "i",
-    "int64": "q",
-    "uint16": "H",
-    "float64": "d",
-}
+FIXED: Final = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint16": "H", "float64": "d"}
 """The struct format of each type whose size is fixed; runs of them are read and written in one call."""
 
 _INT16: Final = struct.Struct(">h")

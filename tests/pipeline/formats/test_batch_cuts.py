@@ -199,10 +199,7 @@ AVRO_TYPES: dict[str, tuple[Any, list[Any]]] = {
         {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2},
         [Decimal("1.50"), Decimal("1234567890.12")],
     ),
-    "record": (
-        {"type": "record", "name": "R", "fields": [{"name": "x", "type": "long"}]},
-        [{"x": 1}, {"x": LARGE}],
-    ),
+    "record": ({"type": "record", "name": "R", "fields": [{"name": "x", "type": "long"}]}, [{"x": 1}, {"x": LARGE}]),
     "other": ({"type": "record", "name": "O", "fields": [{"name": "x", "type": "double"}]}, [{"x": 1.5}]),
 }
 

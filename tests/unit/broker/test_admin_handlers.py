@@ -180,8 +180,10 @@ def test_a_broker_that_may_not_delete_says_so_in_the_words_of_the_version(tmp_pa
 def test_partitions_are_added_and_can_be_served(tmp_path: Path) -> None:
     async def scenario(server: InProcessBroker) -> None:
         await create(server, ("a", 1), ("b", 1))
-        wanted = [create_partitions.CreatePartitionsTopic(name=n, count=c, assignments=None) for n, c in
-                  (("a", 4), ("b", 1), ("nope", 2))]  # fmt: skip
+        wanted = [
+            create_partitions.CreatePartitionsTopic(name=n, count=c, assignments=None)
+            for n, c in (("a", 4), ("b", 1), ("nope", 2))
+        ]
         request = create_partitions.CreatePartitionsRequest(topics=wanted, timeout_ms=5000)
         answer = await server.call("create_partitions", 3, request)
         assert [(each.name, each.error_code) for each in answer.results] == [
@@ -321,8 +323,10 @@ def test_a_replica_moves_to_another_log_directory(tmp_path: Path) -> None:
         partition.append_as_leader(batch(b"x", b"y"), acks=1, now_ms=NOW_MS)
         wanted = [(str(tmp_path / "b"), "web", 0), (str(tmp_path / "c"), "web", 1), (str(tmp_path / "b"), "no", 0)]
         assert await alter(2, *wanted) == [
-            ("web", 0, 0), ("web", 1, ErrorCode.LOG_DIR_NOT_FOUND), ("no", 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        ]  # fmt: skip
+            ("web", 0, 0),
+            ("web", 1, ErrorCode.LOG_DIR_NOT_FOUND),
+            ("no", 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ]
         assert await described() == {"a": [("web-0", False, 0)], "b": [("web-0", True, 2)]}
         async with asyncio.timeout(20):
             while await described() != {"a": [], "b": [("web-0", False, 0)]}:  # noqa: ASYNC110 - as a client does

@@ -131,8 +131,12 @@ def test_a_broker_shows_each_name_of_a_setting_and_null_for_what_is_not_set(tmp_
         assert row(broker, "log.retention.ms") == (None, ConfigSource.DEFAULT, False, Type.LONG, [])
         flush = ("log.flush.scheduler.interval.ms", str(LONG_MAX), ConfigSource.DEFAULT)
         assert row(broker, "log.flush.scheduler.interval.ms") == (
-            str(LONG_MAX), ConfigSource.DEFAULT, True, Type.LONG, [flush]
-        )  # fmt: skip
+            str(LONG_MAX),
+            ConfigSource.DEFAULT,
+            True,
+            Type.LONG,
+            [flush],
+        )
         assert row(broker, "log.flush.interval.ms") == (None, ConfigSource.DEFAULT, False, Type.LONG, [])
         assert row(broker, "broker.rack") == (None, ConfigSource.DEFAULT, True, Type.STRING, [])
         assert (broker["node.id"].value, broker["broker.id"].value) == ("1", "1")
@@ -140,9 +144,12 @@ def test_a_broker_shows_each_name_of_a_setting_and_null_for_what_is_not_set(tmp_
     async def set_in_hours(server: InProcessBroker) -> None:
         broker = await describe(server, BROKER, "1")
         assert row(broker, "log.roll.hours") == (
-            "5", ConfigSource.STATIC, True, Type.INT,
+            "5",
+            ConfigSource.STATIC,
+            True,
+            Type.INT,
             [("log.roll.hours", "5", ConfigSource.STATIC), ("log.roll.hours", "168", ConfigSource.DEFAULT)],
-        )  # fmt: skip
+        )
         assert row(broker, "log.roll.ms") == (None, ConfigSource.DEFAULT, False, Type.LONG, [])
         rack = ("broker.rack", "r1", ConfigSource.STATIC)
         assert row(broker, "broker.rack") == ("r1", ConfigSource.STATIC, True, Type.STRING, [rack])

@@ -34,9 +34,14 @@ PARTITIONS = 20
 
 def context(server: InProcessBroker, version: int) -> RequestContext:
     return RequestContext(
-        server.services, api_version=version, client_id="test", client_host="127.0.0.1", listener="PLAINTEXT",
-        connection_id=1, state={},
-    )  # fmt: skip
+        server.services,
+        api_version=version,
+        client_id="test",
+        client_host="127.0.0.1",
+        listener="PLAINTEXT",
+        connection_id=1,
+        state={},
+    )
 
 
 async def fetch(

@@ -124,8 +124,11 @@ def test_a_broker_that_is_not_the_controller_refuses_an_envelope(tmp_path: Path)
 
 def test_only_requests_for_the_controller_are_forwarded() -> None:
     assert {api.key for api in APIS.values() if api.controller_only} >= {
-        ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.ELECT_LEADERS,
-    }  # fmt: skip
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ELECT_LEADERS,
+    }
     assert not any(api.controller_only and api.deferred for api in APIS.values())
     assert not any(key in APIS for key in INTER_BROKER_APIS)
     assert APIS.keys() >= envelope.FORWARDED_IN_PART

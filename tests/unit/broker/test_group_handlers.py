@@ -65,9 +65,14 @@ class Broker:
         self.log = MemoryTopicLog()
         self.groups = GroupCoordinator(GroupConfig(), clock=self.clock, log=self.log, node_id=1)
         self.coordinators = Coordinators(
-            read(file=None, environment={}, options={})[0], cluster=self.cluster, replicas=NOTHING, producer_ids=NOTHING, clock=self.clock,
-            create_topic=NOTHING, connect_to=NOTHING,
-        )  # fmt: skip
+            read(file=None, environment={}, options={})[0],
+            cluster=self.cluster,
+            replicas=NOTHING,
+            producer_ids=NOTHING,
+            clock=self.clock,
+            create_topic=NOTHING,
+            connect_to=NOTHING,
+        )
         self.coordinators.groups = self.groups
         self.coordinators.share_groups = ShareGroupCoordinator(self.groups.led, NOTHING)
         view = ClusterView(brokers={1: BrokerInfo(1, {"PLAIN": Endpoint("host", 9092)}, None, 0, {})})
@@ -83,14 +88,29 @@ class Broker:
 
     def at(self, version: int) -> RequestContext:
         services = Services(
-            node_id=1, config=NOTHING, clock=self.clock, cluster=self.cluster, controller=NOTHING, controller_channel=NOTHING, nodes=NOTHING, replicas=NOTHING,
-            coordinators=self.coordinators, producer_ids=NOTHING, fetch_sessions=NOTHING, record_validation=NOTHING,
+            node_id=1,
+            config=NOTHING,
+            clock=self.clock,
+            cluster=self.cluster,
+            controller=NOTHING,
+            controller_channel=NOTHING,
+            nodes=NOTHING,
+            replicas=NOTHING,
+            coordinators=self.coordinators,
+            producer_ids=NOTHING,
+            fetch_sessions=NOTHING,
+            record_validation=NOTHING,
             delayed_operations=NOTHING,
-        )  # fmt: skip
+        )
         return RequestContext(
-            services, api_version=version, client_id="c", client_host="10.0.0.1", listener="PLAIN", connection_id=1,
+            services,
+            api_version=version,
+            client_id="c",
+            client_host="10.0.0.1",
+            listener="PLAIN",
+            connection_id=1,
             state={},
-        )  # fmt: skip
+        )
 
     async def commit(self, *, version: int = 9, group: str = "team", **more: Any) -> list[int]:
         partitions = [oc.OffsetCommitRequestPartition(partition_index=i, committed_offset=5) for i in (0, 9)]
@@ -205,10 +225,14 @@ def join_request(**more: Any) -> jg.JoinGroupRequest:
     protocol = jg.JoinGroupRequestProtocol(name="range", metadata=subscription("web"))
     return jg.JoinGroupRequest(
         **{
-            "group_id": "team", "protocol_type": "consumer", "protocols": [protocol],
-            "session_timeout_ms": 10_000, "rebalance_timeout_ms": 60_000, **more,
+            "group_id": "team",
+            "protocol_type": "consumer",
+            "protocols": [protocol],
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 60_000,
+            **more,
         }
-    )  # fmt: skip
+    )
 
 
 async def one_member(broker: Broker) -> jg.JoinGroupResponse:
@@ -253,8 +277,7 @@ def test_the_newest_sync_must_name_the_protocol() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "error", "message"),
-    [(5, 0, None), (6, ErrorCode.GROUP_ID_NOT_FOUND, "Group unknown not found.")],
+    ("version", "error", "message"), [(5, 0, None), (6, ErrorCode.GROUP_ID_NOT_FOUND, "Group unknown not found.")]
 )
 def test_an_unknown_group_is_dead_and_from_v6_on_an_error(version: int, error: int, message: str | None) -> None:
     async def scenario(broker: Broker) -> None:

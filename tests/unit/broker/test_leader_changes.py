@@ -36,9 +36,14 @@ RACKS: Mapping[int, Mapping[str, str]] = {node_id: {"broker.rack": f"rack-{node_
 
 def context(cluster: InProcessCluster, node_id: int, version: int) -> RequestContext:
     return RequestContext(
-        cluster.services(node_id), api_version=version, client_id="test", client_host="127.0.0.1",
-        listener="PLAINTEXT", connection_id=1, state={},
-    )  # fmt: skip
+        cluster.services(node_id),
+        api_version=version,
+        client_id="test",
+        client_host="127.0.0.1",
+        listener="PLAINTEXT",
+        connection_id=1,
+        state={},
+    )
 
 
 async def fetch(

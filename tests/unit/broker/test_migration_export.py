@@ -77,9 +77,10 @@ def test_topics_go_with_their_ids_epochs_settings_and_producer_ids(tmp_path: Pat
     assert {index: part.leader_epoch for index, part in web.partitions.items()} == {0: 4, 1: 6}
     assert {(part.replicas, part.isr, part.directories) for part in web.partitions.values()} == {((7,), (7,), (HERE,))}
     assert after.configs == {
-        (2, "web"): {"retention.ms": "5"}, (4, ""): {"log.retention.ms": "7"},
+        (2, "web"): {"retention.ms": "5"},
+        (4, ""): {"log.retention.ms": "7"},
         (32, "team"): {"consumer.session.timeout.ms": "9"},
-    }  # fmt: skip
+    }
     assert after.next_producer_id == 5000
     assert after.features["metadata.version"] == 25
     assert len(done.left_out) == 2

@@ -41,9 +41,15 @@ def partition(
 ) -> kraft.PartitionRecord:
     places = [at] * len(replicas)
     return kraft.PartitionRecord(
-        partition=index, topic_id=ID, replicas=[*replicas], isr=[*isr], leader=NODE, leader_epoch=epoch,
-        partition_epoch=0, directories=places,
-    )  # fmt: skip
+        partition=index,
+        topic_id=ID,
+        replicas=[*replicas],
+        isr=[*isr],
+        leader=NODE,
+        leader_epoch=epoch,
+        partition_epoch=0,
+        directories=places,
+    )
 
 
 def setting(
@@ -117,7 +123,7 @@ def test_the_newest_complete_snapshot_and_the_records_after_it_are_read(tmp_path
         ({"cleanup.policy": "compact"}, {}, False),
         ({"cleanup.policy": "compact,delete"}, {}, True),
     ],
-)  # fmt: skip
+)
 def test_a_topic_whose_retention_is_unknown_is_kept_for_ever(
     tmp_path: Path, settings: Mapping[str, str], given: Mapping[str, str], pinned: bool
 ) -> None:

@@ -133,9 +133,11 @@ class ShareMember:
         async def attempt() -> int:
             node_id = await self.client.coordinator(self.group_id)
             request = heartbeat.ShareGroupHeartbeatRequest(
-                group_id=self.group_id, member_id=self.member_id, member_epoch=self.epoch,
+                group_id=self.group_id,
+                member_id=self.member_id,
+                member_epoch=self.epoch,
                 subscribed_topic_names=[self.topic],
-            )  # fmt: skip
+            )
             answer = await self.client.request(node_id, ApiKey.SHARE_GROUP_HEARTBEAT, request)
             raise_for(answer.error_code, answer.error_message)
             self.epoch = answer.member_epoch
@@ -162,9 +164,16 @@ class ShareMember:
             topic_id=topic_id, partitions=[fetching.FetchPartition(partition_index=partition)]
         )
         request = fetching.ShareFetchRequest(
-            group_id=self.group_id, member_id=self.member_id, share_session_epoch=epoch, max_wait_ms=100, min_bytes=1,
-            max_bytes=1 << 20, max_records=500, batch_size=500, topics=[fetched],
-        )  # fmt: skip
+            group_id=self.group_id,
+            member_id=self.member_id,
+            share_session_epoch=epoch,
+            max_wait_ms=100,
+            min_bytes=1,
+            max_bytes=1 << 20,
+            max_records=500,
+            batch_size=500,
+            topics=[fetched],
+        )
         answer = await self.client.request(info.leader_id, ApiKey.SHARE_FETCH, request)
         raise_for(answer.error_code, answer.error_message)
         self.sessions[info.leader_id] = epoch + 1
@@ -183,9 +192,11 @@ class ShareMember:
         batch = acknowledging.AcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=[1])
         part = acknowledging.AcknowledgePartition(partition_index=partition, acknowledgement_batches=[batch])
         request = acknowledging.ShareAcknowledgeRequest(
-            group_id=self.group_id, member_id=self.member_id, share_session_epoch=self.sessions[leader],
+            group_id=self.group_id,
+            member_id=self.member_id,
+            share_session_epoch=self.sessions[leader],
             topics=[acknowledging.AcknowledgeTopic(topic_id=topic_id, partitions=[part])],
-        )  # fmt: skip
+        )
         answer = await self.client.request(leader, ApiKey.SHARE_ACKNOWLEDGE, request)
         self.sessions[leader] += 1
         raise_for(answer.error_code, answer.error_message)
@@ -206,9 +217,10 @@ class ShareMember:
 async def from_the_start(client: Cluster, group_id: str) -> None:
     """Let a share group begin at the first record."""
     change = altering.AlterConfigsResource(
-        resource_type=32, resource_name=group_id,
+        resource_type=32,
+        resource_name=group_id,
         configs=[altering.AlterableConfig(name="share.auto.offset.reset", config_operation=0, value="earliest")],
-    )  # fmt: skip
+    )
     answer = await client.request_controller(
         ApiKey.INCREMENTAL_ALTER_CONFIGS, altering.IncrementalAlterConfigsRequest(resources=[change])
     )

@@ -32,9 +32,14 @@ LATEST = -1
 
 def context_of(server: InProcessBroker, version: int) -> RequestContext:
     return RequestContext(
-        server.services, api_version=version, client_id="test", client_host="127.0.0.1", listener="PLAINTEXT",
-        connection_id=1, state={},
-    )  # fmt: skip
+        server.services,
+        api_version=version,
+        client_id="test",
+        client_host="127.0.0.1",
+        listener="PLAINTEXT",
+        connection_id=1,
+        state={},
+    )
 
 
 def sent(server: InProcessBroker, topic: str, *, acks: int, timeout_ms: int) -> CollectedResponse:

@@ -22,12 +22,7 @@ from ottla.records.record_reader import read_records
 from ottla.replication.partition import Partition
 from ottla.storage.validation.record_validator import LOOP_RECORDS_MAX
 from ottla.wire.messages import create_topics
-from ottla.wire.messages.produce import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    TopicProduceData,
-)
+from ottla.wire.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
 from tests.support.batches import Written, batch, numbered, with_payload
 from tests.support.bombs import BOMBS
 from tests.support.hot_messages import CollectedResponse, hot_produce_request
@@ -57,9 +52,14 @@ def at(server: InProcessBroker) -> int:
 def sent(server: InProcessBroker, *parts: tuple[str, bytes], acks: int = ACKS_LEADER) -> CollectedResponse:
     """Pass a request to the handler; the buffer that it is read from is used for something else afterwards."""
     context = RequestContext(
-        server.services, api_version=VERSION, client_id="test", client_host="127.0.0.1", listener="PLAINTEXT",
-        connection_id=1, state={},
-    )  # fmt: skip
+        server.services,
+        api_version=VERSION,
+        client_id="test",
+        client_host="127.0.0.1",
+        listener="PLAINTEXT",
+        connection_id=1,
+        state={},
+    )
     topics = [
         TopicProduceData(name=name, partition_data=[PartitionProduceData(index=0, records=records)])
         for name, records in parts
@@ -88,11 +88,13 @@ def run_scenario(
     async def begun(server: InProcessBroker) -> None:
         asked = [
             create_topics.CreatableTopic(
-                name=name, num_partitions=1, replication_factor=1,
+                name=name,
+                num_partitions=1,
+                replication_factor=1,
                 configs=[create_topics.CreatableTopicConfig(name=key, value=value) for key, value in config.items()],
             )
             for name, config in topics.items()
-        ]  # fmt: skip
+        ]
         made = await server.call("create_topics", 5, create_topics.CreateTopicsRequest(topics=asked, timeout_ms=20_000))
         assert not any(topic.error_code for topic in made.topics), made
         await scenario(server)
@@ -331,6 +333,7 @@ def test_a_decompression_bomb_is_refused_and_the_next_batch_is_not(name: str, tm
 
     large = {"max.message.bytes": "200000000"}
     run_scenario(
-        scenario, tmp_path,
+        scenario,
+        tmp_path,
         {"compact": {"cleanup.policy": "compact", **large}, "plain": {"compression.type": "uncompressed", **large}},
-    )  # fmt: skip
+    )

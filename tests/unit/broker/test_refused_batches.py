@@ -34,8 +34,11 @@ async def send(cluster: InProcessCluster, node_id: int, sequence: int, *, epoch:
     """Send a batch of two records; returns the error code."""
     records = batch(
         [Written(str(sequence + index).encode()) for index in range(2)],
-        attributes=codec_id, producer_id=PRODUCER_ID, producer_epoch=epoch, base_sequence=sequence,
-    )  # fmt: skip
+        attributes=codec_id,
+        producer_id=PRODUCER_ID,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+    )
     topic = TopicProduceData(name="web", partition_data=[PartitionProduceData(index=0, records=records)])
     asked = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[topic])
     collected = CollectedResponse()

@@ -39,10 +39,12 @@ def view_of(leaders: Mapping[str, tuple[int, ...]], brokers: Mapping[int, int]) 
             name,
             uuid.UUID(int=at),
             tuple(PartitionView(index, leader, 0, (1, 2), (1, 2), 0) for index, leader in enumerate(led)),
-            {}, 0, 0,
+            {},
+            0,
+            0,
         )
         for at, (name, led) in enumerate(leaders.items())
-    }  # fmt: skip
+    }
     alive = {node_id: BrokerInfo(node_id, {}, None, epoch, {}) for node_id, epoch in brokers.items()}
     return ClusterView(topics=topics, brokers=alive)
 
@@ -312,9 +314,13 @@ def verify(
 
         def ask(transactional_id: str, *partitions: TopicPartition, verify_only: bool = False) -> Awaitable[ErrorCode]:
             return router.add_partitions(
-                transactional_id, 7, 1, frozenset(partitions or (HERE, THERE)), client_version=TransactionVersion.TV_2,
+                transactional_id,
+                7,
+                1,
+                frozenset(partitions or (HERE, THERE)),
+                client_version=TransactionVersion.TV_2,
                 verify_only=verify_only,
-            )  # fmt: skip
+            )
 
         await scenario(ask, network, local)
         await router.close()

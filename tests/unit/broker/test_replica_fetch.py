@@ -123,9 +123,15 @@ class Follower:
 
     def _context(self, version: int) -> RequestContext:
         return RequestContext(
-            self.services, api_version=version, client_id="test", client_host="127.0.0.1", listener="PLAINTEXT",
-            connection_id=1, state={}, call_when_lost=self.when_lost.__setitem__,
-        )  # fmt: skip
+            self.services,
+            api_version=version,
+            client_id="test",
+            client_host="127.0.0.1",
+            listener="PLAINTEXT",
+            connection_id=1,
+            state={},
+            call_when_lost=self.when_lost.__setitem__,
+        )
 
 
 async def response_of(collected: CollectedResponse) -> FetchResponse:

@@ -57,9 +57,15 @@ class ShareClient:
 
     def context(self) -> RequestContext:
         return RequestContext(
-            self.server.services, api_version=self.version, client_id="c", client_host="h", listener="PLAINTEXT",
-            connection_id=id(self), state={}, call_when_lost=self.lost.__setitem__,
-        )  # fmt: skip
+            self.server.services,
+            api_version=self.version,
+            client_id="c",
+            client_host="h",
+            listener="PLAINTEXT",
+            connection_id=id(self),
+            state={},
+            call_when_lost=self.lost.__setitem__,
+        )
 
     async def fetch(
         self, *acknowledged: tuple[int, int, int], epoch: int | None = None, **more: Any
@@ -234,10 +240,7 @@ def test_a_share_partition_whose_state_could_not_be_read_is_loaded_again_by_the_
         services = broker.server.services
         failing: Any = FailsOnce(services.coordinators.share_states)
         manager = SharePartitionManager(
-            ShareConfig(),
-            persister=failing,
-            clock=services.clock,
-            settings=lambda _group: GroupSettings(),
+            ShareConfig(), persister=failing, clock=services.clock, settings=lambda _group: GroupSettings()
         )
         failed = manager.find_or_load(broker.key, broker.partition)
         await until(lambda: failed.failure is not None)

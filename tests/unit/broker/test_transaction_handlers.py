@@ -233,8 +233,10 @@ def test_transactions_are_listed_by_state_producer_age_and_pattern(tmp_path: Pat
         assert await listed(server, transactional_id_pattern="a") == (0, [], [])  # the whole id must match
         for invalid in ("(", "(a)\\1"):  # a back reference would make the time exponential
             assert await listed(server, transactional_id_pattern=invalid) == (
-                ErrorCode.INVALID_REGULAR_EXPRESSION, [], [],
-            )  # fmt: skip
+                ErrorCode.INVALID_REGULAR_EXPRESSION,
+                [],
+                [],
+            )
 
     with_broker(tmp_path, scenario, options=FEW)
 

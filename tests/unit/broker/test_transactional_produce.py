@@ -80,23 +80,34 @@ class Client:
     ) -> tuple[CollectedResponse, Coroutine[Any, Any, None] | None]:
         """Send one request; returns its response and what is left to be run."""
         context = RequestContext(
-            self.server.services, api_version=version, client_id="test", client_host="127.0.0.1",
-            listener="PLAINTEXT", connection_id=1, state={},
-        )  # fmt: skip
+            self.server.services,
+            api_version=version,
+            client_id="test",
+            client_host="127.0.0.1",
+            listener="PLAINTEXT",
+            connection_id=1,
+            state={},
+        )
         parts = [
             PartitionProduceData(
                 index=index,
                 records=batch(
-                    b"v", producer_id=producers[index % len(producers)], epoch=epoch, sequence=sequence,
-                    transactional=transactional, timestamp_ms=self.server.services.clock.wall_ms(),
+                    b"v",
+                    producer_id=producers[index % len(producers)],
+                    epoch=epoch,
+                    sequence=sequence,
+                    transactional=transactional,
+                    timestamp_ms=self.server.services.clock.wall_ms(),
                 ),
             )
             for index in range(partitions)
-        ]  # fmt: skip
+        ]
         request = ProduceRequest(
-            transactional_id=transactional_id, acks=-1, timeout_ms=9000,
+            transactional_id=transactional_id,
+            acks=-1,
+            timeout_ms=9000,
             topic_data=[TopicProduceData(name=TOPIC, partition_data=parts)],
-        )  # fmt: skip
+        )
         response = CollectedResponse()
         work = produce.handle(context, hot_produce_request(request, version), response.pending)
         return response, work
@@ -228,9 +239,14 @@ def test_a_batch_that_waits_for_its_verification_does_not_refer_to_the_connectio
         client.coordinator.release.clear()
         response = CollectedResponse()
         context = RequestContext(
-            server.services, api_version=11, client_id="test", client_host="127.0.0.1", listener="PLAINTEXT",
-            connection_id=1, state={},
-        )  # fmt: skip
+            server.services,
+            api_version=11,
+            client_id="test",
+            client_host="127.0.0.1",
+            listener="PLAINTEXT",
+            connection_id=1,
+            state={},
+        )
         now_ms = server.services.clock.wall_ms()
         records = batch(b"v", producer_id=PRODUCER, epoch=0, sequence=0, transactional=True, timestamp_ms=now_ms)
         parts = [PartitionProduceData(index=0, records=records)]
@@ -291,9 +307,14 @@ def test_a_request_that_is_served_in_slices_is_verified_too(tmp_path: Path, erro
             ApiKey.PRODUCE, 11, ProduceRequest(transactional_id="b", acks=-1, timeout_ms=9000, topic_data=data)
         )
         context = RequestContext(
-            server.services, api_version=11, client_id="test", client_host="127.0.0.1", listener="PLAINTEXT",
-            connection_id=1, state={},
-        )  # fmt: skip
+            server.services,
+            api_version=11,
+            client_id="test",
+            client_host="127.0.0.1",
+            listener="PLAINTEXT",
+            connection_id=1,
+            state={},
+        )
         response = CollectedResponse()
         await asyncio.create_task(produce.handle_long(context, bytearray(body), 0, response.pending))
         (topic,) = (await response.produce(11)).responses

@@ -66,13 +66,16 @@ class Client:
     ) -> list[int]:
         partitions = [toc.TxnOffsetCommitRequestPartition(partition_index=i, committed_offset=offset) for i in (0, 9)]
         request = toc.TxnOffsetCommitRequest(
-            transactional_id="copier", group_id=group, producer_id=PRODUCER, producer_epoch=epoch,
+            transactional_id="copier",
+            group_id=group,
+            producer_id=PRODUCER,
+            producer_epoch=epoch,
             topics=[
                 toc.TxnOffsetCommitRequestTopic(name="web", partitions=partitions),
                 toc.TxnOffsetCommitRequestTopic(name="other", partitions=partitions[:1]),
             ],
             **member,
-        )  # fmt: skip
+        )
         answer = await self.server.call("txn_offset_commit", version, request)
         return [each.error_code for topic in answer.topics for each in topic.partitions]
 

@@ -23,10 +23,7 @@ def test_an_invalid_list_of_partitions_is_refused_with_the_name_of_the_option(te
         read_partitions("--partition", text)
 
 
-@pytest.mark.parametrize(
-    ("first", "end"),
-    [("10", "5"), ("@2015-05-18", "@2015-05-17"), ("-1h", "-2h"), ("-5", "-10")],
-)
+@pytest.mark.parametrize(("first", "end"), [("10", "5"), ("@2015-05-18", "@2015-05-17"), ("-1h", "-2h"), ("-5", "-10")])
 def test_a_range_that_is_empty_for_every_topic_is_refused(first: str, end: str) -> None:
     with pytest.raises(CommandFailed, match="--from is after --to"):
         check_range(read_offset("--from", first, now_ms=NOW_MS), read_offset("--to", end, now_ms=NOW_MS))

@@ -75,17 +75,7 @@ def test_every_example_in_the_help_is_parsed() -> None:
 
 @pytest.mark.parametrize(
     ("text", "offset"),
-    [
-        ("start", 10),
-        ("end", 20),
-        ("15", 15),
-        ("0", 10),
-        ("99", 20),
-        ("-3", 17),
-        ("-99", 10),
-        ("+3", 13),
-        ("+99", 20),
-    ],
+    [("start", 10), ("end", 20), ("15", 15), ("0", 10), ("99", 20), ("-3", 17), ("-99", 10), ("+3", 13), ("+99", 20)],
 )
 def test_a_spec_resolves_to_an_offset_clamped_to_the_bounds(text: str, offset: int) -> None:
     assert resolved(text) == offset

@@ -88,9 +88,13 @@ def test_timeouts_are_in_milliseconds_under_kafkas_names() -> None:
             "contradicts",
         ),
         ({"request.timeout.ms": "soon"}, "request.timeout.ms", "not a number of milliseconds"),
-        ({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "ldaps"}, "ssl.endpoint.identification.algorithm", "neither https"),
+        (
+            {"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "ldaps"},
+            "ssl.endpoint.identification.algorithm",
+            "neither https",
+        ),
     ],
-)  # fmt: skip
+)
 def test_an_invalid_property_is_named_with_the_reason(properties: dict[str, str], named: str, why: str) -> None:
     with pytest.raises(InvalidProperty, match=why) as raised:
         client_options(properties)

@@ -26,9 +26,14 @@ def brokers(nodes: Iterable[int], shutting_down: Iterable[int] = ()) -> dict[int
 def a_partition(**fields: Any) -> PartitionView:
     """Return a partition of three replicas with all in sync."""
     values: dict[str, Any] = {
-        "index": 0, "leader": 1, "leader_epoch": 4, "replicas": (1, 2, 3), "isr": (1, 2, 3), "partition_epoch": 6,
+        "index": 0,
+        "leader": 1,
+        "leader_epoch": 4,
+        "replicas": (1, 2, 3),
+        "isr": (1, 2, 3),
+        "partition_epoch": 6,
         **fields,
-    }  # fmt: skip
+    }
     return PartitionView(**values)
 
 

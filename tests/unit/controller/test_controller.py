@@ -124,13 +124,22 @@ def test_one_topics_failure_fails_no_neighbour_and_validation_writes_nothing() -
     async def scenario() -> None:
         node = Node(EmbeddedMetadataStore())
         await node.start()
-        wanted = [CreateTopic("a"), CreateTopic("a"), CreateTopic("b", replication_factor=2), CreateTopic("c_d"),
-                  CreateTopic("c.d")]  # fmt: skip
+        wanted = [
+            CreateTopic("a"),
+            CreateTopic("a"),
+            CreateTopic("b", replication_factor=2),
+            CreateTopic("c_d"),
+            CreateTopic("c.d"),
+        ]
         for validate_only in (True, False):
             outcomes = await node.controller.create_topics(wanted, validate_only=validate_only)
             assert [type(outcome).__name__ for outcome in outcomes] == [
-                "TopicView", "TopicAlreadyExists", "InvalidReplicationFactor", "TopicView", "InvalidTopic",
-            ]  # fmt: skip
+                "TopicView",
+                "TopicAlreadyExists",
+                "InvalidReplicationFactor",
+                "TopicView",
+                "InvalidTopic",
+            ]
             assert set(node.cluster.current.topics) == (set() if validate_only else {"a", "c_d"})
         with pytest.raises(errors.TopicAlreadyExists):
             await node.controller.create_topic("a", validate_only=True)
@@ -406,9 +415,13 @@ async def calls_to_alter_an_isr(node: Node, topic: str) -> int:
     view = node.cluster.current
     partition = view.topics[topic].partitions[0]
     proposal = ProposedIsr(
-        view.topics[topic].topic_id, 0, partition.leader_epoch, partition.partition_epoch,
-        [(1, view.brokers[1].epoch)], is_recovering=False,
-    )  # fmt: skip
+        view.topics[topic].topic_id,
+        0,
+        partition.leader_epoch,
+        partition.partition_epoch,
+        [(1, view.brokers[1].epoch)],
+        is_recovering=False,
+    )
     calls = 0
 
     def count(_frame: object, event: str, _argument: object) -> None:

@@ -149,13 +149,17 @@ class Decisions(RuleBasedStateMachine):
         partition = only(self.view)
         leader = partition.leader
         isr = [
-            node for node in partition.replicas
+            node
+            for node in partition.replicas
             if node == leader or (node in wanted and (self.ends[node] >= self.ends[leader] or node in partition.isr))
-        ]  # fmt: skip
+        ]
         proposal = ProposedIsr(
-            TOPIC_ID, 0, partition.leader_epoch, partition.partition_epoch - is_late,
+            TOPIC_ID,
+            0,
+            partition.leader_epoch,
+            partition.partition_epoch - is_late,
             [(node, self.epochs[node] - is_old_life) for node in isr],
-        )  # fmt: skip
+        )
         outcome = self.decide(AlterPartition(leader, self.epochs[leader], [proposal]))
         if is_late or (is_old_life and set(isr) != set(partition.isr)):
             assert only(self.view) == partition
@@ -261,17 +265,25 @@ def written(view: ClusterView, ops: list[Op]) -> PartitionView:
             version += 1
             assignment = layout.decode_assignment("t", op.value)
             partition = replace(
-                partition, replicas=assignment.replicas[0], adding=assignment.adding.get(0, ()),
+                partition,
+                replicas=assignment.replicas[0],
+                adding=assignment.adding.get(0, ()),
                 removing=assignment.removing.get(0, ()),
-            )  # fmt: skip
+            )
         elif isinstance(op, Put):
             assert op.expected_version == partition.partition_epoch
             state = layout.decode_state("t", 0, op.value)
             partition = replace(
-                partition, leader=state.leader, leader_epoch=state.leader_epoch, isr=state.isr, elr=state.elr,
-                is_recovering=state.is_recovering, last_known_elr=state.last_known_elr,
-                last_unclean_epoch=state.last_unclean_epoch, partition_epoch=partition.partition_epoch + 1,
-            )  # fmt: skip
+                partition,
+                leader=state.leader,
+                leader_epoch=state.leader_epoch,
+                isr=state.isr,
+                elr=state.elr,
+                is_recovering=state.is_recovering,
+                last_known_elr=state.last_known_elr,
+                last_unclean_epoch=state.last_unclean_epoch,
+                partition_epoch=partition.partition_epoch + 1,
+            )
     return partition
 
 

@@ -179,8 +179,10 @@ def test_a_suspect_replica_leaves_the_isr_and_as_the_only_one_waits_for_an_opera
 
 def test_an_offline_replica_leaves_the_isr_and_leads_again_when_its_directory_is_back() -> None:
     single = a_partition(replicas=(1,), isr=(1,))
-    view = after(reporting(view_of(a_partition(), single), 1, offline=frozenset({HERE, TopicPartition("t", 1)})),
-                 ReplicasReported(1, [HERE, TopicPartition("t", 1)]))  # fmt: skip
+    view = after(
+        reporting(view_of(a_partition(), single), 1, offline=frozenset({HERE, TopicPartition("t", 1)})),
+        ReplicasReported(1, [HERE, TopicPartition("t", 1)]),
+    )
     assert [short(each)[:3] for each in view.topics["t"].partitions] == [(2, 5, (2, 3)), (NO_LEADER, 5, (1,))]
     back = after(reporting(view, 1), ReplicasReported(1, [HERE, TopicPartition("t", 1)]))
     assert [each.leader for each in back.topics["t"].partitions] == [2, 1]
@@ -242,9 +244,12 @@ def test_elections_of_what_does_not_exist_say_so() -> None:
 
 def test_leaders_are_balanced_for_brokers_that_lead_too_few_of_their_partitions() -> None:
     view = view_of(
-        *[a_partition(leader=1)] * 9, a_partition(leader=2), a_partition(replicas=(2, 1), isr=(2, 1), leader=1),
-        a_partition(replicas=(3, 1), isr=(1,), leader=1), a_partition(leader=2, adding=(3,)),
-    )  # fmt: skip
+        *[a_partition(leader=1)] * 9,
+        a_partition(leader=2),
+        a_partition(replicas=(2, 1), isr=(2, 1), leader=1),
+        a_partition(replicas=(3, 1), isr=(1,), leader=1),
+        a_partition(leader=2, adding=(3,)),
+    )
     assert imbalanced(view, 10) == [TopicPartition("t", 10)]  # 1 leads nine of ten; 3 is not in sync
     assert imbalanced(view, 9) == [TopicPartition("t", 9), TopicPartition("t", 10)]
     assert imbalanced(alive(view, 1, 3), 10) == []

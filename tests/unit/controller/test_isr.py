@@ -23,9 +23,13 @@ def with_epochs(*nodes: int) -> list[tuple[int, int]]:
 
 def proposed(*nodes: int, **fields: Any) -> ProposedIsr:
     values: dict[str, Any] = {
-        "topic_id": TOPIC_ID, "partition": 0, "leader_epoch": 4, "partition_epoch": 6, "new_isr": with_epochs(*nodes),
+        "topic_id": TOPIC_ID,
+        "partition": 0,
+        "leader_epoch": 4,
+        "partition_epoch": 6,
+        "new_isr": with_epochs(*nodes),
         **fields,
-    }  # fmt: skip
+    }
     return ProposedIsr(**values)
 
 

@@ -151,9 +151,15 @@ def test_more_partitions_and_elections_keep_a_running_reassignment_and_unknown_k
     view = with_topic(cluster(1, 2))
     topic = view.topics["t"]._replace(unknown_keys='{"later":1}')
     moving = replace(
-        topic.partitions[0], replicas=(1, 2), adding=(2,), removing=(1,), leader=1, isr=(1,), last_unclean_epoch=3,
+        topic.partitions[0],
+        replicas=(1, 2),
+        adding=(2,),
+        removing=(1,),
+        leader=1,
+        isr=(1,),
+        last_unclean_epoch=3,
         unknown_keys='{"later":2}',
-    )  # fmt: skip
+    )
     view = view.with_topics({"t": topic._replace(partitions=(moving, *topic.partitions[1:]))})
 
     written = decide(view, CreatePartitions("t", 5), RULES).ops[0]
@@ -274,8 +280,7 @@ def test_a_change_is_conditional_on_the_settings_it_was_decided_on() -> None:
 def test_settings_that_fail_together_are_refused_together() -> None:
     with pytest.raises(errors.InvalidConfig):
         alter(
-            with_topic(cluster(1, 2)),
-            [(ConfigOp.SET, "retention.ms", "6"), (ConfigOp.SET, "max.message.bytes", "-7")],
+            with_topic(cluster(1, 2)), [(ConfigOp.SET, "retention.ms", "6"), (ConfigOp.SET, "max.message.bytes", "-7")]
         )
 
 

@@ -270,9 +270,13 @@ def test_a_broker_whose_session_is_lost_resigns_and_registers_again_in_another_e
         before = nodes[1].cluster.current.brokers[1].epoch
         await nodes[1].store.expire()
         view = await nodes[2].until(
-            lambda view: 1 in view.brokers and view.brokers[1].epoch != before
-            and view.topics["t"].partitions[0].leader == 2 and view.controller_id != NO_LEADER
-        )  # fmt: skip
+            lambda view: (
+                1 in view.brokers
+                and view.brokers[1].epoch != before
+                and view.topics["t"].partitions[0].leader == 2
+                and view.controller_id != NO_LEADER
+            )
+        )
         assert view.controller_epoch == 2
         await nodes[1].until(lambda view: view.controller_epoch == 2)
         (active,) = (node for node in nodes.values() if node.controller.is_active)
@@ -530,9 +534,12 @@ async def expand(node: Node, partition: PartitionView) -> None:
     current = view.partition("t", partition.index)
     assert current is not None
     proposal = ProposedIsr(
-        view.topics["t"].topic_id, partition.index, current.leader_epoch, current.partition_epoch,
+        view.topics["t"].topic_id,
+        partition.index,
+        current.leader_epoch,
+        current.partition_epoch,
         [(replica, view.brokers[replica].epoch) for replica in current.replicas],
-    )  # fmt: skip
+    )
     outcomes = await node.controller.alter_partitions(current.leader, view.brokers[current.leader].epoch, [proposal])
     assert not any(isinstance(each, errors.KafkaError) for each in outcomes) or isinstance(
         outcomes[0], errors.NewLeaderElected

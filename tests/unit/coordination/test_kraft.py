@@ -22,9 +22,13 @@ GOLDEN: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "golden" 
     "records"
 ]
 NAMES = {  # where we say it in other words than Kafka
-    "partition": "partitionId", "level": "featureLevel", "broker": "brokerId", "topic_id": "topicId",
-    "eligible_leaders": "eligibleLeaderReplicas", "last_known_leaders": "lastKnownElr",
-}  # fmt: skip
+    "partition": "partitionId",
+    "level": "featureLevel",
+    "broker": "brokerId",
+    "topic_id": "topicId",
+    "eligible_leaders": "eligibleLeaderReplicas",
+    "last_known_leaders": "lastKnownElr",
+}
 ID, OTHER_ID = UUID(int=7), UUID(int=8)
 
 
@@ -60,9 +64,16 @@ def test_records_of_kafka_are_read_as_kafka_reads_them_and_written_again_byte_fo
 def test_every_record_kafka_wrote_that_topics_come_from_is_among_the_bytes() -> None:
     seen = {entry["type"] for entry in GOLDEN}
     assert {
-        "TOPIC_RECORD", "PARTITION_RECORD", "PARTITION_CHANGE_RECORD", "REMOVE_TOPIC_RECORD", "CONFIG_RECORD",
-        "FEATURE_LEVEL_RECORD", "PRODUCER_IDS_RECORD", "BEGIN_TRANSACTION_RECORD", "END_TRANSACTION_RECORD",
-    } <= seen  # fmt: skip
+        "TOPIC_RECORD",
+        "PARTITION_RECORD",
+        "PARTITION_CHANGE_RECORD",
+        "REMOVE_TOPIC_RECORD",
+        "CONFIG_RECORD",
+        "FEATURE_LEVEL_RECORD",
+        "PRODUCER_IDS_RECORD",
+        "BEGIN_TRANSACTION_RECORD",
+        "END_TRANSACTION_RECORD",
+    } <= seen
 
 
 @pytest.mark.parametrize("broken", [b"", b"\x02\x02\x00", b"\x01\x02", b"\x01\x02\x07", b"\x01\x02\x00\x05ab"])
@@ -211,8 +222,10 @@ def test_a_snapshot_with_a_voter_lists_the_quorum_as_kafkas_format_command() -> 
     records = list(read_records(batch))
     assert header.is_control
     assert [struct.unpack(">hh", record.key or b"")[1] for record in records] == [
-        Control.SNAPSHOT_HEADER, Control.KRAFT_VERSION, Control.KRAFT_VOTERS,
-    ]  # fmt: skip
+        Control.SNAPSHOT_HEADER,
+        Control.KRAFT_VERSION,
+        Control.KRAFT_VOTERS,
+    ]
     assert records[1].value == bytes.fromhex("0000000100")
     assert records[2].value == bytes.fromhex(
         "00000200000001a95d9eb123484d95bc6caa0422378ecf020b434f4e54524f4c4c45520a3132372e302e302e314a9500000000010000 00"

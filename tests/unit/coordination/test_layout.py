@@ -163,24 +163,36 @@ def deviating(value: object) -> Iterator[object]:
 @pytest.mark.parametrize(
     ("decode", "value"),
     [
-        (lambda value: layout.decode_broker(1, value),
-         layout.encode_broker(layout.BrokerRegistration(1, {"L": layout.Endpoint("h", 1)}, {"L": "PLAINTEXT"}, "r"))),
-        (lambda value: layout.decode_assignment("t", value),
-         layout.encode_assignment(layout.Assignment(uuid.UUID(int=7), {0: (1, 2)}, {0: (2,)}, {0: (1,)}))),
-        (lambda value: layout.decode_state("t", 0, value),
-         layout.encode_state(layout.PartitionState(1, 4, (1,), 7, is_recovering=True, elr=(2,), last_known_elr=(3,)))),
-        (lambda value: layout.decode_replica_report(1, value),
-         layout.encode_replica_report(layout.ReplicaReport(True, frozenset({TopicPartition("t", 1)})))),
+        (
+            lambda value: layout.decode_broker(1, value),
+            layout.encode_broker(layout.BrokerRegistration(1, {"L": layout.Endpoint("h", 1)}, {"L": "PLAINTEXT"}, "r")),
+        ),
+        (
+            lambda value: layout.decode_assignment("t", value),
+            layout.encode_assignment(layout.Assignment(uuid.UUID(int=7), {0: (1, 2)}, {0: (2,)}, {0: (1,)})),
+        ),
+        (
+            lambda value: layout.decode_state("t", 0, value),
+            layout.encode_state(
+                layout.PartitionState(1, 4, (1,), 7, is_recovering=True, elr=(2,), last_known_elr=(3,))
+            ),
+        ),
+        (
+            lambda value: layout.decode_replica_report(1, value),
+            layout.encode_replica_report(layout.ReplicaReport(True, frozenset({TopicPartition("t", 1)}))),
+        ),
         (lambda value: layout.decode_config("/config/topics/t", value), layout.encode_config({"a": "b"})),
         (layout.decode_cluster_id, layout.encode_cluster_id("c")),
         (layout.decode_controller, layout.encode_controller(1, 2)),
         (layout.decode_producer_id_block, layout.encode_producer_id_block(layout.ProducerIdBlock(1, 0, 999))),
         (layout.decode_handled_brokers, layout.encode_handled_brokers({1: 7})),
-        (lambda value: layout.decode_deleted_topic("/d", value),
-         layout.encode_deleted_topic(layout.DeletedTopic("t", (1,)))),
+        (
+            lambda value: layout.decode_deleted_topic("/d", value),
+            layout.encode_deleted_topic(layout.DeletedTopic("t", (1,))),
+        ),
         (lambda value: layout.decode_log_dirs(1, value), layout.encode_log_dirs({"a": "/b"})),
     ],
-)  # fmt: skip
+)
 def test_a_value_that_deviates_anywhere_is_read_or_is_malformed(
     decode: Callable[[bytes], object], value: bytes
 ) -> None:

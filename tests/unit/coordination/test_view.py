@@ -468,9 +468,12 @@ def test_the_notes_of_deleted_topics_are_in_the_snapshot() -> None:
         await store.commit([*topic("t")])
         await cluster.load()
         await store.commit(
-            [*deletion("t"), Create(note, layout.encode_deleted_topic(layout.DeletedTopic("t", (1,)))),
-             Create(f"{layout.DELETED_TOPICS}/none")]
-        )  # fmt: skip
+            [
+                *deletion("t"),
+                Create(note, layout.encode_deleted_topic(layout.DeletedTopic("t", (1,)))),
+                Create(f"{layout.DELETED_TOPICS}/none"),
+            ]
+        )
         assert (await cluster.refresh()).deleted_topics == {ID}
         assert (await cluster.load()).deleted_topics == {ID}
         await store.commit([Delete(note)])

@@ -20,12 +20,7 @@ from ottla.core.settings import (
 class Sizes(Section):
     size_bytes: int = setting("size.bytes", default=10, kind=Type.INT, unit="bytes", at_least=5, doc="A size.")
     keep_ms: int = setting(
-        "keep.ms",
-        default=1,
-        kind=Type.LONG,
-        synonyms=("keep.hours",),
-        scale={"keep.hours": HOUR_MS},
-        doc="A time.",
+        "keep.ms", default=1, kind=Type.LONG, synonyms=("keep.hours",), scale={"keep.hours": HOUR_MS}, doc="A time."
     )
     policy: tuple[str, ...] = setting(
         "policy", default=("delete",), kind=Type.LIST, choices=("delete", "compact"), doc="A policy."
@@ -86,9 +81,7 @@ def test_the_command_line_beats_the_environment_beats_the_file_beats_the_default
     file.write_text("num.partitions=2\nnode.id=2\nlog.segment.bytes=2000000\n")
 
     config, warnings = configuration.read(
-        file=file,
-        environment={"OTTLA_NUM_PARTITIONS": "3", "OTTLA_NODE_ID": "3"},
-        options={"num.partitions": "4"},
+        file=file, environment={"OTTLA_NUM_PARTITIONS": "3", "OTTLA_NODE_ID": "3"}, options={"num.partitions": "4"}
     )
 
     assert (config.controller.num_partitions, config.server.node_id, config.log.segment_bytes) == (4, 3, 2_000_000)

@@ -63,10 +63,18 @@ class Log(MemoryTopicLog):
 
 def member(**more: Any) -> Joining:
     given: dict[str, Any] = {
-        "member_id": "", "protocol_type": "consumer", "protocols": (("range", subscription("web")),),
-        "session_timeout_ms": 10_000, "rebalance_timeout_ms": 60_000, "instance_id": None, "client_id": "c",
-        "client_host": "/127.0.0.1", "requires_member_id": False, "may_skip_assignment": False, **more,
-    }  # fmt: skip
+        "member_id": "",
+        "protocol_type": "consumer",
+        "protocols": (("range", subscription("web")),),
+        "session_timeout_ms": 10_000,
+        "rebalance_timeout_ms": 60_000,
+        "instance_id": None,
+        "client_id": "c",
+        "client_host": "/127.0.0.1",
+        "requires_member_id": False,
+        "may_skip_assignment": False,
+        **more,
+    }
     return Joining(**given)
 
 

@@ -19,10 +19,7 @@ def test_a_source_is_logged_once_and_then_counted_per_interval(caplog: pytest.Lo
     for number in range(10_000):
         log.record("10.0.0.1", "MalformedRequest", f"request {number}", now=number / 1000)
     log.record("10.0.0.2", "MalformedRequest", "the only one", now=20.0)
-    assert caplog.messages == [
-        f"{NEW} 10.0.0.1: request 0",
-        f"{NEW} 10.0.0.2: the only one",
-    ]
+    assert caplog.messages == [f"{NEW} 10.0.0.1: request 0", f"{NEW} 10.0.0.2: the only one"]
     caplog.clear()
     log.report(now=INTERVAL_SECONDS - 1)
     assert caplog.messages == []

@@ -72,8 +72,17 @@ async def come_and_go(broker: BrokerReplicas) -> None:
 
 STEPS: list[Step] = [
     lambda broker: broker.add(topic("web", 2)),
-    produce(0), read, jobs, produce(6), delete_records, jobs, come_and_go, produce(12), read, jobs,
-]  # fmt: skip
+    produce(0),
+    read,
+    jobs,
+    produce(6),
+    delete_records,
+    jobs,
+    come_and_go,
+    produce(12),
+    read,
+    jobs,
+]
 
 
 async def run_steps(broker: BrokerReplicas, before: Callable[[int], None] = lambda _: None) -> None:

@@ -175,10 +175,15 @@ class Leader:
     def _read(self, asked: FetchPartition) -> PartitionData:
         leader = self.trio[1].partition
         found = leader.read_for_replica(
-            (2, 0), fetch_offset=asked.fetch_offset, last_fetched_epoch=asked.last_fetched_epoch,
-            current_leader_epoch=asked.current_leader_epoch, log_start_offset=asked.log_start_offset,
-            max_bytes=1 << 20, at_least_one=True, now_s=0,
-        )  # fmt: skip
+            (2, 0),
+            fetch_offset=asked.fetch_offset,
+            last_fetched_epoch=asked.last_fetched_epoch,
+            current_leader_epoch=asked.current_leader_epoch,
+            log_start_offset=asked.log_start_offset,
+            max_bytes=1 << 20,
+            at_least_one=True,
+            now_s=0,
+        )
         if isinstance(found, EpochEnd):
             return PartitionData(diverging_epoch=EpochEndOffset(epoch=found.epoch, end_offset=found.end_offset))
         assert isinstance(found, FetchDataInfo)

@@ -86,8 +86,10 @@ def test_after_flush_ms_all_that_was_written_is_flushed() -> None:
 def test_rules_that_are_changed_count_for_what_was_written_before() -> None:
     async def scenario(partition: Partition, commit: GroupCommit) -> None:
         for rule in (
-            replace(PAGE_CACHE, flush_ms=1), replace(PAGE_CACHE, flush_messages=1), LogConfig(durability="fsync"),
-        ):  # fmt: skip
+            replace(PAGE_CACHE, flush_ms=1),
+            replace(PAGE_CACHE, flush_messages=1),
+            LogConfig(durability="fsync"),
+        ):
             for before in (PAGE_CACHE, replace(PAGE_CACHE, flush_ms=LONG_MS)):
                 partition.reconfigure(before)
                 write(partition, 3)

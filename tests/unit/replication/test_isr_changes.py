@@ -18,14 +18,7 @@ from ottla.core.errors import (
     NotController,
     StaleBrokerEpoch,
 )
-from ottla.replication.isr_changes import (
-    CHANGES_MAX,
-    COLLECT_SECONDS,
-    AlteredPartition,
-    IsrChange,
-    IsrChanges,
-    Outcome,
-)
+from ottla.replication.isr_changes import CHANGES_MAX, COLLECT_SECONDS, AlteredPartition, IsrChange, IsrChanges, Outcome
 from ottla.testing.sim_loop import simulate
 
 DONE = AlteredPartition(1, 5, (1, 2), is_recovering=False, partition_epoch=9)
@@ -91,11 +84,14 @@ def test_proposals_of_ten_milliseconds_go_together_and_one_request_is_in_flight(
 @pytest.mark.parametrize(
     "error",
     [
-        NetworkException(), NotController(), StaleBrokerEpoch(), OSError("lost"),
+        NetworkException(),
+        NotController(),
+        StaleBrokerEpoch(),
+        OSError("lost"),
         SessionLost("/"),  # of the controller on this broker, while it applied the change
         RuntimeError("a defect"),
     ],
-)  # fmt: skip
+)
 def test_a_request_without_an_answer_is_sent_again_after_50_ms(error: Exception) -> None:
     async def scenario() -> None:
         controller, changes, partition = Controller(error, error, [DONE]), IsrChanges(), Proposer()

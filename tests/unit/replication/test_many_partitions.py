@@ -25,13 +25,7 @@ from ottla.storage.config import LogConfig
 from ottla.testing.sim_disk import SimDisk
 from ottla.testing.sim_executor import SimExecutor
 from ottla.testing.sim_loop import simulate
-from ottla.wire.messages.fetch import (
-    EpochEndOffset,
-    FetchableTopicResponse,
-    FetchRequest,
-    FetchResponse,
-    PartitionData,
-)
+from ottla.wire.messages.fetch import EpochEndOffset, FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from tests.support.replicas import TOPIC_ID
 from tests.support.storage import StillClock, batch, open_directories
 from tests.unit.replication.test_fetcher import Leader, LeaderConnection
@@ -73,9 +67,12 @@ def with_replicas(scenario: Callable[[Replicas, StillClock], Awaitable[None]], *
     async def main(rng: random.Random) -> None:
         clock = StillClock()
         replicas = Replicas(
-            open_directories(SimDisk()), node_id=2, defaults=LogConfig(), clock=clock,
+            open_directories(SimDisk()),
+            node_id=2,
+            defaults=LogConfig(),
+            clock=clock,
             make_executor=lambda name, post: SimExecutor(lambda job: 0.001),
-        )  # fmt: skip
+        )
         partitions = tuple(
             PartitionView(index, leader, leader_epoch=0, replicas=(1, 2), isr=(1, 2), partition_epoch=0)
             for index in range(PARTITIONS)

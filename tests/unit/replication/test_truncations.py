@@ -70,9 +70,13 @@ class Broker:
         self.disk, self.count = disk, partitions
         self.available: list[TopicPartition] = []
         self.replicas = Replicas(
-            open_directories(disk, *paths, config=SMALL), node_id=2, defaults=SMALL, clock=StillClock(),
-            make_executor=disk.make_executor, on_availability=lambda each, is_online: self.available.append(each),
-        )  # fmt: skip
+            open_directories(disk, *paths, config=SMALL),
+            node_id=2,
+            defaults=SMALL,
+            clock=StillClock(),
+            make_executor=disk.make_executor,
+            on_availability=lambda each, is_online: self.available.append(each),
+        )
         self.view = ClusterView(number=0)
         self.apply(1, 0)
         self.values: dict[int, list[bytes]] = {}

@@ -232,8 +232,4 @@ def test_types_of_single_offsets_are_applied_one_by_one() -> None:
     driver = ShareDriver()
     driver.acquire("ada", (0, 4))
     driver.acknowledge_durably("ada", 0, 4, ACCEPT, RELEASE, REJECT, AcknowledgeType.GAP, ACCEPT)
-    assert driver.states() == [
-        (1, 1, "AVAILABLE", 1),
-        (2, 3, "ARCHIVED", 1),
-        (4, 4, "ACKNOWLEDGED", 1),
-    ]
+    assert driver.states() == [(1, 1, "AVAILABLE", 1), (2, 3, "ARCHIVED", 1), (4, 4, "ACKNOWLEDGED", 1)]

@@ -183,10 +183,11 @@ def compacted(disk: SimDisk, clock: StillClock, *batches: memoryview) -> tuple[L
 def test_a_batch_that_compaction_has_emptied_is_not_where_the_youngest_record_is_sought() -> None:
     disk, clock = SimDisk(), StillClock()
     directory, log = compacted(
-        disk, clock,
+        disk,
+        clock,
         batch(b"young", key=b"a", timestamp_ms=NOW_MS + 9, producer_id=4, epoch=0, sequence=0),
         batch(b"old", key=b"a"),
-    )  # fmt: skip
+    )
     assert clean_once(directory, log, clock) is not None
     assert log.producers.describe()[0].last_sequence == 0, "the batch should be there, for its producer's sake"
     found = log.offset_of_max_timestamp(log.end_offset)
@@ -208,9 +209,7 @@ def test_the_youngest_record_is_not_sought_below_the_logs_start() -> None:
 
 def test_indexes_of_a_swap_that_had_not_come_to_the_log_yet_do_not_take_the_place_of_the_old_ones() -> None:
     disk, clock = SimDisk(), StillClock()
-    directory, log = compacted(
-        disk, clock, batch(b"young", key=b"a", timestamp_ms=NOW_MS + 9), batch(b"old", key=b"a")
-    )  # fmt: skip
+    directory, log = compacted(disk, clock, batch(b"young", key=b"a", timestamp_ms=NOW_MS + 9), batch(b"old", key=b"a"))
     times = log.segments[0].path(".timeindex")
     before = read_file(disk, times)
     cleaning = begin_pass(directory, log, clock)
@@ -236,7 +235,7 @@ def test_compaction_leaves_a_producers_last_batch_that_is_flushed_and_not_only_o
     disk, clock = SimDisk(), StillClock()
     directory, log = compacted(
         disk, clock, batch(b"1", key=b"a", producer_id=4, epoch=0, sequence=0), batch(b"2", key=b"a")
-    )  # fmt: skip
+    )
     log.append(batch(b"3", key=b"b", producer_id=4, epoch=0, sequence=1), leader_epoch=0, now_ms=NOW_MS)
     assert clean_once(directory, log, clock) is not None
     disk.power_cut(random.Random(0), Survival.LOST)

@@ -27,12 +27,7 @@ from ottla.transactions.config import TransactionConfig
 from ottla.transactions.coordinator import TransactionCoordinator
 from ottla.transactions.events import TransactionAnswer
 from ottla.transactions.markers import TransactionMarker
-from ottla.transactions.metadata import (
-    EPOCH_MAX,
-    TransactionMetadata,
-    TransactionState,
-    TransactionVersion,
-)
+from ottla.transactions.metadata import EPOCH_MAX, TransactionMetadata, TransactionState, TransactionVersion
 from tests.support.topic_logs import MemoryTopicLog
 
 WEB = frozenset({TopicPartition("web", 0)})
@@ -160,8 +155,11 @@ def test_a_transaction_from_its_begin_to_its_completion() -> None:
         assert broker.markers.sent == [(TransactionMarker(100, 1, True, 7, TV_2), WEB)]
         states = [records.decode(key, value) for key, value in broker.log.records()]
         assert [one.metadata.state.kafka_name for one in states if one is not None and one.metadata is not None] == [
-            "Empty", "Ongoing", "PrepareCommit", "CompleteCommit",
-        ]  # fmt: skip
+            "Empty",
+            "Ongoing",
+            "PrepareCommit",
+            "CompleteCommit",
+        ]
 
     run_scenario(scenario)
 

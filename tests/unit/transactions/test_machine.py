@@ -292,10 +292,7 @@ SECOND_VERSION = [
 
 @pytest.mark.parametrize(("state", "epoch", "committed", "error"), SECOND_VERSION)
 def test_a_request_to_end_a_transaction_in_the_second_version_gets_the_error_of_its_state(
-    state: str,
-    epoch: str,
-    committed: bool,
-    error: ErrorCode,
+    state: str, epoch: str, committed: bool, error: ErrorCode
 ) -> None:
     it = ongoing(5) if state != "empty" else initialized(5)
     if state == "committed":
@@ -324,9 +321,7 @@ FIRST_VERSION = [
 
 @pytest.mark.parametrize(("state", "committed", "error"), FIRST_VERSION)
 def test_a_request_to_end_a_transaction_in_the_first_version_gets_the_error_of_its_state(
-    state: str,
-    committed: bool,
-    error: ErrorCode,
+    state: str, committed: bool, error: ErrorCode
 ) -> None:
     it = initialized(5) if state == "empty" else ongoing(5, TV_0)
     if state == "committed":

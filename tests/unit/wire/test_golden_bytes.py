@@ -52,9 +52,16 @@ def test_their_metadata_request(version: int) -> None:
 def test_their_join_group_request(version: int) -> None:
     protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"\0\1")
     theirs = JoinGroupRequest(
-        group_id="g", session_timeout_ms=30_000, rebalance_timeout_ms=60_000, member_id="", group_instance_id="static",
-        protocol_type="consumer", protocols=[protocol], reason="because", version=version,
-    )  # fmt: skip
+        group_id="g",
+        session_timeout_ms=30_000,
+        rebalance_timeout_ms=60_000,
+        member_id="",
+        group_instance_id="static",
+        protocol_type="consumer",
+        protocols=[protocol],
+        reason="because",
+        version=version,
+    )
     body = body_of(their_frame(theirs, version), ApiKey.JOIN_GROUP, version)
     assert codec.decode_request(ApiKey.JOIN_GROUP, version, body) == join_group.JoinGroupRequest(
         group_id="g",
@@ -74,9 +81,14 @@ def test_their_offset_commit_request(version: int) -> None:
         partition_index=4, committed_offset=9, committed_leader_epoch=2, committed_metadata=None
     )
     theirs = OffsetCommitRequest(
-        group_id="g", generation_id_or_member_epoch=3, member_id="m", group_instance_id=None, retention_time_ms=-1,
-        topics=[topic_class(name="t", topic_id=TOPIC_ID, partitions=[partition])], version=version,
-    )  # fmt: skip
+        group_id="g",
+        generation_id_or_member_epoch=3,
+        member_id="m",
+        group_instance_id=None,
+        retention_time_ms=-1,
+        topics=[topic_class(name="t", topic_id=TOPIC_ID, partitions=[partition])],
+        version=version,
+    )
     body = body_of(their_frame(theirs, version), ApiKey.OFFSET_COMMIT, version)
     request = codec.decode_request(ApiKey.OFFSET_COMMIT, version, body)
     assert request.generation_id_or_member_epoch == 3
@@ -95,9 +107,12 @@ def test_their_produce_request_and_our_answer(version: int) -> None:
     data_class = ProduceRequest.TopicProduceData
     data = data_class.PartitionProduceData(index=6, records=b"BATCH")
     theirs = ProduceRequest(
-        transactional_id="txn", acks=-1, timeout_ms=1500, version=version,
+        transactional_id="txn",
+        acks=-1,
+        timeout_ms=1500,
+        version=version,
         topic_data=[data_class(name="web-access", topic_id=TOPIC_ID, partition_data=[data])],
-    )  # fmt: skip
+    )
     hot = decode_produce_request(body_of(their_frame(theirs, version), ApiKey.PRODUCE, version), version)
     request = produce_request(hot, version)
     assert (request.transactional_id, request.acks, request.timeout_ms) == ("txn", -1, 1500)
@@ -128,13 +143,24 @@ def test_their_produce_request_and_our_answer(version: int) -> None:
 def test_their_fetch_request_and_our_answer(version: int) -> None:
     topic_class = FetchRequest.FetchTopic
     asked = topic_class.FetchPartition(
-        partition=3, current_leader_epoch=4, fetch_offset=5, last_fetched_epoch=-1, log_start_offset=-1,
+        partition=3,
+        current_leader_epoch=4,
+        fetch_offset=5,
+        last_fetched_epoch=-1,
+        log_start_offset=-1,
         partition_max_bytes=1 << 20,
-    )  # fmt: skip
+    )
     theirs = FetchRequest(
-        max_wait_ms=500, min_bytes=1, max_bytes=50 << 20, isolation_level=1, session_id=0, session_epoch=-1,
-        topics=[topic_class(topic="web-access", topic_id=TOPIC_ID, partitions=[asked])], rack_id="r1", version=version,
-    )  # fmt: skip
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=50 << 20,
+        isolation_level=1,
+        session_id=0,
+        session_epoch=-1,
+        topics=[topic_class(topic="web-access", topic_id=TOPIC_ID, partitions=[asked])],
+        rack_id="r1",
+        version=version,
+    )
     request = fetch_request(decode_fetch_request(body_of(their_frame(theirs, version), ApiKey.FETCH, version), version))
     (topic,) = request.topics
     assert (topic.topic_id == TOPIC_ID) if version >= 13 else (topic.topic == "web-access")

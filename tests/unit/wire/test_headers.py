@@ -7,12 +7,7 @@ from kafka.protocol.api_header import RequestHeader as KafkaPythonHeader
 
 from ottla.wire.apis import API_INFO, NEVER, ApiKey
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.headers import (
-    encode_request_header,
-    parse_request_header,
-    parse_response_header,
-    response_header,
-)
+from ottla.wire.headers import encode_request_header, parse_request_header, parse_response_header, response_header
 
 
 def test_a_header_before_flexible_versions_has_no_tags() -> None:

@@ -50,16 +50,26 @@ def request_with(writer: FetchRequestWriter) -> FetchRequest:
 def test_a_request_is_read_by_the_plans_as_it_was_meant(named: int, forgotten: int) -> None:
     writer = FetchRequestWriter("broker-3", 3, max_wait_ms=500, min_bytes=1, max_bytes=10 << 20)
     expected = FetchRequest(
-        replica_state=ReplicaState(replica_id=3, replica_epoch=1 << 40), max_wait_ms=500, min_bytes=1,
-        max_bytes=10 << 20, session_id=7, session_epoch=9,
-    )  # fmt: skip
+        replica_state=ReplicaState(replica_id=3, replica_epoch=1 << 40),
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=10 << 20,
+        session_id=7,
+        session_epoch=9,
+    )
     topics = [FetchTopic(topic_id=each) for each in TOPICS]
     for index in range(named):
         topic = topics[index % 2]
         writer.name(
-            topic.topic_id.bytes, index, leader_epoch=5, fetch_offset=1 << 33, last_fetched_epoch=4, log_start=2,
-            max_bytes=1 << 20, high_watermark=3,
-        )  # fmt: skip
+            topic.topic_id.bytes,
+            index,
+            leader_epoch=5,
+            fetch_offset=1 << 33,
+            last_fetched_epoch=4,
+            log_start=2,
+            max_bytes=1 << 20,
+            high_watermark=3,
+        )
         topic.partitions.append(
             FetchPartition(
                 partition=index,
@@ -91,18 +101,26 @@ def responses() -> list[FetchResponse]:
     """Responses with all that a broker may send."""
     rng = random.Random(1)
     data = PartitionData(
-        partition_index=3, high_watermark=9, last_stable_offset=8, log_start_offset=1, aborted_transactions=None,
+        partition_index=3,
+        high_watermark=9,
+        last_stable_offset=8,
+        log_start_offset=1,
+        aborted_transactions=None,
         records=rng.randbytes(70_000),
-    )  # fmt: skip
+    )
     diverging = PartitionData(
-        partition_index=4, high_watermark=1, diverging_epoch=EpochEndOffset(epoch=2, end_offset=1 << 40),
+        partition_index=4,
+        high_watermark=1,
+        diverging_epoch=EpochEndOffset(epoch=2, end_offset=1 << 40),
         current_leader=LeaderIdAndEpoch(leader_id=1, leader_epoch=3),
-    )  # fmt: skip
+    )
     refused = PartitionData(partition_index=5, error_code=6, high_watermark=-1)
     aborted = PartitionData(
-        partition_index=6, high_watermark=1, aborted_transactions=[AbortedTransaction(producer_id=1, first_offset=2)],
+        partition_index=6,
+        high_watermark=1,
+        aborted_transactions=[AbortedTransaction(producer_id=1, first_offset=2)],
         records=b"x",
-    )  # fmt: skip
+    )
     return [
         FetchResponse(session_id=7),
         FetchResponse(error_code=70),
@@ -126,19 +144,24 @@ def frame_of(response: FetchResponse) -> bytes:
 def test_a_response_of_the_plans_is_read(response: FetchResponse) -> None:
     answer = decode_fetch_answer(memoryview(frame_of(response)))
     assert (answer.correlation_id, answer.error_code, answer.session_id) == (
-        CORRELATION_ID, response.error_code, response.session_id,
-    )  # fmt: skip
+        CORRELATION_ID,
+        response.error_code,
+        response.session_id,
+    )
     expected = [(topic.topic_id.bytes, each) for topic in response.responses for each in topic.partitions]
     assert [(each.topic_id, each.partition) for each in answer.partitions] == [
         (topic_id, each.partition_index) for topic_id, each in expected
     ]
     for found, (_, sent) in zip(answer.partitions, expected, strict=True):
         assert (found.error_code, found.high_watermark, found.log_start) == (
-            sent.error_code, sent.high_watermark, sent.log_start_offset,
-        )  # fmt: skip
+            sent.error_code,
+            sent.high_watermark,
+            sent.log_start_offset,
+        )
         assert (found.diverging_epoch, found.diverging_end) == (
-            sent.diverging_epoch.epoch, sent.diverging_epoch.end_offset,
-        )  # fmt: skip
+            sent.diverging_epoch.epoch,
+            sent.diverging_epoch.end_offset,
+        )
         assert (b"" if found.records is None else bytes(found.records)) == (sent.records or b"")
 
 

@@ -98,10 +98,7 @@ def _partition(
 ) -> DescribeShareGroupOffsetsResponsePartition:
     if isinstance(place, KafkaError):
         return DescribeShareGroupOffsetsResponsePartition(
-            partition_index=index,
-            start_offset=UNINITIALIZED_OFFSET,
-            error_code=place.code,
-            error_message=place.message,
+            partition_index=index, start_offset=UNINITIALIZED_OFFSET, error_code=place.code, error_message=place.message
         )
     return DescribeShareGroupOffsetsResponsePartition(
         partition_index=index,

@@ -33,7 +33,7 @@ async def handle(
     names = [user.name async for user in slices.each(request.users or ())]
     twice = await duplicates(slices, names)
     return DescribeUserScramCredentialsResponse(
-        results=[_result(name, is_twice=name in twice) async for name in slices.each(dict.fromkeys(names))],
+        results=[_result(name, is_twice=name in twice) async for name in slices.each(dict.fromkeys(names))]
     )
 
 

@@ -37,13 +37,7 @@ from ottla.broker.context import RequestContext, Services
 from ottla.broker.delayed_operations import DelayedOperation
 from ottla.broker.fetch_data import data_of, divergence, new_leader, offsets_of, refusal, size_of, topic_name
 from ottla.broker.fetch_sessions import INITIAL_EPOCH, NO_SESSION, FetchSession, FetchSessionPartition
-from ottla.core.errors import (
-    FencedLeaderEpoch,
-    KafkaError,
-    NotLeaderOrFollower,
-    OffsetNotAvailable,
-    OffsetOutOfRange,
-)
+from ottla.core.errors import FencedLeaderEpoch, KafkaError, NotLeaderOrFollower, OffsetNotAvailable, OffsetOutOfRange
 from ottla.core.files import FileRegion
 from ottla.core.runtime import new_random
 from ottla.limits.loop_slices import LoopSlices
@@ -172,9 +166,24 @@ class DelayedFetch(DelayedOperation):
     """One request until its response is sent: the partitions it wants, and what was read of them so far."""
 
     __slots__ = (
-        "_api_version", "_bytes", "_checks", "_endpoints", "_failed", "_found", "_is_incremental", "_is_scheduled",
-        "_listener", "_moved", "_put_off", "_reads_again", "_request", "_services", "_session", "_wanted", "_watched",
-    )  # fmt: skip
+        "_api_version",
+        "_bytes",
+        "_checks",
+        "_endpoints",
+        "_failed",
+        "_found",
+        "_is_incremental",
+        "_is_scheduled",
+        "_listener",
+        "_moved",
+        "_put_off",
+        "_reads_again",
+        "_request",
+        "_services",
+        "_session",
+        "_wanted",
+        "_watched",
+    )
 
     def __init__(
         self,

@@ -25,13 +25,7 @@ from ottla.broker.coordinators import GROUPS, SHARE_GROUPS, TRANSACTIONS, import
 from ottla.broker.handler_helpers import naming_work
 from ottla.broker.internal_topic_creation import create_if_absent
 from ottla.coordination.view import NO_LEADER
-from ottla.core.errors import (
-    CoordinatorNotAvailable,
-    ErrorCode,
-    InvalidRequest,
-    KafkaError,
-    NotCoordinator,
-)
+from ottla.core.errors import CoordinatorNotAvailable, ErrorCode, InvalidRequest, KafkaError, NotCoordinator
 from ottla.core.ids import parse_id
 from ottla.internal_topics.led_partitions import LedPartitions
 from ottla.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse

@@ -239,9 +239,16 @@ class DelayedProduce(DelayedOperation):
     """One request until its response is sent."""
 
     __slots__ = (
-        "_api_version", "_awaits_validation", "_has_moved", "_listener", "_request", "_services", "_unreplicated",
-        "_unvalidated", "_verification",
-    )  # fmt: skip
+        "_api_version",
+        "_awaits_validation",
+        "_has_moved",
+        "_listener",
+        "_request",
+        "_services",
+        "_unreplicated",
+        "_unvalidated",
+        "_verification",
+    )
 
     def __init__(
         self,

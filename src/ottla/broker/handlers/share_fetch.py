@@ -215,11 +215,7 @@ class _Fetch:
         mode = AcquireMode(request.share_acquire_mode) if request.share_acquire_mode in (0, 1) else AcquireMode(0)
         for where, read in found.items():
             acquired = shares[where].acquire(
-                self._session.member_id,
-                read,
-                max_records=records_left,
-                batch_size=request.batch_size,
-                mode=mode,
+                self._session.member_id, read, max_records=records_left, batch_size=request.batch_size, mode=mode
             )
             if acquired:
                 records_left -= sum(one.last - one.first + 1 for one in acquired)
@@ -236,9 +232,7 @@ class _Fetch:
 
 def _without_records(where: SessionPartition) -> PartitionData:
     return PartitionData(
-        partition_index=where.partition,
-        current_leader=LeaderIdAndEpoch(leader_id=-1, leader_epoch=-1),
-        records=b"",
+        partition_index=where.partition, current_leader=LeaderIdAndEpoch(leader_id=-1, leader_epoch=-1), records=b""
     )
 
 

@@ -115,9 +115,13 @@ def export(files: FileSystem, directories: Sequence[Path], *, now_ms: int, dry_r
             _write(files, places, store, [*map(kraft.encode, records), *carried], node_id, now_ms)
         topics = content.view.topics.values()
         return Exported(
-            cluster_id=cluster_id, node_id=node_id, topics=len(topics), left_out=left_out, carried=len(carried),
+            cluster_id=cluster_id,
+            node_id=node_id,
+            topics=len(topics),
+            left_out=left_out,
+            carried=len(carried),
             partitions=sum(len(topic.partitions) for topic in topics),
-        )  # fmt: skip
+        )
 
 
 def _find_store(files: FileSystem, directories: Sequence[Path]) -> Path:
@@ -205,9 +209,15 @@ def _of_topic(topic: TopicView, places: Sequence[_Directory], node_id: int) -> I
             raise CannotExport(f"{name} is on brokers {list(partition.replicas)}, not on broker {node_id} alone")
         place = next((each for each in places if (each.path / str(name)).is_dir()), places[0])
         yield kraft.PartitionRecord(
-            partition=partition.index, topic_id=topic.topic_id, replicas=[node_id], isr=[node_id], leader=node_id,
-            leader_epoch=partition.leader_epoch, partition_epoch=0, directories=[place.directory_id],
-        )  # fmt: skip
+            partition=partition.index,
+            topic_id=topic.topic_id,
+            replicas=[node_id],
+            isr=[node_id],
+            leader=node_id,
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=0,
+            directories=[place.directory_id],
+        )
 
 
 def _write(

@@ -80,8 +80,10 @@ def _free(group: ConsumerGroup, member_id: str, partitions: AssignedPartitions) 
         if len(free) < len(indexes):
             log.warning(
                 "group %s: member %s loses partitions of topic %s that another member has",
-                group.group_id, member_id, topic_id,
-            )  # fmt: skip
+                group.group_id,
+                member_id,
+                topic_id,
+            )
         if free:
             found[topic_id] = free
     return found

@@ -25,13 +25,7 @@ from ottla.groups.modern.records import GroupMetadata, TargetMember, TargetMetad
 from ottla.groups.record_reader import MalformedOffsetsRecord, RecordReader
 from ottla.internal_topics.log import KeyValue
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.primitives import (
-    bytes_writer,
-    string_writer,
-    write_length,
-    write_uuid,
-    write_uvarint,
-)
+from ottla.wire.primitives import bytes_writer, string_writer, write_length, write_uuid, write_uvarint
 
 
 class ConsumerRecordType(IntEnum):

@@ -7,12 +7,7 @@ from typing import NoReturn
 from ottla.core.errors import ErrorCode
 from ottla.groups.assignors.spec import Partitions
 from ottla.groups.classic import events as classic
-from ottla.groups.consumer.events import (
-    NO_TIMEOUT_MS,
-    STATIC_LEAVE_EPOCH,
-    CommitAnswer,
-    MemberHeartbeat,
-)
+from ottla.groups.consumer.events import NO_TIMEOUT_MS, STATIC_LEAVE_EPOCH, CommitAnswer, MemberHeartbeat
 from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.member import ConsumerMember, MemberState
 from ottla.groups.machine import NO_GENERATION, NO_MEMBER, Commit

@@ -28,16 +28,7 @@ GroupT = TypeVar("GroupT", bound=ModernGroup[Any, Any])
 class ModernMachine(Generic[GroupT]):
     """Changes the state of one group, which is in `group`. `topics` may be replaced between events."""
 
-    __slots__ = (
-        "_in_flight",
-        "_out",
-        "_records",
-        "_refresh_requested",
-        "_replies",
-        "_stores",
-        "group",
-        "topics",
-    )
+    __slots__ = ("_in_flight", "_out", "_records", "_refresh_requested", "_replies", "_stores", "group", "topics")
 
     def __init__(self, group: GroupT, topics: TopicsImage, first_records: Iterable[KeyValue] = ()) -> None:
         self.group, self.topics = group, topics

@@ -30,13 +30,7 @@ from ottla.groups.modern.records import GroupMetadata, TargetMetadata
 from ottla.groups.modern.target_assignment import MemberSubscription, compute_target
 from ottla.groups.modern.topics import TopicsImage, group_metadata_hash
 from ottla.groups.share import records
-from ottla.groups.share.events import (
-    Event,
-    OffsetsAltered,
-    ShareHeartbeat,
-    StatesDeleted,
-    StatesInitialized,
-)
+from ottla.groups.share.events import Event, OffsetsAltered, ShareHeartbeat, StatesDeleted, StatesInitialized
 from ottla.groups.share.group import ShareGroup
 from ottla.groups.share.records import ShareMember, ShareRecordType
 from ottla.groups.share.settings import ShareSettings

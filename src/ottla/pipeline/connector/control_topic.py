@@ -64,13 +64,7 @@ class ControlEntry:
     def as_json(self) -> bytes:
         """Encode the entry as a record's value."""
         return json.dumps(
-            {
-                "epoch": self.epoch,
-                "done": self.done,
-                "writers": self.writers,
-                "starts": self.starts,
-                "rows": self.rows,
-            }
+            {"epoch": self.epoch, "done": self.done, "writers": self.writers, "starts": self.starts, "rows": self.rows}
         ).encode()
 
 

@@ -120,10 +120,7 @@ def _reasons(lines: pa.Array, is_line: Any, has_time: Any) -> Any:
     blank = pc.match_substring_regex(lines, r"^\s*$")
     return pc.case_when(
         pc.make_struct(
-            pc.is_null(lines),
-            pc.fill_null(blank, fill_value=False),
-            pc.invert(is_line),
-            pc.invert(has_time),
+            pc.is_null(lines), pc.fill_null(blank, fill_value=False), pc.invert(is_line), pc.invert(has_time)
         ),
         *(pa.scalar(reason) for reason in (NO_VALUE, EMPTY, NO_ACCESS_LOG_LINE, NO_SUCH_TIME)),
         pa.scalar(None, pa.string()),

@@ -162,10 +162,7 @@ def merge_kinds(new: dict[str, Any], known: dict[str, Any], path: str) -> dict[s
     return merged
 
 
-_NUMBERS = {
-    frozenset({LONG, EXACT_LONG}): EXACT_LONG,
-    frozenset({LONG, DOUBLE}): DOUBLE,
-}
+_NUMBERS = {frozenset({LONG, EXACT_LONG}): EXACT_LONG, frozenset({LONG, DOUBLE}): DOUBLE}
 
 
 def _merge_kind(new: JsonKind, known: JsonKind, path: str) -> JsonKind:

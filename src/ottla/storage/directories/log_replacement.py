@@ -135,8 +135,9 @@ def _complete(source: LogDirectory, replaced: ReplacedLog, directories: Sequence
     logger.error(
         "%s was replaced by a copy in another log directory, and no directory that can be used has a copy that is "
         "not corrupt. Restore that directory; if it is lost, stop the broker and rename this one to %s",
-        replaced.path, topic_partition,
-    )  # fmt: skip
+        replaced.path,
+        topic_partition,
+    )
     return False
 
 

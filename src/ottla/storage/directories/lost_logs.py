@@ -34,10 +34,7 @@ class LostLog(NamedTuple):
 
 
 def find_lost_logs(
-    held: Collection[TopicPartition],
-    replaced: Sequence[ReplacedLog],
-    backup: MetadataBackup,
-    previous: PreviousRun,
+    held: Collection[TopicPartition], replaced: Sequence[ReplacedLog], backup: MetadataBackup, previous: PreviousRun
 ) -> dict[TopicPartition, LostLog]:
     """Return the logs that are not held; those that were replaced by copies are lost until the copies are found."""
     topic_ids = {each.topic_partition: each.topic_id for each in replaced}

@@ -56,8 +56,9 @@ class FailedSyncMark:
             return
         logger.error(
             "no log directory takes a file that marks the failed fsync of %s. Restart the machine, or unmount the file "
-            "system, before the broker is started again: it would read records that are not on the disk", self._path,
-        )  # fmt: skip
+            "system, before the broker is started again: it would read records that are not on the disk",
+            self._path,
+        )
 
     def rewriter(self) -> Rewriter | None:
         """Return what a start has to use where there is a mark."""
@@ -112,9 +113,13 @@ class Rewriter:
         logger.warning(
             "an fsync in %s failed in an earlier run (%s). What %d logs have above their recovery points may be in the "
             "page cache only: %d bytes were written again and synced%s%s. Check the disk",
-            path, self._what or "unknown", len(self._found), self._bytes, f" ({named}" if named else "",
+            path,
+            self._what or "unknown",
+            len(self._found),
+            self._bytes,
+            f" ({named}" if named else "",
             (", ...)" if len(self._found) > _NAMED_MAX else ")") if named else "",
-        )  # fmt: skip
+        )
 
 
 def _rewrite_metadata(log: PartitionLog) -> None:
@@ -165,9 +170,13 @@ def _verify(segment: Segment, position: int) -> None:
     """Verify the batches that were written again: now that their pages are dirty they cannot be dropped any more."""
     while position < segment.size_bytes:
         found = verify_batches(
-            segment.file, position, position + _CHUNK_BYTES, segment_end=segment.size_bytes, next_offset=None,
+            segment.file,
+            position,
+            position + _CHUNK_BYTES,
+            segment_end=segment.size_bytes,
+            next_offset=None,
             end_offset=LONG_MAX,
-        )  # fmt: skip
+        )
         if found.wrong is not None or found.end == position:
             raise OSError(errno.EIO, f"not what recovery has read: {found.wrong}", str(segment.log_path))
         position = found.end

@@ -46,7 +46,7 @@ class UncleanRecovery:
         "_synced_offset",
         "_written",
         "producers",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,
@@ -170,8 +170,9 @@ def recover_valid_prefix(
         epochs.assign(epoch, offset)
     segment.end_rebuild(
         TimeEntry(walk.greatest_timestamp, walk.greatest_offset),
-        bytes_since_index=walk.bytes_since_index, is_empty=not walk.position,
-    )  # fmt: skip
+        bytes_since_index=walk.bytes_since_index,
+        is_empty=not walk.position,
+    )
     return ValidPrefix(walk.position, walk.next_offset, walk.producers.positions())
 
 
@@ -204,12 +205,7 @@ class RecoveredEnd(NamedTuple):
 
 
 def keep_below_recovery_point(
-    segment: Segment,
-    epochs: LeaderEpochs,
-    certain: Sequence[EpochEntry],
-    *,
-    synced_offset: int,
-    interval_bytes: int,
+    segment: Segment, epochs: LeaderEpochs, certain: Sequence[EpochEntry], *, synced_offset: int, interval_bytes: int
 ) -> RecoveredEnd:
     """Keep a segment up to the first invalid batch at or after the recovery point, and all corruption before it.
 

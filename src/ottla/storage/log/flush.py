@@ -51,9 +51,20 @@ class DirectoryHealth:
     """
 
     __slots__ = (
-        "_is_logged", "_is_sync_noted", "_logged", "_logged_at", "_missing", "_now", "failure", "is_reserve_used",
-        "make_space", "name", "on_failed_sync", "on_failure", "refusal",
-    )  # fmt: skip
+        "_is_logged",
+        "_is_sync_noted",
+        "_logged",
+        "_logged_at",
+        "_missing",
+        "_now",
+        "failure",
+        "is_reserve_used",
+        "make_space",
+        "name",
+        "on_failed_sync",
+        "on_failure",
+        "refusal",
+    )
 
     def __init__(self, name: str, *, now: Callable[[], float]) -> None:
         self.name = name
@@ -164,9 +175,22 @@ class FlushJob:
     """Runs the pending fsyncs of one log: most often that of the active segment alone."""
 
     __slots__ = (
-        "_files", "_open_files", "active", "active_bytes", "directories", "dirty", "end_offset", "error", "is_done",
-        "paths", "refusal", "sealed", "syncs", "truncation_count", "vanished",
-    )  # fmt: skip
+        "_files",
+        "_open_files",
+        "active",
+        "active_bytes",
+        "directories",
+        "dirty",
+        "end_offset",
+        "error",
+        "is_done",
+        "paths",
+        "refusal",
+        "sealed",
+        "syncs",
+        "truncation_count",
+        "vanished",
+    )
 
     def __init__(
         self,

@@ -58,11 +58,29 @@ class PartitionLog:
     """One partition's log. Made by `LogDirectory` (`loading/log_loader.py`)."""
 
     __slots__ = (
-        "_aborted", "_checkpoints", "_clean_end_offset", "clock", "config", "deleted_files", "directory",
-        "end_offset", "epochs", "files", "flushed_offset", "health", "high_watermark", "in_cleaner_checkpoint",
-        "log_start_offset", "pending_flush", "producers", "segment_list", "snapshots", "topic_id", "topic_partition",
+        "_aborted",
+        "_checkpoints",
+        "_clean_end_offset",
+        "clock",
+        "config",
+        "deleted_files",
+        "directory",
+        "end_offset",
+        "epochs",
+        "files",
+        "flushed_offset",
+        "health",
+        "high_watermark",
+        "in_cleaner_checkpoint",
+        "log_start_offset",
+        "pending_flush",
+        "producers",
+        "segment_list",
+        "snapshots",
+        "topic_id",
+        "topic_partition",
         "truncations",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, location: LogLocation, topic_partition: TopicPartition, config: LogConfig, loaded: LoadedState

@@ -119,8 +119,10 @@ def check_data_batch(
         except (CorruptMessage, OSError) as error:
             logger.warning(
                 "batches of producer %d that are sent again may be refused as out of order, because the log could not "
-                "be read: %s", producer_id, error,
-            )  # fmt: skip
+                "be read: %s",
+                producer_id,
+                error,
+            )
     return producers.check_data_batch(
         producer_id, epoch, sequence, header.record_count, transactional=is_transactional, guard=guard
     )

@@ -62,10 +62,22 @@ class SegmentList:
     """Never empty; the last one is `active`, the only one that is written."""
 
     __slots__ = (
-        "_bases", "_epochs", "_last_read", "_log", "_missing_ends_reported", "_positions", "_tail_offset",
-        "_tail_position", "_tail_segment", "_tail_was_read", "_whole_segments", "active", "checks", "items",
+        "_bases",
+        "_epochs",
+        "_last_read",
+        "_log",
+        "_missing_ends_reported",
+        "_positions",
+        "_tail_offset",
+        "_tail_position",
+        "_tail_segment",
+        "_tail_was_read",
+        "_whole_segments",
+        "active",
+        "checks",
+        "items",
         "region_end_offset",
-    )  # fmt: skip
+    )
 
     def __init__(self, items: list[Segment], *, epochs: LeaderEpochs, log: LogState) -> None:
         self.items = items

@@ -81,8 +81,14 @@ class ProducerStateEntry:
     """One producer's state."""
 
     __slots__ = (
-        "batches", "coordinator_epoch", "epoch", "is_of_snapshot", "last_timestamp", "seen_ms", "txn_first_offset",
-    )  # fmt: skip
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "is_of_snapshot",
+        "last_timestamp",
+        "seen_ms",
+        "txn_first_offset",
+    )
 
     def __init__(self) -> None:
         self.epoch = NO_PRODUCER_EPOCH

@@ -23,14 +23,7 @@ from ottla.core.errors import (
 )
 from ottla.core.settings import LONG_MAX
 from ottla.records import _record_validator
-from ottla.records.batch import (
-    CODEC_BITS,
-    HEADER_BYTES,
-    LOG_APPEND_TIME,
-    BatchHeader,
-    stamp_create_time,
-    with_payload,
-)
+from ottla.records.batch import CODEC_BITS, HEADER_BYTES, LOG_APPEND_TIME, BatchHeader, stamp_create_time, with_payload
 from ottla.storage.config import LogConfig
 
 LOOP: Final = fastest(_record_validator)
@@ -127,9 +120,18 @@ def validate_in_place(records: memoryview, header: BatchHeader, config: LogConfi
         newest_ms = min(now_ms + config.timestamp_after_max_ms, LONG_MAX)
     try:
         found: tuple[int, int] = _validate_into(
-            records, HEADER_BYTES, 0, header.record_count, header.base_timestamp, oldest_ms, newest_ms,
-            config.is_compacted, -1, faults, FAULTS_MAX,
-        )  # fmt: skip
+            records,
+            HEADER_BYTES,
+            0,
+            header.record_count,
+            header.base_timestamp,
+            oldest_ms,
+            newest_ms,
+            config.is_compacted,
+            -1,
+            faults,
+            FAULTS_MAX,
+        )
     except ValueError as error:
         raise InvalidRecord(f"The batch holds {error}") from None
     end, greatest_ms = found
@@ -197,9 +199,18 @@ def _walk(data: memoryview, header: BatchHeader, task: RecordValidation) -> int:
     try:
         for first in range(0, count, _CHUNK_RECORDS):
             at, greatest_ms = _validate_into(
-                data, at, first, min(_CHUNK_RECORDS, count - first), header.base_timestamp, oldest_ms, newest_ms,
-                task.keyed, greatest_ms, faults, FAULTS_MAX,
-            )  # fmt: skip
+                data,
+                at,
+                first,
+                min(_CHUNK_RECORDS, count - first),
+                header.base_timestamp,
+                oldest_ms,
+                newest_ms,
+                task.keyed,
+                greatest_ms,
+                faults,
+                FAULTS_MAX,
+            )
     except ValueError as error:
         raise InvalidRecord(f"The batch holds {error}") from None
     if at != len(data):

@@ -115,9 +115,19 @@ class FetchRequest:
     """A whole request."""
 
     __slots__ = (
-        "cluster_id", "forgotten_topics_data", "isolation_level", "max_bytes", "max_wait_ms", "min_bytes", "rack_id",
-        "replica_id", "replica_state", "session_epoch", "session_id", "topics",
-    )  # fmt: skip
+        "cluster_id",
+        "forgotten_topics_data",
+        "isolation_level",
+        "max_bytes",
+        "max_wait_ms",
+        "min_bytes",
+        "rack_id",
+        "replica_id",
+        "replica_state",
+        "session_epoch",
+        "session_id",
+        "topics",
+    )
 
     def __init__(self) -> None:
         self.cluster_id: str | None = None

@@ -61,9 +61,7 @@ _NO_TAGS: Final = b"\x00"
 class ProducePartition:
     """One partition of a request and its outcome."""
 
-    __slots__ = (
-        "base_offset", "failure", "index", "is_awaited", "log_append_time_ms", "log_start_offset", "records",
-    )  # fmt: skip
+    __slots__ = ("base_offset", "failure", "index", "is_awaited", "log_append_time_ms", "log_start_offset", "records")
 
     def __init__(self, index: int, records: memoryview | None) -> None:
         self.index = index
@@ -233,8 +231,11 @@ def encode_produce_response(
                 body.append(_failure_bytes(part.failure, version, flexible))
                 continue
             index, offset, time_ms, start = (
-                part.index, part.base_offset, part.log_append_time_ms, part.log_start_offset,
-            )  # fmt: skip
+                part.index,
+                part.base_offset,
+                part.log_append_time_ms,
+                part.log_start_offset,
+            )
             if flexible:
                 body.append(_PARTITION_9(index, 0, offset, time_ms, start, 1, 0, 0))
             elif version >= _ERRORS_SINCE:

@@ -120,9 +120,15 @@ class FetchedData:
     """One partition of a response."""
 
     __slots__ = (
-        "diverging_end", "diverging_epoch", "error_code", "high_watermark", "log_start", "partition", "records",
+        "diverging_end",
+        "diverging_epoch",
+        "error_code",
+        "high_watermark",
+        "log_start",
+        "partition",
+        "records",
         "topic_id",
-    )  # fmt: skip
+    )
 
     def __init__(self, topic_id: bytes, partition: int, error_code: int, high_watermark: int, log_start: int) -> None:
         self.topic_id = topic_id

@@ -21,12 +21,7 @@ class AddOffsetsToTxnRequest(Struct):
     )
 
     def __init__(
-        self,
-        *,
-        transactional_id: str = "",
-        producer_id: int = 0,
-        producer_epoch: int = 0,
-        group_id: str = "",
+        self, *, transactional_id: str = "", producer_id: int = 0, producer_epoch: int = 0, group_id: str = ""
     ) -> None:
         self.transactional_id = transactional_id
         self.producer_id = producer_id
@@ -37,16 +32,8 @@ class AddOffsetsToTxnRequest(Struct):
 class AddOffsetsToTxnResponse(Struct):
     __slots__ = ("error_code", "throttle_time_ms")
 
-    WIRE: ClassVar[Wire] = (
-        Field("throttle_time_ms", "int32"),
-        Field("error_code", "int16"),
-    )
+    WIRE: ClassVar[Wire] = (Field("throttle_time_ms", "int32"), Field("error_code", "int16"))
 
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        error_code: int = 0,
-    ) -> None:
+    def __init__(self, *, throttle_time_ms: int = 0, error_code: int = 0) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.error_code = error_code

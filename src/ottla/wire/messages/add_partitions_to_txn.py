@@ -13,17 +13,9 @@ from ottla.wire.schema import NEW, Field, Struct, Wire
 class AddPartitionsToTxnTopic(Struct):
     __slots__ = ("name", "partitions")
 
-    WIRE: ClassVar[Wire] = (
-        Field("name", "string"),
-        Field("partitions", "int32", array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("name", "string"), Field("partitions", "int32", array=True))
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[int] = NEW,
-    ) -> None:
+    def __init__(self, *, name: str = "", partitions: list[int] = NEW) -> None:
         self.name = name
         self.partitions = [] if partitions is NEW else partitions
 
@@ -91,17 +83,9 @@ class AddPartitionsToTxnRequest(Struct):
 class AddPartitionsToTxnPartitionResult(Struct):
     __slots__ = ("partition_error_code", "partition_index")
 
-    WIRE: ClassVar[Wire] = (
-        Field("partition_index", "int32"),
-        Field("partition_error_code", "int16"),
-    )
+    WIRE: ClassVar[Wire] = (Field("partition_index", "int32"), Field("partition_error_code", "int16"))
 
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        partition_error_code: int = 0,
-    ) -> None:
+    def __init__(self, *, partition_index: int = 0, partition_error_code: int = 0) -> None:
         self.partition_index = partition_index
         self.partition_error_code = partition_error_code
 
@@ -114,12 +98,7 @@ class AddPartitionsToTxnTopicResult(Struct):
         Field("results_by_partition", AddPartitionsToTxnPartitionResult, array=True),
     )
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        results_by_partition: list[AddPartitionsToTxnPartitionResult] = NEW,
-    ) -> None:
+    def __init__(self, *, name: str = "", results_by_partition: list[AddPartitionsToTxnPartitionResult] = NEW) -> None:
         self.name = name
         self.results_by_partition = [] if results_by_partition is NEW else results_by_partition
 

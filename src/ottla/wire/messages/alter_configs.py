@@ -13,17 +13,9 @@ from ottla.wire.schema import NEW, Field, Struct, Wire
 class AlterableConfig(Struct):
     __slots__ = ("name", "value")
 
-    WIRE: ClassVar[Wire] = (
-        Field("name", "string"),
-        Field("value", "string", null_since=0),
-    )
+    WIRE: ClassVar[Wire] = (Field("name", "string"), Field("value", "string", null_since=0))
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        value: str | None = "",
-    ) -> None:
+    def __init__(self, *, name: str = "", value: str | None = "") -> None:
         self.name = name
         self.value = value
 
@@ -38,11 +30,7 @@ class AlterConfigsResource(Struct):
     )
 
     def __init__(
-        self,
-        *,
-        resource_type: int = 0,
-        resource_name: str = "",
-        configs: list[AlterableConfig] = NEW,
+        self, *, resource_type: int = 0, resource_name: str = "", configs: list[AlterableConfig] = NEW
     ) -> None:
         self.resource_type = resource_type
         self.resource_name = resource_name
@@ -52,17 +40,9 @@ class AlterConfigsResource(Struct):
 class AlterConfigsRequest(Struct):
     __slots__ = ("resources", "validate_only")
 
-    WIRE: ClassVar[Wire] = (
-        Field("resources", AlterConfigsResource, array=True),
-        Field("validate_only", "bool"),
-    )
+    WIRE: ClassVar[Wire] = (Field("resources", AlterConfigsResource, array=True), Field("validate_only", "bool"))
 
-    def __init__(
-        self,
-        *,
-        resources: list[AlterConfigsResource] = NEW,
-        validate_only: bool = False,
-    ) -> None:
+    def __init__(self, *, resources: list[AlterConfigsResource] = NEW, validate_only: bool = False) -> None:
         self.resources = [] if resources is NEW else resources
         self.validate_only = validate_only
 
@@ -78,12 +58,7 @@ class AlterConfigsResourceResponse(Struct):
     )
 
     def __init__(
-        self,
-        *,
-        error_code: int = 0,
-        error_message: str | None = "",
-        resource_type: int = 0,
-        resource_name: str = "",
+        self, *, error_code: int = 0, error_message: str | None = "", resource_type: int = 0, resource_name: str = ""
     ) -> None:
         self.error_code = error_code
         self.error_message = error_message
@@ -99,11 +74,6 @@ class AlterConfigsResponse(Struct):
         Field("responses", AlterConfigsResourceResponse, array=True),
     )
 
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        responses: list[AlterConfigsResourceResponse] = NEW,
-    ) -> None:
+    def __init__(self, *, throttle_time_ms: int = 0, responses: list[AlterConfigsResourceResponse] = NEW) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.responses = [] if responses is NEW else responses

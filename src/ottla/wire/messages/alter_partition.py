@@ -15,10 +15,7 @@ from ottla.wire.schema import NEW, Field, Struct, Wire
 class BrokerState(Struct):
     __slots__ = ("broker_epoch", "broker_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("broker_id", "int32", since=3),
-        Field("broker_epoch", "int64", since=3),
-    )
+    WIRE: ClassVar[Wire] = (Field("broker_id", "int32", since=3), Field("broker_epoch", "int64", since=3))
 
     def __init__(
         self,
@@ -75,12 +72,7 @@ class AlterPartitionRequestTopicData(Struct):
         Field("partitions", AlterPartitionRequestPartitionData, array=True),
     )
 
-    def __init__(
-        self,
-        *,
-        topic_id: UUID = NO_ID,
-        partitions: list[AlterPartitionRequestPartitionData] = NEW,
-    ) -> None:
+    def __init__(self, *, topic_id: UUID = NO_ID, partitions: list[AlterPartitionRequestPartitionData] = NEW) -> None:
         self.topic_id = topic_id
         self.partitions = [] if partitions is NEW else partitions
 
@@ -95,11 +87,7 @@ class AlterPartitionRequest(Struct):
     )
 
     def __init__(
-        self,
-        *,
-        broker_id: int = 0,
-        broker_epoch: int = -1,
-        topics: list[AlterPartitionRequestTopicData] = NEW,
+        self, *, broker_id: int = 0, broker_epoch: int = -1, topics: list[AlterPartitionRequestTopicData] = NEW
     ) -> None:
         self.broker_id = broker_id
         self.broker_epoch = broker_epoch
@@ -155,12 +143,7 @@ class AlterPartitionResponseTopicData(Struct):
         Field("partitions", AlterPartitionResponsePartitionData, array=True),
     )
 
-    def __init__(
-        self,
-        *,
-        topic_id: UUID = NO_ID,
-        partitions: list[AlterPartitionResponsePartitionData] = NEW,
-    ) -> None:
+    def __init__(self, *, topic_id: UUID = NO_ID, partitions: list[AlterPartitionResponsePartitionData] = NEW) -> None:
         self.topic_id = topic_id
         self.partitions = [] if partitions is NEW else partitions
 
@@ -175,11 +158,7 @@ class AlterPartitionResponse(Struct):
     )
 
     def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        error_code: int = 0,
-        topics: list[AlterPartitionResponseTopicData] = NEW,
+        self, *, throttle_time_ms: int = 0, error_code: int = 0, topics: list[AlterPartitionResponseTopicData] = NEW
     ) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.error_code = error_code

@@ -13,17 +13,9 @@ from ottla.wire.schema import NEW, Field, Struct, Wire
 class ReassignablePartition(Struct):
     __slots__ = ("partition_index", "replicas")
 
-    WIRE: ClassVar[Wire] = (
-        Field("partition_index", "int32"),
-        Field("replicas", "int32", array=True, null_since=0),
-    )
+    WIRE: ClassVar[Wire] = (Field("partition_index", "int32"), Field("replicas", "int32", array=True, null_since=0))
 
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        replicas: list[int] | None = None,
-    ) -> None:
+    def __init__(self, *, partition_index: int = 0, replicas: list[int] | None = None) -> None:
         self.partition_index = partition_index
         self.replicas = replicas
 
@@ -31,17 +23,9 @@ class ReassignablePartition(Struct):
 class ReassignableTopic(Struct):
     __slots__ = ("name", "partitions")
 
-    WIRE: ClassVar[Wire] = (
-        Field("name", "string"),
-        Field("partitions", ReassignablePartition, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("name", "string"), Field("partitions", ReassignablePartition, array=True))
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[ReassignablePartition] = NEW,
-    ) -> None:
+    def __init__(self, *, name: str = "", partitions: list[ReassignablePartition] = NEW) -> None:
         self.name = name
         self.partitions = [] if partitions is NEW else partitions
 
@@ -76,13 +60,7 @@ class ReassignablePartitionResponse(Struct):
         Field("error_message", "string", null_since=0),
     )
 
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        error_code: int = 0,
-        error_message: str | None = "",
-    ) -> None:
+    def __init__(self, *, partition_index: int = 0, error_code: int = 0, error_message: str | None = "") -> None:
         self.partition_index = partition_index
         self.error_code = error_code
         self.error_message = error_message
@@ -91,17 +69,9 @@ class ReassignablePartitionResponse(Struct):
 class ReassignableTopicResponse(Struct):
     __slots__ = ("name", "partitions")
 
-    WIRE: ClassVar[Wire] = (
-        Field("name", "string"),
-        Field("partitions", ReassignablePartitionResponse, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("name", "string"), Field("partitions", ReassignablePartitionResponse, array=True))
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[ReassignablePartitionResponse] = NEW,
-    ) -> None:
+    def __init__(self, *, name: str = "", partitions: list[ReassignablePartitionResponse] = NEW) -> None:
         self.name = name
         self.partitions = [] if partitions is NEW else partitions
 

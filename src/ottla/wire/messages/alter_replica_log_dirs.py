@@ -13,17 +13,9 @@ from ottla.wire.schema import NEW, Field, Struct, Wire
 class AlterReplicaLogDirTopic(Struct):
     __slots__ = ("name", "partitions")
 
-    WIRE: ClassVar[Wire] = (
-        Field("name", "string"),
-        Field("partitions", "int32", array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("name", "string"), Field("partitions", "int32", array=True))
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[int] = NEW,
-    ) -> None:
+    def __init__(self, *, name: str = "", partitions: list[int] = NEW) -> None:
         self.name = name
         self.partitions = [] if partitions is NEW else partitions
 
@@ -31,17 +23,9 @@ class AlterReplicaLogDirTopic(Struct):
 class AlterReplicaLogDir(Struct):
     __slots__ = ("path", "topics")
 
-    WIRE: ClassVar[Wire] = (
-        Field("path", "string"),
-        Field("topics", AlterReplicaLogDirTopic, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("path", "string"), Field("topics", AlterReplicaLogDirTopic, array=True))
 
-    def __init__(
-        self,
-        *,
-        path: str = "",
-        topics: list[AlterReplicaLogDirTopic] = NEW,
-    ) -> None:
+    def __init__(self, *, path: str = "", topics: list[AlterReplicaLogDirTopic] = NEW) -> None:
         self.path = path
         self.topics = [] if topics is NEW else topics
 
@@ -51,28 +35,16 @@ class AlterReplicaLogDirsRequest(Struct):
 
     WIRE: ClassVar[Wire] = (Field("dirs", AlterReplicaLogDir, array=True),)
 
-    def __init__(
-        self,
-        *,
-        dirs: list[AlterReplicaLogDir] = NEW,
-    ) -> None:
+    def __init__(self, *, dirs: list[AlterReplicaLogDir] = NEW) -> None:
         self.dirs = [] if dirs is NEW else dirs
 
 
 class AlterReplicaLogDirPartitionResult(Struct):
     __slots__ = ("error_code", "partition_index")
 
-    WIRE: ClassVar[Wire] = (
-        Field("partition_index", "int32"),
-        Field("error_code", "int16"),
-    )
+    WIRE: ClassVar[Wire] = (Field("partition_index", "int32"), Field("error_code", "int16"))
 
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        error_code: int = 0,
-    ) -> None:
+    def __init__(self, *, partition_index: int = 0, error_code: int = 0) -> None:
         self.partition_index = partition_index
         self.error_code = error_code
 
@@ -85,12 +57,7 @@ class AlterReplicaLogDirTopicResult(Struct):
         Field("partitions", AlterReplicaLogDirPartitionResult, array=True),
     )
 
-    def __init__(
-        self,
-        *,
-        topic_name: str = "",
-        partitions: list[AlterReplicaLogDirPartitionResult] = NEW,
-    ) -> None:
+    def __init__(self, *, topic_name: str = "", partitions: list[AlterReplicaLogDirPartitionResult] = NEW) -> None:
         self.topic_name = topic_name
         self.partitions = [] if partitions is NEW else partitions
 
@@ -103,11 +70,6 @@ class AlterReplicaLogDirsResponse(Struct):
         Field("results", AlterReplicaLogDirTopicResult, array=True),
     )
 
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        results: list[AlterReplicaLogDirTopicResult] = NEW,
-    ) -> None:
+    def __init__(self, *, throttle_time_ms: int = 0, results: list[AlterReplicaLogDirTopicResult] = NEW) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.results = [] if results is NEW else results

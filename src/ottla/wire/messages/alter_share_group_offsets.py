@@ -15,17 +15,9 @@ from ottla.wire.schema import NEW, Field, Struct, Wire
 class AlterShareGroupOffsetsRequestPartition(Struct):
     __slots__ = ("partition_index", "start_offset")
 
-    WIRE: ClassVar[Wire] = (
-        Field("partition_index", "int32"),
-        Field("start_offset", "int64"),
-    )
+    WIRE: ClassVar[Wire] = (Field("partition_index", "int32"), Field("start_offset", "int64"))
 
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        start_offset: int = 0,
-    ) -> None:
+    def __init__(self, *, partition_index: int = 0, start_offset: int = 0) -> None:
         self.partition_index = partition_index
         self.start_offset = start_offset
 
@@ -38,12 +30,7 @@ class AlterShareGroupOffsetsRequestTopic(Struct):
         Field("partitions", AlterShareGroupOffsetsRequestPartition, array=True),
     )
 
-    def __init__(
-        self,
-        *,
-        topic_name: str = "",
-        partitions: list[AlterShareGroupOffsetsRequestPartition] = NEW,
-    ) -> None:
+    def __init__(self, *, topic_name: str = "", partitions: list[AlterShareGroupOffsetsRequestPartition] = NEW) -> None:
         self.topic_name = topic_name
         self.partitions = [] if partitions is NEW else partitions
 
@@ -56,12 +43,7 @@ class AlterShareGroupOffsetsRequest(Struct):
         Field("topics", AlterShareGroupOffsetsRequestTopic, array=True),
     )
 
-    def __init__(
-        self,
-        *,
-        group_id: str = "",
-        topics: list[AlterShareGroupOffsetsRequestTopic] = NEW,
-    ) -> None:
+    def __init__(self, *, group_id: str = "", topics: list[AlterShareGroupOffsetsRequestTopic] = NEW) -> None:
         self.group_id = group_id
         self.topics = [] if topics is NEW else topics
 
@@ -75,13 +57,7 @@ class AlterShareGroupOffsetsResponsePartition(Struct):
         Field("error_message", "string", null_since=0),
     )
 
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        error_code: int = 0,
-        error_message: str | None = None,
-    ) -> None:
+    def __init__(self, *, partition_index: int = 0, error_code: int = 0, error_message: str | None = None) -> None:
         self.partition_index = partition_index
         self.error_code = error_code
         self.error_message = error_message

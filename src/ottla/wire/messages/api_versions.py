@@ -31,19 +31,9 @@ class ApiVersionsRequest(Struct):
 class ApiVersion(Struct):
     __slots__ = ("api_key", "max_version", "min_version")
 
-    WIRE: ClassVar[Wire] = (
-        Field("api_key", "int16"),
-        Field("min_version", "int16"),
-        Field("max_version", "int16"),
-    )
+    WIRE: ClassVar[Wire] = (Field("api_key", "int16"), Field("min_version", "int16"), Field("max_version", "int16"))
 
-    def __init__(
-        self,
-        *,
-        api_key: int = 0,
-        min_version: int = 0,
-        max_version: int = 0,
-    ) -> None:
+    def __init__(self, *, api_key: int = 0, min_version: int = 0, max_version: int = 0) -> None:
         self.api_key = api_key
         self.min_version = min_version
         self.max_version = max_version

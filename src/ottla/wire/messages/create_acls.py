@@ -56,28 +56,16 @@ class CreateAclsRequest(Struct):
 
     WIRE: ClassVar[Wire] = (Field("creations", AclCreation, array=True),)
 
-    def __init__(
-        self,
-        *,
-        creations: list[AclCreation] = NEW,
-    ) -> None:
+    def __init__(self, *, creations: list[AclCreation] = NEW) -> None:
         self.creations = [] if creations is NEW else creations
 
 
 class AclCreationResult(Struct):
     __slots__ = ("error_code", "error_message")
 
-    WIRE: ClassVar[Wire] = (
-        Field("error_code", "int16"),
-        Field("error_message", "string", null_since=0),
-    )
+    WIRE: ClassVar[Wire] = (Field("error_code", "int16"), Field("error_message", "string", null_since=0))
 
-    def __init__(
-        self,
-        *,
-        error_code: int = 0,
-        error_message: str | None = "",
-    ) -> None:
+    def __init__(self, *, error_code: int = 0, error_message: str | None = "") -> None:
         self.error_code = error_code
         self.error_message = error_message
 
@@ -85,16 +73,8 @@ class AclCreationResult(Struct):
 class CreateAclsResponse(Struct):
     __slots__ = ("results", "throttle_time_ms")
 
-    WIRE: ClassVar[Wire] = (
-        Field("throttle_time_ms", "int32"),
-        Field("results", AclCreationResult, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("throttle_time_ms", "int32"), Field("results", AclCreationResult, array=True))
 
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        results: list[AclCreationResult] = NEW,
-    ) -> None:
+    def __init__(self, *, throttle_time_ms: int = 0, results: list[AclCreationResult] = NEW) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.results = [] if results is NEW else results

@@ -15,11 +15,7 @@ class CreatePartitionsAssignment(Struct):
 
     WIRE: ClassVar[Wire] = (Field("broker_ids", "int32", array=True),)
 
-    def __init__(
-        self,
-        *,
-        broker_ids: list[int] = NEW,
-    ) -> None:
+    def __init__(self, *, broker_ids: list[int] = NEW) -> None:
         self.broker_ids = [] if broker_ids is NEW else broker_ids
 
 
@@ -33,11 +29,7 @@ class CreatePartitionsTopic(Struct):
     )
 
     def __init__(
-        self,
-        *,
-        name: str = "",
-        count: int = 0,
-        assignments: list[CreatePartitionsAssignment] | None = NEW,
+        self, *, name: str = "", count: int = 0, assignments: list[CreatePartitionsAssignment] | None = NEW
     ) -> None:
         self.name = name
         self.count = count
@@ -54,11 +46,7 @@ class CreatePartitionsRequest(Struct):
     )
 
     def __init__(
-        self,
-        *,
-        topics: list[CreatePartitionsTopic] = NEW,
-        timeout_ms: int = 0,
-        validate_only: bool = False,
+        self, *, topics: list[CreatePartitionsTopic] = NEW, timeout_ms: int = 0, validate_only: bool = False
     ) -> None:
         self.topics = [] if topics is NEW else topics
         self.timeout_ms = timeout_ms
@@ -74,13 +62,7 @@ class CreatePartitionsTopicResult(Struct):
         Field("error_message", "string", null_since=0),
     )
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        error_code: int = 0,
-        error_message: str | None = None,
-    ) -> None:
+    def __init__(self, *, name: str = "", error_code: int = 0, error_message: str | None = None) -> None:
         self.name = name
         self.error_code = error_code
         self.error_message = error_message
@@ -94,11 +76,6 @@ class CreatePartitionsResponse(Struct):
         Field("results", CreatePartitionsTopicResult, array=True),
     )
 
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        results: list[CreatePartitionsTopicResult] = NEW,
-    ) -> None:
+    def __init__(self, *, throttle_time_ms: int = 0, results: list[CreatePartitionsTopicResult] = NEW) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.results = [] if results is NEW else results

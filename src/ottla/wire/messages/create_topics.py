@@ -15,17 +15,9 @@ from ottla.wire.schema import NEW, Field, Struct, Wire
 class CreatableReplicaAssignment(Struct):
     __slots__ = ("broker_ids", "partition_index")
 
-    WIRE: ClassVar[Wire] = (
-        Field("partition_index", "int32"),
-        Field("broker_ids", "int32", array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("partition_index", "int32"), Field("broker_ids", "int32", array=True))
 
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        broker_ids: list[int] = NEW,
-    ) -> None:
+    def __init__(self, *, partition_index: int = 0, broker_ids: list[int] = NEW) -> None:
         self.partition_index = partition_index
         self.broker_ids = [] if broker_ids is NEW else broker_ids
 
@@ -33,17 +25,9 @@ class CreatableReplicaAssignment(Struct):
 class CreatableTopicConfig(Struct):
     __slots__ = ("name", "value")
 
-    WIRE: ClassVar[Wire] = (
-        Field("name", "string"),
-        Field("value", "string", null_since=0),
-    )
+    WIRE: ClassVar[Wire] = (Field("name", "string"), Field("value", "string", null_since=0))
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        value: str | None = "",
-    ) -> None:
+    def __init__(self, *, name: str = "", value: str | None = "") -> None:
         self.name = name
         self.value = value
 
@@ -85,11 +69,7 @@ class CreateTopicsRequest(Struct):
     )
 
     def __init__(
-        self,
-        *,
-        topics: list[CreatableTopic] = NEW,
-        timeout_ms: int = 60000,
-        validate_only: bool = False,
+        self, *, topics: list[CreatableTopic] = NEW, timeout_ms: int = 60000, validate_only: bool = False
     ) -> None:
         self.topics = [] if topics is NEW else topics
         self.timeout_ms = timeout_ms
@@ -171,16 +151,8 @@ class CreatableTopicResult(Struct):
 class CreateTopicsResponse(Struct):
     __slots__ = ("throttle_time_ms", "topics")
 
-    WIRE: ClassVar[Wire] = (
-        Field("throttle_time_ms", "int32"),
-        Field("topics", CreatableTopicResult, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("throttle_time_ms", "int32"), Field("topics", CreatableTopicResult, array=True))
 
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        topics: list[CreatableTopicResult] = NEW,
-    ) -> None:
+    def __init__(self, *, throttle_time_ms: int = 0, topics: list[CreatableTopicResult] = NEW) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.topics = [] if topics is NEW else topics

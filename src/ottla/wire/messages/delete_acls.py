@@ -56,11 +56,7 @@ class DeleteAclsRequest(Struct):
 
     WIRE: ClassVar[Wire] = (Field("filters", DeleteAclsFilter, array=True),)
 
-    def __init__(
-        self,
-        *,
-        filters: list[DeleteAclsFilter] = NEW,
-    ) -> None:
+    def __init__(self, *, filters: list[DeleteAclsFilter] = NEW) -> None:
         self.filters = [] if filters is NEW else filters
 
 
@@ -123,11 +119,7 @@ class DeleteAclsFilterResult(Struct):
     )
 
     def __init__(
-        self,
-        *,
-        error_code: int = 0,
-        error_message: str | None = "",
-        matching_acls: list[DeleteAclsMatchingAcl] = NEW,
+        self, *, error_code: int = 0, error_message: str | None = "", matching_acls: list[DeleteAclsMatchingAcl] = NEW
     ) -> None:
         self.error_code = error_code
         self.error_message = error_message
@@ -142,11 +134,6 @@ class DeleteAclsResponse(Struct):
         Field("filter_results", DeleteAclsFilterResult, array=True),
     )
 
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        filter_results: list[DeleteAclsFilterResult] = NEW,
-    ) -> None:
+    def __init__(self, *, throttle_time_ms: int = 0, filter_results: list[DeleteAclsFilterResult] = NEW) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.filter_results = [] if filter_results is NEW else filter_results

@@ -15,28 +15,16 @@ class DeleteGroupsRequest(Struct):
 
     WIRE: ClassVar[Wire] = (Field("groups_names", "string", array=True),)
 
-    def __init__(
-        self,
-        *,
-        groups_names: list[str] = NEW,
-    ) -> None:
+    def __init__(self, *, groups_names: list[str] = NEW) -> None:
         self.groups_names = [] if groups_names is NEW else groups_names
 
 
 class DeletableGroupResult(Struct):
     __slots__ = ("error_code", "group_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("group_id", "string"),
-        Field("error_code", "int16"),
-    )
+    WIRE: ClassVar[Wire] = (Field("group_id", "string"), Field("error_code", "int16"))
 
-    def __init__(
-        self,
-        *,
-        group_id: str = "",
-        error_code: int = 0,
-    ) -> None:
+    def __init__(self, *, group_id: str = "", error_code: int = 0) -> None:
         self.group_id = group_id
         self.error_code = error_code
 
@@ -44,16 +32,8 @@ class DeletableGroupResult(Struct):
 class DeleteGroupsResponse(Struct):
     __slots__ = ("results", "throttle_time_ms")
 
-    WIRE: ClassVar[Wire] = (
-        Field("throttle_time_ms", "int32"),
-        Field("results", DeletableGroupResult, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("throttle_time_ms", "int32"), Field("results", DeletableGroupResult, array=True))
 
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        results: list[DeletableGroupResult] = NEW,
-    ) -> None:
+    def __init__(self, *, throttle_time_ms: int = 0, results: list[DeletableGroupResult] = NEW) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.results = [] if results is NEW else results

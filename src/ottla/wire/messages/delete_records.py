@@ -13,17 +13,9 @@ from ottla.wire.schema import NEW, Field, Struct, Wire
 class DeleteRecordsPartition(Struct):
     __slots__ = ("offset", "partition_index")
 
-    WIRE: ClassVar[Wire] = (
-        Field("partition_index", "int32"),
-        Field("offset", "int64"),
-    )
+    WIRE: ClassVar[Wire] = (Field("partition_index", "int32"), Field("offset", "int64"))
 
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        offset: int = 0,
-    ) -> None:
+    def __init__(self, *, partition_index: int = 0, offset: int = 0) -> None:
         self.partition_index = partition_index
         self.offset = offset
 
@@ -31,17 +23,9 @@ class DeleteRecordsPartition(Struct):
 class DeleteRecordsTopic(Struct):
     __slots__ = ("name", "partitions")
 
-    WIRE: ClassVar[Wire] = (
-        Field("name", "string"),
-        Field("partitions", DeleteRecordsPartition, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("name", "string"), Field("partitions", DeleteRecordsPartition, array=True))
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[DeleteRecordsPartition] = NEW,
-    ) -> None:
+    def __init__(self, *, name: str = "", partitions: list[DeleteRecordsPartition] = NEW) -> None:
         self.name = name
         self.partitions = [] if partitions is NEW else partitions
 
@@ -49,17 +33,9 @@ class DeleteRecordsTopic(Struct):
 class DeleteRecordsRequest(Struct):
     __slots__ = ("timeout_ms", "topics")
 
-    WIRE: ClassVar[Wire] = (
-        Field("topics", DeleteRecordsTopic, array=True),
-        Field("timeout_ms", "int32"),
-    )
+    WIRE: ClassVar[Wire] = (Field("topics", DeleteRecordsTopic, array=True), Field("timeout_ms", "int32"))
 
-    def __init__(
-        self,
-        *,
-        topics: list[DeleteRecordsTopic] = NEW,
-        timeout_ms: int = 0,
-    ) -> None:
+    def __init__(self, *, topics: list[DeleteRecordsTopic] = NEW, timeout_ms: int = 0) -> None:
         self.topics = [] if topics is NEW else topics
         self.timeout_ms = timeout_ms
 
@@ -73,13 +49,7 @@ class DeleteRecordsPartitionResult(Struct):
         Field("error_code", "int16"),
     )
 
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        low_watermark: int = 0,
-        error_code: int = 0,
-    ) -> None:
+    def __init__(self, *, partition_index: int = 0, low_watermark: int = 0, error_code: int = 0) -> None:
         self.partition_index = partition_index
         self.low_watermark = low_watermark
         self.error_code = error_code
@@ -88,17 +58,9 @@ class DeleteRecordsPartitionResult(Struct):
 class DeleteRecordsTopicResult(Struct):
     __slots__ = ("name", "partitions")
 
-    WIRE: ClassVar[Wire] = (
-        Field("name", "string"),
-        Field("partitions", DeleteRecordsPartitionResult, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("name", "string"), Field("partitions", DeleteRecordsPartitionResult, array=True))
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[DeleteRecordsPartitionResult] = NEW,
-    ) -> None:
+    def __init__(self, *, name: str = "", partitions: list[DeleteRecordsPartitionResult] = NEW) -> None:
         self.name = name
         self.partitions = [] if partitions is NEW else partitions
 
@@ -106,16 +68,8 @@ class DeleteRecordsTopicResult(Struct):
 class DeleteRecordsResponse(Struct):
     __slots__ = ("throttle_time_ms", "topics")
 
-    WIRE: ClassVar[Wire] = (
-        Field("throttle_time_ms", "int32"),
-        Field("topics", DeleteRecordsTopicResult, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("throttle_time_ms", "int32"), Field("topics", DeleteRecordsTopicResult, array=True))
 
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        topics: list[DeleteRecordsTopicResult] = NEW,
-    ) -> None:
+    def __init__(self, *, throttle_time_ms: int = 0, topics: list[DeleteRecordsTopicResult] = NEW) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.topics = [] if topics is NEW else topics

@@ -17,11 +17,7 @@ class DeleteShareGroupOffsetsRequestTopic(Struct):
 
     WIRE: ClassVar[Wire] = (Field("topic_name", "string"),)
 
-    def __init__(
-        self,
-        *,
-        topic_name: str = "",
-    ) -> None:
+    def __init__(self, *, topic_name: str = "") -> None:
         self.topic_name = topic_name
 
 
@@ -33,12 +29,7 @@ class DeleteShareGroupOffsetsRequest(Struct):
         Field("topics", DeleteShareGroupOffsetsRequestTopic, array=True),
     )
 
-    def __init__(
-        self,
-        *,
-        group_id: str = "",
-        topics: list[DeleteShareGroupOffsetsRequestTopic] = NEW,
-    ) -> None:
+    def __init__(self, *, group_id: str = "", topics: list[DeleteShareGroupOffsetsRequestTopic] = NEW) -> None:
         self.group_id = group_id
         self.topics = [] if topics is NEW else topics
 
@@ -54,12 +45,7 @@ class DeleteShareGroupOffsetsResponseTopic(Struct):
     )
 
     def __init__(
-        self,
-        *,
-        topic_name: str = "",
-        topic_id: UUID = NO_ID,
-        error_code: int = 0,
-        error_message: str | None = None,
+        self, *, topic_name: str = "", topic_id: UUID = NO_ID, error_code: int = 0, error_message: str | None = None
     ) -> None:
         self.topic_name = topic_name
         self.topic_id = topic_id

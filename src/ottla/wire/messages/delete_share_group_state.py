@@ -17,28 +17,16 @@ class PartitionData(Struct):
 
     WIRE: ClassVar[Wire] = (Field("partition", "int32"),)
 
-    def __init__(
-        self,
-        *,
-        partition: int = 0,
-    ) -> None:
+    def __init__(self, *, partition: int = 0) -> None:
         self.partition = partition
 
 
 class DeleteStateData(Struct):
     __slots__ = ("partitions", "topic_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("topic_id", "uuid"),
-        Field("partitions", PartitionData, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("topic_id", "uuid"), Field("partitions", PartitionData, array=True))
 
-    def __init__(
-        self,
-        *,
-        topic_id: UUID = NO_ID,
-        partitions: list[PartitionData] = NEW,
-    ) -> None:
+    def __init__(self, *, topic_id: UUID = NO_ID, partitions: list[PartitionData] = NEW) -> None:
         self.topic_id = topic_id
         self.partitions = [] if partitions is NEW else partitions
 
@@ -46,17 +34,9 @@ class DeleteStateData(Struct):
 class DeleteShareGroupStateRequest(Struct):
     __slots__ = ("group_id", "topics")
 
-    WIRE: ClassVar[Wire] = (
-        Field("group_id", "string"),
-        Field("topics", DeleteStateData, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("group_id", "string"), Field("topics", DeleteStateData, array=True))
 
-    def __init__(
-        self,
-        *,
-        group_id: str = "",
-        topics: list[DeleteStateData] = NEW,
-    ) -> None:
+    def __init__(self, *, group_id: str = "", topics: list[DeleteStateData] = NEW) -> None:
         self.group_id = group_id
         self.topics = [] if topics is NEW else topics
 
@@ -70,13 +50,7 @@ class PartitionResult(Struct):
         Field("error_message", "string", null_since=0),
     )
 
-    def __init__(
-        self,
-        *,
-        partition: int = 0,
-        error_code: int = 0,
-        error_message: str | None = None,
-    ) -> None:
+    def __init__(self, *, partition: int = 0, error_code: int = 0, error_message: str | None = None) -> None:
         self.partition = partition
         self.error_code = error_code
         self.error_message = error_message
@@ -85,17 +59,9 @@ class PartitionResult(Struct):
 class DeleteStateResult(Struct):
     __slots__ = ("partitions", "topic_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("topic_id", "uuid"),
-        Field("partitions", PartitionResult, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("topic_id", "uuid"), Field("partitions", PartitionResult, array=True))
 
-    def __init__(
-        self,
-        *,
-        topic_id: UUID = NO_ID,
-        partitions: list[PartitionResult] = NEW,
-    ) -> None:
+    def __init__(self, *, topic_id: UUID = NO_ID, partitions: list[PartitionResult] = NEW) -> None:
         self.topic_id = topic_id
         self.partitions = [] if partitions is NEW else partitions
 
@@ -105,9 +71,5 @@ class DeleteShareGroupStateResponse(Struct):
 
     WIRE: ClassVar[Wire] = (Field("results", DeleteStateResult, array=True),)
 
-    def __init__(
-        self,
-        *,
-        results: list[DeleteStateResult] = NEW,
-    ) -> None:
+    def __init__(self, *, results: list[DeleteStateResult] = NEW) -> None:
         self.results = [] if results is NEW else results

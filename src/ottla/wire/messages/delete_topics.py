@@ -15,10 +15,7 @@ from ottla.wire.schema import NEW, Field, Struct, Wire
 class DeleteTopicState(Struct):
     __slots__ = ("name", "topic_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("name", "string", since=6, null_since=0),
-        Field("topic_id", "uuid", since=6),
-    )
+    WIRE: ClassVar[Wire] = (Field("name", "string", since=6, null_since=0), Field("topic_id", "uuid", since=6))
 
     def __init__(
         self,
@@ -78,16 +75,8 @@ class DeletableTopicResult(Struct):
 class DeleteTopicsResponse(Struct):
     __slots__ = ("responses", "throttle_time_ms")
 
-    WIRE: ClassVar[Wire] = (
-        Field("throttle_time_ms", "int32"),
-        Field("responses", DeletableTopicResult, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("throttle_time_ms", "int32"), Field("responses", DeletableTopicResult, array=True))
 
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        responses: list[DeletableTopicResult] = NEW,
-    ) -> None:
+    def __init__(self, *, throttle_time_ms: int = 0, responses: list[DeletableTopicResult] = NEW) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.responses = [] if responses is NEW else responses

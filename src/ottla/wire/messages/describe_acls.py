@@ -61,14 +61,7 @@ class AclDescription(Struct):
         Field("permission_type", "int8"),
     )
 
-    def __init__(
-        self,
-        *,
-        principal: str = "",
-        host: str = "",
-        operation: int = 0,
-        permission_type: int = 0,
-    ) -> None:
+    def __init__(self, *, principal: str = "", host: str = "", operation: int = 0, permission_type: int = 0) -> None:
         self.principal = principal
         self.host = host
         self.operation = operation

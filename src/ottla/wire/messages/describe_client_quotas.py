@@ -19,13 +19,7 @@ class ComponentData(Struct):
         Field("match", "string", null_since=0),
     )
 
-    def __init__(
-        self,
-        *,
-        entity_type: str = "",
-        match_type: int = 0,
-        match: str | None = "",
-    ) -> None:
+    def __init__(self, *, entity_type: str = "", match_type: int = 0, match: str | None = "") -> None:
         self.entity_type = entity_type
         self.match_type = match_type
         self.match = match
@@ -34,17 +28,9 @@ class ComponentData(Struct):
 class DescribeClientQuotasRequest(Struct):
     __slots__ = ("components", "strict")
 
-    WIRE: ClassVar[Wire] = (
-        Field("components", ComponentData, array=True),
-        Field("strict", "bool"),
-    )
+    WIRE: ClassVar[Wire] = (Field("components", ComponentData, array=True), Field("strict", "bool"))
 
-    def __init__(
-        self,
-        *,
-        components: list[ComponentData] = NEW,
-        strict: bool = False,
-    ) -> None:
+    def __init__(self, *, components: list[ComponentData] = NEW, strict: bool = False) -> None:
         self.components = [] if components is NEW else components
         self.strict = strict
 
@@ -52,17 +38,9 @@ class DescribeClientQuotasRequest(Struct):
 class EntityData(Struct):
     __slots__ = ("entity_name", "entity_type")
 
-    WIRE: ClassVar[Wire] = (
-        Field("entity_type", "string"),
-        Field("entity_name", "string", null_since=0),
-    )
+    WIRE: ClassVar[Wire] = (Field("entity_type", "string"), Field("entity_name", "string", null_since=0))
 
-    def __init__(
-        self,
-        *,
-        entity_type: str = "",
-        entity_name: str | None = "",
-    ) -> None:
+    def __init__(self, *, entity_type: str = "", entity_name: str | None = "") -> None:
         self.entity_type = entity_type
         self.entity_name = entity_name
 
@@ -70,17 +48,9 @@ class EntityData(Struct):
 class ValueData(Struct):
     __slots__ = ("key", "value")
 
-    WIRE: ClassVar[Wire] = (
-        Field("key", "string"),
-        Field("value", "float64"),
-    )
+    WIRE: ClassVar[Wire] = (Field("key", "string"), Field("value", "float64"))
 
-    def __init__(
-        self,
-        *,
-        key: str = "",
-        value: float = 0.0,
-    ) -> None:
+    def __init__(self, *, key: str = "", value: float = 0.0) -> None:
         self.key = key
         self.value = value
 
@@ -88,17 +58,9 @@ class ValueData(Struct):
 class EntryData(Struct):
     __slots__ = ("entity", "values")
 
-    WIRE: ClassVar[Wire] = (
-        Field("entity", EntityData, array=True),
-        Field("values", ValueData, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("entity", EntityData, array=True), Field("values", ValueData, array=True))
 
-    def __init__(
-        self,
-        *,
-        entity: list[EntityData] = NEW,
-        values: list[ValueData] = NEW,
-    ) -> None:
+    def __init__(self, *, entity: list[EntityData] = NEW, values: list[ValueData] = NEW) -> None:
         self.entity = [] if entity is NEW else entity
         self.values = [] if values is NEW else values
 

@@ -20,11 +20,7 @@ class DescribeConfigsResource(Struct):
     )
 
     def __init__(
-        self,
-        *,
-        resource_type: int = 0,
-        resource_name: str = "",
-        configuration_keys: list[str] | None = NEW,
+        self, *, resource_type: int = 0, resource_name: str = "", configuration_keys: list[str] | None = NEW
     ) -> None:
         self.resource_type = resource_type
         self.resource_name = resource_name
@@ -55,19 +51,9 @@ class DescribeConfigsRequest(Struct):
 class DescribeConfigsSynonym(Struct):
     __slots__ = ("name", "source", "value")
 
-    WIRE: ClassVar[Wire] = (
-        Field("name", "string"),
-        Field("value", "string", null_since=0),
-        Field("source", "int8"),
-    )
+    WIRE: ClassVar[Wire] = (Field("name", "string"), Field("value", "string", null_since=0), Field("source", "int8"))
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        value: str | None = "",
-        source: int = 0,
-    ) -> None:
+    def __init__(self, *, name: str = "", value: str | None = "", source: int = 0) -> None:
         self.name = name
         self.value = value
         self.source = source
@@ -148,16 +134,8 @@ class DescribeConfigsResult(Struct):
 class DescribeConfigsResponse(Struct):
     __slots__ = ("results", "throttle_time_ms")
 
-    WIRE: ClassVar[Wire] = (
-        Field("throttle_time_ms", "int32"),
-        Field("results", DescribeConfigsResult, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("throttle_time_ms", "int32"), Field("results", DescribeConfigsResult, array=True))
 
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        results: list[DescribeConfigsResult] = NEW,
-    ) -> None:
+    def __init__(self, *, throttle_time_ms: int = 0, results: list[DescribeConfigsResult] = NEW) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.results = [] if results is NEW else results

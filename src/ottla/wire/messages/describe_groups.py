@@ -106,10 +106,7 @@ class DescribedGroup(Struct):
 class DescribeGroupsResponse(Struct):
     __slots__ = ("groups", "throttle_time_ms")
 
-    WIRE: ClassVar[Wire] = (
-        Field("throttle_time_ms", "int32", since=1),
-        Field("groups", DescribedGroup, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("throttle_time_ms", "int32", since=1), Field("groups", DescribedGroup, array=True))
 
     def __init__(
         self,

@@ -13,17 +13,9 @@ from ottla.wire.schema import NEW, Field, Struct, Wire
 class DescribableLogDirTopic(Struct):
     __slots__ = ("partitions", "topic")
 
-    WIRE: ClassVar[Wire] = (
-        Field("topic", "string"),
-        Field("partitions", "int32", array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("topic", "string"), Field("partitions", "int32", array=True))
 
-    def __init__(
-        self,
-        *,
-        topic: str = "",
-        partitions: list[int] = NEW,
-    ) -> None:
+    def __init__(self, *, topic: str = "", partitions: list[int] = NEW) -> None:
         self.topic = topic
         self.partitions = [] if partitions is NEW else partitions
 
@@ -33,11 +25,7 @@ class DescribeLogDirsRequest(Struct):
 
     WIRE: ClassVar[Wire] = (Field("topics", DescribableLogDirTopic, array=True, null_since=0),)
 
-    def __init__(
-        self,
-        *,
-        topics: list[DescribableLogDirTopic] | None = NEW,
-    ) -> None:
+    def __init__(self, *, topics: list[DescribableLogDirTopic] | None = NEW) -> None:
         self.topics = [] if topics is NEW else topics
 
 
@@ -52,12 +40,7 @@ class DescribeLogDirsPartition(Struct):
     )
 
     def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        partition_size: int = 0,
-        offset_lag: int = 0,
-        is_future_key: bool = False,
+        self, *, partition_index: int = 0, partition_size: int = 0, offset_lag: int = 0, is_future_key: bool = False
     ) -> None:
         self.partition_index = partition_index
         self.partition_size = partition_size
@@ -68,17 +51,9 @@ class DescribeLogDirsPartition(Struct):
 class DescribeLogDirsTopic(Struct):
     __slots__ = ("name", "partitions")
 
-    WIRE: ClassVar[Wire] = (
-        Field("name", "string"),
-        Field("partitions", DescribeLogDirsPartition, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("name", "string"), Field("partitions", DescribeLogDirsPartition, array=True))
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[DescribeLogDirsPartition] = NEW,
-    ) -> None:
+    def __init__(self, *, name: str = "", partitions: list[DescribeLogDirsPartition] = NEW) -> None:
         self.name = name
         self.partitions = [] if partitions is NEW else partitions
 

@@ -13,17 +13,9 @@ from ottla.wire.schema import NEW, Field, Struct, Wire
 class TopicRequest(Struct):
     __slots__ = ("name", "partition_indexes")
 
-    WIRE: ClassVar[Wire] = (
-        Field("name", "string"),
-        Field("partition_indexes", "int32", array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("name", "string"), Field("partition_indexes", "int32", array=True))
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partition_indexes: list[int] = NEW,
-    ) -> None:
+    def __init__(self, *, name: str = "", partition_indexes: list[int] = NEW) -> None:
         self.name = name
         self.partition_indexes = [] if partition_indexes is NEW else partition_indexes
 
@@ -33,11 +25,7 @@ class DescribeProducersRequest(Struct):
 
     WIRE: ClassVar[Wire] = (Field("topics", TopicRequest, array=True),)
 
-    def __init__(
-        self,
-        *,
-        topics: list[TopicRequest] = NEW,
-    ) -> None:
+    def __init__(self, *, topics: list[TopicRequest] = NEW) -> None:
         self.topics = [] if topics is NEW else topics
 
 
@@ -105,17 +93,9 @@ class PartitionResponse(Struct):
 class TopicResponse(Struct):
     __slots__ = ("name", "partitions")
 
-    WIRE: ClassVar[Wire] = (
-        Field("name", "string"),
-        Field("partitions", PartitionResponse, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("name", "string"), Field("partitions", PartitionResponse, array=True))
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[PartitionResponse] = NEW,
-    ) -> None:
+    def __init__(self, *, name: str = "", partitions: list[PartitionResponse] = NEW) -> None:
         self.name = name
         self.partitions = [] if partitions is NEW else partitions
 
@@ -123,16 +103,8 @@ class TopicResponse(Struct):
 class DescribeProducersResponse(Struct):
     __slots__ = ("throttle_time_ms", "topics")
 
-    WIRE: ClassVar[Wire] = (
-        Field("throttle_time_ms", "int32"),
-        Field("topics", TopicResponse, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("throttle_time_ms", "int32"), Field("topics", TopicResponse, array=True))
 
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        topics: list[TopicResponse] = NEW,
-    ) -> None:
+    def __init__(self, *, throttle_time_ms: int = 0, topics: list[TopicResponse] = NEW) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.topics = [] if topics is NEW else topics

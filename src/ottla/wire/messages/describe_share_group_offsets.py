@@ -15,17 +15,9 @@ from ottla.wire.schema import NEW, Field, Struct, Wire
 class DescribeShareGroupOffsetsRequestTopic(Struct):
     __slots__ = ("partitions", "topic_name")
 
-    WIRE: ClassVar[Wire] = (
-        Field("topic_name", "string"),
-        Field("partitions", "int32", array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("topic_name", "string"), Field("partitions", "int32", array=True))
 
-    def __init__(
-        self,
-        *,
-        topic_name: str = "",
-        partitions: list[int] = NEW,
-    ) -> None:
+    def __init__(self, *, topic_name: str = "", partitions: list[int] = NEW) -> None:
         self.topic_name = topic_name
         self.partitions = [] if partitions is NEW else partitions
 
@@ -38,12 +30,7 @@ class DescribeShareGroupOffsetsRequestGroup(Struct):
         Field("topics", DescribeShareGroupOffsetsRequestTopic, array=True, null_since=0),
     )
 
-    def __init__(
-        self,
-        *,
-        group_id: str = "",
-        topics: list[DescribeShareGroupOffsetsRequestTopic] | None = NEW,
-    ) -> None:
+    def __init__(self, *, group_id: str = "", topics: list[DescribeShareGroupOffsetsRequestTopic] | None = NEW) -> None:
         self.group_id = group_id
         self.topics = [] if topics is NEW else topics
 
@@ -53,11 +40,7 @@ class DescribeShareGroupOffsetsRequest(Struct):
 
     WIRE: ClassVar[Wire] = (Field("groups", DescribeShareGroupOffsetsRequestGroup, array=True),)
 
-    def __init__(
-        self,
-        *,
-        groups: list[DescribeShareGroupOffsetsRequestGroup] = NEW,
-    ) -> None:
+    def __init__(self, *, groups: list[DescribeShareGroupOffsetsRequestGroup] = NEW) -> None:
         self.groups = [] if groups is NEW else groups
 
 
@@ -145,10 +128,7 @@ class DescribeShareGroupOffsetsResponse(Struct):
     )
 
     def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        groups: list[DescribeShareGroupOffsetsResponseGroup] = NEW,
+        self, *, throttle_time_ms: int = 0, groups: list[DescribeShareGroupOffsetsResponseGroup] = NEW
     ) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.groups = [] if groups is NEW else groups

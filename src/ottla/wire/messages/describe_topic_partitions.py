@@ -17,28 +17,16 @@ class TopicRequest(Struct):
 
     WIRE: ClassVar[Wire] = (Field("name", "string"),)
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-    ) -> None:
+    def __init__(self, *, name: str = "") -> None:
         self.name = name
 
 
 class Cursor(Struct):
     __slots__ = ("partition_index", "topic_name")
 
-    WIRE: ClassVar[Wire] = (
-        Field("topic_name", "string"),
-        Field("partition_index", "int32"),
-    )
+    WIRE: ClassVar[Wire] = (Field("topic_name", "string"), Field("partition_index", "int32"))
 
-    def __init__(
-        self,
-        *,
-        topic_name: str = "",
-        partition_index: int = 0,
-    ) -> None:
+    def __init__(self, *, topic_name: str = "", partition_index: int = 0) -> None:
         self.topic_name = topic_name
         self.partition_index = partition_index
 
@@ -53,11 +41,7 @@ class DescribeTopicPartitionsRequest(Struct):
     )
 
     def __init__(
-        self,
-        *,
-        topics: list[TopicRequest] = NEW,
-        response_partition_limit: int = 2000,
-        cursor: Cursor | None = None,
+        self, *, topics: list[TopicRequest] = NEW, response_partition_limit: int = 2000, cursor: Cursor | None = None
     ) -> None:
         self.topics = [] if topics is NEW else topics
         self.response_partition_limit = response_partition_limit

@@ -15,28 +15,16 @@ class DescribeTransactionsRequest(Struct):
 
     WIRE: ClassVar[Wire] = (Field("transactional_ids", "string", array=True),)
 
-    def __init__(
-        self,
-        *,
-        transactional_ids: list[str] = NEW,
-    ) -> None:
+    def __init__(self, *, transactional_ids: list[str] = NEW) -> None:
         self.transactional_ids = [] if transactional_ids is NEW else transactional_ids
 
 
 class TopicData(Struct):
     __slots__ = ("partitions", "topic")
 
-    WIRE: ClassVar[Wire] = (
-        Field("topic", "string"),
-        Field("partitions", "int32", array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("topic", "string"), Field("partitions", "int32", array=True))
 
-    def __init__(
-        self,
-        *,
-        topic: str = "",
-        partitions: list[int] = NEW,
-    ) -> None:
+    def __init__(self, *, topic: str = "", partitions: list[int] = NEW) -> None:
         self.topic = topic
         self.partitions = [] if partitions is NEW else partitions
 
@@ -94,11 +82,6 @@ class DescribeTransactionsResponse(Struct):
         Field("transaction_states", TransactionState, array=True),
     )
 
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        transaction_states: list[TransactionState] = NEW,
-    ) -> None:
+    def __init__(self, *, throttle_time_ms: int = 0, transaction_states: list[TransactionState] = NEW) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.transaction_states = [] if transaction_states is NEW else transaction_states

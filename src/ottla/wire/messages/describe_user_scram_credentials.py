@@ -15,11 +15,7 @@ class UserName(Struct):
 
     WIRE: ClassVar[Wire] = (Field("name", "string"),)
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-    ) -> None:
+    def __init__(self, *, name: str = "") -> None:
         self.name = name
 
 
@@ -28,28 +24,16 @@ class DescribeUserScramCredentialsRequest(Struct):
 
     WIRE: ClassVar[Wire] = (Field("users", UserName, array=True, null_since=0),)
 
-    def __init__(
-        self,
-        *,
-        users: list[UserName] | None = NEW,
-    ) -> None:
+    def __init__(self, *, users: list[UserName] | None = NEW) -> None:
         self.users = [] if users is NEW else users
 
 
 class CredentialInfo(Struct):
     __slots__ = ("iterations", "mechanism")
 
-    WIRE: ClassVar[Wire] = (
-        Field("mechanism", "int8"),
-        Field("iterations", "int32"),
-    )
+    WIRE: ClassVar[Wire] = (Field("mechanism", "int8"), Field("iterations", "int32"))
 
-    def __init__(
-        self,
-        *,
-        mechanism: int = 0,
-        iterations: int = 0,
-    ) -> None:
+    def __init__(self, *, mechanism: int = 0, iterations: int = 0) -> None:
         self.mechanism = mechanism
         self.iterations = iterations
 

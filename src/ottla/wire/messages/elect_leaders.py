@@ -13,17 +13,9 @@ from ottla.wire.schema import NEW, Field, Struct, Wire
 class TopicPartitions(Struct):
     __slots__ = ("partitions", "topic")
 
-    WIRE: ClassVar[Wire] = (
-        Field("topic", "string"),
-        Field("partitions", "int32", array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("topic", "string"), Field("partitions", "int32", array=True))
 
-    def __init__(
-        self,
-        *,
-        topic: str = "",
-        partitions: list[int] = NEW,
-    ) -> None:
+    def __init__(self, *, topic: str = "", partitions: list[int] = NEW) -> None:
         self.topic = topic
         self.partitions = [] if partitions is NEW else partitions
 
@@ -58,13 +50,7 @@ class PartitionResult(Struct):
         Field("error_message", "string", null_since=0),
     )
 
-    def __init__(
-        self,
-        *,
-        partition_id: int = 0,
-        error_code: int = 0,
-        error_message: str | None = "",
-    ) -> None:
+    def __init__(self, *, partition_id: int = 0, error_code: int = 0, error_message: str | None = "") -> None:
         self.partition_id = partition_id
         self.error_code = error_code
         self.error_message = error_message
@@ -73,17 +59,9 @@ class PartitionResult(Struct):
 class ReplicaElectionResult(Struct):
     __slots__ = ("partition_result", "topic")
 
-    WIRE: ClassVar[Wire] = (
-        Field("topic", "string"),
-        Field("partition_result", PartitionResult, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("topic", "string"), Field("partition_result", PartitionResult, array=True))
 
-    def __init__(
-        self,
-        *,
-        topic: str = "",
-        partition_result: list[PartitionResult] = NEW,
-    ) -> None:
+    def __init__(self, *, topic: str = "", partition_result: list[PartitionResult] = NEW) -> None:
         self.topic = topic
         self.partition_result = [] if partition_result is NEW else partition_result
 

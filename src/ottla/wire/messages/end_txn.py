@@ -21,12 +21,7 @@ class EndTxnRequest(Struct):
     )
 
     def __init__(
-        self,
-        *,
-        transactional_id: str = "",
-        producer_id: int = 0,
-        producer_epoch: int = 0,
-        committed: bool = False,
+        self, *, transactional_id: str = "", producer_id: int = 0, producer_epoch: int = 0, committed: bool = False
     ) -> None:
         self.transactional_id = transactional_id
         self.producer_id = producer_id

@@ -20,11 +20,7 @@ class EnvelopeRequest(Struct):
     )
 
     def __init__(
-        self,
-        *,
-        request_data: bytes = b"",
-        request_principal: bytes | None = b"",
-        client_host_address: bytes = b"",
+        self, *, request_data: bytes = b"", request_principal: bytes | None = b"", client_host_address: bytes = b""
     ) -> None:
         self.request_data = request_data
         self.request_principal = request_principal
@@ -34,16 +30,8 @@ class EnvelopeRequest(Struct):
 class EnvelopeResponse(Struct):
     __slots__ = ("error_code", "response_data")
 
-    WIRE: ClassVar[Wire] = (
-        Field("response_data", "bytes", null_since=0),
-        Field("error_code", "int16"),
-    )
+    WIRE: ClassVar[Wire] = (Field("response_data", "bytes", null_since=0), Field("error_code", "int16"))
 
-    def __init__(
-        self,
-        *,
-        response_data: bytes | None = None,
-        error_code: int = 0,
-    ) -> None:
+    def __init__(self, *, response_data: bytes | None = None, error_code: int = 0) -> None:
         self.response_data = response_data
         self.error_code = error_code

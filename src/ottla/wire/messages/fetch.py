@@ -15,10 +15,7 @@ from ottla.wire.schema import NEW, Field, RecordBytes, Struct, Wire
 class ReplicaState(Struct):
     __slots__ = ("replica_epoch", "replica_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("replica_id", "int32", since=15),
-        Field("replica_epoch", "int64", since=15),
-    )
+    WIRE: ClassVar[Wire] = (Field("replica_id", "int32", since=15), Field("replica_epoch", "int64", since=15))
 
     def __init__(
         self,
@@ -181,10 +178,7 @@ class FetchRequest(Struct):
 class EpochEndOffset(Struct):
     __slots__ = ("end_offset", "epoch")
 
-    WIRE: ClassVar[Wire] = (
-        Field("epoch", "int32", since=12),
-        Field("end_offset", "int64", since=12),
-    )
+    WIRE: ClassVar[Wire] = (Field("epoch", "int32", since=12), Field("end_offset", "int64", since=12))
 
     def __init__(
         self,
@@ -199,10 +193,7 @@ class EpochEndOffset(Struct):
 class LeaderIdAndEpoch(Struct):
     __slots__ = ("leader_epoch", "leader_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("leader_id", "int32", since=12),
-        Field("leader_epoch", "int32", since=12),
-    )
+    WIRE: ClassVar[Wire] = (Field("leader_id", "int32", since=12), Field("leader_epoch", "int32", since=12))
 
     def __init__(
         self,
@@ -217,10 +208,7 @@ class LeaderIdAndEpoch(Struct):
 class SnapshotId(Struct):
     __slots__ = ("end_offset", "epoch")
 
-    WIRE: ClassVar[Wire] = (
-        Field("end_offset", "int64", since=12),
-        Field("epoch", "int32", since=12),
-    )
+    WIRE: ClassVar[Wire] = (Field("end_offset", "int64", since=12), Field("epoch", "int32", since=12))
 
     def __init__(
         self,
@@ -235,17 +223,9 @@ class SnapshotId(Struct):
 class AbortedTransaction(Struct):
     __slots__ = ("first_offset", "producer_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("producer_id", "int64"),
-        Field("first_offset", "int64"),
-    )
+    WIRE: ClassVar[Wire] = (Field("producer_id", "int64"), Field("first_offset", "int64"))
 
-    def __init__(
-        self,
-        *,
-        producer_id: int = 0,
-        first_offset: int = 0,
-    ) -> None:
+    def __init__(self, *, producer_id: int = 0, first_offset: int = 0) -> None:
         self.producer_id = producer_id
         self.first_offset = first_offset
 

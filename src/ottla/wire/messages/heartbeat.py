@@ -37,10 +37,7 @@ class HeartbeatRequest(Struct):
 class HeartbeatResponse(Struct):
     __slots__ = ("error_code", "throttle_time_ms")
 
-    WIRE: ClassVar[Wire] = (
-        Field("throttle_time_ms", "int32", since=1),
-        Field("error_code", "int16"),
-    )
+    WIRE: ClassVar[Wire] = (Field("throttle_time_ms", "int32", since=1), Field("error_code", "int16"))
 
     def __init__(
         self,

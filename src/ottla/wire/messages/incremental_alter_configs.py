@@ -19,13 +19,7 @@ class AlterableConfig(Struct):
         Field("value", "string", null_since=0),
     )
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        config_operation: int = 0,
-        value: str | None = "",
-    ) -> None:
+    def __init__(self, *, name: str = "", config_operation: int = 0, value: str | None = "") -> None:
         self.name = name
         self.config_operation = config_operation
         self.value = value
@@ -41,11 +35,7 @@ class AlterConfigsResource(Struct):
     )
 
     def __init__(
-        self,
-        *,
-        resource_type: int = 0,
-        resource_name: str = "",
-        configs: list[AlterableConfig] = NEW,
+        self, *, resource_type: int = 0, resource_name: str = "", configs: list[AlterableConfig] = NEW
     ) -> None:
         self.resource_type = resource_type
         self.resource_name = resource_name
@@ -55,17 +45,9 @@ class AlterConfigsResource(Struct):
 class IncrementalAlterConfigsRequest(Struct):
     __slots__ = ("resources", "validate_only")
 
-    WIRE: ClassVar[Wire] = (
-        Field("resources", AlterConfigsResource, array=True),
-        Field("validate_only", "bool"),
-    )
+    WIRE: ClassVar[Wire] = (Field("resources", AlterConfigsResource, array=True), Field("validate_only", "bool"))
 
-    def __init__(
-        self,
-        *,
-        resources: list[AlterConfigsResource] = NEW,
-        validate_only: bool = False,
-    ) -> None:
+    def __init__(self, *, resources: list[AlterConfigsResource] = NEW, validate_only: bool = False) -> None:
         self.resources = [] if resources is NEW else resources
         self.validate_only = validate_only
 
@@ -81,12 +63,7 @@ class AlterConfigsResourceResponse(Struct):
     )
 
     def __init__(
-        self,
-        *,
-        error_code: int = 0,
-        error_message: str | None = "",
-        resource_type: int = 0,
-        resource_name: str = "",
+        self, *, error_code: int = 0, error_message: str | None = "", resource_type: int = 0, resource_name: str = ""
     ) -> None:
         self.error_code = error_code
         self.error_message = error_message
@@ -102,11 +79,6 @@ class IncrementalAlterConfigsResponse(Struct):
         Field("responses", AlterConfigsResourceResponse, array=True),
     )
 
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        responses: list[AlterConfigsResourceResponse] = NEW,
-    ) -> None:
+    def __init__(self, *, throttle_time_ms: int = 0, responses: list[AlterConfigsResourceResponse] = NEW) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.responses = [] if responses is NEW else responses

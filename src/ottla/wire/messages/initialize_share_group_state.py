@@ -15,19 +15,9 @@ from ottla.wire.schema import NEW, Field, Struct, Wire
 class PartitionData(Struct):
     __slots__ = ("partition", "start_offset", "state_epoch")
 
-    WIRE: ClassVar[Wire] = (
-        Field("partition", "int32"),
-        Field("state_epoch", "int32"),
-        Field("start_offset", "int64"),
-    )
+    WIRE: ClassVar[Wire] = (Field("partition", "int32"), Field("state_epoch", "int32"), Field("start_offset", "int64"))
 
-    def __init__(
-        self,
-        *,
-        partition: int = 0,
-        state_epoch: int = 0,
-        start_offset: int = 0,
-    ) -> None:
+    def __init__(self, *, partition: int = 0, state_epoch: int = 0, start_offset: int = 0) -> None:
         self.partition = partition
         self.state_epoch = state_epoch
         self.start_offset = start_offset
@@ -36,17 +26,9 @@ class PartitionData(Struct):
 class InitializeStateData(Struct):
     __slots__ = ("partitions", "topic_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("topic_id", "uuid"),
-        Field("partitions", PartitionData, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("topic_id", "uuid"), Field("partitions", PartitionData, array=True))
 
-    def __init__(
-        self,
-        *,
-        topic_id: UUID = NO_ID,
-        partitions: list[PartitionData] = NEW,
-    ) -> None:
+    def __init__(self, *, topic_id: UUID = NO_ID, partitions: list[PartitionData] = NEW) -> None:
         self.topic_id = topic_id
         self.partitions = [] if partitions is NEW else partitions
 
@@ -54,17 +36,9 @@ class InitializeStateData(Struct):
 class InitializeShareGroupStateRequest(Struct):
     __slots__ = ("group_id", "topics")
 
-    WIRE: ClassVar[Wire] = (
-        Field("group_id", "string"),
-        Field("topics", InitializeStateData, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("group_id", "string"), Field("topics", InitializeStateData, array=True))
 
-    def __init__(
-        self,
-        *,
-        group_id: str = "",
-        topics: list[InitializeStateData] = NEW,
-    ) -> None:
+    def __init__(self, *, group_id: str = "", topics: list[InitializeStateData] = NEW) -> None:
         self.group_id = group_id
         self.topics = [] if topics is NEW else topics
 
@@ -78,13 +52,7 @@ class PartitionResult(Struct):
         Field("error_message", "string", null_since=0),
     )
 
-    def __init__(
-        self,
-        *,
-        partition: int = 0,
-        error_code: int = 0,
-        error_message: str | None = None,
-    ) -> None:
+    def __init__(self, *, partition: int = 0, error_code: int = 0, error_message: str | None = None) -> None:
         self.partition = partition
         self.error_code = error_code
         self.error_message = error_message
@@ -93,17 +61,9 @@ class PartitionResult(Struct):
 class InitializeStateResult(Struct):
     __slots__ = ("partitions", "topic_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("topic_id", "uuid"),
-        Field("partitions", PartitionResult, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("topic_id", "uuid"), Field("partitions", PartitionResult, array=True))
 
-    def __init__(
-        self,
-        *,
-        topic_id: UUID = NO_ID,
-        partitions: list[PartitionResult] = NEW,
-    ) -> None:
+    def __init__(self, *, topic_id: UUID = NO_ID, partitions: list[PartitionResult] = NEW) -> None:
         self.topic_id = topic_id
         self.partitions = [] if partitions is NEW else partitions
 
@@ -113,9 +73,5 @@ class InitializeShareGroupStateResponse(Struct):
 
     WIRE: ClassVar[Wire] = (Field("results", InitializeStateResult, array=True),)
 
-    def __init__(
-        self,
-        *,
-        results: list[InitializeStateResult] = NEW,
-    ) -> None:
+    def __init__(self, *, results: list[InitializeStateResult] = NEW) -> None:
         self.results = [] if results is NEW else results

@@ -13,17 +13,9 @@ from ottla.wire.schema import NEW, Field, Struct, Wire
 class JoinGroupRequestProtocol(Struct):
     __slots__ = ("metadata", "name")
 
-    WIRE: ClassVar[Wire] = (
-        Field("name", "string"),
-        Field("metadata", "bytes"),
-    )
+    WIRE: ClassVar[Wire] = (Field("name", "string"), Field("metadata", "bytes"))
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        metadata: bytes = b"",
-    ) -> None:
+    def __init__(self, *, name: str = "", metadata: bytes = b"") -> None:
         self.name = name
         self.metadata = metadata
 

@@ -26,10 +26,7 @@ class ListConfigResourcesRequest(Struct):
 class ConfigResource(Struct):
     __slots__ = ("resource_name", "resource_type")
 
-    WIRE: ClassVar[Wire] = (
-        Field("resource_name", "string"),
-        Field("resource_type", "int8", since=1),
-    )
+    WIRE: ClassVar[Wire] = (Field("resource_name", "string"), Field("resource_type", "int8", since=1))
 
     def __init__(
         self,
@@ -51,11 +48,7 @@ class ListConfigResourcesResponse(Struct):
     )
 
     def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        error_code: int = 0,
-        config_resources: list[ConfigResource] = NEW,
+        self, *, throttle_time_ms: int = 0, error_code: int = 0, config_resources: list[ConfigResource] = NEW
     ) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.error_code = error_code

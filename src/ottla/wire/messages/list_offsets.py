@@ -34,17 +34,9 @@ class ListOffsetsPartition(Struct):
 class ListOffsetsTopic(Struct):
     __slots__ = ("name", "partitions")
 
-    WIRE: ClassVar[Wire] = (
-        Field("name", "string"),
-        Field("partitions", ListOffsetsPartition, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("name", "string"), Field("partitions", ListOffsetsPartition, array=True))
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[ListOffsetsPartition] = NEW,
-    ) -> None:
+    def __init__(self, *, name: str = "", partitions: list[ListOffsetsPartition] = NEW) -> None:
         self.name = name
         self.partitions = [] if partitions is NEW else partitions
 
@@ -103,17 +95,9 @@ class ListOffsetsPartitionResponse(Struct):
 class ListOffsetsTopicResponse(Struct):
     __slots__ = ("name", "partitions")
 
-    WIRE: ClassVar[Wire] = (
-        Field("name", "string"),
-        Field("partitions", ListOffsetsPartitionResponse, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("name", "string"), Field("partitions", ListOffsetsPartitionResponse, array=True))
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[ListOffsetsPartitionResponse] = NEW,
-    ) -> None:
+    def __init__(self, *, name: str = "", partitions: list[ListOffsetsPartitionResponse] = NEW) -> None:
         self.name = name
         self.partitions = [] if partitions is NEW else partitions
 

@@ -13,17 +13,9 @@ from ottla.wire.schema import NEW, Field, Struct, Wire
 class ListPartitionReassignmentsTopics(Struct):
     __slots__ = ("name", "partition_indexes")
 
-    WIRE: ClassVar[Wire] = (
-        Field("name", "string"),
-        Field("partition_indexes", "int32", array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("name", "string"), Field("partition_indexes", "int32", array=True))
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partition_indexes: list[int] = NEW,
-    ) -> None:
+    def __init__(self, *, name: str = "", partition_indexes: list[int] = NEW) -> None:
         self.name = name
         self.partition_indexes = [] if partition_indexes is NEW else partition_indexes
 
@@ -37,10 +29,7 @@ class ListPartitionReassignmentsRequest(Struct):
     )
 
     def __init__(
-        self,
-        *,
-        timeout_ms: int = 60000,
-        topics: list[ListPartitionReassignmentsTopics] | None = None,
+        self, *, timeout_ms: int = 60000, topics: list[ListPartitionReassignmentsTopics] | None = None
     ) -> None:
         self.timeout_ms = timeout_ms
         self.topics = topics
@@ -73,17 +62,9 @@ class OngoingPartitionReassignment(Struct):
 class OngoingTopicReassignment(Struct):
     __slots__ = ("name", "partitions")
 
-    WIRE: ClassVar[Wire] = (
-        Field("name", "string"),
-        Field("partitions", OngoingPartitionReassignment, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("name", "string"), Field("partitions", OngoingPartitionReassignment, array=True))
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[OngoingPartitionReassignment] = NEW,
-    ) -> None:
+    def __init__(self, *, name: str = "", partitions: list[OngoingPartitionReassignment] = NEW) -> None:
         self.name = name
         self.partitions = [] if partitions is NEW else partitions
 

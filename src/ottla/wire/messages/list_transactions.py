@@ -43,13 +43,7 @@ class TransactionState(Struct):
         Field("transaction_state", "string"),
     )
 
-    def __init__(
-        self,
-        *,
-        transactional_id: str = "",
-        producer_id: int = 0,
-        transaction_state: str = "",
-    ) -> None:
+    def __init__(self, *, transactional_id: str = "", producer_id: int = 0, transaction_state: str = "") -> None:
         self.transactional_id = transactional_id
         self.producer_id = producer_id
         self.transaction_state = transaction_state

@@ -15,10 +15,7 @@ from ottla.wire.schema import NEW, Field, Struct, Wire
 class MetadataRequestTopic(Struct):
     __slots__ = ("name", "topic_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("topic_id", "uuid", since=10),
-        Field("name", "string", null_since=10),
-    )
+    WIRE: ClassVar[Wire] = (Field("topic_id", "uuid", since=10), Field("name", "string", null_since=10))
 
     def __init__(
         self,

@@ -97,17 +97,9 @@ class OffsetCommitRequest(Struct):
 class OffsetCommitResponsePartition(Struct):
     __slots__ = ("error_code", "partition_index")
 
-    WIRE: ClassVar[Wire] = (
-        Field("partition_index", "int32"),
-        Field("error_code", "int16"),
-    )
+    WIRE: ClassVar[Wire] = (Field("partition_index", "int32"), Field("error_code", "int16"))
 
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        error_code: int = 0,
-    ) -> None:
+    def __init__(self, *, partition_index: int = 0, error_code: int = 0) -> None:
         self.partition_index = partition_index
         self.error_code = error_code
 

@@ -15,28 +15,16 @@ class OffsetDeleteRequestPartition(Struct):
 
     WIRE: ClassVar[Wire] = (Field("partition_index", "int32"),)
 
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-    ) -> None:
+    def __init__(self, *, partition_index: int = 0) -> None:
         self.partition_index = partition_index
 
 
 class OffsetDeleteRequestTopic(Struct):
     __slots__ = ("name", "partitions")
 
-    WIRE: ClassVar[Wire] = (
-        Field("name", "string"),
-        Field("partitions", OffsetDeleteRequestPartition, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("name", "string"), Field("partitions", OffsetDeleteRequestPartition, array=True))
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[OffsetDeleteRequestPartition] = NEW,
-    ) -> None:
+    def __init__(self, *, name: str = "", partitions: list[OffsetDeleteRequestPartition] = NEW) -> None:
         self.name = name
         self.partitions = [] if partitions is NEW else partitions
 
@@ -44,17 +32,9 @@ class OffsetDeleteRequestTopic(Struct):
 class OffsetDeleteRequest(Struct):
     __slots__ = ("group_id", "topics")
 
-    WIRE: ClassVar[Wire] = (
-        Field("group_id", "string"),
-        Field("topics", OffsetDeleteRequestTopic, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("group_id", "string"), Field("topics", OffsetDeleteRequestTopic, array=True))
 
-    def __init__(
-        self,
-        *,
-        group_id: str = "",
-        topics: list[OffsetDeleteRequestTopic] = NEW,
-    ) -> None:
+    def __init__(self, *, group_id: str = "", topics: list[OffsetDeleteRequestTopic] = NEW) -> None:
         self.group_id = group_id
         self.topics = [] if topics is NEW else topics
 
@@ -62,17 +42,9 @@ class OffsetDeleteRequest(Struct):
 class OffsetDeleteResponsePartition(Struct):
     __slots__ = ("error_code", "partition_index")
 
-    WIRE: ClassVar[Wire] = (
-        Field("partition_index", "int32"),
-        Field("error_code", "int16"),
-    )
+    WIRE: ClassVar[Wire] = (Field("partition_index", "int32"), Field("error_code", "int16"))
 
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        error_code: int = 0,
-    ) -> None:
+    def __init__(self, *, partition_index: int = 0, error_code: int = 0) -> None:
         self.partition_index = partition_index
         self.error_code = error_code
 
@@ -80,17 +52,9 @@ class OffsetDeleteResponsePartition(Struct):
 class OffsetDeleteResponseTopic(Struct):
     __slots__ = ("name", "partitions")
 
-    WIRE: ClassVar[Wire] = (
-        Field("name", "string"),
-        Field("partitions", OffsetDeleteResponsePartition, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("name", "string"), Field("partitions", OffsetDeleteResponsePartition, array=True))
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[OffsetDeleteResponsePartition] = NEW,
-    ) -> None:
+    def __init__(self, *, name: str = "", partitions: list[OffsetDeleteResponsePartition] = NEW) -> None:
         self.name = name
         self.partitions = [] if partitions is NEW else partitions
 
@@ -105,11 +69,7 @@ class OffsetDeleteResponse(Struct):
     )
 
     def __init__(
-        self,
-        *,
-        error_code: int = 0,
-        throttle_time_ms: int = 0,
-        topics: list[OffsetDeleteResponseTopic] = NEW,
+        self, *, error_code: int = 0, throttle_time_ms: int = 0, topics: list[OffsetDeleteResponseTopic] = NEW
     ) -> None:
         self.error_code = error_code
         self.throttle_time_ms = throttle_time_ms

@@ -60,10 +60,7 @@ class OffsetFetchRequestGroup(Struct):
 class OffsetFetchRequestTopic(Struct):
     __slots__ = ("name", "partition_indexes")
 
-    WIRE: ClassVar[Wire] = (
-        Field("name", "string", until=7),
-        Field("partition_indexes", "int32", array=True, until=7),
-    )
+    WIRE: ClassVar[Wire] = (Field("name", "string", until=7), Field("partition_indexes", "int32", array=True, until=7))
 
     def __init__(
         self,

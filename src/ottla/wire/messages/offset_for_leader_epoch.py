@@ -19,13 +19,7 @@ class OffsetForLeaderPartition(Struct):
         Field("leader_epoch", "int32"),
     )
 
-    def __init__(
-        self,
-        *,
-        partition: int = 0,
-        current_leader_epoch: int = -1,
-        leader_epoch: int = 0,
-    ) -> None:
+    def __init__(self, *, partition: int = 0, current_leader_epoch: int = -1, leader_epoch: int = 0) -> None:
         self.partition = partition
         self.current_leader_epoch = current_leader_epoch
         self.leader_epoch = leader_epoch
@@ -34,17 +28,9 @@ class OffsetForLeaderPartition(Struct):
 class OffsetForLeaderTopic(Struct):
     __slots__ = ("partitions", "topic")
 
-    WIRE: ClassVar[Wire] = (
-        Field("topic", "string"),
-        Field("partitions", OffsetForLeaderPartition, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("topic", "string"), Field("partitions", OffsetForLeaderPartition, array=True))
 
-    def __init__(
-        self,
-        *,
-        topic: str = "",
-        partitions: list[OffsetForLeaderPartition] = NEW,
-    ) -> None:
+    def __init__(self, *, topic: str = "", partitions: list[OffsetForLeaderPartition] = NEW) -> None:
         self.topic = topic
         self.partitions = [] if partitions is NEW else partitions
 
@@ -52,10 +38,7 @@ class OffsetForLeaderTopic(Struct):
 class OffsetForLeaderEpochRequest(Struct):
     __slots__ = ("replica_id", "topics")
 
-    WIRE: ClassVar[Wire] = (
-        Field("replica_id", "int32", since=3),
-        Field("topics", OffsetForLeaderTopic, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("replica_id", "int32", since=3), Field("topics", OffsetForLeaderTopic, array=True))
 
     def __init__(
         self,
@@ -78,12 +61,7 @@ class EpochEndOffset(Struct):
     )
 
     def __init__(
-        self,
-        *,
-        error_code: int = 0,
-        partition: int = 0,
-        leader_epoch: int = -1,
-        end_offset: int = -1,
+        self, *, error_code: int = 0, partition: int = 0, leader_epoch: int = -1, end_offset: int = -1
     ) -> None:
         self.error_code = error_code
         self.partition = partition
@@ -94,17 +72,9 @@ class EpochEndOffset(Struct):
 class OffsetForLeaderTopicResult(Struct):
     __slots__ = ("partitions", "topic")
 
-    WIRE: ClassVar[Wire] = (
-        Field("topic", "string"),
-        Field("partitions", EpochEndOffset, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("topic", "string"), Field("partitions", EpochEndOffset, array=True))
 
-    def __init__(
-        self,
-        *,
-        topic: str = "",
-        partitions: list[EpochEndOffset] = NEW,
-    ) -> None:
+    def __init__(self, *, topic: str = "", partitions: list[EpochEndOffset] = NEW) -> None:
         self.topic = topic
         self.partitions = [] if partitions is NEW else partitions
 
@@ -112,16 +82,8 @@ class OffsetForLeaderTopicResult(Struct):
 class OffsetForLeaderEpochResponse(Struct):
     __slots__ = ("throttle_time_ms", "topics")
 
-    WIRE: ClassVar[Wire] = (
-        Field("throttle_time_ms", "int32"),
-        Field("topics", OffsetForLeaderTopicResult, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("throttle_time_ms", "int32"), Field("topics", OffsetForLeaderTopicResult, array=True))
 
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        topics: list[OffsetForLeaderTopicResult] = NEW,
-    ) -> None:
+    def __init__(self, *, throttle_time_ms: int = 0, topics: list[OffsetForLeaderTopicResult] = NEW) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.topics = [] if topics is NEW else topics

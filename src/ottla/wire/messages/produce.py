@@ -15,17 +15,9 @@ from ottla.wire.schema import NEW, Field, Struct, Wire
 class PartitionProduceData(Struct):
     __slots__ = ("index", "records")
 
-    WIRE: ClassVar[Wire] = (
-        Field("index", "int32"),
-        Field("records", "records", null_since=0),
-    )
+    WIRE: ClassVar[Wire] = (Field("index", "int32"), Field("records", "records", null_since=0))
 
-    def __init__(
-        self,
-        *,
-        index: int = 0,
-        records: bytes | memoryview | None = None,
-    ) -> None:
+    def __init__(self, *, index: int = 0, records: bytes | memoryview | None = None) -> None:
         self.index = index
         self.records = records
 
@@ -96,10 +88,7 @@ class BatchIndexAndErrorMessage(Struct):
 class LeaderIdAndEpoch(Struct):
     __slots__ = ("leader_epoch", "leader_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("leader_id", "int32", since=10),
-        Field("leader_epoch", "int32", since=10),
-    )
+    WIRE: ClassVar[Wire] = (Field("leader_id", "int32", since=10), Field("leader_epoch", "int32", since=10))
 
     def __init__(
         self,

@@ -15,17 +15,9 @@ from ottla.wire.schema import NEW, Field, Struct, Wire
 class PartitionData(Struct):
     __slots__ = ("leader_epoch", "partition")
 
-    WIRE: ClassVar[Wire] = (
-        Field("partition", "int32"),
-        Field("leader_epoch", "int32"),
-    )
+    WIRE: ClassVar[Wire] = (Field("partition", "int32"), Field("leader_epoch", "int32"))
 
-    def __init__(
-        self,
-        *,
-        partition: int = 0,
-        leader_epoch: int = 0,
-    ) -> None:
+    def __init__(self, *, partition: int = 0, leader_epoch: int = 0) -> None:
         self.partition = partition
         self.leader_epoch = leader_epoch
 
@@ -33,17 +25,9 @@ class PartitionData(Struct):
 class ReadStateData(Struct):
     __slots__ = ("partitions", "topic_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("topic_id", "uuid"),
-        Field("partitions", PartitionData, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("topic_id", "uuid"), Field("partitions", PartitionData, array=True))
 
-    def __init__(
-        self,
-        *,
-        topic_id: UUID = NO_ID,
-        partitions: list[PartitionData] = NEW,
-    ) -> None:
+    def __init__(self, *, topic_id: UUID = NO_ID, partitions: list[PartitionData] = NEW) -> None:
         self.topic_id = topic_id
         self.partitions = [] if partitions is NEW else partitions
 
@@ -51,17 +35,9 @@ class ReadStateData(Struct):
 class ReadShareGroupStateRequest(Struct):
     __slots__ = ("group_id", "topics")
 
-    WIRE: ClassVar[Wire] = (
-        Field("group_id", "string"),
-        Field("topics", ReadStateData, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("group_id", "string"), Field("topics", ReadStateData, array=True))
 
-    def __init__(
-        self,
-        *,
-        group_id: str = "",
-        topics: list[ReadStateData] = NEW,
-    ) -> None:
+    def __init__(self, *, group_id: str = "", topics: list[ReadStateData] = NEW) -> None:
         self.group_id = group_id
         self.topics = [] if topics is NEW else topics
 
@@ -77,12 +53,7 @@ class StateBatch(Struct):
     )
 
     def __init__(
-        self,
-        *,
-        first_offset: int = 0,
-        last_offset: int = 0,
-        delivery_state: int = 0,
-        delivery_count: int = 0,
+        self, *, first_offset: int = 0, last_offset: int = 0, delivery_state: int = 0, delivery_count: int = 0
     ) -> None:
         self.first_offset = first_offset
         self.last_offset = last_offset
@@ -123,17 +94,9 @@ class PartitionResult(Struct):
 class ReadStateResult(Struct):
     __slots__ = ("partitions", "topic_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("topic_id", "uuid"),
-        Field("partitions", PartitionResult, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("topic_id", "uuid"), Field("partitions", PartitionResult, array=True))
 
-    def __init__(
-        self,
-        *,
-        topic_id: UUID = NO_ID,
-        partitions: list[PartitionResult] = NEW,
-    ) -> None:
+    def __init__(self, *, topic_id: UUID = NO_ID, partitions: list[PartitionResult] = NEW) -> None:
         self.topic_id = topic_id
         self.partitions = [] if partitions is NEW else partitions
 
@@ -143,9 +106,5 @@ class ReadShareGroupStateResponse(Struct):
 
     WIRE: ClassVar[Wire] = (Field("results", ReadStateResult, array=True),)
 
-    def __init__(
-        self,
-        *,
-        results: list[ReadStateResult] = NEW,
-    ) -> None:
+    def __init__(self, *, results: list[ReadStateResult] = NEW) -> None:
         self.results = [] if results is NEW else results

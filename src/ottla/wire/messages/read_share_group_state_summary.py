@@ -15,17 +15,9 @@ from ottla.wire.schema import NEW, Field, Struct, Wire
 class PartitionData(Struct):
     __slots__ = ("leader_epoch", "partition")
 
-    WIRE: ClassVar[Wire] = (
-        Field("partition", "int32"),
-        Field("leader_epoch", "int32"),
-    )
+    WIRE: ClassVar[Wire] = (Field("partition", "int32"), Field("leader_epoch", "int32"))
 
-    def __init__(
-        self,
-        *,
-        partition: int = 0,
-        leader_epoch: int = 0,
-    ) -> None:
+    def __init__(self, *, partition: int = 0, leader_epoch: int = 0) -> None:
         self.partition = partition
         self.leader_epoch = leader_epoch
 
@@ -33,17 +25,9 @@ class PartitionData(Struct):
 class ReadStateSummaryData(Struct):
     __slots__ = ("partitions", "topic_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("topic_id", "uuid"),
-        Field("partitions", PartitionData, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("topic_id", "uuid"), Field("partitions", PartitionData, array=True))
 
-    def __init__(
-        self,
-        *,
-        topic_id: UUID = NO_ID,
-        partitions: list[PartitionData] = NEW,
-    ) -> None:
+    def __init__(self, *, topic_id: UUID = NO_ID, partitions: list[PartitionData] = NEW) -> None:
         self.topic_id = topic_id
         self.partitions = [] if partitions is NEW else partitions
 
@@ -51,17 +35,9 @@ class ReadStateSummaryData(Struct):
 class ReadShareGroupStateSummaryRequest(Struct):
     __slots__ = ("group_id", "topics")
 
-    WIRE: ClassVar[Wire] = (
-        Field("group_id", "string"),
-        Field("topics", ReadStateSummaryData, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("group_id", "string"), Field("topics", ReadStateSummaryData, array=True))
 
-    def __init__(
-        self,
-        *,
-        group_id: str = "",
-        topics: list[ReadStateSummaryData] = NEW,
-    ) -> None:
+    def __init__(self, *, group_id: str = "", topics: list[ReadStateSummaryData] = NEW) -> None:
         self.group_id = group_id
         self.topics = [] if topics is NEW else topics
 
@@ -110,17 +86,9 @@ class PartitionResult(Struct):
 class ReadStateSummaryResult(Struct):
     __slots__ = ("partitions", "topic_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("topic_id", "uuid"),
-        Field("partitions", PartitionResult, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("topic_id", "uuid"), Field("partitions", PartitionResult, array=True))
 
-    def __init__(
-        self,
-        *,
-        topic_id: UUID = NO_ID,
-        partitions: list[PartitionResult] = NEW,
-    ) -> None:
+    def __init__(self, *, topic_id: UUID = NO_ID, partitions: list[PartitionResult] = NEW) -> None:
         self.topic_id = topic_id
         self.partitions = [] if partitions is NEW else partitions
 
@@ -130,9 +98,5 @@ class ReadShareGroupStateSummaryResponse(Struct):
 
     WIRE: ClassVar[Wire] = (Field("results", ReadStateSummaryResult, array=True),)
 
-    def __init__(
-        self,
-        *,
-        results: list[ReadStateSummaryResult] = NEW,
-    ) -> None:
+    def __init__(self, *, results: list[ReadStateSummaryResult] = NEW) -> None:
         self.results = [] if results is NEW else results

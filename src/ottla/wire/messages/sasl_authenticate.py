@@ -15,11 +15,7 @@ class SaslAuthenticateRequest(Struct):
 
     WIRE: ClassVar[Wire] = (Field("auth_bytes", "bytes"),)
 
-    def __init__(
-        self,
-        *,
-        auth_bytes: bytes = b"",
-    ) -> None:
+    def __init__(self, *, auth_bytes: bytes = b"") -> None:
         self.auth_bytes = auth_bytes
 
 

@@ -15,27 +15,15 @@ class SaslHandshakeRequest(Struct):
 
     WIRE: ClassVar[Wire] = (Field("mechanism", "string"),)
 
-    def __init__(
-        self,
-        *,
-        mechanism: str = "",
-    ) -> None:
+    def __init__(self, *, mechanism: str = "") -> None:
         self.mechanism = mechanism
 
 
 class SaslHandshakeResponse(Struct):
     __slots__ = ("error_code", "mechanisms")
 
-    WIRE: ClassVar[Wire] = (
-        Field("error_code", "int16"),
-        Field("mechanisms", "string", array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("error_code", "int16"), Field("mechanisms", "string", array=True))
 
-    def __init__(
-        self,
-        *,
-        error_code: int = 0,
-        mechanisms: list[str] = NEW,
-    ) -> None:
+    def __init__(self, *, error_code: int = 0, mechanisms: list[str] = NEW) -> None:
         self.error_code = error_code
         self.mechanisms = [] if mechanisms is NEW else mechanisms

@@ -21,13 +21,7 @@ class AcknowledgementBatch(Struct):
         Field("acknowledge_types", "int8", array=True),
     )
 
-    def __init__(
-        self,
-        *,
-        first_offset: int = 0,
-        last_offset: int = 0,
-        acknowledge_types: list[int] = NEW,
-    ) -> None:
+    def __init__(self, *, first_offset: int = 0, last_offset: int = 0, acknowledge_types: list[int] = NEW) -> None:
         self.first_offset = first_offset
         self.last_offset = last_offset
         self.acknowledge_types = [] if acknowledge_types is NEW else acknowledge_types
@@ -41,12 +35,7 @@ class AcknowledgePartition(Struct):
         Field("acknowledgement_batches", AcknowledgementBatch, array=True),
     )
 
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        acknowledgement_batches: list[AcknowledgementBatch] = NEW,
-    ) -> None:
+    def __init__(self, *, partition_index: int = 0, acknowledgement_batches: list[AcknowledgementBatch] = NEW) -> None:
         self.partition_index = partition_index
         self.acknowledgement_batches = [] if acknowledgement_batches is NEW else acknowledgement_batches
 
@@ -54,17 +43,9 @@ class AcknowledgePartition(Struct):
 class AcknowledgeTopic(Struct):
     __slots__ = ("partitions", "topic_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("topic_id", "uuid"),
-        Field("partitions", AcknowledgePartition, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("topic_id", "uuid"), Field("partitions", AcknowledgePartition, array=True))
 
-    def __init__(
-        self,
-        *,
-        topic_id: UUID = NO_ID,
-        partitions: list[AcknowledgePartition] = NEW,
-    ) -> None:
+    def __init__(self, *, topic_id: UUID = NO_ID, partitions: list[AcknowledgePartition] = NEW) -> None:
         self.topic_id = topic_id
         self.partitions = [] if partitions is NEW else partitions
 
@@ -99,17 +80,9 @@ class ShareAcknowledgeRequest(Struct):
 class LeaderIdAndEpoch(Struct):
     __slots__ = ("leader_epoch", "leader_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("leader_id", "int32"),
-        Field("leader_epoch", "int32"),
-    )
+    WIRE: ClassVar[Wire] = (Field("leader_id", "int32"), Field("leader_epoch", "int32"))
 
-    def __init__(
-        self,
-        *,
-        leader_id: int = 0,
-        leader_epoch: int = 0,
-    ) -> None:
+    def __init__(self, *, leader_id: int = 0, leader_epoch: int = 0) -> None:
         self.leader_id = leader_id
         self.leader_epoch = leader_epoch
 
@@ -141,17 +114,9 @@ class PartitionData(Struct):
 class ShareAcknowledgeTopicResponse(Struct):
     __slots__ = ("partitions", "topic_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("topic_id", "uuid"),
-        Field("partitions", PartitionData, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("topic_id", "uuid"), Field("partitions", PartitionData, array=True))
 
-    def __init__(
-        self,
-        *,
-        topic_id: UUID = NO_ID,
-        partitions: list[PartitionData] = NEW,
-    ) -> None:
+    def __init__(self, *, topic_id: UUID = NO_ID, partitions: list[PartitionData] = NEW) -> None:
         self.topic_id = topic_id
         self.partitions = [] if partitions is NEW else partitions
 
@@ -166,14 +131,7 @@ class NodeEndpoint(Struct):
         Field("rack", "string", null_since=0),
     )
 
-    def __init__(
-        self,
-        *,
-        node_id: int = 0,
-        host: str = "",
-        port: int = 0,
-        rack: str | None = None,
-    ) -> None:
+    def __init__(self, *, node_id: int = 0, host: str = "", port: int = 0, rack: str | None = None) -> None:
         self.node_id = node_id
         self.host = host
         self.port = port

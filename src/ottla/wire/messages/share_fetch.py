@@ -21,13 +21,7 @@ class AcknowledgementBatch(Struct):
         Field("acknowledge_types", "int8", array=True),
     )
 
-    def __init__(
-        self,
-        *,
-        first_offset: int = 0,
-        last_offset: int = 0,
-        acknowledge_types: list[int] = NEW,
-    ) -> None:
+    def __init__(self, *, first_offset: int = 0, last_offset: int = 0, acknowledge_types: list[int] = NEW) -> None:
         self.first_offset = first_offset
         self.last_offset = last_offset
         self.acknowledge_types = [] if acknowledge_types is NEW else acknowledge_types
@@ -41,12 +35,7 @@ class FetchPartition(Struct):
         Field("acknowledgement_batches", AcknowledgementBatch, array=True),
     )
 
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        acknowledgement_batches: list[AcknowledgementBatch] = NEW,
-    ) -> None:
+    def __init__(self, *, partition_index: int = 0, acknowledgement_batches: list[AcknowledgementBatch] = NEW) -> None:
         self.partition_index = partition_index
         self.acknowledgement_batches = [] if acknowledgement_batches is NEW else acknowledgement_batches
 
@@ -54,17 +43,9 @@ class FetchPartition(Struct):
 class FetchTopic(Struct):
     __slots__ = ("partitions", "topic_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("topic_id", "uuid"),
-        Field("partitions", FetchPartition, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("topic_id", "uuid"), Field("partitions", FetchPartition, array=True))
 
-    def __init__(
-        self,
-        *,
-        topic_id: UUID = NO_ID,
-        partitions: list[FetchPartition] = NEW,
-    ) -> None:
+    def __init__(self, *, topic_id: UUID = NO_ID, partitions: list[FetchPartition] = NEW) -> None:
         self.topic_id = topic_id
         self.partitions = [] if partitions is NEW else partitions
 
@@ -72,17 +53,9 @@ class FetchTopic(Struct):
 class ForgottenTopic(Struct):
     __slots__ = ("partitions", "topic_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("topic_id", "uuid"),
-        Field("partitions", "int32", array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("topic_id", "uuid"), Field("partitions", "int32", array=True))
 
-    def __init__(
-        self,
-        *,
-        topic_id: UUID = NO_ID,
-        partitions: list[int] = NEW,
-    ) -> None:
+    def __init__(self, *, topic_id: UUID = NO_ID, partitions: list[int] = NEW) -> None:
         self.topic_id = topic_id
         self.partitions = [] if partitions is NEW else partitions
 
@@ -151,17 +124,9 @@ class ShareFetchRequest(Struct):
 class LeaderIdAndEpoch(Struct):
     __slots__ = ("leader_epoch", "leader_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("leader_id", "int32"),
-        Field("leader_epoch", "int32"),
-    )
+    WIRE: ClassVar[Wire] = (Field("leader_id", "int32"), Field("leader_epoch", "int32"))
 
-    def __init__(
-        self,
-        *,
-        leader_id: int = 0,
-        leader_epoch: int = 0,
-    ) -> None:
+    def __init__(self, *, leader_id: int = 0, leader_epoch: int = 0) -> None:
         self.leader_id = leader_id
         self.leader_epoch = leader_epoch
 
@@ -175,13 +140,7 @@ class AcquiredRecords(Struct):
         Field("delivery_count", "int16"),
     )
 
-    def __init__(
-        self,
-        *,
-        first_offset: int = 0,
-        last_offset: int = 0,
-        delivery_count: int = 0,
-    ) -> None:
+    def __init__(self, *, first_offset: int = 0, last_offset: int = 0, delivery_count: int = 0) -> None:
         self.first_offset = first_offset
         self.last_offset = last_offset
         self.delivery_count = delivery_count
@@ -235,17 +194,9 @@ class PartitionData(Struct):
 class ShareFetchableTopicResponse(Struct):
     __slots__ = ("partitions", "topic_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("topic_id", "uuid"),
-        Field("partitions", PartitionData, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("topic_id", "uuid"), Field("partitions", PartitionData, array=True))
 
-    def __init__(
-        self,
-        *,
-        topic_id: UUID = NO_ID,
-        partitions: list[PartitionData] = NEW,
-    ) -> None:
+    def __init__(self, *, topic_id: UUID = NO_ID, partitions: list[PartitionData] = NEW) -> None:
         self.topic_id = topic_id
         self.partitions = [] if partitions is NEW else partitions
 
@@ -260,14 +211,7 @@ class NodeEndpoint(Struct):
         Field("rack", "string", null_since=0),
     )
 
-    def __init__(
-        self,
-        *,
-        node_id: int = 0,
-        host: str = "",
-        port: int = 0,
-        rack: str | None = None,
-    ) -> None:
+    def __init__(self, *, node_id: int = 0, host: str = "", port: int = 0, rack: str | None = None) -> None:
         self.node_id = node_id
         self.host = host
         self.port = port

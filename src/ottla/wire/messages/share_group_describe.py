@@ -15,17 +15,9 @@ from ottla.wire.schema import NEW, Field, Struct, Wire
 class ShareGroupDescribeRequest(Struct):
     __slots__ = ("group_ids", "include_authorized_operations")
 
-    WIRE: ClassVar[Wire] = (
-        Field("group_ids", "string", array=True),
-        Field("include_authorized_operations", "bool"),
-    )
+    WIRE: ClassVar[Wire] = (Field("group_ids", "string", array=True), Field("include_authorized_operations", "bool"))
 
-    def __init__(
-        self,
-        *,
-        group_ids: list[str] = NEW,
-        include_authorized_operations: bool = False,
-    ) -> None:
+    def __init__(self, *, group_ids: list[str] = NEW, include_authorized_operations: bool = False) -> None:
         self.group_ids = [] if group_ids is NEW else group_ids
         self.include_authorized_operations = include_authorized_operations
 
@@ -39,13 +31,7 @@ class TopicPartitions(Struct):
         Field("partitions", "int32", array=True),
     )
 
-    def __init__(
-        self,
-        *,
-        topic_id: UUID = NO_ID,
-        topic_name: str = "",
-        partitions: list[int] = NEW,
-    ) -> None:
+    def __init__(self, *, topic_id: UUID = NO_ID, topic_name: str = "", partitions: list[int] = NEW) -> None:
         self.topic_id = topic_id
         self.topic_name = topic_name
         self.partitions = [] if partitions is NEW else partitions
@@ -56,11 +42,7 @@ class Assignment(Struct):
 
     WIRE: ClassVar[Wire] = (Field("topic_partitions", TopicPartitions, array=True),)
 
-    def __init__(
-        self,
-        *,
-        topic_partitions: list[TopicPartitions] = NEW,
-    ) -> None:
+    def __init__(self, *, topic_partitions: list[TopicPartitions] = NEW) -> None:
         self.topic_partitions = [] if topic_partitions is NEW else topic_partitions
 
 
@@ -157,16 +139,8 @@ class DescribedGroup(Struct):
 class ShareGroupDescribeResponse(Struct):
     __slots__ = ("groups", "throttle_time_ms")
 
-    WIRE: ClassVar[Wire] = (
-        Field("throttle_time_ms", "int32"),
-        Field("groups", DescribedGroup, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("throttle_time_ms", "int32"), Field("groups", DescribedGroup, array=True))
 
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        groups: list[DescribedGroup] = NEW,
-    ) -> None:
+    def __init__(self, *, throttle_time_ms: int = 0, groups: list[DescribedGroup] = NEW) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.groups = [] if groups is NEW else groups

@@ -42,17 +42,9 @@ class ShareGroupHeartbeatRequest(Struct):
 class TopicPartitions(Struct):
     __slots__ = ("partitions", "topic_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("topic_id", "uuid"),
-        Field("partitions", "int32", array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("topic_id", "uuid"), Field("partitions", "int32", array=True))
 
-    def __init__(
-        self,
-        *,
-        topic_id: UUID = NO_ID,
-        partitions: list[int] = NEW,
-    ) -> None:
+    def __init__(self, *, topic_id: UUID = NO_ID, partitions: list[int] = NEW) -> None:
         self.topic_id = topic_id
         self.partitions = [] if partitions is NEW else partitions
 
@@ -62,11 +54,7 @@ class Assignment(Struct):
 
     WIRE: ClassVar[Wire] = (Field("topic_partitions", TopicPartitions, array=True),)
 
-    def __init__(
-        self,
-        *,
-        topic_partitions: list[TopicPartitions] = NEW,
-    ) -> None:
+    def __init__(self, *, topic_partitions: list[TopicPartitions] = NEW) -> None:
         self.topic_partitions = [] if topic_partitions is NEW else topic_partitions
 
 

@@ -13,17 +13,9 @@ from ottla.wire.schema import NEW, Field, Struct, Wire
 class SyncGroupRequestAssignment(Struct):
     __slots__ = ("assignment", "member_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("member_id", "string"),
-        Field("assignment", "bytes"),
-    )
+    WIRE: ClassVar[Wire] = (Field("member_id", "string"), Field("assignment", "bytes"))
 
-    def __init__(
-        self,
-        *,
-        member_id: str = "",
-        assignment: bytes = b"",
-    ) -> None:
+    def __init__(self, *, member_id: str = "", assignment: bytes = b"") -> None:
         self.member_id = member_id
         self.assignment = assignment
 

@@ -37,17 +37,9 @@ class TxnOffsetCommitRequestPartition(Struct):
 class TxnOffsetCommitRequestTopic(Struct):
     __slots__ = ("name", "partitions")
 
-    WIRE: ClassVar[Wire] = (
-        Field("name", "string"),
-        Field("partitions", TxnOffsetCommitRequestPartition, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("name", "string"), Field("partitions", TxnOffsetCommitRequestPartition, array=True))
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[TxnOffsetCommitRequestPartition] = NEW,
-    ) -> None:
+    def __init__(self, *, name: str = "", partitions: list[TxnOffsetCommitRequestPartition] = NEW) -> None:
         self.name = name
         self.partitions = [] if partitions is NEW else partitions
 
@@ -100,17 +92,9 @@ class TxnOffsetCommitRequest(Struct):
 class TxnOffsetCommitResponsePartition(Struct):
     __slots__ = ("error_code", "partition_index")
 
-    WIRE: ClassVar[Wire] = (
-        Field("partition_index", "int32"),
-        Field("error_code", "int16"),
-    )
+    WIRE: ClassVar[Wire] = (Field("partition_index", "int32"), Field("error_code", "int16"))
 
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        error_code: int = 0,
-    ) -> None:
+    def __init__(self, *, partition_index: int = 0, error_code: int = 0) -> None:
         self.partition_index = partition_index
         self.error_code = error_code
 
@@ -118,17 +102,9 @@ class TxnOffsetCommitResponsePartition(Struct):
 class TxnOffsetCommitResponseTopic(Struct):
     __slots__ = ("name", "partitions")
 
-    WIRE: ClassVar[Wire] = (
-        Field("name", "string"),
-        Field("partitions", TxnOffsetCommitResponsePartition, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("name", "string"), Field("partitions", TxnOffsetCommitResponsePartition, array=True))
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[TxnOffsetCommitResponsePartition] = NEW,
-    ) -> None:
+    def __init__(self, *, name: str = "", partitions: list[TxnOffsetCommitResponsePartition] = NEW) -> None:
         self.name = name
         self.partitions = [] if partitions is NEW else partitions
 
@@ -141,11 +117,6 @@ class TxnOffsetCommitResponse(Struct):
         Field("topics", TxnOffsetCommitResponseTopic, array=True),
     )
 
-    def __init__(
-        self,
-        *,
-        throttle_time_ms: int = 0,
-        topics: list[TxnOffsetCommitResponseTopic] = NEW,
-    ) -> None:
+    def __init__(self, *, throttle_time_ms: int = 0, topics: list[TxnOffsetCommitResponseTopic] = NEW) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.topics = [] if topics is NEW else topics

@@ -23,12 +23,7 @@ class StateBatch(Struct):
     )
 
     def __init__(
-        self,
-        *,
-        first_offset: int = 0,
-        last_offset: int = 0,
-        delivery_state: int = 0,
-        delivery_count: int = 0,
+        self, *, first_offset: int = 0, last_offset: int = 0, delivery_state: int = 0, delivery_count: int = 0
     ) -> None:
         self.first_offset = first_offset
         self.last_offset = last_offset
@@ -69,17 +64,9 @@ class PartitionData(Struct):
 class WriteStateData(Struct):
     __slots__ = ("partitions", "topic_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("topic_id", "uuid"),
-        Field("partitions", PartitionData, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("topic_id", "uuid"), Field("partitions", PartitionData, array=True))
 
-    def __init__(
-        self,
-        *,
-        topic_id: UUID = NO_ID,
-        partitions: list[PartitionData] = NEW,
-    ) -> None:
+    def __init__(self, *, topic_id: UUID = NO_ID, partitions: list[PartitionData] = NEW) -> None:
         self.topic_id = topic_id
         self.partitions = [] if partitions is NEW else partitions
 
@@ -87,17 +74,9 @@ class WriteStateData(Struct):
 class WriteShareGroupStateRequest(Struct):
     __slots__ = ("group_id", "topics")
 
-    WIRE: ClassVar[Wire] = (
-        Field("group_id", "string"),
-        Field("topics", WriteStateData, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("group_id", "string"), Field("topics", WriteStateData, array=True))
 
-    def __init__(
-        self,
-        *,
-        group_id: str = "",
-        topics: list[WriteStateData] = NEW,
-    ) -> None:
+    def __init__(self, *, group_id: str = "", topics: list[WriteStateData] = NEW) -> None:
         self.group_id = group_id
         self.topics = [] if topics is NEW else topics
 
@@ -111,13 +90,7 @@ class PartitionResult(Struct):
         Field("error_message", "string", null_since=0),
     )
 
-    def __init__(
-        self,
-        *,
-        partition: int = 0,
-        error_code: int = 0,
-        error_message: str | None = None,
-    ) -> None:
+    def __init__(self, *, partition: int = 0, error_code: int = 0, error_message: str | None = None) -> None:
         self.partition = partition
         self.error_code = error_code
         self.error_message = error_message
@@ -126,17 +99,9 @@ class PartitionResult(Struct):
 class WriteStateResult(Struct):
     __slots__ = ("partitions", "topic_id")
 
-    WIRE: ClassVar[Wire] = (
-        Field("topic_id", "uuid"),
-        Field("partitions", PartitionResult, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("topic_id", "uuid"), Field("partitions", PartitionResult, array=True))
 
-    def __init__(
-        self,
-        *,
-        topic_id: UUID = NO_ID,
-        partitions: list[PartitionResult] = NEW,
-    ) -> None:
+    def __init__(self, *, topic_id: UUID = NO_ID, partitions: list[PartitionResult] = NEW) -> None:
         self.topic_id = topic_id
         self.partitions = [] if partitions is NEW else partitions
 
@@ -146,9 +111,5 @@ class WriteShareGroupStateResponse(Struct):
 
     WIRE: ClassVar[Wire] = (Field("results", WriteStateResult, array=True),)
 
-    def __init__(
-        self,
-        *,
-        results: list[WriteStateResult] = NEW,
-    ) -> None:
+    def __init__(self, *, results: list[WriteStateResult] = NEW) -> None:
         self.results = [] if results is NEW else results

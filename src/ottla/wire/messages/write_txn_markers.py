@@ -13,17 +13,9 @@ from ottla.wire.schema import NEW, Field, Struct, Wire
 class WritableTxnMarkerTopic(Struct):
     __slots__ = ("name", "partition_indexes")
 
-    WIRE: ClassVar[Wire] = (
-        Field("name", "string"),
-        Field("partition_indexes", "int32", array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("name", "string"), Field("partition_indexes", "int32", array=True))
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partition_indexes: list[int] = NEW,
-    ) -> None:
+    def __init__(self, *, name: str = "", partition_indexes: list[int] = NEW) -> None:
         self.name = name
         self.partition_indexes = [] if partition_indexes is NEW else partition_indexes
 
@@ -70,28 +62,16 @@ class WriteTxnMarkersRequest(Struct):
 
     WIRE: ClassVar[Wire] = (Field("markers", WritableTxnMarker, array=True),)
 
-    def __init__(
-        self,
-        *,
-        markers: list[WritableTxnMarker] = NEW,
-    ) -> None:
+    def __init__(self, *, markers: list[WritableTxnMarker] = NEW) -> None:
         self.markers = [] if markers is NEW else markers
 
 
 class WritableTxnMarkerPartitionResult(Struct):
     __slots__ = ("error_code", "partition_index")
 
-    WIRE: ClassVar[Wire] = (
-        Field("partition_index", "int32"),
-        Field("error_code", "int16"),
-    )
+    WIRE: ClassVar[Wire] = (Field("partition_index", "int32"), Field("error_code", "int16"))
 
-    def __init__(
-        self,
-        *,
-        partition_index: int = 0,
-        error_code: int = 0,
-    ) -> None:
+    def __init__(self, *, partition_index: int = 0, error_code: int = 0) -> None:
         self.partition_index = partition_index
         self.error_code = error_code
 
@@ -99,17 +79,9 @@ class WritableTxnMarkerPartitionResult(Struct):
 class WritableTxnMarkerTopicResult(Struct):
     __slots__ = ("name", "partitions")
 
-    WIRE: ClassVar[Wire] = (
-        Field("name", "string"),
-        Field("partitions", WritableTxnMarkerPartitionResult, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("name", "string"), Field("partitions", WritableTxnMarkerPartitionResult, array=True))
 
-    def __init__(
-        self,
-        *,
-        name: str = "",
-        partitions: list[WritableTxnMarkerPartitionResult] = NEW,
-    ) -> None:
+    def __init__(self, *, name: str = "", partitions: list[WritableTxnMarkerPartitionResult] = NEW) -> None:
         self.name = name
         self.partitions = [] if partitions is NEW else partitions
 
@@ -117,17 +89,9 @@ class WritableTxnMarkerTopicResult(Struct):
 class WritableTxnMarkerResult(Struct):
     __slots__ = ("producer_id", "topics")
 
-    WIRE: ClassVar[Wire] = (
-        Field("producer_id", "int64"),
-        Field("topics", WritableTxnMarkerTopicResult, array=True),
-    )
+    WIRE: ClassVar[Wire] = (Field("producer_id", "int64"), Field("topics", WritableTxnMarkerTopicResult, array=True))
 
-    def __init__(
-        self,
-        *,
-        producer_id: int = 0,
-        topics: list[WritableTxnMarkerTopicResult] = NEW,
-    ) -> None:
+    def __init__(self, *, producer_id: int = 0, topics: list[WritableTxnMarkerTopicResult] = NEW) -> None:
         self.producer_id = producer_id
         self.topics = [] if topics is NEW else topics
 
@@ -137,9 +101,5 @@ class WriteTxnMarkersResponse(Struct):
 
     WIRE: ClassVar[Wire] = (Field("markers", WritableTxnMarkerResult, array=True),)
 
-    def __init__(
-        self,
-        *,
-        markers: list[WritableTxnMarkerResult] = NEW,
-    ) -> None:
+    def __init__(self, *, markers: list[WritableTxnMarkerResult] = NEW) -> None:
         self.markers = [] if markers is NEW else markers

@@ -178,13 +178,22 @@ def test_waiting_requests_of_a_classic_group_fail_when_it_is_upgraded() -> None:
     machine = ClassicMachine(_classic("m"))
     machine.step(Loaded(), now=Now(0, 0))
     join = Join(
-        member_id="m", new_member_id="", protocol_type="consumer", protocols=(("range", subscription("app")),),
-        session_timeout_ms=10_000, rebalance_timeout_ms=60_000,
-    )  # fmt: skip
+        member_id="m",
+        new_member_id="",
+        protocol_type="consumer",
+        protocols=(("range", subscription("app")),),
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+    )
     other = Join(
-        member_id="", new_member_id="n", protocol_type="consumer", protocols=(("range", subscription("app")),),
-        session_timeout_ms=10_000, rebalance_timeout_ms=60_000, requires_member_id=False,
-    )  # fmt: skip
+        member_id="",
+        new_member_id="n",
+        protocol_type="consumer",
+        protocols=(("range", subscription("app")),),
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        requires_member_id=False,
+    )
     machine.step(other, now=Now(0, 0), ticket=1)
     del join
     outputs = machine.step(GroupDisbanded(), now=Now(0, 0))

@@ -92,8 +92,10 @@ def test_offsets_of_subscribed_topics_do_not_expire() -> None:
     assert not group.is_subscribed_to("app")
     assert group.offset_expiry() == OffsetExpiry()
     assert (group.summary.type, group.summary.protocol_type, group.summary.state) == (
-        GroupType.CONSUMER, "consumer", "Reconciling" if group.members["m"].state is not MemberState.STABLE else "Stable",
-    )  # fmt: skip
+        GroupType.CONSUMER,
+        "consumer",
+        "Reconciling" if group.members["m"].state is not MemberState.STABLE else "Stable",
+    )
 
 
 # ---- Malformed requests
@@ -101,8 +103,12 @@ def test_offsets_of_subscribed_topics_do_not_expire() -> None:
 
 def _joining(**fields: object) -> MemberHeartbeat:
     defaults: dict[str, object] = {
-        "member_id": "m", "member_epoch": 0, "rebalance_timeout_ms": 1, "owned": {}, "topics": frozenset({"web"}),
-    }  # fmt: skip
+        "member_id": "m",
+        "member_epoch": 0,
+        "rebalance_timeout_ms": 1,
+        "owned": {},
+        "topics": frozenset({"web"}),
+    }
     return MemberHeartbeat(**defaults | fields)  # type: ignore[arg-type]
 
 
@@ -143,8 +149,10 @@ def test_a_group_needs_an_id() -> None:
 
 def test_expressions_match_whole_names_in_linear_time() -> None:
     assert matching_topics(["we.", "(a+)+$", "["], ["web", "web2", "a" * 200 + "b"]) == {
-        "we.": {"web"}, "(a+)+$": frozenset(), "[": frozenset(),
-    }  # fmt: skip
+        "we.": {"web"},
+        "(a+)+$": frozenset(),
+        "[": frozenset(),
+    }
     assert why_invalid("we.*") is None
     assert why_invalid("(?<=a)b") is not None, "RE2 has no look-around"
 
@@ -155,16 +163,27 @@ def test_expressions_match_whole_names_in_linear_time() -> None:
 @pytest.mark.parametrize("regex", ["", "we.*"])
 def test_records_are_read_as_they_were_written(regex: str) -> None:
     member = ConsumerMember(
-        member_id="m", instance_id="i", rack_id=None, client_id="c", client_host="/h", rebalance_timeout_ms=7,
-        topics=frozenset({"web", "app"}), regex=regex, assignor="range",
+        member_id="m",
+        instance_id="i",
+        rack_id=None,
+        client_id="c",
+        client_host="/h",
+        rebalance_timeout_ms=7,
+        topics=frozenset({"web", "app"}),
+        regex=regex,
+        assignor="range",
         classic=ClassicProtocol(9, (("range", b"\1\2"), ("sticky", b""))),
-    )  # fmt: skip
+    )
     key, value = records.decode(*records.member_metadata("team", member))
     assert (key, value) == (ConsumerRecordKey(ConsumerRecordType.MEMBER_METADATA, "team", "m"), member)
     with_state = replace(
-        member, epoch=4, previous_epoch=3, state=MemberState.UNREVOKED_PARTITIONS,
-        assigned={WEB: {0: 3, 5: 4}}, pending_revocation={WEB: {2: 1}},
-    )  # fmt: skip
+        member,
+        epoch=4,
+        previous_epoch=3,
+        state=MemberState.UNREVOKED_PARTITIONS,
+        assigned={WEB: {0: 3, 5: 4}},
+        pending_revocation={WEB: {2: 1}},
+    )
     assert records.decode(*records.current_assignment("team", with_state)) == (
         ConsumerRecordKey(ConsumerRecordType.CURRENT_MEMBER_ASSIGNMENT, "team", "m"),
         ConsumerCurrentAssignment(4, 3, MemberState.UNREVOKED_PARTITIONS, {WEB: {0: 3, 5: 4}}, {WEB: {2: 1}}),
@@ -190,13 +209,13 @@ def test_records_are_read_as_they_were_written(regex: str) -> None:
 
 KAFKAS = {
     # Written by Apache Kafka 4.0, which has no hash, no epochs of partitions and no time of the target.
-    "00030004746561" "6d": ("00000000000300", GroupMetadata(3)),
-    "00060004746561" "6d": ("00000000000300", TargetMetadata(3)),
-    "00080004746561" "6d" "00016d": (
-        "0000" "00000003" "00000002" "00" "02" + WEB.hex + "03" "00000000" "00000001" "00" "01" "00",
+    "000300047465616d": ("00000000000300", GroupMetadata(3)),
+    "000600047465616d": ("00000000000300", TargetMetadata(3)),
+    "000800047465616d00016d": (
+        "000000000003000000020002" + WEB.hex + "030000000000000001000100",
         ConsumerCurrentAssignment(3, 2, MemberState.STABLE, {WEB: {0: 3, 1: 3}}, {}),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("key", KAFKAS)

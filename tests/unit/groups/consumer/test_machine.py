@@ -471,8 +471,10 @@ def test_the_log_restores_the_group(driver: Driver) -> None:
     after = driver.group
     assert after.members == before.members
     assert (after.epoch, after.target_epoch, after.metadata_hash) == (
-        before.epoch, before.target_epoch, before.metadata_hash,
-    )  # fmt: skip
+        before.epoch,
+        before.target_epoch,
+        before.metadata_hash,
+    )
     assert (after.target, after.owners, after.by_instance) == (before.target, before.owners, before.by_instance)
     assert after.regexes.keys() == before.regexes.keys()
     assert timer_members(driver.timers, RebalanceTimer) == {"m1"}

@@ -15,14 +15,7 @@ from ottla.storage.cleaning.log_to_clean import dirtiest_log, log_to_clean
 from ottla.storage.cleaning.throttler import Throttler
 from ottla.storage.loading.swap_files import complete_swaps
 from ottla.storage.state.transactions import read_aborted
-from tests.support.cleaning import (
-    batches_in,
-    clean_once,
-    groups_of,
-    records_in_log,
-    run,
-    throttle_free,
-)
+from tests.support.cleaning import batches_in, clean_once, groups_of, records_in_log, run, throttle_free
 from tests.support.compacted_log import CONFIG, PARTITION, CompactedLog
 from tests.support.storage import NOW_MS, TP, StillClock, batch, content, open_directory, records_in
 
@@ -32,8 +25,16 @@ from tests.support.storage import NOW_MS, TP, StillClock, batch, content, open_d
 @pytest.mark.parametrize("codec", range(5))
 def test_a_batch_keeps_its_codec_offsets_and_sequence_when_records_go(codec: int) -> None:
     compacted = CompactedLog()
-    compacted.append((b"a", b"1"), (b"b", b"1" * 50), (b"a", b"2"), (b"c", b"1"), codec=codec, producer_id=3,
-                 producer_epoch=1, base_sequence=40)  # fmt: skip
+    compacted.append(
+        (b"a", b"1"),
+        (b"b", b"1" * 50),
+        (b"a", b"2"),
+        (b"c", b"1"),
+        codec=codec,
+        producer_id=3,
+        producer_epoch=1,
+        base_sequence=40,
+    )
     compacted.append((b"c", b"2"))
     compacted.clean()
     (first, _) = batches_in(compacted.log)

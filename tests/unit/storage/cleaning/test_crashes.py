@@ -19,9 +19,13 @@ from tests.support.cleaning import batches_in, clean_once, committed_in
 from tests.support.storage import NOW_MS, ROOT, TP, StillClock, marker, open_directory
 
 CONFIG = LogConfig(
-    cleanup_policy=("compact",), segment_bytes=800, index_interval_bytes=150, timestamp_after_max_ms=LONG_MAX,
-    delete_retention_ms=1000, file_delete_delay_ms=0,
-)  # fmt: skip
+    cleanup_policy=("compact",),
+    segment_bytes=800,
+    index_interval_bytes=150,
+    timestamp_after_max_ms=LONG_MAX,
+    delete_retention_ms=1000,
+    file_delete_delay_ms=0,
+)
 PLAIN = replace(CONFIG, cleanup_policy=("delete",), retention_ms=-1)
 
 
@@ -32,10 +36,13 @@ def written(disk: SimDisk, clock: StillClock) -> tuple[LogDirectory, PartitionLo
 
     def append(key: bytes, value: bytes | None, *, codec: int = 0, producer_id: int = -1, sequence: int = -1) -> None:
         batch = build_batch(
-            [NewRecord(key, value, clock.now_ms), NewRecord(b"other " + key, value, clock.now_ms)], codec=codec,
-            producer_id=producer_id, producer_epoch=-1 if producer_id < 0 else 0, base_sequence=sequence,
+            [NewRecord(key, value, clock.now_ms), NewRecord(b"other " + key, value, clock.now_ms)],
+            codec=codec,
+            producer_id=producer_id,
+            producer_epoch=-1 if producer_id < 0 else 0,
+            base_sequence=sequence,
             transactional=producer_id >= 0,
-        )  # fmt: skip
+        )
         log.append(memoryview(batch), leader_epoch=0, now_ms=clock.now_ms)
 
     for number in range(30):
@@ -195,7 +202,10 @@ def test_a_log_that_was_cleaned_is_not_cut_at_a_gap_by_a_scan_of_all_of_it() -> 
     directory, log = written(disk, clock)
     clean_once(directory, log, clock)
     expected, end_offset = surviving(log), log.end_offset
-    assert any(b.header.base_offset != a.header.last_offset + 1 for a, b in zip(batches_in(log), batches_in(log)[1:], strict=False))  # fmt: skip
+    assert any(
+        b.header.base_offset != a.header.last_offset + 1
+        for a, b in zip(batches_in(log), batches_in(log)[1:], strict=False)
+    )
     disk.power_cut(random.Random(1), Survival.KEPT)
     for path in ("recovery-point-offset-checkpoint", ".kafka_cleanshutdown"):
         disk.remove(ROOT / path)

@@ -198,12 +198,18 @@ class TestConfig:
     @pytest.mark.parametrize(
         ("key", "text"),
         [
-            ("no.such.setting", "1"), ("segment.bytes", "1000"), ("cleanup.policy", "shred"), ("retention.ms", "-2"),
-            ("max.message.bytes", "many"), ("remote.storage.enable", "true"), ("compression.gzip.level", "0"),
-            ("min.compaction.lag.ms", str((1 << 63) - 1) + "0"), ("durability", "maybe"),
+            ("no.such.setting", "1"),
+            ("segment.bytes", "1000"),
+            ("cleanup.policy", "shred"),
+            ("retention.ms", "-2"),
+            ("max.message.bytes", "many"),
+            ("remote.storage.enable", "true"),
+            ("compression.gzip.level", "0"),
+            ("min.compaction.lag.ms", str((1 << 63) - 1) + "0"),
+            ("durability", "maybe"),
             ("ottla.record.validation", "none"),
         ],
-    )  # fmt: skip
+    )
     def test_a_wrong_override_is_named(self, key: str, text: str) -> None:
         with pytest.raises(InvalidConfig, match=key):
             topic_config(LogConfig(), {key: text})
@@ -233,12 +239,17 @@ class TestConfig:
     @pytest.mark.parametrize(
         ("key", "text", "taken"),
         [
-            ("cleanup.policy", "", True), ("cleanup.policy", "compact , delete", True), ("cleanup.policy", "delete,", False),
-            ("leader.replication.throttled.replicas", "*", True), ("leader.replication.throttled.replicas", "0:1,1:2", True),
-            ("leader.replication.throttled.replicas", "0:1,", True), ("follower.replication.throttled.replicas", "0", False),
-            ("follower.replication.throttled.replicas", "*,0:1", False), ("follower.replication.throttled.replicas", "", True),
+            ("cleanup.policy", "", True),
+            ("cleanup.policy", "compact , delete", True),
+            ("cleanup.policy", "delete,", False),
+            ("leader.replication.throttled.replicas", "*", True),
+            ("leader.replication.throttled.replicas", "0:1,1:2", True),
+            ("leader.replication.throttled.replicas", "0:1,", True),
+            ("follower.replication.throttled.replicas", "0", False),
+            ("follower.replication.throttled.replicas", "*,0:1", False),
+            ("follower.replication.throttled.replicas", "", True),
         ],
-    )  # fmt: skip
+    )
     def test_a_list_may_be_empty_but_its_items_may_not(self, key: str, text: str, taken: bool) -> None:
         if taken:
             topic_config(LogConfig(), {key: text})

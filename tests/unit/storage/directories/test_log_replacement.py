@@ -33,9 +33,14 @@ EPOCHS = (0, 3, 7)
 def opened(disk: SimDisk, *paths: PurePosixPath, seed: int = 1) -> LogManager:
     numbers = random.Random(seed)
     return LogManager.open(
-        disk, paths or (A, B), StillClock(), CONFIG, node_id=1, cluster_id="cluster",
+        disk,
+        paths or (A, B),
+        StillClock(),
+        CONFIG,
+        node_id=1,
+        cluster_id="cluster",
         new_id=lambda: uuid.UUID(int=numbers.getrandbits(128)),
-    )  # fmt: skip
+    )
 
 
 def copy(log: PartitionLog, future: PartitionLog) -> None:

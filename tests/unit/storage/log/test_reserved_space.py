@@ -80,10 +80,7 @@ def test_at_most_a_quarter_of_what_a_segment_has_is_reserved_and_nothing_beyond_
 
 @pytest.mark.parametrize(
     "end",
-    [
-        pytest.param(PartitionLog.roll, id="a roll"),
-        pytest.param(lambda log: log.truncate_to(3), id="a truncation"),
-    ],
+    [pytest.param(PartitionLog.roll, id="a roll"), pytest.param(lambda log: log.truncate_to(3), id="a truncation")],
 )
 def test_the_file_ends_with_its_last_batch_again_after(end: Callable[[PartitionLog], None]) -> None:
     disk = SimDisk()

@@ -203,9 +203,11 @@ def test_corrupt_small_files_are_rewritten() -> None:
     directory.checkpoint()
     scrubber = scrubbed(directory, disk)
     names = [
-        ROOT / "recovery-point-offset-checkpoint", ROOT / "replication-offset-checkpoint", ROOT / "meta.properties",
+        ROOT / "recovery-point-offset-checkpoint",
+        ROOT / "replication-offset-checkpoint",
+        ROOT / "meta.properties",
         PLACE / "leader-epoch-checkpoint",
-    ]  # fmt: skip
+    ]
     before = [whole(disk, name) for name in names if name.name != "meta.properties"]
     for name in names:
         disk.flip_bit(name, 8 * (disk.size_of(name) - 2))

@@ -40,16 +40,24 @@ def writable(data: bytes) -> memoryview:
 
 
 def make(
-    records: list[bytes], *, codec: int = 0, count: int | None = None, base_ms: int = NOW_MS, newest_ms: int = NOW_MS,
+    records: list[bytes],
+    *,
+    codec: int = 0,
+    count: int | None = None,
+    base_ms: int = NOW_MS,
+    newest_ms: int = NOW_MS,
     attributes: int = 0,
-) -> memoryview:  # fmt: skip
+) -> memoryview:
     """Build a batch of the given records, with the given header fields."""
     return writable(
         with_payload(
-            compress(codec, b"".join(records)), count=len(records) if count is None else count,
-            attributes=codec | attributes, base_timestamp_ms=base_ms, newest_ms=newest_ms,
+            compress(codec, b"".join(records)),
+            count=len(records) if count is None else count,
+            attributes=codec | attributes,
+            base_timestamp_ms=base_ms,
+            newest_ms=newest_ms,
         )
-    )  # fmt: skip
+    )
 
 
 def at(delta_ms: int = 0, *, offset: int = 0, key: bytes | None = b"k") -> bytes:
@@ -159,7 +167,9 @@ def test_a_header_with_a_wrong_future_timestamp_is_validated_and_corrected() -> 
     log = open_log(SimDisk())
     assert appended(log, make([at(5)], newest_ms=NOW_MS + 2 * HOUR_MS)).max_timestamp == NOW_MS + 5
     with pytest.raises(InvalidTimestamp) as refused:
-        log.append(make([at(), at(2 * HOUR_MS, offset=1)], newest_ms=NOW_MS + 2 * HOUR_MS), leader_epoch=0, now_ms=NOW_MS)  # fmt: skip
+        log.append(
+            make([at(), at(2 * HOUR_MS, offset=1)], newest_ms=NOW_MS + 2 * HOUR_MS), leader_epoch=0, now_ms=NOW_MS
+        )
     assert [fault.place for fault in refused.value.records] == [1]
 
 
@@ -289,9 +299,13 @@ def test_a_batch_is_kept_in_the_topics_codec_with_all_that_its_producer_said(
     kind = "LogAppendTime" if arrival else "CreateTime"
     log = open_log(SimDisk(), LogConfig(compression_type=target, timestamp_type=kind))
     sent = client_batch(
-        numbered(50), attributes=codec, base_timestamp_ms=NOW_MS - 1000, producer_id=77, producer_epoch=3,
+        numbered(50),
+        attributes=codec,
+        base_timestamp_ms=NOW_MS - 1000,
+        producer_id=77,
+        producer_epoch=3,
         base_sequence=5,
-    )  # fmt: skip
+    )
     before, after = BatchHeader(sent, 0), appended(log, writable(sent), now_ms=NOW_MS)
 
     assert after.codec == TARGETS[target]
@@ -415,4 +429,9 @@ def test_many_records_are_walked_in_pieces(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_payload_of_gzip_members_is_read_whole() -> None:
     log = open_log(SimDisk(), COMPACT)
     members = gzip.compress(at()) + gzip.compress(at(offset=1))
-    assert appended(log, writable(with_payload(members, count=2, attributes=1, base_timestamp_ms=NOW_MS, newest_ms=NOW_MS))).record_count == 2  # fmt: skip
+    assert (
+        appended(
+            log, writable(with_payload(members, count=2, attributes=1, base_timestamp_ms=NOW_MS, newest_ms=NOW_MS))
+        ).record_count
+        == 2
+    )
