@@ -1,5 +1,6 @@
-"""The rules of the documents: links, and the names of files and packages that they mention."""
+"""The rules of the documents: links, and the names of files, packages and tests that they mention."""
 
+import fnmatch
 import re
 from functools import cache
 from pathlib import Path
@@ -57,6 +58,20 @@ def test_every_module_a_document_names_is_there(page: Path) -> None:
         for name in MODULE.findall(text_of(page))
         if not (ROOT / name).exists() and not any(path.match(name) for path in modules)
     ]
+
+
+@cache
+def names_of_tests() -> frozenset[str]:
+    """Return the names of all test functions."""
+    modules = (ROOT / "tests").rglob("test_*.py")
+    return frozenset(name for path in modules for name in re.findall(r"def (test_\w+)\(", text_of(path)))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_test_a_document_names_is_there(page: Path) -> None:
+    """A name that ends with dots is the beginning of a name."""
+    named = re.findall(r"`(test_[a-z0-9_]+(?:\.\.\.)?)`", text_of(page))
+    assert not [name for name in named if not fnmatch.filter(names_of_tests(), name.replace("...", "*"))]
 
 
 def test_the_table_of_packages_has_each_package_and_names_its_modules() -> None:
