@@ -29,7 +29,7 @@ class Edit(NamedTuple):
 class PlantedBug(NamedTuple):
     """A mistake and the scenarios that find it."""
 
-    number: int  # in the design's list
+    number: int  # in the table of docs/simulation.md
     title: str
     edits: tuple[Edit, ...]
     brokers: int = 3
