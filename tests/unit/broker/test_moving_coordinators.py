@@ -102,11 +102,9 @@ def test_a_transaction_spans_partitions_and_groups_of_all_brokers(tmp_path: Path
                             )
                         await (producer.commit() if is_committed else producer.abort())
                         expected += 2  # a record and a marker
-                for _ in range(200):
-                    if await committed_ends(client, "web") == [expected] * 3:
-                        break
-                    await asyncio.sleep(0.02)
-                assert await committed_ends(client, "web") == [expected] * 3
+                async with asyncio.timeout(20):
+                    while await committed_ends(client, "web") != [expected] * 3:  # noqa: ASYNC110
+                        await asyncio.sleep(0.02)
                 for group_id in groups.values():
                     found = await committed_offsets(client, group_id)
                     assert found[TopicPartition("web", 0)].offset == 10 * number + 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from ottla.core.errors import ErrorCode
 from ottla.internal_topics.writer import PartitionWriter
 from tests.support.topic_logs import MemoryTopicLog
@@ -28,19 +30,17 @@ def test_writes_of_one_turn_are_one_batch_and_their_results_come_in_the_next_tur
     asyncio.run(main())
 
 
-def test_close_waits_for_the_writes() -> None:
-    async def main() -> None:
-        log = MemoryTopicLog()
-        log.replicated.clear()
-        writer = PartitionWriter(log, 0, leader_epoch=0)
-        writer.begin(0)
-        results: list[ErrorCode] = []
-        writer.write([(b"a", b"")], results.append)
-        closing = asyncio.create_task(writer.close())
-        await asyncio.sleep(0.01)
-        assert not closing.done()
-        log.replicated.set()
-        await closing
-        assert results == [ErrorCode.NONE]
-
-    asyncio.run(main())
+@pytest.mark.simulated_time
+async def test_close_waits_for_the_writes() -> None:
+    log = MemoryTopicLog()
+    log.replicated.clear()
+    writer = PartitionWriter(log, 0, leader_epoch=0)
+    writer.begin(0)
+    results: list[ErrorCode] = []
+    writer.write([(b"a", b"")], results.append)
+    closing = asyncio.create_task(writer.close())
+    await asyncio.sleep(0.01)
+    assert not closing.done()
+    log.replicated.set()
+    await closing
+    assert results == [ErrorCode.NONE]

@@ -251,7 +251,9 @@ def test_a_topic_is_deleted_while_it_moves() -> None:
         assert futures(broker) == []
         assert broker.replicas.log_dir_move(WEB) is None
         assert broker.replicas.completed_deletions({topic_id}) == {topic_id}
-        await asyncio.sleep(0.01)  # the step that was under way
+        copying = [task for task in asyncio.all_tasks() if task.get_name() == f"alter log dirs {B}"]
+        assert copying
+        await asyncio.gather(*copying)  # the step that was under way
         for path in (A, B):
             broker.directory(path).purge_deleted(harness.clock.wall_ms())
             assert not [name for name in harness.disk.names_in(path) if name.startswith("web")]
