@@ -192,9 +192,10 @@ def test_the_cluster_shows_its_brokers_health_directories_and_versions(cli: Cli)
     assert [b["address"] for b in info["brokers"]] == [cli.bootstrap]
     assert info["brokers"][0]["controller"]
     assert cli.json("cluster", "health")["healthy"]
+    cli.out("produce", "kept-here", stdin=b"a\n")
     dirs = cli.json("cluster", "log-dirs")
     assert dirs[0]["online"]
-    assert dirs[0]["total_bytes"] > dirs[0]["log_bytes"] >= 0
+    assert dirs[0]["total_bytes"] > dirs[0]["log_bytes"] > 0
     versions = {a["api"]: a for a in cli.json("cluster", "api-versions")}
     assert versions["Produce"]["max"] >= 9
     assert versions["Fetch"]["used"] >= 12
