@@ -68,8 +68,20 @@ def test_a_leader_without_followers_acknowledges_nothing_alone(
     cluster: ProxiedCluster, scenario: ClusterScenario
 ) -> None:
     node = victim(scenario, is_controller=False)
+    led = {partition for partition, leader in scenario.leaders().items() if leader == node}
     cluster.cut_off(cluster.to_broker[node], silently=True)
+    before = scenario.load.sent
+    other = next(each for each in cluster.nodes if each != node)
+
+    def is_alone() -> bool:
+        partitions = scenario.known_to(other)[1]
+        return all(partitions[partition] == (node, 1) for partition in led)
+
+    scenario.until(is_alone, 10 * MARGIN, "it leads alone")
     time.sleep(CUT_S)
+    assert is_alone()
+    assert min(sent - earlier for sent, earlier in zip(scenario.load.sent, before, strict=True)) > 100
+    assert scenario.load.acknowledged_of(led, sent_after=before) == []
     cluster.heal(cluster.to_broker[node])
     scenario.load.until_acknowledged(500, seconds=90)
     scenario.finish()
@@ -82,6 +94,8 @@ def test_a_leader_without_any_connection_to_the_cluster_is_replaced(
     for proxy in (cluster.to_broker[node], cluster.to_zookeeper[node]):
         cluster.cut_off(proxy, silently=True)
     time.sleep(CUT_S)
+    other = next(each for each in cluster.nodes if each != node)
+    scenario.until(lambda: node not in scenario.leaders(known_to=other).values(), 10 * MARGIN, "it leads nothing")
     scenario.load.until_acknowledged(200, seconds=60)
     for proxy in (cluster.to_broker[node], cluster.to_zookeeper[node]):
         cluster.heal(proxy)
@@ -109,6 +123,8 @@ def test_a_leader_that_was_paused_steps_down(cluster: ProxiedCluster, scenario: 
     assert process is not None
     process.send_signal(signal.SIGSTOP)
     time.sleep(CUT_S)
+    other = next(each for each in cluster.nodes if each != node)
+    scenario.until(lambda: node not in scenario.leaders(known_to=other).values(), 10 * MARGIN, "it leads nothing")
     scenario.load.until_acknowledged(200, seconds=60)
     process.send_signal(signal.SIGCONT)
     scenario.load.until_acknowledged(500, seconds=60)

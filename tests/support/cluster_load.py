@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -52,6 +53,21 @@ class ClusterLoad:
     @property
     def acknowledged(self) -> int:
         return sum(len(result.times) for result in self.results)
+
+    @property
+    def sent(self) -> list[int]:
+        """The number of records that each producer has sent."""
+        return [result.sent for result in self.results]
+
+    def acknowledged_of(self, partitions: Collection[int], *, sent_after: Sequence[int]) -> list[bytes]:
+        """Return the acknowledged values of some partitions that were sent after a moment, given as its `sent`."""
+        found = []
+        for result, sent in zip(self.results, sent_after, strict=True):
+            for value in (*tuple(result.values.values()), *tuple(result.duplicates)):
+                counter = int(value.partition(b":")[2])
+                if counter > sent and counter % self._partitions in partitions:
+                    found.append(value)
+        return found
 
     def until_acknowledged(self, more: int, *, seconds: float = 60) -> None:
         """Wait until `more` records are acknowledged from now on."""
