@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import struct
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from ottla.coordination.store import (
 from ottla.coordination.zookeeper import ZooKeeperStore, ZooKeeperUnreachable
 from ottla.coordination.zookeeper_connect import parse_connect
 from ottla.coordination.zookeeper_connection import ZooKeeperConnection
+from ottla.coordination.zookeeper_session import ZooKeeperSession
 from tests.support.real_zookeeper import RealEnsemble, RealZooKeeper, running_zookeeper
 from tests.support.tcp_proxy import TcpProxy
 
@@ -81,6 +84,16 @@ def connection_of(store: ZooKeeperStore) -> ZooKeeperConnection:
     return store._session._connection
 
 
+def requests_in(dropped: bytearray) -> int:
+    """Return how many requests of the store there are: pings have a negative xid."""
+    found = at = 0
+    while at < len(dropped):
+        size, xid = struct.unpack_from(">ii", dropped, at)
+        found += xid > 0
+        at += 4 + size
+    return found
+
+
 async def until(store: ZooKeeperStore, status: SessionStatus) -> SessionState:
     state = store.state
     while state.status is not status:
@@ -115,7 +128,8 @@ def test_a_commit_that_never_arrived_is_sent_again(server: RealZooKeeper) -> Non
         stores.proxy.drops_requests = True
         writing = [asyncio.ensure_future(store.commit([Create(f"/{n}")])) for n in range(3)]
         checking = asyncio.ensure_future(store.commit([Check("/")]))
-        await asyncio.sleep(0.2)
+        while requests_in(stores.proxy.dropped) < 4:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
         stores.proxy.drops_requests = False
         stores.proxy.cut()
         assert [await each for each in writing] == [[0], [0], [0]]
@@ -153,7 +167,9 @@ def test_a_session_is_lost_by_the_own_clock_and_its_commit_unknown(server: RealZ
             changes.take()
 
         renewing = asyncio.ensure_future(store.renew())
-        await asyncio.sleep(0.5)
+        refused = stores.proxy.refused
+        while stores.proxy.refused < refused + 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
         assert not renewing.done()
         stores.proxy.refuses = stores.proxy.drops_answers = False
         await renewing
@@ -258,14 +274,24 @@ def test_requests_of_older_tools_are_seen_although_they_are_not_in_the_feed(serv
 
 
 def test_the_controllers_session_deletes_old_entries(server: RealZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    checks: Counter[ZooKeeperSession | None] = Counter()
+    original = ZooKeeperSession._check_feed
+
+    async def check_feed(session: ZooKeeperSession) -> None:
+        await original(session)
+        checks[session] += 1
+
     async def scenario(stores: Stores) -> None:
         monkeypatch.setattr(zookeeper_session, "CHECK_INTERVAL_S", 0.1)
-        monkeypatch.setattr(zookeeper_session, "TRIM_AFTER_MS", 500)
+        monkeypatch.setattr(zookeeper_session, "TRIM_AFTER_MS", 0)
         monkeypatch.setattr(zookeeper_session, "_TRIM_OPS", 3)
+        monkeypatch.setattr(ZooKeeperSession, "_check_feed", check_feed)
         store, reader = await stores.open(), await stores.open()
         for number in range(12):
             await store.commit([Create(f"/{number}")])
-        await asyncio.sleep(0.7)
+        before = checks.copy()
+        while min((checks - before)[each._session] for each in (store, reader)) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
         assert len(await connection_of(store).children(FEED)) == 12
         await store.commit([Create(layout.CONTROLLER, ephemeral=True)])
         while len(await connection_of(store).children(FEED)) > 3:  # noqa: ASYNC110

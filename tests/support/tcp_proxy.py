@@ -17,6 +17,8 @@ class TcpProxy:
         self.drops_requests = False  # bytes of clients vanish
         self.drops_answers = False  # bytes of the server vanish
         self.refuses = False  # new connections are closed at once
+        self.dropped = bytearray()  # what clients sent and the server did not get
+        self.refused = 0  # connections
 
     async def start(self) -> TcpProxy:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
@@ -40,6 +42,7 @@ class TcpProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.refuses:
+            self.refused += 1
             writer.close()
             return
         try:
@@ -59,4 +62,6 @@ class TcpProxy:
                 if not (self.drops_requests if is_request else self.drops_answers):
                     writer.write(data)
                     await writer.drain()
+                elif is_request:
+                    self.dropped += data
         writer.close()
