@@ -154,6 +154,17 @@ def test_the_steps_of_the_journey_are_named_in_their_modules() -> None:
     assert not silent
 
 
+def test_no_comment_marks_work_that_is_left() -> None:
+    marks = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
+    marked = [
+        f"{name_of(path)}:{number}: {line.strip()}"
+        for path in SOURCES + ELSEWHERE
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if marks.search(line)
+    ]
+    assert not marked
+
+
 def test_section_comments_are_spelled_one_way() -> None:
     odd = [
         f"{name_of(path)}:{number}: {line.strip()}"
