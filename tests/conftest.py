@@ -47,6 +47,8 @@ ALLOWED_SKIPS = (
     "peak memory is measured through Linux's /proc",
     "PySpark before 4.2",  # in the step of make test with the oldest PySpark; the newest runs these tests
     *(() if shutil.which("cc") else ("is not compiled on this machine", "there is no fresh build")),
+    *(() if shutil.which("setpriv") else ("running as root and no setpriv",)),
+    *(() if shutil.which("systemd-analyze") else ("systemd-analyze is not installed",)),
 )
 """Parts of the reasons for which CI may skip a test."""
 ASYNC_TIMEOUT_S = 60
