@@ -1,4 +1,4 @@
-"""Ottla's client at the doors of a real Apache Kafka: TLS, client certificates, PLAIN and SCRAM."""
+"""Ottla's client on the listeners of a real Apache Kafka: TLS, client certificates, PLAIN and SCRAM."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def secured(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def ways(secured: SecuredKafka) -> dict[str, tuple[str, dict[str, str]]]:
-    """Every way in that must work: the door, and the settings of the client."""
+    """Every way in that must work: the listener, and the settings of the client."""
     papers = secured.papers
     trust = {"ssl.truststore.location": str(papers.ca)}
     plain = {"sasl.mechanism": "PLAIN", "sasl.username": USER, "sasl.password": PASSWORD}
@@ -116,16 +116,16 @@ async def write_and_read(bootstrap: str, properties: Mapping[str, str]) -> list[
             return [record.value async for _, records in consumer.chunks() for record in records]
 
 
-def test_records_are_written_and_read_back_through_every_door(secured: SecuredKafka) -> None:
-    for way, (door, properties) in ways(secured).items():
-        read = asyncio.run(write_and_read(secured.bootstrap(door), properties))
+def test_records_are_written_and_read_on_each_listener(secured: SecuredKafka) -> None:
+    for way, (listener, properties) in ways(secured).items():
+        read = asyncio.run(write_and_read(secured.bootstrap(listener), properties))
         assert read == [b"%d" % n * 50_000 for n in range(3)], way
 
 
-def refused(secured: SecuredKafka, door: str, properties: Mapping[str, str]) -> str:
+def refused(secured: SecuredKafka, listener: str, properties: Mapping[str, str]) -> str:
     async def ask() -> None:
         options = client_options(properties)
-        async with await Cluster.connect(parse_addresses(secured.bootstrap(door)), options=options) as cluster:
+        async with await Cluster.connect(parse_addresses(secured.bootstrap(listener)), options=options) as cluster:
             await describe_cluster(cluster)
 
     with pytest.raises((KafkaError, CannotConnect, InvalidKeyStore)) as raised:
@@ -155,7 +155,7 @@ def test_a_name_that_the_certificate_does_not_carry_is_refused_unless_names_are_
     secured: SecuredKafka,
 ) -> None:
     async def ask(properties: Mapping[str, str]) -> int:
-        addresses = parse_addresses(f"127.0.0.1:{secured.doors['SSL']}")
+        addresses = parse_addresses(f"127.0.0.1:{secured.ports['SSL']}")
         async with await Cluster.connect(addresses, options=client_options(properties)) as cluster:
             return len((await describe_cluster(cluster)).nodes)
 
@@ -165,7 +165,7 @@ def test_a_name_that_the_certificate_does_not_carry_is_refused_unless_names_are_
     assert asyncio.run(ask({**tls, "ssl.endpoint.identification.algorithm": ""})) == 1
 
 
-def test_the_wrong_protocol_at_a_door_is_named(secured: SecuredKafka) -> None:
+def test_a_wrong_protocol_of_a_listener_is_named(secured: SecuredKafka) -> None:
     tls = {"security.protocol": "SSL", "ssl.truststore.location": str(secured.papers.ca)}
     assert "check security.protocol" in refused(secured, "SASL_PLAINTEXT", tls)
     assert "cannot connect" in refused(secured, "SSL", {})
@@ -200,9 +200,9 @@ def ottla(arguments: list[str], **environment: str) -> tuple[int, str]:
 
 
 def test_the_command_line_signs_in_by_options_or_by_the_environment(secured: SecuredKafka) -> None:
-    door, properties = ways(secured)["SCRAM-SHA-256 over TLS"]
+    listener, properties = ways(secured)["SCRAM-SHA-256 over TLS"]
     lines = [f"{name}={value}" for name, value in properties.items()]
-    asked = ["cluster", "info", "--brokers", secured.bootstrap(door)]
+    asked = ["cluster", "info", "--brokers", secured.bootstrap(listener)]
     by_options = [part for line in lines for part in ("-X", line)]
     assert ottla([*by_options, *asked])[0] == 0
     assert ottla(asked, OTTLA_CLIENT_SETTINGS="\n".join(lines))[0] == 0
@@ -218,8 +218,8 @@ def test_a_session_that_may_not_live_long_is_followed_by_another(secured: Secure
     """KIP-368: the broker says how long a session lives; the connection is replaced before the broker cuts it."""
 
     async def scenario() -> None:
-        door, properties = ways(secured)["SCRAM-SHA-256 over TLS"]
-        addresses = parse_addresses(secured.bootstrap(door))
+        listener, properties = ways(secured)["SCRAM-SHA-256 over TLS"]
+        addresses = parse_addresses(secured.bootstrap(listener))
         async with await Cluster.connect(addresses, options=client_options(properties)) as cluster:
             first = await cluster.connection(1)
             assert first._usable_until is not None

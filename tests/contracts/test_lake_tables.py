@@ -559,7 +559,7 @@ def test_the_time_of_the_last_commit_is_known(table: LakeTable) -> None:
 def test_the_files_that_a_commit_names_are_on_the_disk_before_it_and_the_commit_after_it(
     table: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A spy on the two doors to the disk's cache notes in which order what became durable."""
+    """A spy on the two ways to sync notes in which order files and directories became durable."""
     order: list[str] = []
     real_file, real_directory = SystemFile.sync, SystemFiles.sync_directory
 

@@ -104,7 +104,7 @@ def test_ranges_by_offset_by_count_and_from_the_end(cli: Cli, topic: str) -> Non
     assert read("--partition", "1,2") == []
 
 
-def test_ranges_by_time(cli: Cli, topic: str) -> None:
+def test_consume_reads_a_range_of_time(cli: Cli, topic: str) -> None:
     for day in (16, 17, 18):
         cli.out("produce", topic, "-p", "0", "--timestamp", f"2015-05-{day}T10:00", stdin=b"%d\n" % day)
     cli.out("produce", topic, "-p", "0", stdin=b"now\n")

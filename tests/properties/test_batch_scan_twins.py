@@ -118,7 +118,7 @@ def with_an_older_epoch(data: bytes, source: random.Random) -> bytes:
     spoilt=st.booleans(),
     older=st.booleans(),
 )
-def test_it_finds_what_reading_one_by_one_finds(
+def test_the_walk_finds_what_reading_batch_by_batch_finds(
     seed: int, chunk_bytes: int, gaps: bool, spoilt: bool, older: bool
 ) -> None:
     source = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Whatever members, timers and the log do, in whatever order: a group keeps its promises, and answers everybody.
+"""Whatever members, timers and the log do, in whatever order: a group keeps its invariants, and answers every request.
 
 `GroupSimulation` does random things to a machine. Its own invariants run in the machine after every step; here it is judged
 from outside, by what was answered and what was written.
@@ -221,11 +221,11 @@ def play(rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(250))
-def test_a_group_keeps_its_promises_and_answers_everybody(seed: int) -> None:
+def test_a_group_keeps_its_invariants_and_answers_every_request(seed: int) -> None:
     play(random.Random(seed))
 
 
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.randoms(use_true_random=False))
-def test_no_schedule_that_hypothesis_finds_breaks_a_promise(rng: random.Random) -> None:
+def test_no_schedule_that_hypothesis_finds_breaks_an_invariant(rng: random.Random) -> None:
     play(rng)

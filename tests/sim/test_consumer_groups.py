@@ -11,7 +11,7 @@ BLOCKS = 10
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
-def test_random_schedules(block: int) -> None:
+def test_a_partition_has_one_owner_and_groups_converge_in_random_schedules(block: int) -> None:
     """A failure names its seed: `play(seed)` replays it."""
     for seed in seeds(300)[block::BLOCKS]:
         try:

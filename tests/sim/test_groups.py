@@ -290,7 +290,7 @@ def test_a_group_settles_after_any_trouble_and_no_acknowledged_offset_is_lost(se
 
 
 @pytest.mark.parametrize("seed", seeds(60, first=100_000))
-def test_it_does_so_too_when_the_log_fails_now_and_then(seed: int) -> None:
+def test_a_group_settles_and_no_acknowledged_offset_is_lost_when_the_log_fails_at_times(seed: int) -> None:
     simulate(partial(rolling_trouble, 0.2), seed=seed)
 
 

@@ -9,7 +9,7 @@ from tests.support.share_driver import run_schedule
 
 
 @pytest.mark.parametrize("block", range(10))
-def test_random_schedules(block: int) -> None:
+def test_each_record_is_accepted_once_in_random_schedules(block: int) -> None:
     """A failure names its seed: `run_schedule(seed)` replays it."""
     for seed in list(seeds(300))[block::10]:
         try:

@@ -204,5 +204,5 @@ def test_only_offsets_of_committed_transactions_are_visible(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(40, first=100_000))
-def test_it_is_so_too_when_the_log_fails_now_and_then(seed: int) -> None:
+def test_only_offsets_of_committed_transactions_are_visible_when_the_log_fails_at_times(seed: int) -> None:
     simulate(partial(transactions, 0.2), seed=seed)

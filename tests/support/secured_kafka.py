@@ -30,15 +30,15 @@ class Papers:
 
 @dataclass(frozen=True, slots=True)
 class SecuredKafka:
-    """The broker and its doors, each `127.0.0.1:port`."""
+    """The broker and its listeners, each `127.0.0.1:port`."""
 
     kafka: RealKafka
     papers: Papers
-    doors: dict[str, int]
+    ports: dict[str, int]
 
-    def bootstrap(self, door: str) -> str:
+    def bootstrap(self, listener: str) -> str:
         """host:port of SSL, MTLS, SASL_SSL or SASL_PLAINTEXT."""
-        return f"localhost:{self.doors[door]}"
+        return f"localhost:{self.ports[listener]}"
 
 
 def start_secured_kafka(jars: Path, directory: Path) -> SecuredKafka:
@@ -49,10 +49,10 @@ def start_secured_kafka(jars: Path, directory: Path) -> SecuredKafka:
     store = directory / "broker.pem"
     issued = authority.issue_cert("localhost")  # and not its address: names are checked
     store.write_bytes(_pkcs8(issued) + b"".join(pem.bytes() for pem in issued.cert_chain_pems))
-    doors = {door: free_port() for door in ("SSL", "MTLS", "SASL_SSL", "SASL_PLAINTEXT")}
+    ports = {name: free_port() for name in ("SSL", "MTLS", "SASL_SSL", "SASL_PLAINTEXT")}
     kafka = RealKafka(jars, directory / "kafka")
     listeners = ",".join(
-        (f"PLAINTEXT://127.0.0.1:{kafka.port}", *(f"{door}://localhost:{port}" for door, port in doors.items()))
+        (f"PLAINTEXT://127.0.0.1:{kafka.port}", *(f"{name}://localhost:{port}" for name, port in ports.items()))
     )
     protocols = (
         "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,MTLS:SSL,SASL_SSL:SASL_SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"
@@ -71,12 +71,12 @@ def start_secured_kafka(jars: Path, directory: Path) -> SecuredKafka:
     escaped = PASSWORD.replace('"', '\\\\"')  # one backslash for properties files, one for JAAS
     escaped = "".join(letter if letter.isascii() else f"\\u{ord(letter):04x}" for letter in escaped)
     plain = _JAAS.format(kind="plain.PlainLogin", users=f'user_{USER}="{escaped}"')
-    for door in ("sasl_ssl", "sasl_plaintext"):
-        settings[f"listener.name.{door}.plain.sasl.jaas.config"] = plain
+    for listener in ("sasl_ssl", "sasl_plaintext"):
+        settings[f"listener.name.{listener}.plain.sasl.jaas.config"] = plain
         for size in (256, 512):
-            scram = f"listener.name.{door}.scram-sha-{size}.sasl.jaas.config"
+            scram = f"listener.name.{listener}.scram-sha-{size}.sasl.jaas.config"
             settings[scram] = _JAAS.format(kind="scram.ScramLogin", users="").replace(" ;", ";")
-        settings[f"listener.name.{door}.connections.max.reauth.ms"] = "600000"
+        settings[f"listener.name.{listener}.connections.max.reauth.ms"] = "600000"
     with kafka.properties.open("a", encoding="utf-8") as file:
         file.writelines(f"{name}={value}\n" for name, value in settings.items())
     kafka.start()
@@ -85,7 +85,7 @@ def start_secured_kafka(jars: Path, directory: Path) -> SecuredKafka:
     except BaseException:
         kafka.stop()
         raise
-    return SecuredKafka(kafka, papers, doors)
+    return SecuredKafka(kafka, papers, ports)
 
 
 def _add_users(jars: Path, bootstrap: str) -> None:

@@ -150,7 +150,7 @@ json_values = st.lists(
 
 @PROPERTY
 @given(json_values, cuts, cuts)
-def test_json(values: list[bytes], at: list[int], tasks: list[int]) -> None:
+def test_json_objects_become_the_same_rows_in_any_batches(values: list[bytes], at: list[int], tasks: list[int]) -> None:
     check(RowMapping(JsonObjects(), RULE), values, at, tasks)
 
 
@@ -158,20 +158,24 @@ def test_json(values: list[bytes], at: list[int], tasks: list[int]) -> None:
 @example([b"{}", b'{"a":9223372036854775808}'], [], [], "string", "decimal(10,2)")  # read at once, and in parts
 @example([b"{}", b'{"a":[1]}'], [], [], "string", "decimal(10,2)")
 @given(json_values, cuts, cuts, st.sampled_from(TYPES), st.sampled_from(TYPES))
-def test_json_with_declared_types(values: list[bytes], at: list[int], tasks: list[int], a: str, b: str) -> None:
+def test_json_objects_with_declared_types_become_the_same_rows_in_any_batches(
+    values: list[bytes], at: list[int], tasks: list[int], a: str, b: str
+) -> None:
     columns = {"a": a, "b": b}
     check(RowMapping(JsonObjects(columns), RULE, columns), values, at, tasks)
 
 
 @PROPERTY
 @given(json_values, cuts, cuts, st.sampled_from(["iso", *EPOCHS]))
-def test_json_with_a_time_in_a_field(values: list[bytes], at: list[int], tasks: list[int], form: str) -> None:
+def test_json_objects_with_a_time_in_a_field_become_the_same_rows_in_any_batches(
+    values: list[bytes], at: list[int], tasks: list[int], form: str
+) -> None:
     rule = TimeRule(TimeFrom.FIELD, field="a", form=form, granularity=Granularity.NONE)
     check(RowMapping(JsonObjects(), rule), values, at, tasks)
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_json_beside_every_other_value(kind: str) -> None:
+def test_json_objects_become_the_same_rows_beside_every_other_value(kind: str) -> None:
     values = [f'{{"a":{text}}}'.encode() for text in SCALARS]
     check(RowMapping(JsonObjects({"a": kind}), RULE, {"a": kind}), values, [])
 
@@ -182,7 +186,7 @@ TEXTS += ["2015-05-17T10Z", "2015-05-17 10:05", "12.345", "123456789.55", "12345
 
 @PROPERTY
 @given(st.lists(st.lists(st.sampled_from(TEXTS), min_size=1, max_size=3), max_size=12), cuts, st.sampled_from(TYPES))
-def test_csv(lines: list[list[str]], at: list[int], kind: str) -> None:
+def test_csv_lines_become_the_same_rows_in_any_batches(lines: list[list[str]], at: list[int], kind: str) -> None:
     values = [",".join(fields).encode() for fields in lines]
     check(RowMapping(CsvLines(("a", "b")), RULE, {"a": kind}), values, at, at)
 
@@ -234,7 +238,9 @@ avro_values = st.lists(
 @given(avro_values, cuts, cuts, st.none() | st.sampled_from(TYPES))
 @example(values=[avro_value("long", LARGE), avro_value("double", 1.5)], at=[], tasks=[], kind=None)
 @example(values=[avro_value("record", {"x": LARGE}), avro_value("other", {"x": 1.5})], at=[], tasks=[], kind=None)
-def test_avro(values: list[bytes], at: list[int], tasks: list[int], kind: str | None) -> None:
+def test_avro_records_become_the_same_rows_in_any_batches(
+    values: list[bytes], at: list[int], tasks: list[int], kind: str | None
+) -> None:
     columns = {} if kind is None else {"a": kind}
     check(RowMapping(avro(columns), RULE, columns), values, at, tasks)
 
@@ -246,7 +252,9 @@ LINES += [b'h - - [31/Feb/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 -', b'h - - 
 @pytest.mark.parametrize("make", [AccessLog, Text, Raw])
 @PROPERTY
 @given(st.lists(st.sampled_from(LINES), max_size=12), cuts)
-def test_lines(make: Callable[[], Any], values: list[bytes | None], at: list[int]) -> None:
+def test_lines_become_the_same_rows_in_any_batches(
+    make: Callable[[], Any], values: list[bytes | None], at: list[int]
+) -> None:
     check(RowMapping(make(), RULE), values, at, at)
 
 

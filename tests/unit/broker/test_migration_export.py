@@ -99,7 +99,7 @@ def test_ottla_takes_back_what_it_has_exported(tmp_path: Path) -> None:
     assert back.next_producer_id == 5000
 
 
-def test_each_partition_is_said_to_lie_where_it_lies(tmp_path: Path) -> None:
+def test_an_export_names_the_directory_of_each_partition(tmp_path: Path) -> None:
     first = directory(tmp_path / "a")
     second = directory(tmp_path / "b", directory_id=THERE, store=False, partitions=("web-1",))
     exported(second, first)

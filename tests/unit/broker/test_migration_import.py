@@ -221,7 +221,7 @@ def test_without_metadata_a_partition_in_between_must_not_be_missing(tmp_path: P
     assert "web-1 does not" in refusal(directory)
 
 
-def test_without_metadata_partitions_of_two_lives_of_a_topic_are_refused(tmp_path: Path) -> None:
+def test_without_metadata_partitions_with_two_topic_ids_of_one_name_are_refused(tmp_path: Path) -> None:
     directory = kafkas(tmp_path, held=["web-0", "web-1"])
     (directory / "__cluster_metadata-0" / "00000000000000000000.log").unlink()
     (directory / "web-1" / "partition.metadata").write_text(f"version: 0\ntopic_id: {id_text(OTHER_ID)}")

@@ -298,7 +298,7 @@ def test_the_epoch_of_a_session_must_be_the_next(tmp_path: Path, epoch: int, err
     with_share_broker(tmp_path, scenario)
 
 
-def test_refused_requests(tmp_path: Path) -> None:
+def test_requests_outside_of_a_session_or_of_acquired_records_are_refused(tmp_path: Path) -> None:
     async def scenario(broker: ShareBroker) -> None:
         await broker.produce(3)
         ada = broker.client()

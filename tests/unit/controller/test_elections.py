@@ -224,7 +224,7 @@ def test_a_broker_that_shuts_down_leads_on_where_no_other_can() -> None:
         ),
     ],
 )
-def test_elections_on_request(
+def test_an_election_on_request_elects_a_leader_or_reports_why_not(
     state: dict[str, Any], election: Election, error: type[errors.KafkaError] | None, leader: int
 ) -> None:
     overlay = Overlay(view_of(a_partition(**state)), RULES)

@@ -245,7 +245,7 @@ def test_a_commit_to_a_removed_file_fails(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_commit_that_failed_and_is_there_all_the_same_ends_all_trust(tmp_path: Path) -> None:
+def test_after_a_failed_commit_that_is_in_the_file_the_store_is_unusable(tmp_path: Path) -> None:
     async def scenario() -> None:
         metadata = EmbeddedMetadataStore.open(tmp_path / FILE_NAME)
         store, database = metadata.session(), metadata._file

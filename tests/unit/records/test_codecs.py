@@ -1,4 +1,4 @@
-"""The door to the codecs: foreign frames are read, bombs are not held."""
+"""Compression codecs: frames of other writers are read, and bombs are refused before they use memory."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def fail_once(nth: int, error: int) -> str:
 COUNT = len(operations())
 
 
-def test_the_story_has_every_kind_of_operation() -> None:
+def test_the_workload_has_every_kind_of_operation() -> None:
     kinds = {operation.split()[0] for operation in operations()}
     assert kinds >= {"create", "write", "truncate", "mkdir", "rename", "remove", "rmdir", "sync"}
     assert COUNT > 150
@@ -169,7 +169,7 @@ def test_one_failed_operation_costs_no_acknowledged_record_and_no_neighbour(erro
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT], ids=errno.errorcode.get)
 @pytest.mark.parametrize("first", range(len(STEPS)))
-def test_a_disk_that_is_full_for_a_while_costs_nothing_but_the_while(error: int, first: int) -> None:
+def test_after_a_full_disk_has_space_again_no_acknowledged_record_is_lost(error: int, first: int) -> None:
     harness = ReplicaHarness()
 
     def before(step: int) -> None:
@@ -190,7 +190,9 @@ def test_a_disk_that_is_full_for_a_while_costs_nothing_but_the_while(error: int,
 
 @pytest.mark.parametrize("path", [A, B])
 @pytest.mark.parametrize("first", range(1, len(STEPS), 2))
-def test_a_disk_without_file_handles_for_a_while_costs_nothing_but_the_while(path: PurePosixPath, first: int) -> None:
+def test_after_a_disk_without_file_handles_works_again_no_acknowledged_record_is_lost(
+    path: PurePosixPath, first: int
+) -> None:
     harness = ReplicaHarness()
 
     def before(step: int) -> None:

@@ -119,7 +119,7 @@ def test_the_high_watermark_waits_for_a_member_that_has_not_fetched_in_this_term
         assert trio[2].partition.high_watermark == 2
 
 
-def test_it_does_not_move_below_min_insync_replicas() -> None:
+def test_the_high_watermark_does_not_pass_what_fewer_than_min_insync_replicas_have() -> None:
     @with_trio(LogConfig(min_insync_replicas=2))
     def _(trio: Trio) -> None:
         trio.apply(view(1, 0, isr=(1,), partition_epoch=1))

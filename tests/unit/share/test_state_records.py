@@ -25,7 +25,7 @@ KEY_TAIL = "000167" + "00" * 15 + "01" + "00000002"
 BATCH_HEX = "0000000000000005" + "0000000000000009" + "02" + "0003" + "00"
 
 
-def test_snapshot() -> None:
+def test_a_snapshot_has_kafkas_bytes_and_is_decoded() -> None:
     snapshot = Snapshot(1, 2, 3, 4, 5, 6, 7, (BATCH,))
     key, value = snapshot_record(KEY, snapshot)
     assert key.hex() == "0000" + KEY_TAIL
@@ -35,7 +35,7 @@ def test_snapshot() -> None:
     assert decode(key, value) == (KEY, snapshot)
 
 
-def test_update_without_a_count() -> None:
+def test_an_update_without_a_count_has_kafkas_bytes_and_is_decoded() -> None:
     update = Update(1, 3, -1, batches=(BATCH,))
     key, value = update_record(KEY, update)
     assert key.hex() == "0001" + KEY_TAIL
@@ -44,7 +44,7 @@ def test_update_without_a_count() -> None:
     assert decode(key, value) == (KEY, update)
 
 
-def test_tombstone() -> None:
+def test_a_tombstone_is_decoded_as_no_state() -> None:
     key, value = tombstone(KEY)
     assert decode(key, value) == (KEY, None)
 

@@ -1,4 +1,4 @@
-"""Messages of an independent codec, made from Kafka's own JSON: kafka-python writes them and we read, and the reverse."""
+"""Messages of an independent codec, made from Kafka's own JSON: requests of kafka-python, and answers that it reads."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def versions(key: ApiKey) -> range:
     return range(info.min_version, info.max_version + 1)
 
 
-def their_frame(request: Any, version: int) -> bytes:
+def frame_of(request: Any, version: int) -> bytes:
     request.API_VERSION = version
-    request.with_header(correlation_id=11, client_id="them")
+    request.with_header(correlation_id=11, client_id="kafka-python")
     return bytes(request.encode(header=True))
 
 
 def body_of(frame: bytes, key: ApiKey, version: int) -> memoryview:
     header = parse_request_header(frame)
-    assert header[:4] == (key, version, 11, "them")
+    assert header[:4] == (key, version, 11, "kafka-python")
     return memoryview(frame)[header[4] :]
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.METADATA))
-def test_their_metadata_request(version: int) -> None:
+def test_a_metadata_request_of_kafka_python_is_decoded(version: int) -> None:
     asked = [MetadataRequest.MetadataRequestTopic(topic_id=TOPIC_ID, name="web-access")]
-    frame = their_frame(MetadataRequest(topics=asked, allow_auto_topic_creation=False, version=version), version)
+    frame = frame_of(MetadataRequest(topics=asked, allow_auto_topic_creation=False, version=version), version)
     request = codec.decode_request(ApiKey.METADATA, version, body_of(frame, ApiKey.METADATA, version))
     assert request.topics[0].name == "web-access"
     assert request.topics[0].topic_id == (TOPIC_ID if version >= 10 else UUID(int=0))
@@ -49,9 +49,9 @@ def test_their_metadata_request(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.JOIN_GROUP))
-def test_their_join_group_request(version: int) -> None:
+def test_a_join_group_request_of_kafka_python_is_decoded(version: int) -> None:
     protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"\0\1")
-    theirs = JoinGroupRequest(
+    written = JoinGroupRequest(
         group_id="g",
         session_timeout_ms=30_000,
         rebalance_timeout_ms=60_000,
@@ -62,7 +62,7 @@ def test_their_join_group_request(version: int) -> None:
         reason="because",
         version=version,
     )
-    body = body_of(their_frame(theirs, version), ApiKey.JOIN_GROUP, version)
+    body = body_of(frame_of(written, version), ApiKey.JOIN_GROUP, version)
     assert codec.decode_request(ApiKey.JOIN_GROUP, version, body) == join_group.JoinGroupRequest(
         group_id="g",
         session_timeout_ms=30_000,
@@ -75,12 +75,12 @@ def test_their_join_group_request(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.OFFSET_COMMIT))
-def test_their_offset_commit_request(version: int) -> None:
+def test_an_offset_commit_request_of_kafka_python_is_decoded(version: int) -> None:
     topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
     partition = topic_class.OffsetCommitRequestPartition(
         partition_index=4, committed_offset=9, committed_leader_epoch=2, committed_metadata=None
     )
-    theirs = OffsetCommitRequest(
+    written = OffsetCommitRequest(
         group_id="g",
         generation_id_or_member_epoch=3,
         member_id="m",
@@ -89,7 +89,7 @@ def test_their_offset_commit_request(version: int) -> None:
         topics=[topic_class(name="t", topic_id=TOPIC_ID, partitions=[partition])],
         version=version,
     )
-    body = body_of(their_frame(theirs, version), ApiKey.OFFSET_COMMIT, version)
+    body = body_of(frame_of(written, version), ApiKey.OFFSET_COMMIT, version)
     request = codec.decode_request(ApiKey.OFFSET_COMMIT, version, body)
     assert request.generation_id_or_member_epoch == 3
     assert request.topics[0].partitions == [
@@ -103,17 +103,17 @@ def test_their_offset_commit_request(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.PRODUCE))
-def test_their_produce_request_and_our_answer(version: int) -> None:
+def test_a_produce_request_of_kafka_python_is_decoded_and_it_reads_the_answer(version: int) -> None:
     data_class = ProduceRequest.TopicProduceData
     data = data_class.PartitionProduceData(index=6, records=b"BATCH")
-    theirs = ProduceRequest(
+    written = ProduceRequest(
         transactional_id="txn",
         acks=-1,
         timeout_ms=1500,
         version=version,
         topic_data=[data_class(name="web-access", topic_id=TOPIC_ID, partition_data=[data])],
     )
-    hot = decode_produce_request(body_of(their_frame(theirs, version), ApiKey.PRODUCE, version), version)
+    hot = decode_produce_request(body_of(frame_of(written, version), ApiKey.PRODUCE, version), version)
     request = produce_request(hot, version)
     assert (request.transactional_id, request.acks, request.timeout_ms) == ("txn", -1, 1500)
     (topic,) = request.topic_data
@@ -140,7 +140,7 @@ def test_their_produce_request_and_our_answer(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.FETCH))
-def test_their_fetch_request_and_our_answer(version: int) -> None:
+def test_a_fetch_request_of_kafka_python_is_decoded_and_it_reads_the_answer(version: int) -> None:
     topic_class = FetchRequest.FetchTopic
     asked = topic_class.FetchPartition(
         partition=3,
@@ -150,7 +150,7 @@ def test_their_fetch_request_and_our_answer(version: int) -> None:
         log_start_offset=-1,
         partition_max_bytes=1 << 20,
     )
-    theirs = FetchRequest(
+    written = FetchRequest(
         max_wait_ms=500,
         min_bytes=1,
         max_bytes=50 << 20,
@@ -161,7 +161,7 @@ def test_their_fetch_request_and_our_answer(version: int) -> None:
         rack_id="r1",
         version=version,
     )
-    request = fetch_request(decode_fetch_request(body_of(their_frame(theirs, version), ApiKey.FETCH, version), version))
+    request = fetch_request(decode_fetch_request(body_of(frame_of(written, version), ApiKey.FETCH, version), version))
     (topic,) = request.topics
     assert (topic.topic_id == TOPIC_ID) if version >= 13 else (topic.topic == "web-access")
     assert topic.partitions[0].fetch_offset == 5
@@ -187,7 +187,7 @@ def test_their_fetch_request_and_our_answer(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.METADATA))
-def test_they_read_our_metadata_response(version: int) -> None:
+def test_kafka_python_reads_a_metadata_response(version: int) -> None:
     partition = metadata.MetadataResponsePartition(
         partition_index=0, leader_id=1, leader_epoch=3, replica_nodes=[1, 2], isr_nodes=[1], offline_replicas=[2]
     )
@@ -206,7 +206,7 @@ def test_they_read_our_metadata_response(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.API_VERSIONS))
-def test_they_read_our_api_versions_response_after_its_plain_header(version: int) -> None:
+def test_kafka_python_reads_an_api_versions_response_after_its_plain_header(version: int) -> None:
     answer = api_versions.ApiVersionsResponse(
         api_keys=[api_versions.ApiVersion(api_key=0, min_version=0, max_version=12)],
         supported_features=[api_versions.SupportedFeatureKey(name="group.version", min_version=1, max_version=1)],
@@ -219,7 +219,7 @@ def test_they_read_our_api_versions_response_after_its_plain_header(version: int
     assert [(api.api_key, api.min_version, api.max_version) for api in read.api_keys] == [(0, 0, 12)]
 
 
-def test_the_first_frame_of_librdkafka() -> None:
+def test_the_first_frame_of_librdkafka_is_decoded() -> None:
     frame = bytes.fromhex(
         "0012 0003 00000001 0007 72646b61666b61 00"  # ApiVersions v3, correlation 1, "rdkafka", no tags
         "0b 6c696272646b61666b61 07 322e31312e30 00"  # "librdkafka", "2.11.0", no tags
@@ -232,7 +232,7 @@ def test_the_first_frame_of_librdkafka() -> None:
     )
 
 
-def test_a_produce_answer_byte_by_byte() -> None:
+def test_a_produce_answer_has_kafkas_bytes() -> None:
     partition = produce.PartitionProduceResponse(index=1, base_offset=258, log_start_offset=2)
     topic = produce.TopicProduceResponse(name="ab", partition_responses=[partition])
     flexible = "02 03 6162 02 00000001 0000 0000000000000102 ffffffffffffffff 0000000000000002 01 00 00 00 00000000 00"

@@ -262,7 +262,7 @@ def test_a_static_member_comes_back_into_a_full_group() -> None:
     assert it.joined(ticket).member_id == "a-2"
 
 
-def test_promised_places_are_bounded() -> None:
+def test_pending_members_are_bounded() -> None:
     it = driver()
     it.group.members.pending.update(f"p{index}" for index in range(PENDING_MAX))
     it.group.timers.update({SessionTimer(name): 2_000_000 for name in it.group.members.pending})

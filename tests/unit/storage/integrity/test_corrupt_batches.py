@@ -104,7 +104,7 @@ def test_one_flipped_bit_costs_its_batch_and_no_other(field: str, number: int, m
 
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("number", [0, 9, 10, 19, 20])
-def test_it_is_so_in_the_first_and_last_batches_of_segments(field: str, number: int) -> None:
+def test_a_flipped_bit_at_a_segments_edge_costs_its_batch_alone(field: str, number: int) -> None:
     disk = SimDisk()
     written(disk, rolls=(10, 20))
     byte, bit = FIELDS[field]

@@ -58,7 +58,9 @@ def test_small_appends_do_not_change_the_length_of_the_file_until_the_space_is_u
         pytest.param(PAGE_CACHE, [LARGE, LARGE, SMALL], id="without fsync"),
     ],
 )
-def test_nothing_is_reserved_for(config: LogConfig, values: list[bytes]) -> None:
+def test_nothing_is_reserved_for_short_segments_large_appends_and_page_cache(
+    config: LogConfig, values: list[bytes]
+) -> None:
     disk = SimDisk()
     log = open_log(disk, config)
     sizes = []

@@ -272,7 +272,7 @@ def test_the_report_says_what_was_found() -> None:
     assert read_report(disk, ROOT) is None
 
 
-def test_epochs_that_kafka_wrote_are_compared_with_the_batches_before_batches_are_compared_with_them() -> None:
+def test_epochs_that_kafka_wrote_are_verified_before_they_verify_batches() -> None:
     disk = SimDisk()
     filled(disk).close()
     disk.remove(ROOT / "ottla-copies")
