@@ -47,7 +47,7 @@ cluster-kills: .venv/ready compile  ## KILLS=20 leaders killed under load, contr
 
 JOBS ?= 2
 IN_PARALLEL = -n $(JOBS) --dist loadgroup --no-loadscope-reorder
-FAST_TESTS := tests/unit tests/properties tests/contracts tests/sim tests/tidy tests/crash_tests
+FAST_TESTS := tests/unit tests/properties tests/contracts tests/coordinator_schedules tests/tidy tests/crash_tests
 OLDEST_SPARK := build/matrix/spark-4.0/environment/bin/python
 fetch: fetch-jars oldest-spark  ## what tests need from elsewhere: Java, the jars of Kafka, ZooKeeper and Spark's connector, the oldest Spark
 	@-$(OLDEST_SPARK) -m tests.support.fetch oldest-spark
@@ -162,7 +162,7 @@ group-tests: .venv/ready compile  ## rolling restarts of groups of MEMBERS=1,10,
 
 SCHEDULES ?= 10000
 coordinator-tests: .venv/ready compile  ## SCHEDULES=10000 random schedules of each coordinator in simulated time, from FIRST_SEED=0 on
-	SCHEDULES=$(SCHEDULES) OTTLA_TRANSACTION_SCHEDULES=$$(( $(SCHEDULES) / 2 )) $(BIN)/python -m pytest -q $(IN_PARALLEL) --timeout=0 tests/sim tests/properties/test_group_machine.py
+	SCHEDULES=$(SCHEDULES) OTTLA_TRANSACTION_SCHEDULES=$$(( $(SCHEDULES) / 2 )) $(BIN)/python -m pytest -q $(IN_PARALLEL) --timeout=0 tests/coordinator_schedules tests/properties/test_group_machine.py
 
 SEEDS ?= 10000
 FIRST_SEED ?= 1

@@ -27,7 +27,14 @@ from build_wheels import NEWEST, OLDEST, ROOT, UV, pythons
 HOME = ROOT / "build" / "matrix"
 LOCK = ROOT / "locks" / "dev.txt"
 SPARKS = ("4.0", "4.1", "4.2", "4.3")
-FAST = ("tests/unit", "tests/properties", "tests/contracts", "tests/sim", "tests/tidy", "tests/crash_tests")
+FAST = (
+    "tests/unit",
+    "tests/properties",
+    "tests/contracts",
+    "tests/coordinator_schedules",
+    "tests/tidy",
+    "tests/crash_tests",
+)
 WITHOUT_JAVA = "not slow and not external and not spark"
 PIPELINE = ("tests/pipeline",)
 LONG = ("tests/pipeline/test_kills.py", "tests/pipeline/connector/test_large_topics.py", "tests/pipeline/test_guide.py")

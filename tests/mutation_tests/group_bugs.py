@@ -18,10 +18,10 @@ from ottla.groups.machine import Now
 from ottla.groups.offsets import NO_PRODUCER_ID, GroupOffsets
 from ottla.groups.shard import GroupShard
 from ottla.testing.sim_loop import simulate
+from tests.coordinator_schedules.test_groups import rolling_trouble
+from tests.coordinator_schedules.test_transactional_offsets import transactions
 from tests.mutation_tests.patching import Bug, Patch
 from tests.properties.test_group_machine import play
-from tests.sim.test_groups import rolling_trouble
-from tests.sim.test_transactional_offsets import transactions
 
 Main = Callable[[random.Random], Coroutine[Any, Any, object]]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from ottla.internal_topics.coordinator_partition import CoordinatorPartition
 from ottla.internal_topics.writer import PartitionWriter
+from tests.coordinator_schedules.test_moving_groups import moves
 from tests.mutation_tests.group_bugs import schedules
 from tests.mutation_tests.patching import Bug, Patch
-from tests.sim.test_moving_groups import moves
 from tests.support.replicated_topic import ANY_EPOCH
 
 MOVING_SUITES: dict[str, Callable[[int, int], tuple[int, str] | None]] = {

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from ottla.testing.sim_disk import SimDisk
 from ottla.testing.sim_loop import simulate
+from tests.coordinator_schedules.test_delayed_batches import schedule
 from tests.crash_tests.acks import Acknowledgements, broken_after, failed_syncs, stops
 from tests.crash_tests.campaign import campaign
 from tests.crash_tests.workloads import WORKLOADS
@@ -28,7 +29,6 @@ from tests.properties.test_indexes_against_scan import IndexesAgainstScan
 from tests.properties.test_log_against_list import LogAgainstList
 from tests.properties.test_producers_against_oracle import ProducersAgainstOracle
 from tests.properties.test_verification_against_reference import VerificationAgainstReference
-from tests.sim.test_delayed_batches import schedule
 
 
 class Finding(NamedTuple):

@@ -14,10 +14,10 @@ from ottla.transactions.events import AddPartitions, TransactionAnswer
 from ottla.transactions.machine import TransactionMachine, TransitionReason
 from ottla.transactions.metadata import PREPARED, TransactionVersion
 from ottla.transactions.transaction_runtime import TransactionRuntime
+from tests.coordinator_schedules.test_transactions import schedule
+from tests.coordinator_schedules.test_undecided_transactions import undecided
 from tests.mutation_tests.group_bugs import schedules
 from tests.mutation_tests.patching import Bug, Patch
-from tests.sim.test_transactions import schedule
-from tests.sim.test_undecided_transactions import undecided
 
 FIRST, SECOND = "transactions of the first version in simulated time", "transactions in simulated time"
 UNDECIDED = "a transaction whose outcome is not written"

@@ -20,7 +20,7 @@ from ottla.groups.classic.limits import ClassicGroupLimits
 from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.machine import NO_MEMBER, Commit, PlainAnswer
 from ottla.internal_topics.machine_events import Loaded
-from tests.sim.schedules import seeds
+from tests.coordinator_schedules.schedules import seeds
 from tests.support.examples import examples
 from tests.support.group_driver import GroupDriver, subscription
 

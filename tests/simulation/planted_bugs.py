@@ -362,7 +362,7 @@ BUGS: tuple[PlantedBug, ...] = (
             "        if not self.writer.has_reached(end_offset):\n            return False\n",
             "",
         ),
-        schedules="tests/sim/test_moving_groups.py",
+        schedules="tests/coordinator_schedules/test_moving_groups.py",
     ),
     _bug(
         27,
@@ -372,7 +372,7 @@ BUGS: tuple[PlantedBug, ...] = (
             "records, producer, leader_epoch=self.leader_epoch)",
             "records, producer, leader_epoch=-1)",
         ),
-        schedules="tests/sim/test_moving_groups.py",
+        schedules="tests/coordinator_schedules/test_moving_groups.py",
     ),
     _bug(
         28,

@@ -18,8 +18,8 @@ from ottla.groups.records import OffsetRecord, decode
 from ottla.internal_topics.log import AppendedBatch, KeyValue, ProducerIdentity
 from ottla.internal_topics.partitioning import partition_of
 from ottla.testing.sim_loop import simulate
-from tests.sim.schedules import seeds
-from tests.sim.test_groups import PARTITIONS, WORK, RestartingBroker, SlowLog
+from tests.coordinator_schedules.schedules import seeds
+from tests.coordinator_schedules.test_groups import PARTITIONS, WORK, RestartingBroker, SlowLog
 from tests.support.topic_logs import MemoryTopicLog
 
 GROUPS = ("team", "other")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.schedules import seeds
+from tests.coordinator_schedules.schedules import seeds
 from tests.support.consumer_group_sim import play
 
 BLOCKS = 10

@@ -16,7 +16,7 @@ from ottla.core.errors import ErrorCode
 from ottla.core.ids import ProducerIdAndEpoch, TopicPartition
 from ottla.testing.sim_loop import simulate
 from ottla.transactions.metadata import TransactionVersion
-from tests.sim.test_transactions import (
+from tests.coordinator_schedules.test_transactions import (
     HANGS_MS,
     PARTITIONS,
     TIMEOUT_MS,

@@ -33,7 +33,7 @@ from ottla.testing.sim_disk import SimDisk
 from ottla.testing.sim_executor import SimExecutor
 from ottla.testing.sim_loop import SimClock, simulate
 from ottla.transactions.metadata import TransactionVersion
-from tests.sim.schedules import FIRST_SEED
+from tests.coordinator_schedules.schedules import FIRST_SEED
 from tests.support.storage import NOW_MS, batch, open_directory
 
 PRODUCER = 9

@@ -17,8 +17,8 @@ from ottla.groups.coordinator import GroupCoordinator
 from ottla.groups.machine import Commit
 from ottla.groups.offsets import CommittedOffset
 from ottla.testing.sim_loop import SimClock, simulate
-from tests.sim.schedules import seeds
-from tests.sim.test_groups import Member, committed, settled
+from tests.coordinator_schedules.schedules import seeds
+from tests.coordinator_schedules.test_groups import Member, committed, settled
 from tests.support.replicated_topic import ReplicatedTopic
 
 NODES = (1, 2, 3)

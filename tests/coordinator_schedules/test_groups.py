@@ -21,7 +21,7 @@ from ottla.groups.offsets import CommittedOffset
 from ottla.internal_topics.log import AppendedBatch, KeyValue, LoadedRecords, ProducerIdentity
 from ottla.internal_topics.partitioning import partition_of
 from ottla.testing.sim_loop import Deadlock, SimClock, TooLong, Unseen, simulate
-from tests.sim.schedules import seeds
+from tests.coordinator_schedules.schedules import seeds
 from tests.support.group_driver import subscription
 from tests.support.topic_logs import MemoryTopicLog
 

@@ -39,7 +39,7 @@ from ottla.transactions.coordinator import TransactionCoordinator
 from ottla.transactions.events import TransactionAnswer
 from ottla.transactions.markers import TransactionMarker
 from ottla.transactions.metadata import BETWEEN_TRANSACTIONS, TransactionVersion
-from tests.sim.schedules import FIRST_SEED
+from tests.coordinator_schedules.schedules import FIRST_SEED
 from tests.support.storage import NOW_MS, batch, open_directory
 from tests.support.topic_logs import MemoryTopicLog
 
