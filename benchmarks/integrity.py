@@ -1,7 +1,7 @@
 """`python -m benchmarks.integrity`: measures the cost of verification, at the storage package's own interface.
 
 Reading a log through, a megabyte at a time, as a consumer does: of records this process has written, of a log that was
-there when it started (each stretch is checked before it is first given), the same once more, and with the check taken
+there when it started (each range is checked before it is first given), the same once more, and with the check taken
 out, all of it alternating. Then the longest single read, and how fast the scrubber could go. By the processor's time,
 not the clock's: the files are in the system's memory, and a busy machine does not change what the work is.
 """

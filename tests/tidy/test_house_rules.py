@@ -145,13 +145,11 @@ def test_no_text_installs_ottla_by_its_name() -> None:
     assert by_name.search("pip install 'ottla[pipeline]'")
 
 
-def test_the_steps_of_the_journey_are_named_in_their_modules() -> None:
-    journey = re.findall(
-        r"\[`[\w/.]+`\]\((src/ottla/[\w/.]+)\)", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    )
-    assert len(journey) >= 9
-    silent = [path for path in journey if not re.search(r"Step \d of 9", (ROOT / path).read_text(encoding="utf-8"))]
-    assert not silent
+def test_the_steps_on_the_path_of_a_batch_are_named_in_their_modules() -> None:
+    steps = re.findall(r"\[`[\w/.]+`\]\((src/ottla/[\w/.]+)\)", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
+    assert len(steps) >= 9
+    unnamed = [path for path in steps if not re.search(r"Step \d of 9", (ROOT / path).read_text(encoding="utf-8"))]
+    assert not unnamed
 
 
 def test_no_comment_marks_work_that_is_left() -> None:

@@ -4,7 +4,8 @@ An operation completes once: when what it waits for has come, or at its deadline
 operations of the broker. A completed operation stays in the heap, without what it held, until its deadline or until
 the heap is purged.
 
-Step 7 of 9 of a batch's journey, on the way back. Before: broker/handlers/produce.py. Next: net/connection.py.
+Step 7 of 9 on the path of a batch (ARCHITECTURE.md), on the way back.
+Before: broker/handlers/produce.py. Next: net/connection.py.
 """
 
 from __future__ import annotations

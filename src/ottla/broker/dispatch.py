@@ -10,7 +10,7 @@ goes to their coroutine function `handle_long`, which runs as a task, as any cor
 returns its response. Which kind it is, is decided once, when the handler is loaded. The coroutine functions of the
 frequent APIs of coordinators (`eager` in the row) are tasks only where they have to wait.
 
-Step 3 of 9 of a batch's journey. Before: wire/frame.py. Next: broker/handlers/produce.py.
+Step 3 of 9 on the path of a batch (ARCHITECTURE.md). Before: wire/frame.py. Next: broker/handlers/produce.py.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ things are compared with what they were when the batch arrived: the leader epoch
 settings have changed, the batch is validated again.
 
 Small uncompressed batches do not pass through here: the log validates them in place (`storage/validation/`).
-Comes between steps 4 and 5 of a batch's journey.
+Comes between steps 4 and 5 on the path of a batch (ARCHITECTURE.md).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ until `dispatch` returns. Requests of one connection begin one at a time, as in 
 marks as pipelined (Produce) begin while earlier ones still wait for the disk: that keeps a producer's batches in order
 and fast.
 
-Step 1 of 9 of a batch's journey. Next: wire/frame.py.
+Step 1 of 9 on the path of a batch (ARCHITECTURE.md). Next: wire/frame.py.
 """
 
 from __future__ import annotations

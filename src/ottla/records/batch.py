@@ -1,7 +1,7 @@
 """Reads and stamps the header of a record batch (v2) in place, in the buffer; no record is decoded.
 
-Part of a batch's journey: storage reads the header that a client sent and stamps offsets into it, replication and
-clients walk many batches in one buffer. The layout, all integers big-endian:
+On the path of a batch (ARCHITECTURE.md) storage reads the header that a client sent and stamps offsets into it,
+replication and clients walk many batches in one buffer. The layout, all integers big-endian:
 
     offset  0  base_offset             8
             8  batch_length            4   bytes after this field

@@ -13,7 +13,8 @@ A failed fsync is never retried: Linux marks the pages it could not write as cle
 (fsyncgate); the log directory goes offline instead. A flush that could not begin, because a small file found no space
 or no file could be opened, has lost nothing: it is tried again until it works. Its waiters fail after a while.
 
-Step 7 of 9 of a batch's journey. Before: storage/log/segment.py. Next: replication/partition.py wakes the waiters.
+Step 7 of 9 on the path of a batch (ARCHITECTURE.md).
+Before: storage/log/segment.py. Next: replication/partition.py wakes the waiters.
 """
 
 from __future__ import annotations

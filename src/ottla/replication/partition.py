@@ -7,7 +7,8 @@ least written (`durability=page-cache`, Kafka's own guarantee). Consumers see no
 `Partition` alone moves it; the log keeps the only copy, because checkpoints and retention need it there. It begins with
 the checkpointed one: a leader moves it once the followers confirm (`leader_state.py`), at once if it has none.
 
-Step 5 of 9 of a batch's journey. Before: broker/handlers/produce.py. Next: storage/log/partition_log.py.
+Step 5 of 9 on the path of a batch (ARCHITECTURE.md).
+Before: broker/handlers/produce.py. Next: storage/log/partition_log.py.
 """
 
 from __future__ import annotations

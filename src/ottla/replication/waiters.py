@@ -3,7 +3,8 @@
 `advance` wakes exactly those whose offset has been reached, in offset order: one heap per partition and no polling. A
 waiter owns its deadline (broker/delayed_operations.py) and must expect to be woken after it has given up.
 
-Step 7 of 9 of a batch's journey, on the way back. Before: replication/partition.py. Next: broker/handlers/produce.py.
+Step 7 of 9 on the path of a batch (ARCHITECTURE.md), on the way back.
+Before: replication/partition.py. Next: broker/handlers/produce.py.
 """
 
 from __future__ import annotations

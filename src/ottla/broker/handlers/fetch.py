@@ -22,7 +22,7 @@ Versions
   v15  replica state; v16 the leader, where it is another (KIP-951)
   v17  replica directory ids; v18 high watermark of the follower
 
-Step 8 of 9 of a batch's journey. Before: replication/partition.py. Next: net/outbound.py.
+Step 8 of 9 on the path of a batch (ARCHITECTURE.md). Before: replication/partition.py. Next: net/outbound.py.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ Versions
   v11  TRANSACTION_ABORTABLE; v12 partitions are added to transactions implicitly (KIP-890)
   v13  topics by id
 
-Step 4 of 9 of a batch's journey. Before: broker/dispatch.py. Next: replication/partition.py.
+Step 4 of 9 on the path of a batch (ARCHITECTURE.md). Before: broker/dispatch.py. Next: replication/partition.py.
 """
 
 from __future__ import annotations

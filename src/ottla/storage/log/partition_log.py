@@ -11,7 +11,7 @@ Holds after every public call:
 Nothing here waits and nothing is locked: all of it runs on the loop's thread, except `FlushJob.run` and
 `TruncationSync.run`.
 
-Step 6 of 9 of a batch's journey. Before: replication/partition.py. Next: storage/log/segment.py.
+Step 6 of 9 on the path of a batch (ARCHITECTURE.md). Before: replication/partition.py. Next: storage/log/segment.py.
 """
 
 from __future__ import annotations
