@@ -42,7 +42,9 @@ WORDS = {
     r"\bmend(s|ed|ing)?\b": "fix, repair",
     r"\bmoves? (a |no |only )?wheels?\b": "option",
     r"(?<!--no-)(?<!--)(?<!default: )(?<![\"])\bbooks\b(?!( (do not )?balance| = |\.json))": "audit",
-    r"\bstories\b": "scenario",
+    r"\bstor(y|ies)\b": "scenario",
+    r"\bdoors?\b": "listener, port, entry point",
+    r"\bjourneys?\b": "path",
 }
 WORDS_OF_THE_BROKER = {
     r"\bstretch(es|ed)?\b": "range, region, extent; of time: period",
