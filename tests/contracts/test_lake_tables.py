@@ -1,4 +1,4 @@
-"""One suite for every table format: what a commit promises, read back by DuckDB from the files alone."""
+"""One suite for every table format: what a commit guarantees, read back by DuckDB from the files alone."""
 
 from __future__ import annotations
 

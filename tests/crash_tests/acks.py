@@ -134,7 +134,7 @@ def _a_power_cut_ends_all_waits(gone: Callable[[], None]) -> Iterator[None]:
 
 
 def broken_after(disk: SimDisk, outcome: Acknowledgements) -> str | None:
-    """Cut the power, lose everything unsynced, and return a violated promise to a client, if any."""
+    """Cut the power, lose everything unsynced, and return a violated guarantee to a client, if any."""
     left = disk.state(0)
     log = open_directory(left, CONFIG).logs.get(TP)
     held = dict(everything(log)) if log is not None else {}

@@ -148,7 +148,7 @@ def walk(disk: SimDisk, log: PartitionLog) -> list[Lying]:
 def as_appended(
     found: Sequence[Lying], expected_log: ExpectedLog, *, first_base: int, acknowledged: int, context: str
 ) -> list[Written]:
-    """The batches found must be a stretch of those appended, byte for byte, with none missing between two."""
+    """The batches found must be a range of those appended, byte for byte, with none missing between two."""
     if not found:
         return []
     numbers = {batch.first_offset: number for number, batch in enumerate(expected_log.batches)}

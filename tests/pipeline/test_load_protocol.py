@@ -58,7 +58,7 @@ class LoadAttempt:
 
 
 class ModelTable:
-    """A table as the port promises it: a commit happens whole or not at all, on what it was checked against."""
+    """A table as the port documents it: a commit happens whole or not at all, on what it was checked against."""
 
     def __init__(self, lake: ModelLake) -> None:
         self.lake = lake

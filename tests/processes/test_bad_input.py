@@ -215,7 +215,7 @@ def test_an_oversized_or_negative_length_ends_the_connection_before_memory_is_sp
             assert ends(wire, within_s=5)
 
 
-def test_lengths_inside_a_request_that_promise_gigabytes_cost_nothing(
+def test_lengths_inside_a_request_that_claim_gigabytes_cost_nothing(
     ottla_server: OttlaProcess, witness: Witness
 ) -> None:
     huge = (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x07", b"\x80\0\0\0")

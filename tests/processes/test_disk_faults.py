@@ -236,7 +236,7 @@ def test_a_topic_that_the_metadata_store_has_no_room_for_fails_cleanly_and_works
 def test_a_sync_without_free_space_fails_and_no_write_is_acknowledged_after_it(
     tmp_path: Path, servers: list[Server], disks: ExitStack
 ) -> None:
-    """The disk below has less than it promised, so the error comes with the sync; a second sync would "succeed"."""
+    """The disk below has less than it reported, so the error comes with the sync; a second sync would "succeed"."""
     thin = mounted(disks, loop_disk(tmp_path / "thin", size_bytes=64 << 20, backed_by="8m"))
     data = thin.place / "data"
     server = Server(tmp_path / "server", data)

@@ -1,4 +1,4 @@
-"""Server-side assignors against what they promise: every partition assigned, balance, stickiness, minimal movement."""
+"""Server-side assignors against what they guarantee: every partition assigned, balance, stickiness, minimal movement."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class LogAgainstList(RuleBasedStateMachine):
         self.model: list[tuple[bytes, int, int]] = []  # value, timestamp, leader epoch; by offset
         self.ends: list[int] = []  # the offset after each batch
         self.start = 0
-        self.promised = 0
+        self.guaranteed = 0
         self.epoch = 0
         self.sequence = 0
 
@@ -95,17 +95,17 @@ class LogAgainstList(RuleBasedStateMachine):
     @rule()
     def flush(self) -> None:
         self.log.flush()
-        self.promised = len(self.model)
+        self.guaranteed = len(self.model)
 
     @rule()
-    def appends_between_the_steps_of_a_flush_are_not_promised(self) -> None:
+    def appends_between_the_steps_of_a_flush_are_not_flushed(self) -> None:
         job = self.log.begin_flush()
         before = len(self.model)
         self.append(sizes=[5], ago=0, idempotent=False)
         job.run()
         self.log.complete_flush(job)
         assert self.log.flushed_offset == before
-        self.promised = before
+        self.guaranteed = before
 
     @rule()
     def checkpoint(self) -> None:
@@ -116,7 +116,9 @@ class LogAgainstList(RuleBasedStateMachine):
         self.disk.power_cut(random.Random(seed), survival)
         self._reopen()
         survivors = self.log.end_offset
-        assert self.promised <= survivors <= len(self.model), "a promise was broken or a record came from nowhere"
+        assert self.guaranteed <= survivors <= len(self.model), (
+            "a guaranteed record is lost or a record came from nowhere"
+        )
         self._keep(survivors)
 
     @rule()
@@ -125,7 +127,7 @@ class LogAgainstList(RuleBasedStateMachine):
         self._reopen()
         assert self.directory.clean_broker_epoch == 4
         assert self.log.end_offset == len(self.model), "a clean stop lost something"
-        self.promised = len(self.model)
+        self.guaranteed = len(self.model)
 
     @precondition(lambda self: self.ends)
     @rule(data=st.data())
@@ -146,19 +148,19 @@ class LogAgainstList(RuleBasedStateMachine):
         self.directory.run_retention(self.clock.now_ms)
         self.directory.checkpoint()  # otherwise a power cut may bring deleted records back, as in Kafka
         self.log.flush()
-        self.promised = len(self.model)
+        self.guaranteed = len(self.model)
 
     @precondition(lambda self: self.model)
     @rule(kept_bytes=st.integers(0, 2000))
     def retain_by_size(self, kept_bytes: int) -> None:
         """The oldest segments go as long as so much is left, and none that reaches the high watermark."""
-        self.log.update_high_watermark(self.promised)
-        stretches = [(segment.base_offset, segment.size_bytes) for segment in self.log.segments]
-        ends = [*(base for base, _ in stretches[1:]), len(self.model)]
-        left, expected, start = sum(size for _, size in stretches), 0, self.start
-        for (_, size), end in zip(stretches, ends, strict=True):
+        self.log.update_high_watermark(self.guaranteed)
+        segments = [(segment.base_offset, segment.size_bytes) for segment in self.log.segments]
+        ends = [*(base for base, _ in segments[1:]), len(self.model)]
+        left, expected, start = sum(size for _, size in segments), 0, self.start
+        for (_, size), end in zip(segments, ends, strict=True):
             is_empty_active = end == len(self.model) and not size
-            if end > self.promised or is_empty_active or (left - size < kept_bytes and end > self.start):
+            if end > self.guaranteed or is_empty_active or (left - size < kept_bytes and end > self.start):
                 break
             left, expected, start = left - size, expected + 1, max(end, self.start)
         self.log.reconfigure(replace(CONFIG, retention_bytes=kept_bytes))
@@ -167,7 +169,7 @@ class LogAgainstList(RuleBasedStateMachine):
         self.start = start
         self.directory.checkpoint()
         self.log.flush()
-        self.promised = len(self.model)
+        self.guaranteed = len(self.model)
 
     def _reopen(self) -> None:
         self.directory = open_directory(self.disk, CONFIG, self.clock)
@@ -176,7 +178,7 @@ class LogAgainstList(RuleBasedStateMachine):
     def _keep(self, survivors: int) -> None:
         self.model = self.model[:survivors]
         self.ends = [end for end in self.ends if end <= survivors]
-        self.promised = min(self.promised, survivors)
+        self.guaranteed = min(self.guaranteed, survivors)
         self.start = min(self.start, survivors)
         known = self.log.producers.entry(PRODUCER_ID)
         self.sequence = known.last_sequence + 1 if known else 0

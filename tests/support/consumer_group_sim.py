@@ -47,7 +47,7 @@ Pair = tuple[UUID, int]
 
 
 class Violation(AssertionError):
-    """Reports a broken promise of the group."""
+    """Reports a broken invariant of the group."""
 
 
 def assigned_epoch(member: ConsumerMember, pair: Pair) -> int | None:

@@ -1,4 +1,4 @@
-"""Small file systems of a test's own: one that fills up, one that promises more than it has, one that turns read-only.
+"""Small file systems of a test's own: one that fills up, one that reports more space than it has, one that turns read-only.
 
 Root mounts them where everybody sees them. Who is not root mounts a small one in a namespace of its own, which a
 sleeping process keeps; it is reached through that process's /proc entry. Where neither is allowed, `CannotMount` says

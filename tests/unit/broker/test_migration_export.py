@@ -42,7 +42,7 @@ def directory(
     """A stopped Ottla's directory."""
     path.mkdir(parents=True)
     (path / "meta.properties").write_text(f"node.id=7\ndirectory.id={id_text(directory_id)}\nversion=1\ncluster.id=c\n")
-    (path / "ottla-copies").write_text("what vouches for files that Kafka will write")
+    (path / "ottla-copies").write_text("the copies of files that Kafka will write")
     for name in partitions:
         (path / name).mkdir()
 

@@ -97,24 +97,24 @@ def test_an_ephemeral_node_in_the_place_of_a_lasting_one_leaves_nothing_in_the_f
 @pytest.mark.slow
 def test_a_kill_between_any_two_operations_never_leaves_half_a_commit(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
-    promised = 0
+    acknowledged = 0
     for life in range(6):
         process = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         for _ in range(3 + 7 * life):
-            promised = int(process.stdout.readline())
+            acknowledged = int(process.stdout.readline())
         os.kill(process.pid, signal.SIGKILL)
-        promised = max([promised, *(int(line) for line in process.stdout if line.endswith("\n"))])
+        acknowledged = max([acknowledged, *(int(line) for line in process.stdout if line.endswith("\n"))])
         process.wait()
         process.stdout.close()
 
-        left, right, child, beyond = read(path, "/left", "/right", f"/left/{promised}", f"/left/{promised + 2}")
+        left, right, child, beyond = read(path, "/left", "/right", f"/left/{acknowledged}", f"/left/{acknowledged + 2}")
 
         assert left is not None
         assert right is not None
         assert left.value == right.value
         assert left.version == right.version
-        assert promised <= int(left.value) <= promised + 1
+        assert acknowledged <= int(left.value) <= acknowledged + 1
         assert child is not None
         assert beyond is None
 

@@ -1,4 +1,4 @@
-"""A broker's replicas on simulated disks that refuse: two log directories, a producer, and what was promised to it."""
+"""A broker's replicas on simulated disks that refuse: two log directories, a producer, and what was acknowledged to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the simulated processes and network: what asyncio and TCP promise, and what they do not."""
+"""Tests of the simulated processes and network: what asyncio and TCP guarantee, and what they do not."""
 
 from __future__ import annotations
 

@@ -134,12 +134,12 @@ def test_a_quicker_member_that_comes_during_a_rebalance_does_not_hurry_the_other
 
 def test_a_pending_member_that_does_not_join_in_time_is_removed() -> None:
     it = GroupDriver().stable("a")
-    promised = it.join(new_member_id="b")
+    pending = it.join(new_member_id="b")
     a = it.join("a")
     assert it.answer(a) is None
     it.pass_time(10_000)
     assert it.joined(a).generation == 2
-    assert it.error(promised) is ErrorCode.MEMBER_ID_REQUIRED
+    assert it.error(pending) is ErrorCode.MEMBER_ID_REQUIRED
     assert it.error(it.join("b")) is ErrorCode.UNKNOWN_MEMBER_ID
 
 

@@ -152,7 +152,7 @@ def test_static_members_that_are_away_keep_their_place_until_their_session_runs_
     assert it.group.generation == 2
 
 
-def test_a_promised_id_cannot_be_used_with_an_instance_id() -> None:
+def test_the_id_of_a_pending_member_cannot_be_used_with_an_instance_id() -> None:
     it = with_statics("a")
     it.join(new_member_id="p")
     assert it.error(it.join("p", instance_id="a")) is ErrorCode.FENCED_INSTANCE_ID

@@ -109,7 +109,7 @@ def snapshot_of(disk: SimDisk) -> dict[str, bytes]:
 
 
 def workload(disk: SimDisk) -> Iterator[tuple[int, int]]:
-    """Appends, rolls, flushes, checkpoints, a cut, a deletion and a clean stop; yields (promised, written) as it goes."""
+    """Appends, rolls, flushes, checkpoints, a cut, a deletion and a clean stop; yields (guaranteed, written) as it goes."""
     clock = StillClock()
     directory = open_directory(disk, CONFIG, clock)
     log = directory.create_log(TP, uuid.UUID(int=7))
@@ -144,7 +144,7 @@ def workload(disk: SimDisk) -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("survival", POWER_CUTS)
-def test_a_stop_after_any_change_of_the_disk_breaks_no_promise(survival: Survival) -> None:
+def test_a_stop_after_any_change_of_the_disk_keeps_what_is_guaranteed(survival: Survival) -> None:
     dry = SimDisk()
     for _ in workload(dry):
         pass
@@ -154,10 +154,10 @@ def test_a_stop_after_any_change_of_the_disk_breaks_no_promise(survival: Surviva
             stops += 1
             disk = SimDisk()
             disk.stop_at(nth)
-            promised = written = 0
+            guaranteed = written = 0
             try:
                 for state in workload(disk):
-                    promised, written = state
+                    guaranteed, written = state
             except PowerCut:
                 pass
             disk.power_cut(random.Random(nth * 100 + seed), survival)
@@ -165,7 +165,7 @@ def test_a_stop_after_any_change_of_the_disk_breaks_no_promise(survival: Surviva
             log = directory.logs.get(TP)
             end = log.end_offset if log else 0
             note = f"stopped before change {nth} ({disk.history[nth - 1]}), seed {seed}"
-            assert promised <= end, note
+            assert guaranteed <= end, note
             assert end <= written + 6, note
             if log is not None:
                 rows = everything(log)
@@ -182,24 +182,24 @@ def test_a_stop_after_any_change_of_the_disk_breaks_no_promise(survival: Surviva
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
-def test_a_failure_of_any_change_of_the_disk_is_one_error_and_breaks_no_promise(error: int) -> None:
+def test_a_failure_of_any_change_of_the_disk_is_one_error_and_keeps_what_is_guaranteed(error: int) -> None:
     dry = SimDisk()
     for _ in workload(dry):
         pass
     for nth in range(1, dry.changes + 1):
         disk = SimDisk()
         disk.fail_at(nth, error)
-        promised = 0
+        guaranteed = 0
         try:
             for state in workload(disk):
-                promised = state[0]
+                guaranteed = state[0]
         except (KafkaError, OSError):
             pass
         disk.power_cut(random.Random(nth), Survival.LOST)
         log = open_directory(disk, CONFIG).logs.get(TP)
         end = log.end_offset if log else 0
         note = f"change {nth} failed: {disk.history[nth - 1]}"
-        assert promised <= end, note
+        assert guaranteed <= end, note
         if log is not None:
             assert everything(log) == [(at, b"value-%d" % at) for at in range(log.log_start_offset, end)], note
 
@@ -424,7 +424,7 @@ def test_a_segment_sealed_in_an_earlier_run_is_written_again_after_a_truncation(
     assert values(everything(log)) == [b"value-%d" % at for at in range(11)]
 
 
-def test_a_flush_begun_before_a_truncation_promises_nothing_of_what_came_after() -> None:
+def test_a_flush_begun_before_a_truncation_covers_nothing_that_came_after() -> None:
     log = open_log(SimDisk(), CONFIG)
     fill(log, 6)
     job = log.begin_flush()

@@ -1,4 +1,4 @@
-"""What a flush promises, what it loses when it fails, and what it only puts off."""
+"""What a flush guarantees, what it loses when it fails, and what it only puts off."""
 
 from __future__ import annotations
 
