@@ -26,7 +26,7 @@ from tests.support.cluster import InProcessCluster, with_cluster
 from tests.unit.broker.test_leader_changes import RACKS
 from tests.unit.broker.test_replicated_topic import create, in_sync, leader_of, send
 
-pytestmark = [pytest.mark.external, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+pytestmark = pytest.mark.external
 RECORDS = 400
 PATIENCE_S = 20.0
 SEND_PAUSE_S = 0.003

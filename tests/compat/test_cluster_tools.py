@@ -22,7 +22,7 @@ from tests.support.cluster import InProcessCluster, with_cluster
 from tests.support.real_kafka import run_tool, tool_command
 from tests.unit.broker.test_replicated_topic import in_sync, leader_of, read, send
 
-pytestmark = [pytest.mark.external, pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+pytestmark = [pytest.mark.external, pytest.mark.slow]
 TOOLS = "org.apache.kafka.tools."
 TOPICS, OFFSETS, GROUPS = (
     f"{TOOLS}TopicCommand",

@@ -16,8 +16,9 @@ from tests.support.cluster import InProcessCluster, with_cluster
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # of brokers that were killed
+    pytest.mark.filterwarnings("ignore:coroutine 'handle' was never awaited:RuntimeWarning"),
 ]
+"""A killed broker does not run the requests that it has just received."""
 
 RECORDS = b"".join(b"%d\n" % number for number in range(200))
 SLOW = {"replica.lag.time.max.ms": "1000"}
