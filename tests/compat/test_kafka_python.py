@@ -11,7 +11,7 @@ from kafka.admin import KafkaAdminClient, NewTopic
 
 from tests.conftest import Broker
 
-pytestmark = [pytest.mark.external, pytest.mark.filterwarnings("ignore::ResourceWarning")]  # the client leaves sockets
+pytestmark = pytest.mark.external
 PATIENCE_MS = 20_000
 
 
