@@ -1,8 +1,8 @@
 """Checks prose for words that are not plain technical English; see CONTRIBUTING.md, "Language".
 
-Reads the comments, docstrings, string literals and names of Python sources (of tests, tools and the pipeline only the
-names of functions and classes), and the whole text of the Markdown pages, pyproject.toml and the Makefile. Prints each
-hit as `file:line: word: use ...` and exits with 1 if there is one.
+Reads the comments, docstrings, string literals and names of Python sources (outside of src only the names of functions
+and classes), and the whole text of the Markdown pages, pyproject.toml and the Makefile. Prints each hit as
+`file:line: word: use ...` and exits with 1 if there is one.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ WORDS = {
     r"\bdoors?\b": "listener, port, entry point",
     r"\bjourneys?\b": "path",
 }
-WORDS_OF_THE_BROKER = {
+WORDS_OF_PYTHON = {
     r"\bstretch(es|ed)?\b": "range, region, extent; of time: period",
     r"\bpromis(e|es|ed|ing)\b": "checkpointed, guaranteed, documented",
     r"\bvouch(es|ed)?\b": "confirm, record",
 }
-"""These words, and all words in names, are looked for in the broker's sources alone."""
+"""These words are looked for in Python sources alone."""
 
 FOREIGN_NAMES = frozenset({"tell", "books"})  # a file's method, and an option of the command line
 
@@ -62,8 +62,8 @@ def _pattern(words: Iterable[str]) -> re.Pattern[str]:
 
 
 PATTERN = _pattern(WORDS)
-PATTERN_OF_THE_BROKER = _pattern((*WORDS, *WORDS_OF_THE_BROKER))
-ADVICE = [*WORDS.values(), *WORDS_OF_THE_BROKER.values()]
+PATTERN_OF_PYTHON = _pattern((*WORDS, *WORDS_OF_PYTHON))
+ADVICE = [*WORDS.values(), *WORDS_OF_PYTHON.values()]
 
 
 def hits(text: str, pattern: re.Pattern[str] = PATTERN) -> Iterator[tuple[int, str, str]]:
@@ -96,12 +96,11 @@ def check(path: Path) -> Iterator[str]:
     """Yield one line for each unwanted word of a file."""
     text = path.read_text()
     name = str(path.relative_to(ROOT))
-    is_of_the_broker = name.startswith("src/ottla/") and not name.startswith("src/ottla/pipeline/")
-    pattern = PATTERN_OF_THE_BROKER if is_of_the_broker else PATTERN
+    is_python = path.suffix == ".py"
+    pattern = PATTERN_OF_PYTHON if is_python else PATTERN
     if not pattern.search(text.replace("_", " ")):
         return  # nothing in code or in prose: no need to separate them
-    is_python = path.suffix == ".py"
-    parts = prose_of(text, all_names=is_of_the_broker) if is_python else enumerate(text.splitlines(), start=1)
+    parts = prose_of(text, all_names=name.startswith("src/")) if is_python else enumerate(text.splitlines(), start=1)
     for line, part in parts:
         for offset, word, advice in hits(part, pattern):
             number = line + part.count("\n", 0, offset)
