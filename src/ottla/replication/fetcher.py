@@ -18,24 +18,16 @@ import asyncio
 import itertools
 import logging
 import struct
-from collections import deque
 from typing import TYPE_CHECKING
 
 from ottla.client.errors import CannotConnect
 from ottla.core.error_codes import ErrorCode
-from ottla.core.errors import (
-    CorruptMessage,
-    KafkaError,
-    NetworkException,
-    RequestTimedOut,
-    StorageError,
-    UnsupportedVersion,
-    error_for,
-)
+from ottla.core.errors import CorruptMessage, KafkaError, RequestTimedOut, StorageError, UnsupportedVersion, error_for
 from ottla.core.ids import TopicPartition
 from ottla.core.settings import MIB
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.fetch_channel import FetchChannel, FetchListener
+from ottla.replication.fetch_session_handler import NO_SESSION, FetchSessionHandler, PartitionKey
 from ottla.replication.follower_state import FetchPosition, FetchState, SyncListener
 from ottla.replication.partition import Partition
 from ottla.replication.replication_context import ReplicationContext
@@ -59,17 +51,12 @@ CATCH_UP_BYTES = 8 * MIB
 THROTTLE_CHECK_S = 1.0
 """A throttled partition is looked at this often: the rate or the list of throttled replicas may have changed."""
 
-REQUESTS_MAX = 2
-"""In flight at once: one that waits at the leader, and one that ends its wait."""
-
 NAMES_MAX = 250
 """Partitions that one request names, as many as its leader reads for one response; the next request names others."""
 
 FLUSH_PATIENCE_S = 0.002
 """A flush that takes longer does not hold up the other partitions; a request without news costs more than a shorter."""
 
-NO_SESSION, INITIAL_EPOCH = 0, 0
-_EPOCH_MAX = (1 << 31) - 1
 _EARLIEST, _LATEST = -2, -1
 _SESSION_ERRORS = frozenset(
     {
@@ -84,35 +71,31 @@ _NAMED_MAX = 3
 
 _UNEXPECTED = "unexpected error while %s followed broker %d; it is not fetched until its state changes"
 
-PartitionKey = tuple[bytes, int]
-"""Topic id, partition."""
+
+def partition_key(partition: Partition) -> PartitionKey:
+    """Return the key of a partition in a fetch session."""
+    return partition.log.topic_id.bytes, partition.topic_partition.partition
 
 
 class FetchedPartition(SyncListener):
-    """One partition of a fetcher: what the session knows of it, and its back-off."""
+    """One partition of a fetcher, and its back-off."""
 
     __slots__ = (
         "backoff",
         "backoff_s",
         "fetcher",
-        "index",
         "is_catching_up",
         "is_paused",
         "is_repeated",
         "is_stopped",
-        "named_in",
+        "key",
         "partition",
-        "sent",
-        "topic_id",
     )
 
     def __init__(self, fetcher: ReplicaFetcher, partition: Partition) -> None:
         self.fetcher = fetcher
         self.partition = partition
-        self.topic_id = partition.log.topic_id.bytes
-        self.index = partition.topic_partition.partition
-        self.sent: FetchPosition | None = None  # as the session has it; None: it is not in the session
-        self.named_in = 0  # number of the last request that names it: answers to earlier ones are of another position
+        self.key = partition_key(partition)
         self.backoff: asyncio.TimerHandle | None = None  # not to be fetched until it is over
         self.backoff_s = 0.0
         self.is_catching_up = False
@@ -150,16 +133,12 @@ class ReplicaFetcher(FetchListener):
         self._loop = asyncio.get_running_loop()
         self._partitions: dict[PartitionKey, FetchedPartition] = {}
         self._dirty: dict[FetchedPartition, None] = {}  # whose position may differ from what the session has
-        self._forgotten: dict[PartitionKey, None] = {}  # in the session, and not to be fetched any more
-        self._diverged: dict[FetchedPartition, tuple[FetchPosition | None, EpochEnd]] = {}  # to be truncated
+        self._diverged: dict[FetchedPartition, tuple[FetchPosition, EpochEnd]] = {}  # to be truncated
         self._syncing: dict[FetchedPartition, None] = {}  # what was fetched of them is being flushed
         self._refusals: dict[int, list[TopicPartition]] = {}  # of the answer that is processed, by error
         self._is_flush_slow = False
         self._flush_timer: asyncio.TimerHandle | None = None
         self._changed: asyncio.Event = asyncio.Event()  # there is something to fetch
-        self._session_id, self._session_epoch = NO_SESSION, INITIAL_EPOCH  # of the next request
-        self._named_count = 0  # partitions in the session
-        self._broker_epoch = -1
         self._backoff_s = CONNECT_BACKOFF_MIN_S
         self._is_closed = False
         self._is_busy = False  # with an answer: the next request leaves afterwards
@@ -168,11 +147,8 @@ class ReplicaFetcher(FetchListener):
         self._connection: Connection | None = None
         self._channel: FetchChannel | None = None
         self._writer: FetchRequestWriter | None = None
+        self._session = FetchSessionHandler(leader)
         self._lost: asyncio.Future[None] | None = None
-        self._in_flight: deque[int] = deque()  # the numbers of the requests that are not answered
-        self._oldest_since_s = 0.0  # when the first of them was sent, or became the first
-        self._number = 0  # of the last request
-        self._stale_until = 0  # answers to requests up to this number are of a session that has ended
         self._task = self._loop.create_task(self._run(), name=f"replica fetcher of broker {leader}")
         self._range_tasks: dict[asyncio.Task[None], None] = {}
 
@@ -183,7 +159,7 @@ class ReplicaFetcher(FetchListener):
 
     def add(self, partition: Partition) -> None:
         """Fetch a partition, or go on with it in a newer state."""
-        key = (partition.log.topic_id.bytes, partition.topic_partition.partition)
+        key = partition_key(partition)
         known = self._partitions.get(key)
         if known is None or known.partition is not partition:
             if known is not None:
@@ -199,23 +175,20 @@ class ReplicaFetcher(FetchListener):
 
     def remove(self, partition: Partition) -> None:
         """Fetch a partition no longer."""
-        key = (partition.log.topic_id.bytes, partition.topic_partition.partition)
+        key = partition_key(partition)
         known = self._partitions.pop(key, None)
         if known is None:
             return
         known.end_backoff()
         self._dirty.pop(known, None)
         self._syncing.pop(known, None)
-        if known.sent is not None:
-            known.sent = None
-            self._forgotten[key] = None
-            self._named_count -= 1
+        self._session.remove(key)
         self._continue_soon()
 
     def synced(self, each: FetchedPartition) -> None:
         """Continue to fetch the partition: at once if it is the last one that is flushed."""
         self._syncing.pop(each, None)
-        if (each.topic_id, each.index) not in self._partitions:
+        if each.key not in self._partitions:
             return
         self._dirty[each] = None
         if self._syncing:
@@ -226,14 +199,14 @@ class ReplicaFetcher(FetchListener):
 
     def truncated(self, each: FetchedPartition, error: Exception | None) -> None:
         """Continue with a partition whose truncation has ended."""
-        if self._partitions.get((each.topic_id, each.index)) is not each:
+        if self._partitions.get(each.key) is not each:
             return
         if error is not None:
             self._not_truncated(each, error)
         self._touch(each)
 
     def _touch(self, each: FetchedPartition) -> None:
-        if self._partitions.get((each.topic_id, each.index)) is each:
+        if self._partitions.get(each.key) is each:
             self._dirty[each] = None
             self._changed.set()
             self._continue_soon()
@@ -296,8 +269,7 @@ class ReplicaFetcher(FetchListener):
             max_bytes=config.fetch_response_max_bytes,
         )
         lost = self._lost = self._loop.create_future()
-        self._in_flight.clear()
-        self._number = self._stale_until = 0
+        self._session = FetchSessionHandler(self.leader)
         self._is_busy = False
         self._begin_session()
         self._channel = FetchChannel(connection, self)
@@ -305,7 +277,7 @@ class ReplicaFetcher(FetchListener):
         self._continue()
         while not lost.done():
             await asyncio.wait((lost,), timeout=answer_s / 2)
-            if self._in_flight and self._loop.time() - self._oldest_since_s > answer_s:
+            if self._session.is_overdue(self._loop.time(), answer_s):
                 raise RequestTimedOut(f"broker {self.leader} did not answer Fetch within {answer_s:g} s")
         lost.result()
 
@@ -318,14 +290,8 @@ class ReplicaFetcher(FetchListener):
 
     def _begin_session(self) -> None:
         """Begin a session: the next request names all partitions. It leaves when all before it are answered."""
-        self._session_id, self._session_epoch = NO_SESSION, INITIAL_EPOCH
-        self._stale_until = self._number
-        self._forgotten.clear()
-        self._named_count = 0
-        for each in self._partitions.values():
-            each.sent = None
+        self._session.begin(self._context.broker_epoch(self._fetchers.node_id) or -1)
         self._dirty = dict.fromkeys(self._partitions.values())
-        self._broker_epoch = self._context.broker_epoch(self._fetchers.node_id) or -1
 
     # ---- Requests
 
@@ -341,34 +307,25 @@ class ReplicaFetcher(FetchListener):
 
     def _continue(self) -> None:
         """Send the next request, unless the answer to the one before must come first or there is nothing to fetch."""
-        channel, writer, in_flight = self._channel, self._writer, self._in_flight
-        if channel is None or writer is None or self._is_busy or len(in_flight) >= REQUESTS_MAX:
+        channel, writer, session = self._channel, self._writer, self._session
+        if channel is None or writer is None or self._is_busy or session.is_full:
             return
-        if (self._context.broker_epoch(self._fetchers.node_id) or -1) != self._broker_epoch:
+        if (self._context.broker_epoch(self._fetchers.node_id) or -1) != session.broker_epoch:
             self._begin_session()  # this broker has registered again
-        if in_flight and self._session_epoch <= 1:
-            return  # the session is not established, or answers of the last one are to come
+        if session.awaits_answers:
+            return
         if self._dirty:
             self._name_changed(writer)
-        if self._forgotten:
-            for topic_id, index in self._forgotten:
-                writer.forget(topic_id, index)
-            self._forgotten.clear()
-        if not self._named_count and not self._dirty:
+        session.write_forgotten(writer)
+        if not len(session) and not self._dirty:
             writer.discard()
             self._begin_session()  # all are in their back-off: each will be touched
             return
-        if not self._named_count or (writer.is_empty and (in_flight or not self._is_worth_waiting())):
+        if not len(session) or (writer.is_empty and not (session.is_idle and self._is_worth_waiting())):
             if self._dirty:
                 self._continue_soon()  # one of those that were not considered yet may be named
             return
-        self._number += 1
-        if not in_flight:
-            self._oldest_since_s = self._loop.time()
-        in_flight.append(self._number)
-        frame = writer.frame(self._number & 0x7FFFFFFF, self._session_id, self._session_epoch, self._broker_epoch)
-        self._session_epoch = 1 if self._session_epoch == _EPOCH_MAX else self._session_epoch + 1
-        channel.send(frame)
+        channel.send(session.next_frame(writer, self._loop.time()))
         if self._dirty:
             self._continue_soon()  # there are others to name
 
@@ -376,7 +333,7 @@ class ReplicaFetcher(FetchListener):
         """Return whether a request that names nothing may leave: no flush is to come, or only a slow one."""
         if not self._syncing:
             return True
-        if self._named_count <= len(self._syncing):
+        if len(self._session) <= len(self._syncing):
             return False
         if not self._is_flush_slow and self._flush_timer is None:
             self._flush_timer = self._loop.call_later(FLUSH_PATIENCE_S, self._flush_takes_long)
@@ -390,7 +347,7 @@ class ReplicaFetcher(FetchListener):
 
     def _name_changed(self, writer: FetchRequestWriter) -> None:
         """Name the partitions whose position the session does not have, up to `NAMES_MAX`."""
-        now_s = self._context.clock.monotonic()
+        session, now_s = self._session, self._context.clock.monotonic()
         for each in tuple(itertools.islice(self._dirty, NAMES_MAX)):
             del self._dirty[each]
             if each in self._syncing:
@@ -399,21 +356,17 @@ class ReplicaFetcher(FetchListener):
             if partition.is_throttled and (wait_s := self._context.follower_quota.wait_s(now_s)):
                 self._put_off(each, min(wait_s, THROTTLE_CHECK_S))
             position = partition.next_fetch() if each.may_be_fetched else None
-            if position == each.sent and not each.is_repeated:
+            if position == session.position(each.key) and not each.is_repeated:
                 continue
             each.is_repeated = False
             if position is None:
-                if each.sent is not None:
-                    self._forgotten[(each.topic_id, each.index)] = None
-                    self._named_count -= 1
+                session.remove(each.key)
             else:
-                self._forgotten.pop((each.topic_id, each.index), None)
-                if each.sent is None:
-                    self._named_count += 1
                 limit = self._config.fetch_max_bytes
+                topic_id, index = each.key
                 writer.name(
-                    each.topic_id,
-                    each.index,
+                    topic_id,
+                    index,
                     leader_epoch=position.leader_epoch,
                     fetch_offset=position.fetch_offset,
                     last_fetched_epoch=position.last_fetched_epoch,
@@ -421,8 +374,7 @@ class ReplicaFetcher(FetchListener):
                     max_bytes=max(limit, CATCH_UP_BYTES) if each.is_catching_up else limit,
                     high_watermark=partition.log.high_watermark,
                 )
-                each.named_in = self._number + 1
-            each.sent = position
+                session.name(each.key, position)
 
     # ---- Answers
 
@@ -447,13 +399,9 @@ class ReplicaFetcher(FetchListener):
         self.disconnected(error)
 
     def _process(self, answer: FetchAnswer) -> None:
-        in_flight = self._in_flight
-        if not in_flight or in_flight[0] & 0x7FFFFFFF != answer.correlation_id:
-            raise NetworkException(f"broker {self.leader} answered request {answer.correlation_id}, which is not next")
-        number = in_flight.popleft()
-        if in_flight:
-            self._oldest_since_s = self._loop.time()
-        if number <= self._stale_until:
+        session = self._session
+        number = session.answered(answer.correlation_id, self._loop.time())
+        if number is None:
             return
         if answer.error_code in _SESSION_ERRORS:
             self._begin_session()
@@ -461,13 +409,14 @@ class ReplicaFetcher(FetchListener):
         if answer.error_code != ErrorCode.NONE:
             raise error_for(answer.error_code)
         self._backoff_s = CONNECT_BACKOFF_MIN_S
-        self._session_id = answer.session_id
-        out_of_range: dict[FetchedPartition, FetchPosition | None] = {}
+        session.session_id = answer.session_id
+        out_of_range: dict[FetchedPartition, FetchPosition] = {}
         for data in answer.partitions:
-            each = self._partitions.get((data.topic_id, data.partition))
-            if each is not None and each.sent is not None and each.named_in <= number:
+            key = data.topic_id, data.partition
+            each, position = self._partitions.get(key), session.asked_position(key, number)
+            if each is not None and position is not None:
                 self._dirty[each] = None
-                self._take(each, data, out_of_range)
+                self._take(each, position, data, out_of_range)
         if self._refusals:
             self._log_refusals()
         if out_of_range:
@@ -481,7 +430,11 @@ class ReplicaFetcher(FetchListener):
         self._range_tasks.pop(task, None)
 
     def _take(
-        self, each: FetchedPartition, data: FetchedData, out_of_range: dict[FetchedPartition, FetchPosition | None]
+        self,
+        each: FetchedPartition,
+        position: FetchPosition,
+        data: FetchedData,
+        out_of_range: dict[FetchedPartition, FetchPosition],
     ) -> None:
         """Process the answer for one partition, unless its position has changed since the request, or was refused.
 
@@ -489,20 +442,20 @@ class ReplicaFetcher(FetchListener):
         not count before the position was compared with the leader's log: the log here may have to be truncated.
         """
         partition = each.partition
-        if not each.may_be_fetched or partition.next_fetch() != each.sent:
+        if not each.may_be_fetched or partition.next_fetch() != position:
             each.is_repeated = True  # it may come back to the position whose answer is dropped
             return
         try:
             if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 each.is_paused = True
-                out_of_range[each] = each.sent
+                out_of_range[each] = position
             elif data.error_code != ErrorCode.NONE:
                 self._refused(each, error_for(data.error_code))
             elif data.diverging_epoch >= 0:
                 each.is_paused = True
                 if not self._diverged:
                     self._loop.call_soon(self._truncate_next)
-                self._diverged[each] = each.sent, EpochEnd(data.diverging_epoch, data.diverging_end)
+                self._diverged[each] = position, EpochEnd(data.diverging_epoch, data.diverging_end)
             else:
                 self._append(each, data)
         except (CorruptMessage, StorageError) as error:
@@ -525,7 +478,7 @@ class ReplicaFetcher(FetchListener):
             self._loop.call_soon(self._truncate_next)
         each.is_paused = False
         try:
-            if position is not None and each.partition.next_fetch() == position:
+            if each.partition.next_fetch() == position:
                 each.partition.truncate_to_leader(leader_end)
         except StorageError as error:
             self._not_truncated(each, error)
@@ -592,7 +545,7 @@ class ReplicaFetcher(FetchListener):
         each.backoff = None
         self._touch(each)
 
-    async def _find_range(self, positions: dict[FetchedPartition, FetchPosition | None]) -> None:
+    async def _find_range(self, positions: dict[FetchedPartition, FetchPosition]) -> None:
         """Bring logs into the range of their leader: below its start they begin there, beyond its end they end there.
 
         A leader that has an end at or above ours but refuses it has no epoch in common: it is asked again later. The
@@ -614,7 +567,7 @@ class ReplicaFetcher(FetchListener):
             log.exception("unexpected error while broker %d was asked for the offsets of its logs", self.leader)
         for each, position in positions.items():
             each.is_paused = False
-            partition, key = each.partition, (each.topic_id, each.index)
+            partition, key = each.partition, each.key
             start, end = starts.get(key), ends.get(key)
             if start is None or end is None or partition.next_fetch() != position:
                 self._delay(each)
@@ -641,7 +594,7 @@ class ReplicaFetcher(FetchListener):
         keys: dict[tuple[str, int], PartitionKey] = {}
         for each in partitions:
             name, index = each.partition.topic_partition
-            keys[(name, index)] = (each.topic_id, each.index)
+            keys[(name, index)] = each.key
             topics.setdefault(name, ListOffsetsTopic(name=name)).partitions.append(
                 ListOffsetsPartition(
                     partition_index=index, current_leader_epoch=each.partition.leader_epoch, timestamp=timestamp

@@ -281,7 +281,9 @@ def test_a_slow_flush_of_one_partition_does_not_hold_up_the_others() -> None:
         fetchers.assign(trio[2].partition)
         await asyncio.sleep(0.1)
         (fetcher,) = fetchers._fetchers.values()
-        fetcher._named_count += 1  # another partition of the session
+        position = fetcher._session.position((TOPIC_ID.bytes, 0))
+        assert position is not None
+        fetcher._session.name((TOPIC_ID.bytes, 1), position)  # another partition of the session
         fetcher._syncing[FetchedPartition(fetcher, trio[1].partition)] = None
         count = len(leader.requests)
         await asyncio.sleep(3)
@@ -304,7 +306,7 @@ def test_an_answer_from_before_the_position_changed_is_not_used() -> None:
         assert not leader.late
         assert trio[2].values() == [(0, b"a")]
         assert trio[2].log.truncation_count == count
-        assert not [each for each in fetchers._fetchers.values() if each._named_count != 1]
+        assert not [each for each in fetchers._fetchers.values() if len(each._session) != 1]
 
     with_fetcher(scenario)
 
@@ -501,13 +503,16 @@ def test_a_diverging_log_is_truncated_in_a_turn_of_its_own_and_fetched_again() -
         trio[2].produce(b"lost", acks=1)
         trio.apply(view(1, 2, isr=(1, 2), replicas=(1, 2)))
         trio[1].produce(b"b", acks=1)
+        trio[2].flush()
         fetchers.assign(trio[2].partition)
         (fetcher,) = fetchers._fetchers.values()
         (each,) = fetcher._partitions.values()
-        each.sent = trio[2].partition.next_fetch()
+        position = trio[2].partition.next_fetch()
+        assert position is not None
+        fetcher._session.name(each.key, position)
         data = FetchedData(TOPIC_ID.bytes, 0, 0, 0, 0)
         data.diverging_epoch, data.diverging_end = 0, 1
-        fetcher._take(each, data, {})
+        fetcher._take(each, position, data, {})
         assert trio[2].log.end_offset == 2, "nothing is truncated while the answer is processed"
         await asyncio.sleep(1)
         assert trio[2].values() == [(0, b"a"), (1, b"b")]
