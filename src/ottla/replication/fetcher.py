@@ -29,6 +29,7 @@ from ottla.replication.config import ReplicationConfig
 from ottla.replication.fetch_channel import FetchChannel, FetchListener
 from ottla.replication.fetch_session_handler import NO_SESSION, FetchSessionHandler, PartitionKey
 from ottla.replication.follower_state import FetchPosition, FetchState, SyncListener
+from ottla.replication.leader_range import LeaderRange, fetch_leader_ranges
 from ottla.replication.partition import Partition
 from ottla.replication.replication_context import ReplicationContext
 from ottla.storage.state.leader_epochs import EpochEnd
@@ -36,7 +37,6 @@ from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.hot import replica_fetch
 from ottla.wire.hot.replica_fetch import FetchAnswer, FetchedData, FetchRequestWriter, decode_fetch_answer
-from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 if TYPE_CHECKING:
     from ottla.client.connection import Connection, ConnectTo
@@ -57,7 +57,6 @@ NAMES_MAX = 250
 FLUSH_PATIENCE_S = 0.002
 """A flush that takes longer does not hold up the other partitions; a request without news costs more than a shorter."""
 
-_EARLIEST, _LATEST = -2, -1
 _SESSION_ERRORS = frozenset(
     {
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -546,38 +545,29 @@ class ReplicaFetcher(FetchListener):
         self._touch(each)
 
     async def _find_range(self, positions: dict[FetchedPartition, FetchPosition]) -> None:
-        """Bring logs into the range of their leader: below its start they begin there, beyond its end they end there.
-
-        A leader that has an end at or above ours but refuses it has no epoch in common: it is asked again later. The
-        leader is asked on a connection of its own.
-        """
-        partitions = list(positions)
-        starts: dict[PartitionKey, int] = {}
-        ends: dict[PartitionKey, int] = {}
+        """Bring logs into the range of their leader; it is asked again later if it is not known or they are in it."""
+        ranges: dict[Partition, LeaderRange] = {}
         try:
-            connection = await self._fetchers.connect(self.leader)
-            try:
-                starts = await self._offsets(connection, partitions, _EARLIEST)
-                ends = await self._offsets(connection, partitions, _LATEST)
-            finally:
-                await connection.close()
+            ranges = await fetch_leader_ranges(
+                self._fetchers.connect,
+                self.leader,
+                [each.partition for each in positions],
+                node_id=self._fetchers.node_id,
+                timeout_s=self._config.socket_timeout_ms / 1000,
+            )
         except _NETWORK_ERRORS as error:
             log.info("broker %d is asked again for the offsets of its logs: %s", self.leader, error)
         except Exception:
             log.exception("unexpected error while broker %d was asked for the offsets of its logs", self.leader)
         for each, position in positions.items():
             each.is_paused = False
-            partition, key = each.partition, each.key
-            start, end = starts.get(key), ends.get(key)
-            if start is None or end is None or partition.next_fetch() != position:
+            partition = each.partition
+            found = ranges.get(partition)
+            if found is None or partition.next_fetch() != position:
                 self._delay(each)
                 continue
             try:
-                if start > partition.log.end_offset:
-                    partition.restart_log_at(start)
-                elif end < partition.log.end_offset:
-                    partition.truncate(end)
-                else:
+                if not found.take_into(partition):
                     self._delay(each)
             except StorageError as error:
                 self._not_truncated(each, error)
@@ -585,31 +575,6 @@ class ReplicaFetcher(FetchListener):
                 log.exception(_UNEXPECTED, partition.topic_partition, self.leader)
                 each.is_stopped = True
             self._touch(each)
-
-    async def _offsets(
-        self, connection: Connection, partitions: list[FetchedPartition], timestamp: int
-    ) -> dict[PartitionKey, int]:
-        """Ask the leader for the start or the end of its logs, as a replica: the end is not the high watermark."""
-        topics: dict[str, ListOffsetsTopic] = {}
-        keys: dict[tuple[str, int], PartitionKey] = {}
-        for each in partitions:
-            name, index = each.partition.topic_partition
-            keys[(name, index)] = each.key
-            topics.setdefault(name, ListOffsetsTopic(name=name)).partitions.append(
-                ListOffsetsPartition(
-                    partition_index=index, current_leader_epoch=each.partition.leader_epoch, timestamp=timestamp
-                )
-            )
-        request = ListOffsetsRequest(replica_id=self._fetchers.node_id, topics=list(topics.values()))
-        response = await connection.request(
-            ApiKey.LIST_OFFSETS, request, timeout_s=self._config.socket_timeout_ms / 1000
-        )
-        return {
-            keys[(topic.name, found.partition_index)]: found.offset
-            for topic in response.topics
-            for found in topic.partitions
-            if found.error_code == ErrorCode.NONE and found.offset >= 0
-        }
 
 
 _NO_RECORDS = memoryview(b"")
