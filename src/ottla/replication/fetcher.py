@@ -187,7 +187,7 @@ class ReplicaFetcher(FetchListener):
     def synced(self, each: FetchedPartition) -> None:
         """Continue to fetch the partition: at once if it is the last one that is flushed."""
         self._syncing.pop(each, None)
-        if each.key not in self._partitions:
+        if not self._is_fetched(each):
             return
         self._dirty[each] = None
         if self._syncing:
@@ -198,14 +198,18 @@ class ReplicaFetcher(FetchListener):
 
     def truncated(self, each: FetchedPartition, error: Exception | None) -> None:
         """Continue with a partition whose truncation has ended."""
-        if self._partitions.get(each.key) is not each:
+        if not self._is_fetched(each):
             return
         if error is not None:
             self._not_truncated(each, error)
         self._touch(each)
 
+    def _is_fetched(self, each: FetchedPartition) -> bool:
+        """Return whether it was neither removed nor replaced by another replica of the partition."""
+        return self._partitions.get(each.key) is each
+
     def _touch(self, each: FetchedPartition) -> None:
-        if self._partitions.get(each.key) is each:
+        if self._is_fetched(each):
             self._dirty[each] = None
             self._changed.set()
             self._continue_soon()
@@ -475,6 +479,8 @@ class ReplicaFetcher(FetchListener):
         position, leader_end = self._diverged.pop(each)
         if self._diverged:
             self._loop.call_soon(self._truncate_next)
+        if not self._is_fetched(each):
+            return
         each.is_paused = False
         try:
             if each.partition.next_fetch() == position:
@@ -560,6 +566,8 @@ class ReplicaFetcher(FetchListener):
         except Exception:
             log.exception("unexpected error while broker %d was asked for the offsets of its logs", self.leader)
         for each, position in positions.items():
+            if not self._is_fetched(each):
+                continue
             each.is_paused = False
             partition = each.partition
             found = ranges.get(partition)

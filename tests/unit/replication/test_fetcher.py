@@ -43,6 +43,7 @@ from ottla.wire.messages.list_offsets import (
 )
 from tests.support.replicas import TOPIC_ID, Trio, view
 from tests.support.storage import StillClock
+from tests.support.waiting import until
 
 
 class LeaderConnection(asyncio.Transport):
@@ -405,6 +406,44 @@ def test_a_partition_is_fetched_after_its_flush_is_due_no_more() -> None:
         follower.executor.is_held = False
         await asyncio.sleep(3)
         assert follower.values() == [(0, b"a"), (1, b"b")]
+
+    with_fetcher(scenario)
+
+
+def test_a_replica_that_was_replaced_is_not_fetched_when_its_flush_ends() -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+        trio[1].produce(b"a")
+        replaced = trio[2].partition
+        fetchers.assign(replaced)
+        await asyncio.sleep(0.1)
+        trio[2].crash(random.Random(1), None)
+        trio[2].start(view(1, 0), {1: 0, 2: 0, 3: 0})
+        fetchers.assign(trio[2].partition)
+        trio[1].produce(b"b")
+        await asyncio.sleep(1)
+        assert (replaced.log.end_offset, trio[2].log.end_offset) == (1, 2)
+        named = leader.named()
+        assert replaced.follower is not None
+        assert replaced.follower.fetcher is not None
+        replaced.follower.fetcher.follower_synced()
+        await asyncio.sleep(1)
+        assert leader.named() == named
+
+    with_fetcher(scenario)
+
+
+def test_a_replica_that_is_replaced_while_its_leader_is_asked_for_its_range_leaves_the_session_to_the_new_one() -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+        leader.errors = [ErrorCode.OFFSET_OUT_OF_RANGE]
+        fetchers.assign(trio[2].partition)
+        (fetcher,) = fetchers._fetchers.values()
+        await until(lambda: fetcher._range_tasks)
+        trio[2].crash(random.Random(1), None)
+        trio[2].start(view(1, 0), {1: 0, 2: 0, 3: 0})
+        fetchers.assign(trio[2].partition)
+        await asyncio.sleep(1)
+        assert not fetcher._range_tasks
+        assert leader.named() == [(0, [0]), (0, [0])], "it has left the session"
 
     with_fetcher(scenario)
 
