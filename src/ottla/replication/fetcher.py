@@ -18,8 +18,9 @@ import asyncio
 import itertools
 import logging
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from ottla.client.connection import Connection, ConnectTo
 from ottla.client.errors import CannotConnect
 from ottla.core.error_codes import ErrorCode
 from ottla.core.errors import CorruptMessage, KafkaError, RequestTimedOut, StorageError, UnsupportedVersion, error_for
@@ -37,9 +38,6 @@ from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.hot import replica_fetch
 from ottla.wire.hot.replica_fetch import FetchAnswer, FetchedData, FetchRequestWriter, decode_fetch_answer
-
-if TYPE_CHECKING:
-    from ottla.client.connection import Connection, ConnectTo
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +65,7 @@ _SESSION_ERRORS = frozenset(
 _NETWORK_ERRORS = (CannotConnect, KafkaError, OSError, MalformedRequest, struct.error)
 
 _NAMED_MAX = 3
+_NO_RECORDS = memoryview(b"")
 
 _UNEXPECTED = "unexpected error while %s followed broker %d; it is not fetched until its state changes"
 
@@ -125,10 +124,19 @@ class FetchedPartition(SyncListener):
 class ReplicaFetcher(FetchListener):
     """Fetches some partitions from one leader."""
 
-    def __init__(self, leader: int, fetchers: ReplicaFetchers) -> None:
+    def __init__(
+        self,
+        leader: int,
+        connect: ConnectTo,
+        *,
+        node_id: int,
+        config: ReplicationConfig,
+        context: ReplicationContext,
+        jitter: Callable[[], float],
+    ) -> None:
         self.leader = leader
-        self._fetchers = fetchers
-        self._config, self._context = fetchers.config, fetchers.context
+        self._connect, self._node_id, self._jitter = connect, node_id, jitter
+        self._config, self._context = config, context
         self._loop = asyncio.get_running_loop()
         self._partitions: dict[PartitionKey, FetchedPartition] = {}
         self._dirty: dict[FetchedPartition, None] = {}  # whose position may differ from what the session has
@@ -242,7 +250,7 @@ class ReplicaFetcher(FetchListener):
             finally:
                 self._close_channel()  # a cancelled task, too, leaves nothing that appends
             await self._disconnect()
-            await asyncio.sleep(self._backoff_s * (0.75 + self._fetchers.jitter() / 2))
+            await asyncio.sleep(self._backoff_s * (0.75 + self._jitter() / 2))
             self._backoff_s = min(self._backoff_s * 2, CONNECT_BACKOFF_MAX_S)
 
     def _close_channel(self) -> None:
@@ -260,13 +268,13 @@ class ReplicaFetcher(FetchListener):
         while not self._partitions:
             self._changed.clear()
             await self._changed.wait()
-        connection = self._connection = await self._fetchers.connect(self.leader)
+        connection = self._connection = await self._connect(self.leader)
         if connection.version_for(ApiKey.FETCH, at_most=replica_fetch.VERSION) != replica_fetch.VERSION:
             raise UnsupportedVersion(f"broker {self.leader} does not serve Fetch version {replica_fetch.VERSION}")
         config = self._config
         self._writer = FetchRequestWriter(
             connection.client_id,
-            self._fetchers.node_id,
+            self._node_id,
             max_wait_ms=config.fetch_wait_max_ms,
             min_bytes=config.fetch_min_bytes,
             max_bytes=config.fetch_response_max_bytes,
@@ -293,7 +301,7 @@ class ReplicaFetcher(FetchListener):
 
     def _begin_session(self) -> None:
         """Begin a session: the next request names all partitions. It leaves when all before it are answered."""
-        self._session.begin(self._context.broker_epoch(self._fetchers.node_id) or -1)
+        self._session.begin(self._context.broker_epoch(self._node_id) or -1)
         self._dirty = dict.fromkeys(self._partitions.values())
 
     # ---- Requests
@@ -313,7 +321,7 @@ class ReplicaFetcher(FetchListener):
         channel, writer, session = self._channel, self._writer, self._session
         if channel is None or writer is None or self._is_busy or session.is_full:
             return
-        if (self._context.broker_epoch(self._fetchers.node_id) or -1) != session.broker_epoch:
+        if (self._context.broker_epoch(self._node_id) or -1) != session.broker_epoch:
             self._begin_session()  # this broker has registered again
         if session.awaits_answers:
             return
@@ -555,10 +563,10 @@ class ReplicaFetcher(FetchListener):
         ranges: dict[Partition, LeaderRange] = {}
         try:
             ranges = await fetch_leader_ranges(
-                self._fetchers.connect,
+                self._connect,
                 self.leader,
                 [each.partition for each in positions],
-                node_id=self._fetchers.node_id,
+                node_id=self._node_id,
                 timeout_s=self._config.socket_timeout_ms / 1000,
             )
         except _NETWORK_ERRORS as error:
@@ -583,61 +591,3 @@ class ReplicaFetcher(FetchListener):
                 log.exception(_UNEXPECTED, partition.topic_partition, self.leader)
                 each.is_stopped = True
             self._touch(each)
-
-
-_NO_RECORDS = memoryview(b"")
-
-
-class ReplicaFetchers:
-    """All fetchers of this broker."""
-
-    def __init__(
-        self, connect: ConnectTo, *, node_id: int, config: ReplicationConfig, context: ReplicationContext
-    ) -> None:
-        from ottla.core.runtime import new_random
-
-        self.connect, self.node_id, self.config, self.context = connect, node_id, config, context
-        self.jitter = new_random().random
-        self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
-        self._of: dict[Partition, ReplicaFetcher] = {}
-        self._closing: set[asyncio.Task[None]] = set()
-
-    def assign(self, partition: Partition) -> None:
-        """Fetch a partition from its current leader; fetch it no longer if it is no follower."""
-        follower = partition.follower
-        if follower is None or follower.fetch_state is FetchState.FAILED:
-            self.remove(partition)
-            return
-        topic_id, index = partition.log.topic_id, partition.topic_partition.partition
-        where = (partition.leader, (topic_id.int + index) % self.config.fetchers)
-        fetcher = self._fetchers.get(where)
-        if fetcher is None:
-            fetcher = self._fetchers[where] = ReplicaFetcher(partition.leader, self)
-        before = self._of.get(partition)
-        if before is not None and before is not fetcher:
-            self.remove(partition)
-        self._of[partition] = fetcher
-        fetcher.add(partition)
-
-    def remove(self, partition: Partition) -> None:
-        """Fetch a partition no longer. A fetcher without partitions ends."""
-        fetcher = self._of.pop(partition, None)
-        if fetcher is None:
-            return
-        fetcher.remove(partition)
-        if not len(fetcher):
-            for where, other in list(self._fetchers.items()):
-                if other is fetcher:
-                    del self._fetchers[where]
-            task = asyncio.get_running_loop().create_task(fetcher.close(), name="close replica fetcher")
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
-
-    async def close(self) -> None:
-        """Stop all."""
-        fetchers, self._fetchers = list(self._fetchers.values()), {}
-        self._of.clear()
-        for fetcher in fetchers:
-            await fetcher.close()
-        if self._closing:
-            await asyncio.gather(*tuple(self._closing), return_exceptions=True)

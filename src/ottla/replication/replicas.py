@@ -50,7 +50,7 @@ from ottla.storage.log.partition_log import PartitionLog
 if TYPE_CHECKING:  # imported with the first replica that follows another broker
     from ottla.client.connection import ConnectTo
     from ottla.replication.alter_log_dirs import LogDirMove
-    from ottla.replication.fetcher import ReplicaFetchers
+    from ottla.replication.fetcher_manager import ReplicaFetcherManager
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class Replicas:
         self._config = config or ReplicationConfig()
         # leader epochs of the last run, which must not be continued; another topic of the same name begins at 0
         self._led: Mapping[tuple[uuid.UUID, TopicPartition], int] = {}
-        self._fetchers: ReplicaFetchers | None = None  # one broker alone has none
+        self._fetchers: ReplicaFetcherManager | None = None  # one broker alone has none
         self._isr_check: asyncio.Task[None] | None = None
         self._broker_epoch = -1  # of this broker's last registration
         self.context = ReplicationContext(clock, self._config, self._leads)
@@ -147,9 +147,11 @@ class Replicas:
 
     def start_replication(self, connect: ConnectTo, sender: AlterPartitionSender) -> None:
         """Fetch what this broker follows, and propose changes of the ISR of what it leads."""
-        from ottla.replication.fetcher import ReplicaFetchers
+        from ottla.replication.fetcher_manager import ReplicaFetcherManager
 
-        self._fetchers = ReplicaFetchers(connect, node_id=self._node_id, config=self._config, context=self.context)
+        self._fetchers = ReplicaFetcherManager(
+            connect, node_id=self._node_id, config=self._config, context=self.context
+        )
         for partition in self.partitions.values():
             if partition.follower is not None:
                 self._fetchers.assign(partition)

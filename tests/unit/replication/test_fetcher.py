@@ -18,7 +18,8 @@ from ottla.core.error_codes import ErrorCode
 from ottla.core.errors import NetworkException
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.fetch_data_info import FetchDataInfo
-from ottla.replication.fetcher import FetchedPartition, ReplicaFetchers
+from ottla.replication.fetcher import FetchedPartition
+from ottla.replication.fetcher_manager import ReplicaFetcherManager
 from ottla.replication.follower_state import FetchState
 from ottla.storage.config import LogConfig
 from ottla.storage.state.leader_epochs import EpochEnd
@@ -219,14 +220,14 @@ class BrokenClock(StillClock):
         raise RuntimeError("no time of day")
 
 
-def with_fetcher(scenario: Callable[[Trio, Leader, ReplicaFetchers], Awaitable[None]]) -> None:
+def with_fetcher(scenario: Callable[[Trio, Leader, ReplicaFetcherManager], Awaitable[None]]) -> None:
     """Run a scenario in which broker 2 fetches from broker 1; broker 3 is always at the end."""
 
     async def main(rng: random.Random) -> None:
         trio = Trio(count=2)
         leader = Leader(trio)
         node = trio[2]
-        fetchers = ReplicaFetchers(leader.connect, node_id=2, config=ReplicationConfig(), context=node.context)
+        fetchers = ReplicaFetcherManager(leader.connect, node_id=2, config=ReplicationConfig(), context=node.context)
 
         async def flush_at_once() -> None:
             while True:
@@ -247,7 +248,7 @@ def with_fetcher(scenario: Callable[[Trio, Leader, ReplicaFetchers], Awaitable[N
 
 
 def test_a_follower_reaches_the_end_and_an_idle_partition_is_not_named_again() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
         trio[1].produce(b"a")
         fetchers.assign(trio[2].partition)
         await asyncio.sleep(3)
@@ -262,7 +263,7 @@ def test_a_follower_reaches_the_end_and_an_idle_partition_is_not_named_again() -
 
 
 def test_a_changed_partition_is_named_while_the_request_before_waits_at_the_leader() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
         fetchers.assign(trio[2].partition)
         await asyncio.sleep(0.3)
         (waiting,) = (each for each in leader.requests if not each.topics)
@@ -278,7 +279,7 @@ def test_a_changed_partition_is_named_while_the_request_before_waits_at_the_lead
 
 
 def test_a_slow_flush_of_one_partition_does_not_hold_up_the_others() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
         fetchers.assign(trio[2].partition)
         await asyncio.sleep(0.1)
         (fetcher,) = fetchers._fetchers.values()
@@ -295,7 +296,7 @@ def test_a_slow_flush_of_one_partition_does_not_hold_up_the_others() -> None:
 
 
 def test_an_answer_from_before_the_position_changed_is_not_used() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
         fetchers.assign(trio[2].partition)
         await asyncio.sleep(0.3)
         leader.late = [PartitionData(high_watermark=0, diverging_epoch=EpochEndOffset(epoch=0, end_offset=0))]
@@ -314,7 +315,7 @@ def test_an_answer_from_before_the_position_changed_is_not_used() -> None:
 
 @pytest.mark.parametrize("code", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH])
 def test_a_session_error_is_followed_by_a_full_request(code: ErrorCode) -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
         fetchers.assign(trio[2].partition)
         await asyncio.sleep(0.1)
         leader.session_errors = [code]
@@ -327,7 +328,7 @@ def test_a_session_error_is_followed_by_a_full_request(code: ErrorCode) -> None:
 
 @pytest.mark.parametrize("error", [NetworkException("lost"), CannotConnect("b", "refused")])
 def test_a_lost_connection_is_opened_again_and_begins_a_session(error: Exception) -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
         leader.errors = [error]
         trio[1].produce(b"a")
         fetchers.assign(trio[2].partition)
@@ -339,7 +340,7 @@ def test_a_lost_connection_is_opened_again_and_begins_a_session(error: Exception
 
 
 def test_after_an_error_a_partition_leaves_the_session_until_its_back_off_is_over() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
         leader.errors = [ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER]
         trio[1].produce(b"a")
         fetchers.assign(trio[2].partition)
@@ -352,7 +353,7 @@ def test_after_an_error_a_partition_leaves_the_session_until_its_back_off_is_ove
 
 @pytest.mark.parametrize("is_refused", [True, False])
 def test_a_partition_is_named_again_if_another_is_flushed_for_longer_than_its_back_off(is_refused: bool) -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
         partition = trio[2].partition
         trio[1].produce(b"a")
         if is_refused:
@@ -374,7 +375,7 @@ def test_a_partition_is_named_again_if_another_is_flushed_for_longer_than_its_ba
 
 
 def test_an_unexpected_error_of_one_partition_does_not_end_the_session_of_the_others() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
         clock, trio[2].context.clock = trio[2].context.clock, BrokenClock()
         trio[1].produce(b"a")
         fetchers.assign(trio[2].partition)
@@ -391,7 +392,7 @@ def test_an_unexpected_error_of_one_partition_does_not_end_the_session_of_the_ot
 def test_a_partition_is_fetched_after_its_flush_is_due_no_more() -> None:
     """The records that are being flushed count at once in the next term: the topic has durability=page-cache then."""
 
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
         follower = trio[2]
         follower.executor.is_held = True
         trio[1].produce(b"a")
@@ -411,7 +412,7 @@ def test_a_partition_is_fetched_after_its_flush_is_due_no_more() -> None:
 
 
 def test_a_replica_that_was_replaced_is_not_fetched_when_its_flush_ends() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
         trio[1].produce(b"a")
         replaced = trio[2].partition
         fetchers.assign(replaced)
@@ -433,7 +434,7 @@ def test_a_replica_that_was_replaced_is_not_fetched_when_its_flush_ends() -> Non
 
 
 def test_a_replica_that_is_replaced_while_its_leader_is_asked_for_its_range_leaves_the_session_to_the_new_one() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
         leader.errors = [ErrorCode.OFFSET_OUT_OF_RANGE]
         fetchers.assign(trio[2].partition)
         (fetcher,) = fetchers._fetchers.values()
@@ -452,7 +453,7 @@ def test_a_replica_that_is_replaced_while_its_leader_is_asked_for_its_range_leav
 def test_an_unexpected_error_of_a_truncation_stops_the_partition_until_its_state_changes(
     *, is_out_of_range: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
         trio[1].produce(b"a")
         trio[2].catch_up(trio[1])
         trio.apply(view(2, 1, isr=(1, 2), replicas=(1, 2)), 2)
@@ -477,7 +478,7 @@ def test_an_unexpected_error_of_a_truncation_stops_the_partition_until_its_state
 
 
 def test_a_closed_fetcher_leaves_no_timer() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
         leader.errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
         fetchers.assign(trio[2].partition)
         await asyncio.sleep(0.02)
@@ -491,7 +492,7 @@ def test_a_closed_fetcher_leaves_no_timer() -> None:
 
 
 def test_a_fenced_partition_is_fetched_again_only_in_a_newer_term() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
         leader.errors = [ErrorCode.FENCED_LEADER_EPOCH]
         trio[1].produce(b"a")
         fetchers.assign(trio[2].partition)
@@ -506,7 +507,7 @@ def test_a_fenced_partition_is_fetched_again_only_in_a_newer_term() -> None:
 
 
 def test_a_log_below_the_leaders_start_begins_there() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
         trio[1].produce(b"a")
         trio[1].produce(b"b")
         trio[1].log.high_watermark = 2
@@ -520,7 +521,7 @@ def test_a_log_below_the_leaders_start_begins_there() -> None:
 
 
 def test_a_log_that_goes_on_after_the_leaders_end_is_truncated_to_it() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
         trio[1].produce(b"a")
         trio[2].catch_up(trio[1])
         trio.apply(view(2, 1, isr=(1, 2), replicas=(1, 2)), 2)
@@ -535,7 +536,7 @@ def test_a_log_that_goes_on_after_the_leaders_end_is_truncated_to_it() -> None:
 
 
 def test_a_diverging_log_is_truncated_in_a_turn_of_its_own_and_fetched_again() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
         trio[1].produce(b"a")
         trio[2].catch_up(trio[1])
         trio.apply(view(2, 1, isr=(1, 2), replicas=(1, 2)), 2)
@@ -561,7 +562,7 @@ def test_a_diverging_log_is_truncated_in_a_turn_of_its_own_and_fetched_again() -
 
 
 def test_a_removed_partition_is_forgotten_and_a_fetcher_without_partitions_ends() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
         fetchers.assign(trio[2].partition)
         await asyncio.sleep(0.1)
         fetchers.remove(trio[2].partition)
@@ -573,7 +574,7 @@ def test_a_removed_partition_is_forgotten_and_a_fetcher_without_partitions_ends(
     with_fetcher(scenario)
 
 
-async def fetch_throttled(trio: Trio, fetchers: ReplicaFetchers, *, rate: int) -> None:
+async def fetch_throttled(trio: Trio, fetchers: ReplicaFetcherManager, *, rate: int) -> None:
     """Have broker 2, which is throttled, fetch a large record, and produce another one."""
     trio[2].context.follower_quota.configure(rate)
     for each in (1, 2):
@@ -586,7 +587,7 @@ async def fetch_throttled(trio: Trio, fetchers: ReplicaFetchers, *, rate: int) -
 
 
 def test_a_throttled_follower_waits_for_its_rate() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
         await fetch_throttled(trio, fetchers, rate=1000)
         await asyncio.sleep(2.5)
         assert trio[2].log.end_offset == 1
@@ -600,7 +601,7 @@ def test_a_throttled_follower_waits_for_its_rate() -> None:
     "is_raised", [True, False], ids=["the rate is raised", "the replica is not throttled any more"]
 )
 def test_a_throttled_follower_goes_on_soon_after_its_throttle_changes(*, is_raised: bool) -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetchers) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
         await fetch_throttled(trio, fetchers, rate=10)
         await asyncio.sleep(20)
         assert trio[2].log.end_offset == 1
