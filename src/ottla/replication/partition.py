@@ -18,7 +18,6 @@ from typing import Protocol
 
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import (
-    CorruptMessage,
     FencedLeaderEpoch,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
@@ -34,6 +33,7 @@ from ottla.replication.commit import GroupCommit
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.fetch_data_info import FetchDataInfo, aborted_in
 from ottla.replication.follower_state import FetchPosition, FetchState, FollowerState
+from ottla.replication.follower_truncation import FollowerTruncation, continue_after_truncation
 from ottla.replication.isr_changes import REFUSED, AlteredPartition, IsrChange, Outcome
 from ottla.replication.leader_state import LeaderState, diverging_end
 from ottla.replication.replication_context import ReplicationContext
@@ -42,7 +42,6 @@ from ottla.replication.waiters import OffsetWaiters
 from ottla.storage.config import LogConfig
 from ottla.storage.log.flush import FlushJob
 from ottla.storage.log.partition_log import AppendInfo, AppendOrigin, PartitionLog
-from ottla.storage.log.truncation import Truncation, run_truncation
 from ottla.storage.state.leader_epochs import EpochEnd
 from ottla.storage.state.producer_state_manager import VerificationGuard
 
@@ -69,10 +68,8 @@ class Partition:
         "_removed",
         "failed",
         "follower",
-        "held_view",
         "internal",
         "is_serving",
-        "is_truncating",
         "isr",
         "last_unclean_epoch",
         "leader",
@@ -84,6 +81,7 @@ class Partition:
         "replica_watchers",
         "replicas",
         "topic_partition",
+        "truncation",
         "waiters",
         "watchers",
     )
@@ -118,8 +116,7 @@ class Partition:
         self.failed: StorageError | None = None  # the disk lost what was written: only a restart may begin again
         self._removed = False
         self.is_serving = False  # as leader; if it is not, `check_serving` raises the reason
-        self.is_truncating = False  # off the loop: nothing is read, appended or fetched meanwhile
-        self.held_view: PartitionView | None = None  # of a term as leader, which begins after the truncation
+        self.truncation: FollowerTruncation | None = None  # nothing is read, appended or fetched meanwhile
         self.apply(view)
 
     # ---- Role
@@ -138,16 +135,18 @@ class Partition:
         self.leader, self.leader_epoch, self.partition_epoch = view.leader, view.leader_epoch, view.partition_epoch
         self.replicas, self.isr, self.last_unclean_epoch = view.replicas, view.isr, view.last_unclean_epoch
         self._counted_replicas = len(view.replicas) - len(view.adding)
+        truncation = self.truncation
         if is_new_term:
-            self.held_view = None
+            if truncation is not None:
+                truncation.hold(view if view.leader == self.node_id else None)
             if view.leader != self.node_id:
                 self._become_follower()
-            elif self.is_truncating:
-                self.follower, self.held_view = None, view
+            elif truncation is not None:
+                self.follower = None
             else:
                 self._become_leader(view, continues=continues)
-        elif self.held_view is not None:
-            self.held_view = view
+        elif truncation is not None and truncation.held_view is not None:
+            truncation.hold(view)
         elif is_newer and self.leader_state is not None:
             self._withdraw_isr_change()
             self.leader_state.follow(view)
@@ -189,7 +188,7 @@ class Partition:
                 return
             is_durable = self.durable_end == self.log.end_offset
             self.follower = FollowerState(is_durable=is_durable)
-            if self.is_truncating:
+            if self.truncation is not None:
                 self.follower.begin_truncation()
             elif not is_durable:
                 self._commit.schedule(self)
@@ -236,8 +235,12 @@ class Partition:
         """Take the replica out of service if its offsets contradict each other: it would lose or invent records."""
         log = self.log
         if not (log.log_start_offset <= log.high_watermark <= log.end_offset >= log.flushed_offset or self.failed):
-            self._context.contradictory[self] = None
-            self.fail_flush(StorageError(partition_logging.log_contradiction(self)))
+            self.take_out_of_service(partition_logging.log_contradiction(self))
+
+    def take_out_of_service(self, why: str) -> None:
+        """Serve nothing until all records are fetched again: see `_refetch_if_contradictory`."""
+        self._context.contradictory[self] = None
+        self.fail_flush(StorageError(why))
 
     def _refetch_if_contradictory(self, view: PartitionView) -> None:
         """Fetch a contradictory replica again once it counts for nothing: others have all that was committed."""
@@ -249,7 +252,7 @@ class Partition:
     def reconfigure(self, config: LogConfig) -> None:
         """Apply changed settings of the topic. Those of durability count for what was written before, too."""
         self.log.reconfigure(config)
-        if self.log.end_offset > self.log.flushed_offset and not self.is_truncating:
+        if self.log.end_offset > self.log.flushed_offset and self.truncation is None:
             if config.durability == "fsync":
                 follower = self.follower
                 if follower is not None and follower.fetch_state is FetchState.FETCHING:
@@ -275,7 +278,8 @@ class Partition:
     def remove(self) -> None:
         """Fail all who wait, because the topic is deleted or the replica moved."""
         self._removed = True
-        self._abandon_truncation()
+        if self.truncation is not None:
+            self.truncation.abandon()
         self._context.forget(self)
         self._commit.forget(self)
         self._drop_leader_state()
@@ -288,6 +292,16 @@ class Partition:
     def leads(self) -> bool:
         """Whether this broker is the leader."""
         return self.leader == self.node_id and not self._removed
+
+    @property
+    def is_truncating(self) -> bool:
+        """Whether the log is truncated off the loop, or waits for it."""
+        return self.truncation is not None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this broker leads only after a truncation that runs has ended."""
+        return self.truncation is not None and self.truncation.held_view is not None
 
     @property
     def durable_end(self) -> int:
@@ -308,7 +322,7 @@ class Partition:
             if leader_epoch < self.leader_epoch:
                 raise FencedLeaderEpoch(leader_id=self.leader, leader_epoch=self.leader_epoch)
             raise UnknownLeaderEpoch
-        if not self.leads or self.held_view is not None:
+        if not self.leads or self.is_held:
             raise self._not_leader()
 
     def _not_leader(self) -> NotLeaderOrFollower:
@@ -378,7 +392,8 @@ class Partition:
         """Stop serving: the disk lost what was written. Only a restart, which scans the files, may begin again."""
         self.failed = error
         self._context.not_removed.pop(self, None)
-        self._abandon_truncation()
+        if self.truncation is not None:
+            self.truncation.abandon()
         self._drop_leader_state()
         if self.follower is not None:
             self.follower.fail()
@@ -593,72 +608,21 @@ class Partition:
             return False
         if offset >= log.end_offset:
             log.truncate_to(offset)  # epochs without records: nothing waits for the disk
-            self._sync_follower()
+            continue_after_truncation(self, self._commit)
             return True
         partition_logging.log_truncation(self, offset)
-        self._truncate_log(log.truncation(offset))
+        FollowerTruncation(self, self._commit, self._context).run(log.truncation(offset))
         return self.failed is None
 
     def restart_log_at(self, offset: int) -> None:
         """Begin the log at the leader's start, which is above the end of this one: no record of both remains."""
         partition_logging.log_truncation(self, offset)
-        self._truncate_log(self.log.full_truncation(offset))
+        FollowerTruncation(self, self._commit, self._context).run(self.log.full_truncation(offset))
 
-    def _truncate_log(self, steps: Truncation) -> None:
-        """Run the steps of a truncation: off the loop, with the partition out of use until the last one."""
-        truncations, follower = self._commit.truncations, self.follower
-        if truncations is None:
-            try:
-                run_truncation(steps, self.log.checkpoint)
-                self._sync_follower()
-            except CorruptMessage as error:
-                self.truncation_ended(error)
-            return
-        assert follower is not None
-        assert not self.is_truncating
-        follower.begin_truncation()
-        self.is_truncating = True
-        self._commit.forget(self)
-        truncations.add(self, steps)
-
-    def truncation_ended(self, error: Exception | None) -> None:
-        """Go on: as the leader of a term that began meanwhile, or as a follower.
-
-        After an error nothing was truncated, or the log is neither as before nor truncated: it goes out of service.
-        """
-        log, held, follower = self.log, self.held_view, self.follower
-        self.is_truncating, self.held_view = False, None
-        if log.health.failure is not None:
-            self.fail_flush(StorageError(log.health.failure))
-        elif error is not None and (log.is_truncating or not isinstance(error, StorageError)):
-            self._context.contradictory[self] = None
-            self.fail_flush(StorageError(partition_logging.log_failed_truncation(self, error)))
-            if held is not None:
-                self._context.on_leading(self.topic_partition)  # and refuses what a coordinator asks
-        elif follower is not None:
-            self._sync_follower()
-            if follower.fetcher is not None:
-                follower.fetcher.truncation_ended(error)
-        else:
-            if log.is_dirty or self.durable_end < log.end_offset:
-                self._commit.schedule(self)
-            if held is not None:
-                self._become_leader(held, continues=False)
-                self._role_applied()
-                self._context.on_leading(self.topic_partition)
-
-    def _abandon_truncation(self) -> None:
-        if self.is_truncating and self._commit.truncations is not None:
-            self._commit.truncations.abandon(self)
-        self.is_truncating, self.held_view = False, None
-
-    def _sync_follower(self) -> None:
-        follower = self.follower
-        if follower is not None and follower.fetch_state is not FetchState.FAILED:
-            is_durable = self.durable_end == self.log.end_offset
-            follower.continue_after_truncation(is_durable=is_durable)
-            if not is_durable or self.log.is_dirty:
-                self._commit.schedule(self)
+    def begin_held_term(self, view: PartitionView) -> None:
+        """Lead in a term that was held until the log was truncated."""
+        self._become_leader(view, continues=False)
+        self._role_applied()
 
     # ---- Reading
 

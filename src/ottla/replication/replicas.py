@@ -209,7 +209,7 @@ class Replicas:
 
     def is_held(self, topic: str, partition: int) -> bool:
         """Return whether this broker leads the partition only after a truncation that runs has ended."""
-        return (found := self._by_name.get((topic, partition))) is not None and found.held_view is not None
+        return (found := self._by_name.get((topic, partition))) is not None and found.is_held
 
     @property
     def offline_partitions(self) -> Collection[TopicPartition]:
