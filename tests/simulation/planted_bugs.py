@@ -136,7 +136,7 @@ BUGS: tuple[PlantedBug, ...] = (
         "a follower fetches from its end, which is not durable",
         (
             _PARTITION,
-            "            follower.fetch_state = FetchState.SYNCING\n            self._commit.schedule(self)\n        else:",
+            "            follower.require_sync()\n            self._commit.schedule(self)\n        else:",
             "            self._commit.schedule(self)\n        else:",
         ),
         (

@@ -175,7 +175,7 @@ class ReplicaFetcher(FetchListener):
         known.end_backoff()
         known.is_stopped, known.backoff_s = False, 0.0
         assert partition.follower is not None
-        partition.follower.fetcher = known
+        partition.follower.attach(known)
         if partition.follower.fetch_state is not FetchState.SYNCING:
             self._syncing.pop(known, None)  # the state whose flush would have ended it is gone
         self._touch(known)

@@ -53,6 +53,26 @@ class FollowerState:
         self.leader_high_watermark = -1
         self.leader_log_start = -1
 
+    def attach(self, fetcher: SyncListener) -> None:
+        """Inform this listener from now on, which fetches the partition."""
+        self.fetcher = fetcher
+
+    def note_leader_offsets(self, high_watermark: int, log_start: int) -> None:
+        """Note what the leader has reported; it counts as far as the log is durable."""
+        self.leader_high_watermark, self.leader_log_start = high_watermark, log_start
+
+    def require_sync(self) -> None:
+        """Fetch nothing until everything in the log is durable, which it is no more."""
+        if self.fetch_state is FetchState.FETCHING:
+            self.fetch_state = FetchState.SYNCING
+
+    def synced(self) -> None:
+        """Fetch on, if the fetch waits for this: everything in the log is durable."""
+        if self.fetch_state is FetchState.SYNCING:
+            self.fetch_state = FetchState.FETCHING
+            if self.fetcher is not None:
+                self.fetcher.follower_synced()
+
     def begin_truncation(self) -> None:
         """Fetch nothing until the log is truncated. What the leader has reported counts no more."""
         self.fetch_state = FetchState.TRUNCATING
@@ -62,6 +82,11 @@ class FollowerState:
         """Fetch on, once everything in the log is durable. What the leader has reported counts no more."""
         self.fetch_state = FetchState.FETCHING if is_durable else FetchState.SYNCING
         self.leader_high_watermark = self.leader_log_start = -1
+
+    def truncation_ended(self, error: Exception | None) -> None:
+        """Inform the fetcher that the log is truncated, or was not."""
+        if self.fetcher is not None:
+            self.fetcher.truncation_ended(error)
 
     def fail(self) -> None:
         """Fetch nothing more in this term."""

@@ -89,8 +89,7 @@ class FollowerTruncation:
                 self._context.on_leading(replica.topic_partition)  # and refuses what a coordinator asks
         elif follower is not None:
             continue_after_truncation(replica, self._commit)
-            if follower.fetcher is not None:
-                follower.fetcher.truncation_ended(error)
+            follower.truncation_ended(error)
         else:
             if log.is_dirty or replica.durable_end < log.end_offset:
                 self._commit.schedule(replica)

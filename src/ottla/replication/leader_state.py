@@ -123,6 +123,11 @@ class LeaderState:
                 is_in_sync = replica in view.isr
                 self.followers[replica] = known.get(replica) or FollowerReplica(replica, now_s if is_in_sync else NEVER)
 
+    def continue_term(self, view: PartitionView, term_start: int) -> None:
+        """Continue in the next leader epoch, which begins here: the positions of the followers still count."""
+        self.term_start = term_start
+        self.follow(view)
+
     def commit_isr(self, isr: tuple[int, ...]) -> None:
         """Set the committed ISR, with no change proposed."""
         self.isr = self.maximal_isr = isr
@@ -250,6 +255,11 @@ class LeaderState:
             log_isr_change("grows", self._topic_partition, self.isr, altered.isr)
         self.commit_isr(altered.isr)
         self.is_recovering = altered.is_recovering
+
+    def withdraw_change(self) -> bool:
+        """Drop the proposed change, because a newer state is to come; return whether there was one."""
+        is_pending, self.pending = self.pending is not None, None
+        return is_pending
 
     def refuse_change(self, now_s: float) -> None:
         """Drop a change that the controller has refused: the committed ISR counts."""

@@ -169,8 +169,7 @@ class Partition:
         self.log.begin_epoch(view.leader_epoch)
         if state is not None and continues:
             self._withdraw_isr_change()
-            state.term_start = self.log.end_offset
-            state.follow(view)
+            state.continue_term(view, self.log.end_offset)
         else:
             if state is not None:
                 self._end_term()
@@ -254,9 +253,8 @@ class Partition:
         self.log.reconfigure(config)
         if self.log.end_offset > self.log.flushed_offset and self.truncation is None:
             if config.durability == "fsync":
-                follower = self.follower
-                if follower is not None and follower.fetch_state is FetchState.FETCHING:
-                    follower.fetch_state = FetchState.SYNCING  # its position counts only what is durable now
+                if self.follower is not None:
+                    self.follower.require_sync()  # its position counts only what is durable now
                 self._commit.schedule(self)
             else:
                 self._commit.schedule_by_rule(self, self.log)
@@ -522,8 +520,7 @@ class Partition:
         self.check_isr()
 
     def _withdraw_isr_change(self) -> None:
-        if self.leader_state is not None and self.leader_state.pending is not None:
-            self.leader_state.pending = None
+        if self.leader_state is not None and self.leader_state.withdraw_change():
             self._context.isr_changes.withdraw(self)
 
     # ---- Following
@@ -557,14 +554,14 @@ class Partition:
         follower, log = self.follower, self.log
         assert follower is not None
         assert follower.fetch_state is FetchState.FETCHING
-        follower.leader_high_watermark, follower.leader_log_start = high_watermark, log_start
+        follower.note_leader_offsets(high_watermark, log_start)
         if records.nbytes >= HEADER_BYTES:
             first_offset = int.from_bytes(records[:8], "big")
             if log.log_start_offset == log.end_offset and first_offset < log.end_offset:
                 log.truncate_fully_and_start_at(first_offset)  # the leader's first batch begins below its log start
             log.append_as_follower(records, now_ms=now_ms, leader_epoch=self.leader_epoch)
         if self.durable_end < log.end_offset:
-            follower.fetch_state = FetchState.SYNCING
+            follower.require_sync()
             self._commit.schedule(self)
         else:
             self._commit.schedule_by_rule(self, log)
@@ -582,10 +579,8 @@ class Partition:
         if (start := min(follower.leader_log_start, log.high_watermark)) > log.log_start_offset:
             log.delete_records(start)
         self.check_offsets()
-        if follower.fetch_state is FetchState.SYNCING and durable_end == log.end_offset:
-            follower.fetch_state = FetchState.FETCHING
-            if follower.fetcher is not None:
-                follower.fetcher.follower_synced()
+        if durable_end == log.end_offset:
+            follower.synced()
 
     def truncate_to_leader(self, leader_end: EpochEnd) -> bool:
         """Truncate where this log diverges from the leader's, whose largest epoch not above ours ends there.

@@ -363,11 +363,9 @@ def test_a_partition_is_named_again_if_another_is_flushed_for_longer_than_its_ba
         fetcher._syncing[FetchedPartition(fetcher, trio[1].partition)] = None  # the other one
         if not is_refused:
             assert partition.follower is not None
-            leader.before_answer = lambda: setattr(partition.follower, "fetch_state", FetchState.SYNCING)
+            leader.before_answer = partition.follower.require_sync
             await asyncio.sleep(0.1)
-            partition.follower.fetch_state = FetchState.FETCHING
-            assert partition.follower.fetcher is not None
-            partition.follower.fetcher.follower_synced()
+            partition.follower.synced()
         await asyncio.sleep(3)
         assert trio[2].values() == [(0, b"a")]
 
