@@ -149,15 +149,15 @@ class ReplicaSession:
         self._release(each)
         each.partition = partition
         self._by_partition[partition] = each
-        partition.replica_watchers[self._end_watcher] = None
-        partition.watchers[self._watermark_watcher] = None
+        partition.watch_end(self._end_watcher)
+        partition.watch(self._watermark_watcher)
 
     def _release(self, each: ReplicaPartition) -> None:
         partition, each.partition = each.partition, None
         if partition is not None:
             self._by_partition.pop(partition, None)
-            partition.replica_watchers.pop(self._end_watcher, None)
-            partition.watchers.pop(self._watermark_watcher, None)
+            partition.unwatch_end(self._end_watcher)
+            partition.unwatch(self._watermark_watcher)
 
     def end_moved(self, partition: Partition) -> None:
         """Note that something was appended, or that the partition is no longer led here."""

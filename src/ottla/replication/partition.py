@@ -52,7 +52,7 @@ class PartitionWatcher(Protocol):
     """Receives the changes of partitions for which it waits."""
 
     def partition_changed(self, partition: Partition) -> None:
-        """React to a move of the high watermark, the log start or the leader. Must not raise."""
+        """React to a change, of those that were asked for. Must not raise."""
         ...
 
 
@@ -66,6 +66,7 @@ class Partition:
         "_has_followers",
         "_is_corrupt",
         "_removed",
+        "end_watchers",
         "failed",
         "follower",
         "internal",
@@ -78,7 +79,6 @@ class Partition:
         "log",
         "node_id",
         "partition_epoch",
-        "replica_watchers",
         "replicas",
         "topic_partition",
         "truncation",
@@ -112,7 +112,7 @@ class Partition:
         self._context = context or ReplicationContext(commit.clock, ReplicationConfig())
         self.waiters = OffsetWaiters(log)
         self.watchers: dict[PartitionWatcher, None] = {}  # a dict keeps the order of arrival
-        self.replica_watchers: dict[PartitionWatcher, None] = {}  # of followers: called at each move of the log end
+        self.end_watchers: dict[PartitionWatcher, None] = {}  # for followers
         self.failed: StorageError | None = None  # the disk lost what was written: only a restart may begin again
         self._removed = False
         self.is_serving = False  # as leader; if it is not, `check_serving` raises the reason
@@ -222,7 +222,7 @@ class Partition:
         """Fail those who wait and wake readers, because this broker leads no longer."""
         self._drop_leader_state()
         self.waiters.fail(self._not_leader())
-        self._notify_replica_watchers()
+        self._notify_end_watchers()
 
     def _drop_leader_state(self) -> None:
         self.is_serving = False
@@ -284,7 +284,7 @@ class Partition:
         self.follower = None
         self.waiters.fail(NotLeaderOrFollower("the partition has been removed"))
         self._notify_watchers()
-        self._notify_replica_watchers()
+        self._notify_end_watchers()
 
     @property
     def leads(self) -> bool:
@@ -397,7 +397,7 @@ class Partition:
             self.follower.fail()
         self.waiters.fail(error)
         self._notify_watchers()
-        self._notify_replica_watchers()
+        self._notify_end_watchers()
 
     def give_up_waiting(self, error: StorageError) -> None:
         """Fail all waits: the flush is put off until the disk accepts it; the written records may yet be replicated."""
@@ -409,8 +409,8 @@ class Partition:
         assert state is not None
         self._context.lagging[self] = None
         state.note_append(end_before)
-        if self.replica_watchers:
-            self._notify_replica_watchers()
+        if self.end_watchers:
+            self._notify_end_watchers()
 
     def _advance(self, end_offset: int) -> None:
         """Move the high watermark as far as the followers allow: everything below `end_offset` is durable here."""
@@ -665,10 +665,28 @@ class Partition:
         self._notify_watchers()
         return start
 
+    # ---- Watching
+
+    def watch(self, watcher: PartitionWatcher) -> None:
+        """Inform a watcher of each move of the high watermark, the log start or the leader."""
+        self.watchers[watcher] = None
+
+    def unwatch(self, watcher: PartitionWatcher) -> None:
+        """Inform a watcher no more, if it watches."""
+        self.watchers.pop(watcher, None)
+
+    def watch_end(self, watcher: PartitionWatcher) -> None:
+        """Inform a watcher of each move of the log end while this broker leads, and of the end of its term."""
+        self.end_watchers[watcher] = None
+
+    def unwatch_end(self, watcher: PartitionWatcher) -> None:
+        """Inform a watcher of the log end no more, if it watches."""
+        self.end_watchers.pop(watcher, None)
+
     def _notify_watchers(self) -> None:
         for watcher in tuple(self.watchers):
             watcher.partition_changed(self)
 
-    def _notify_replica_watchers(self) -> None:
-        for watcher in tuple(self.replica_watchers):
+    def _notify_end_watchers(self) -> None:
+        for watcher in tuple(self.end_watchers):
             watcher.partition_changed(self)

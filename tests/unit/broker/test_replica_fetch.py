@@ -332,11 +332,11 @@ def test_a_session_ends_with_its_connection(tmp_path: Path) -> None:
         await follower.open_session({0: 0, 1: 0})
         waiting = follower.fetch()
         partition = follower.partition()
-        assert partition.replica_watchers
+        assert partition.end_watchers
         assert partition.watchers
         follower.when_lost["replica session"]()
         assert is_answered(waiting)
-        assert not partition.replica_watchers
+        assert not partition.end_watchers
         assert not partition.watchers
         assert follower.services.replica_sessions is not None
         assert not len(follower.services.replica_sessions)
@@ -454,6 +454,6 @@ def test_a_stranger_gets_no_records(tmp_path: Path) -> None:
         assert data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert (data.current_leader.leader_id, data.current_leader.leader_epoch) == (LEADER, 0)
         partition = follower.services.replicas.partition(TopicPartition("alone", 0))
-        assert not partition.replica_watchers  # a request without a session leaves nothing
+        assert not partition.end_watchers  # a request without a session leaves nothing
 
     with_follower(tmp_path, scenario)

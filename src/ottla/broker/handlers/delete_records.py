@@ -73,7 +73,7 @@ async def _wait_for_replicas(
     watcher, replicas, stopping = _Followed(), ctx.services.replicas, ctx.services.stopping
     watched = [replicas.partitions[where] for where in awaited if where in replicas.partitions]
     for partition in watched:
-        partition.watchers[watcher] = None
+        partition.watch(watcher)
     try:
         async with asyncio.timeout(max(timeout_s, 0)):
             while awaited and not stopping.is_set():
@@ -89,7 +89,7 @@ async def _wait_for_replicas(
         pass
     finally:
         for partition in watched:
-            partition.watchers.pop(watcher, None)
+            partition.unwatch(watcher)
     for answer in awaited.values():
         _refuse(answer, RequestTimedOut())
 

@@ -335,7 +335,7 @@ class DelayedFetch(DelayedOperation):
         watched: list[Partition] = []
         for each, data in zip(self._wanted, self._found, strict=True):
             if each.partition is not None and (data is None or not data.error_code):
-                each.partition.watchers[self] = None
+                each.partition.watch(self)
                 watched.append(each.partition)
         self._watched = watched
         self._services.delayed_operations.add(self, self._request.max_wait_ms / 1000)
@@ -390,7 +390,7 @@ class DelayedFetch(DelayedOperation):
 
     def _stop_watching(self) -> None:
         for partition in self._watched:
-            partition.watchers.pop(self, None)
+            partition.unwatch(self)
         self._watched = ()
 
     def abandon(self) -> None:
@@ -505,7 +505,7 @@ class LongFetch(DelayedFetch):
                 self._bytes += size
             if watch and each.partition is not None and (data is None or not data.error_code):
                 self._places[each.partition] = len(self._found)
-                each.partition.watchers[self] = None
+                each.partition.watch(self)
             self._found.append(data)
 
     def abandon(self) -> None:
@@ -550,7 +550,7 @@ class LongFetch(DelayedFetch):
         """Release what the request holds, whether or not it was answered."""
         self.is_completed, self.response = True, None
         for partition in self._places:
-            partition.watchers.pop(self, None)
+            partition.unwatch(self)
         self._places = {}
 
 

@@ -160,7 +160,7 @@ class _Fetch:
                     continue
         finally:
             for partition, share in self._watched:
-                partition.watchers.pop(self, None)
+                partition.unwatch(self)
                 share.watchers.pop(self, None)
 
     def _is_open(self) -> bool:
@@ -178,7 +178,7 @@ class _Fetch:
                 continue
             key = SharePartitionKey(self._session.group_id, *where)
             share = shares[where] = services.coordinators.share_partitions.find_or_load(key, partition)
-            partition.watchers[self] = None
+            partition.watch(self)
             share.watchers[self] = None
             self._watched.append((partition, share))
         return shares
