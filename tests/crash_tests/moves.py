@@ -57,7 +57,7 @@ class StepwiseMove:
         mover, move = await self._begin()
         for _ in range(steps):
             await mover._step(move)
-            if move.is_stopped:
+            if not mover.moves:
                 return True
         return False
 

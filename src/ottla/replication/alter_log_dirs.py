@@ -57,7 +57,6 @@ class LogDirMove:
         "current",
         "failures",
         "future",
-        "is_stopped",
         "not_before_s",
         "partition",
         "source",
@@ -70,7 +69,6 @@ class LogDirMove:
     def __init__(self, partition: Partition, source: LogDirectory, target: LogDirectory, future: PartitionLog) -> None:
         self.partition, self.current = partition, partition.log
         self.source, self.target, self.future = source, target, future
-        self.is_stopped = False
         self.aligned_at = _UNKNOWN  # the truncation count of the log when the copy was compared with it
         self.verified_to, self.verify_to = future.log_start_offset, future.end_offset  # what an earlier run has copied
         self.unsynced_bytes = FLUSH_BYTES  # its new directory is synced first
@@ -86,17 +84,6 @@ class LogDirMove:
     def offset_lag(self) -> int:
         """Offsets that are still to be copied."""
         return max(self.partition.log.end_offset - self.future.end_offset, 0)
-
-    @property
-    def is_active(self) -> bool:
-        """Whether it was not stopped, and both directories are well."""
-        return (
-            not self.is_stopped
-            and self.partition.log is self.current
-            and self.partition.failed is None
-            and self.source.health.failure is None
-            and self.target.health.failure is None
-        )
 
     @property
     def is_truncating(self) -> bool:
@@ -126,10 +113,7 @@ class AlterLogDirs:
 
     def stop(self, topic_partition: TopicPartition) -> LogDirMove | None:
         """Stop a move, if there is one. The copy stays."""
-        move = self.moves.pop(topic_partition, None)
-        if move is not None:
-            move.is_stopped = True
-        return move
+        return self.moves.pop(topic_partition, None)
 
     def cancel(self, topic_partition: TopicPartition) -> None:
         """Stop a move, if there is one, and delete the copy. Raises StorageError."""
@@ -144,6 +128,16 @@ class AlterLogDirs:
         for topic_partition in tuple(self.moves):
             self.stop(topic_partition)
         await asyncio.gather(*self._tasks.values())  # a sync that has begun must be completed before a clean stop
+
+    def _is_active(self, move: LogDirMove) -> bool:
+        """Return whether it was not stopped, and both directories are well."""
+        return (
+            self.moves.get(move.topic_partition) is move
+            and move.partition.log is move.current
+            and move.partition.failed is None
+            and move.source.health.failure is None
+            and move.target.health.failure is None
+        )
 
     # ---- Copying
 
@@ -170,7 +164,7 @@ class AlterLogDirs:
         """Copy a part of the log, or replace it. What fails is tried again later, as long as both disks work."""
         try:
             copied = 0
-            while copied < TURN_BYTES and move.is_active:
+            while copied < TURN_BYTES and self._is_active(move):
                 wait_s = self._context.alter_log_dirs_quota.wait_s(self._context.clock.monotonic())
                 if wait_s:
                     await self._sleep(min(wait_s, THROTTLE_CHECK_SECONDS))
@@ -185,7 +179,7 @@ class AlterLogDirs:
         except Exception:
             log.exception("the move of %s failed", move.topic_partition)
             self._failed(move, None)
-        if not move.is_active and self.moves.get(move.topic_partition) is move:
+        if not self._is_active(move) and self.moves.get(move.topic_partition) is move:
             self.stop(move.topic_partition)
 
     def _failed(self, move: LogDirMove, error: BaseException | None) -> None:
@@ -193,7 +187,7 @@ class AlterLogDirs:
         move.failures += 1
         move.not_before_s = self._context.clock.monotonic() + seconds
         move.aligned_at = _UNKNOWN
-        if error is not None and move.is_active:
+        if error is not None and self._is_active(move):
             log.warning(
                 "%s cannot be copied to %s: %s; retrying in %g s",
                 move.topic_partition,
@@ -209,7 +203,7 @@ class AlterLogDirs:
             return await self._verify(move)
         if move.unsynced_bytes >= FLUSH_BYTES:
             await self._flush(move)
-            if not move.is_active:
+            if not self._is_active(move):
                 return 0
         if move.is_truncating:
             await asyncio.sleep(TRUNCATION_SECONDS)
@@ -221,11 +215,11 @@ class AlterLogDirs:
             data = await asyncio.to_thread(region.read)
             if len(data) < region.size:
                 raise StorageError(f"{current.directory} has a file that has become shorter")
-            if move.is_active and current.truncation_count == truncations and future.end_offset == position:
+            if self._is_active(move) and current.truncation_count == truncations and future.end_offset == position:
                 self._append(move, data)
             return len(data)
         await self._flush(move)
-        if not move.is_active:
+        if not self._is_active(move):
             return 0
         start = _start_of(future)
         if move.checkpointed_start != start:
@@ -235,16 +229,16 @@ class AlterLogDirs:
             except OSError as error:  # a failed fsync takes the directory offline
                 raise move.target.health.refused("checkpoint", error) from error
             move.checkpointed_start = start
-        if move.is_active:
+        if self._is_active(move):
             self._replace(move)
         await asyncio.sleep(0)
-        return 1 if move.is_active else 0
+        return 1 if self._is_active(move) else 0
 
     async def _verify(self, move: LogDirMove) -> int:
         """Verify a part of what an earlier run has copied; begin again if it is corrupt."""
         future = move.future
         await asyncio.sleep(0)
-        if not move.is_active:
+        if not self._is_active(move):
             return 0
         try:
             offset = max(move.verified_to, future.log_start_offset)
@@ -286,7 +280,7 @@ class AlterLogDirs:
 
     async def _flush(self, move: LogDirMove) -> None:
         """Sync the copy in a thread. Raises StorageError."""
-        if move.is_active and move.future.is_dirty:
+        if self._is_active(move) and move.future.is_dirty:
             job = move.future.begin_flush()
             await asyncio.to_thread(job.run_without_raising)
             if job.error is not None or move.target.future_logs.get(move.topic_partition) is move.future:
@@ -315,7 +309,6 @@ class AlterLogDirs:
         replace_log(move.source, move.target, move.topic_partition)
         partition.replace_log(future, self._commits[move.target])
         del self.moves[move.topic_partition]
-        move.is_stopped = True
         if move.target.health.failure is None:
             log.info("%s is in %s now", move.topic_partition, move.target.path)
 
