@@ -32,6 +32,10 @@ class LogDeletions:
         for topic_id in [each for each in self._waiting if each in topic_ids]:
             self._due += self._waiting.pop(topic_id)
 
+    def completed(self, topic_ids: Collection[uuid.UUID]) -> None:
+        """Forget the notes of topics that have no log any more."""
+        self.noted_topics.difference_update(topic_ids)
+
     def add(self, directory: LogDirectory, gone: PartitionLog) -> None:
         """Delete a log with the next call of `run`."""
         self._due.append((directory, gone))

@@ -565,7 +565,7 @@ class Replicas:
             return set()
         kept = {found.topic_id for _, found in self.directories.logs()}
         done = set(topic_ids) - kept - {found.topic_id for _, found in self.directories.future_logs()}
-        self._deletions.noted_topics -= done
+        self._deletions.completed(done)
         return done
 
     # ---- Failures
