@@ -39,7 +39,7 @@ from ottla.replication.log_dir_moves import LogDirMoves
 from ottla.replication.partition import ANY_EPOCH, Partition
 from ottla.replication.replication_context import CheckedPartition, ReplicationContext
 from ottla.replication.truncations import Truncations
-from ottla.replication.view_changes import APPLY_WORK, PARTITION_WORK, changed_partitions, gone_topic, is_small
+from ottla.replication.view_changes import APPLY_WORK, PARTITION_WORK, gone_topic, is_small, partitions_to_apply
 from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.directories.checkpoint_job import CheckpointJob
 from ottla.storage.directories.log_directory import LogDirectory
@@ -315,7 +315,7 @@ class Replicas:
             topic = new.topics.get(name)
             if topic is None:
                 continue
-            views = changed_partitions(old.topics.get(name), topic, indexes)
+            views = partitions_to_apply(old.topics.get(name), topic, indexes)
             config = self._config_of(topic) if is_new else topic_config(self.defaults, topic.config)
             for view in views:
                 count = len(self.partitions)

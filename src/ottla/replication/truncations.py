@@ -30,8 +30,8 @@ from ottla.storage.log.truncation import Truncation, TruncationSync
 log = logging.getLogger(__name__)
 
 
-class Truncated(Protocol):
-    """A partition whose log is truncated."""
+class TruncationListener(Protocol):
+    """Receives the end of a truncation."""
 
     def truncation_ended(self, error: Exception | None) -> None:
         """React on the loop to the end of the last step, or to one that has failed."""
@@ -61,17 +61,17 @@ class _Checkpointing:
 class _Syncing:
     """Runs the syncs of some truncations, one after the other; the executor's job."""
 
-    def __init__(self, syncs: Sequence[tuple[Truncated, TruncationSync]], done: asyncio.Future[None]) -> None:
+    def __init__(self, syncs: Sequence[tuple[TruncationListener, TruncationSync]], done: asyncio.Future[None]) -> None:
         self._syncs = syncs
         self._done = done
-        self.errors: dict[Truncated, OSError] = {}
+        self.errors: dict[TruncationListener, OSError] = {}
 
     def run(self) -> None:
-        for partition, sync in self._syncs:
+        for listener, sync in self._syncs:
             try:
                 sync.run()
             except OSError as error:
-                self.errors[partition] = error
+                self.errors[listener] = error
 
     def finished(self) -> None:
         if not self._done.done():
@@ -85,27 +85,27 @@ class Truncations:
         self._checkpoints = checkpoints
         self._health, self._executor = health, executor
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[Truncated, Truncation] = {}
-        self._running: dict[Truncated, Truncation] = {}
+        self._waiting: dict[TruncationListener, Truncation] = {}
+        self._running: dict[TruncationListener, Truncation] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def add(self, partition: Truncated, steps: Truncation) -> None:
+    def add(self, listener: TruncationListener, steps: Truncation) -> None:
         """Run the steps of a truncation; then call `truncation_ended`."""
-        self._waiting[partition] = steps
+        self._waiting[listener] = steps
         if self._task is None:
             self._task = self._loop.create_task(self._run(), name="truncate logs")
 
-    def abandon(self, partition: Truncated) -> None:
+    def abandon(self, listener: TruncationListener) -> None:
         """Run no further step: the log is deleted or offline. `truncation_ended` is not called."""
         for each in (self._waiting, self._running):
-            steps = each.pop(partition, None)
+            steps = each.pop(listener, None)
             if steps is not None:
                 steps.close()
 
     async def close(self) -> None:
         """End what has begun, and stop the executor. What has not begun is found again after the next start."""
-        for partition in tuple(self._waiting):
-            self.abandon(partition)
+        for listener in tuple(self._waiting):
+            self.abandon(listener)
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
         await asyncio.to_thread(self._executor.close)
@@ -120,45 +120,47 @@ class Truncations:
                         syncs = await self._continue(await self._sync(syncs))
                 except Exception as unexpected:
                     log.exception("unexpected error while logs were truncated")
-                    for partition in tuple(self._running):
-                        self._end(partition, unexpected)
+                    for listener in tuple(self._running):
+                        self._end(listener, unexpected)
         finally:
             self._task = None
 
     async def _continue(
-        self, errors: dict[Truncated, OSError | StorageError]
-    ) -> dict[Truncated, TruncationSync | None]:
+        self, errors: dict[TruncationListener, OSError | StorageError]
+    ) -> dict[TruncationListener, TruncationSync | None]:
         """Run the next step of each truncation, one in a turn of the loop; return what must be synced after it."""
-        syncs: dict[Truncated, TruncationSync | None] = {}
-        for partition in tuple(self._running):
-            steps = self._running.get(partition)
+        syncs: dict[TruncationListener, TruncationSync | None] = {}
+        for listener in tuple(self._running):
+            steps = self._running.get(listener)
             if steps is None:
                 continue  # abandoned
             try:
-                error = errors.get(partition)
-                syncs[partition] = next(steps) if error is None else steps.throw(error)
+                error = errors.get(listener)
+                syncs[listener] = next(steps) if error is None else steps.throw(error)
             except StopIteration:
-                self._end(partition, None)
+                self._end(listener, None)
             except KafkaError as refused:  # StorageError; CorruptMessage where a batch cannot be read
-                self._end(partition, refused)
+                self._end(listener, refused)
             except Exception as unexpected:
                 log.exception("unexpected error while a log was truncated")
-                self._end(partition, unexpected)
+                self._end(listener, unexpected)
             await asyncio.sleep(0)
         return syncs
 
-    def _end(self, partition: Truncated, error: Exception | None) -> None:
-        if self._running.pop(partition, None) is None:
+    def _end(self, listener: TruncationListener, error: Exception | None) -> None:
+        if self._running.pop(listener, None) is None:
             return  # abandoned meanwhile
         try:
-            partition.truncation_ended(error)
+            listener.truncation_ended(error)
         except Exception:
             log.exception("unexpected error after a log was truncated")
 
-    async def _sync(self, syncs: dict[Truncated, TruncationSync | None]) -> dict[Truncated, OSError | StorageError]:
+    async def _sync(
+        self, syncs: dict[TruncationListener, TruncationSync | None]
+    ) -> dict[TruncationListener, OSError | StorageError]:
         """Sync in the executor what the steps want; return what failed."""
-        errors: dict[Truncated, OSError | StorageError] = {}
-        files = [(partition, sync) for partition, sync in syncs.items() if sync is not None]
+        errors: dict[TruncationListener, OSError | StorageError] = {}
+        files = [(listener, sync) for listener, sync in syncs.items() if sync is not None]
         if files:
             done: asyncio.Future[None] = self._loop.create_future()
             syncing = _Syncing(files, done)
@@ -168,7 +170,7 @@ class Truncations:
         if len(files) < len(syncs):
             error = await self._checkpoint()
             if error is not None:
-                errors.update((partition, error) for partition, sync in syncs.items() if sync is None)
+                errors.update((listener, error) for listener, sync in syncs.items() if sync is None)
         return errors
 
     async def _checkpoint(self) -> StorageError | None:

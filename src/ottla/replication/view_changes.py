@@ -24,7 +24,7 @@ def gone_topic(before: TopicView | None, topic: TopicView | None) -> TopicView |
     return None
 
 
-def changed_partitions(before: TopicView | None, topic: TopicView, indexes: Sequence[int]) -> Sequence[PartitionView]:
+def partitions_to_apply(before: TopicView | None, topic: TopicView, indexes: Sequence[int]) -> Sequence[PartitionView]:
     """Return the partitions to apply: those that changed, or all if the topic is new or its settings changed."""
     if before is None or before.topic_id != topic.topic_id or before.config != topic.config:
         return topic.partitions
@@ -40,5 +40,5 @@ def is_small(old: ClusterView, new: ClusterView, delta: Mapping[str, Sequence[in
         before, topic = old.topics.get(name), new.topics.get(name)
         gone = gone_topic(before, topic)
         count += len(gone.partitions) if gone is not None else 0
-        count += len(changed_partitions(before, topic, indexes)) if topic is not None else 0
+        count += len(partitions_to_apply(before, topic, indexes)) if topic is not None else 0
     return count <= AT_ONCE_MAX
