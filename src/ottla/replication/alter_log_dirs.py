@@ -29,16 +29,16 @@ from ottla.storage.log.partition_log import PartitionLog
 log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 256 << 10
-"""What is read and written in one piece; a larger batch comes whole."""
+"""Bytes that are read and written in one piece; a larger batch comes whole."""
 
 TURN_BYTES = 16 * CHUNK_BYTES
-"""After so much the next move of the directory has its turn."""
+"""Bytes of one move, after which the next move of the directory has its turn."""
 
 FLUSH_BYTES = 32 << 20
-"""So much is synced together, in a thread: the less is left for the replacement, which waits for a sync."""
+"""Bytes that are synced together, in a thread: the fewer, the shorter is the sync for which the replacement waits."""
 
 LAST_BYTES = 4 * CHUNK_BYTES
-"""The replacement copies what came during the last sync itself, if it is not more than this."""
+"""The most that the replacement copies itself, of what came during the last sync."""
 
 RETRY_SECONDS = 1.0
 RETRY_SECONDS_MAX = 60.0

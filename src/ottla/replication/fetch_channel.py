@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BUFFER_BYTES = 32 << 10
 SMALL_FRAMES_MAX = 64
-"""After so many frames in a row that a small buffer can hold, a large buffer is released."""
+"""Frames in a row that a small buffer can hold, after which a large buffer is released."""
 
 
 class FetchListener:

@@ -11,7 +11,7 @@ from ottla.core.files import FileRegion
 from ottla.storage.log.partition_log import PartitionLog
 
 BURST_SECONDS = 1.0
-"""What was not used counts for this long."""
+"""The time for which an unused part of the rate may be used later."""
 
 ALL_REPLICAS = "*"
 
