@@ -19,6 +19,7 @@ import itertools
 import logging
 import struct
 from collections.abc import Callable
+from typing import Final
 
 from ottla.client.connection import Connection, ConnectTo
 from ottla.client.errors import CannotConnect
@@ -41,33 +42,34 @@ from ottla.wire.hot.replica_fetch import FetchAnswer, FetchedData, FetchRequestW
 
 log = logging.getLogger(__name__)
 
-CONNECT_BACKOFF_MIN_S, CONNECT_BACKOFF_MAX_S = 0.05, 1.0
-PARTITION_BACKOFF_MIN_S = 0.05
-CATCH_UP_BYTES = 8 * MIB
+CONNECT_BACKOFF_MIN_S: Final = 0.05
+CONNECT_BACKOFF_MAX_S: Final = 1.0
+PARTITION_BACKOFF_MIN_S: Final = 0.05
+CATCH_UP_BYTES: Final = 8 * MIB
 """The limit for a partition whose last answer was full: it is far from the leader's end."""
 
-THROTTLE_CHECK_S = 1.0
+THROTTLE_CHECK_S: Final = 1.0
 """A throttled partition is looked at this often: the rate or the list of throttled replicas may have changed."""
 
-NAMES_MAX = 250
+NAMES_MAX: Final = 250
 """Partitions that one request names, as many as its leader reads for one response; the next request names others."""
 
-FLUSH_PATIENCE_S = 0.002
+FLUSH_PATIENCE_S: Final = 0.002
 """A flush that takes longer does not hold up the other partitions; a request without news costs more than a shorter."""
 
-_SESSION_ERRORS = frozenset(
+_SESSION_ERRORS: Final = frozenset(
     {
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
         ErrorCode.INVALID_FETCH_SESSION_EPOCH,
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     }
 )
-_NETWORK_ERRORS = (CannotConnect, KafkaError, OSError, MalformedRequest, struct.error)
+_NETWORK_ERRORS: Final = (CannotConnect, KafkaError, OSError, MalformedRequest, struct.error)
 
-_NAMED_MAX = 3
-_NO_RECORDS = memoryview(b"")
+_NAMED_MAX: Final = 3
+_NO_RECORDS: Final = memoryview(b"")
 
-_UNEXPECTED = "unexpected error while %s followed broker %d; it is not fetched until its state changes"
+_UNEXPECTED: Final = "unexpected error while %s followed broker %d; it is not fetched until its state changes"
 
 
 def partition_key(partition: Partition) -> PartitionKey:
