@@ -144,15 +144,15 @@ def test_another_number_of_rows_than_were_written_is_a_mismatch(broker: Broker, 
         write_task(what, this, batches_of(rows[1:]))
 
 
-def test_a_checkpoint_older_than_the_ledger_is_reported(broker: Broker, topic: str) -> None:
+def test_a_checkpoint_older_than_the_control_topic_is_reported(broker: Broker, topic: str) -> None:
     rows, query, what = some_rows(random.Random(4)), uuid.uuid4().hex, job(broker, topic)
     write_task(what, task(5, query), batches_of(rows))
     with pytest.raises(ReplayMismatch, match="the checkpoint is older"):
         write_task(what, task(3, query), batches_of(rows))
 
 
-def test_without_the_ledger_a_repeat_writes_again(broker: Broker, topic: str) -> None:
-    """The control: it is the ledger that keeps the tests above from writing twice."""
+def test_without_the_control_topic_a_repeat_writes_again(broker: Broker, topic: str) -> None:
+    """Without deduplication: it is the control topic that keeps the tests above from writing twice."""
     rows, this, what = some_rows(random.Random(5)), task(), job(broker, topic, deduplicate=False)
     for _ in range(2):
         write_task(what, this, batches_of(rows))

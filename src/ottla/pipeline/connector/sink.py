@@ -86,7 +86,7 @@ class BatchWriter(DataSourceArrowWriter):
         return write_task(self.job, TaskId(self.job.write_id, context.partitionId(), 0), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove the entries of all tasks from the ledger: all are done, and none will be repeated."""
+        """Remove the entries of all tasks from the control topic: all are done, and none will be repeated."""
         done = [message.task for message in messages if isinstance(message, SinkCommitMessage)]
         if self.job.options.deduplicate and done:
             asyncio.run(_remove_entries(self.job.options, done))
@@ -114,14 +114,14 @@ class StreamWriter(StreamArrowWriter):
         return write_task(self.job, TaskId(query, context.partitionId(), int(epoch)), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: N803
-        """Do nothing: each task wrote in the ledger that it is done."""
+        """Do nothing: each task wrote to the control topic that it is done."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: N803
         """Keep the written records; the micro-batch is repeated, and skips the rows that are written already."""
 
 
 def new_job(options: SinkOptions, reader: RowReader) -> WriteJob:
-    """Ensure, on the driver, that the ledger's topic is there before tasks need it. Raises the broker's KafkaError."""
+    """Create the control topic, on the driver, before tasks need it. Raises the broker's KafkaError."""
 
     async def prepare() -> None:
         async with await connect(options.connection) as cluster:
@@ -137,7 +137,7 @@ def write_task(
 ) -> SinkCommitMessage:
     """Write a task's rows; what a task does. Raises KafkaError, CannotConnect, InvalidRow, ReplayMismatch.
 
-    A task without rows (there are many after a shuffle) asks the brokers nothing and leaves no entry in the ledger.
+    A task without rows (there are many after a shuffle) sends no request and writes no entry to the control topic.
     """
     batches = (batch for batch in batches if batch.num_rows)
     first = next(batches, None)
@@ -200,7 +200,9 @@ class _TaskWriter:
         self._control_partition = control_partition(options.control_topic, task, partitions)
         before = self._run(last_entry(self._cluster, self._control_partition, task))
         if before is not None and before.epoch > task.epoch:
-            self._mismatch(f"the ledger is at epoch {before.epoch}: the checkpoint is older than what was written")
+            self._mismatch(
+                f"the control topic is at epoch {before.epoch}: the checkpoint is older than what was written"
+            )
         if before is None or before.epoch != task.epoch:
             identity = self._run(init_producer_id(self._cluster))
             self._sender, self._entry = self._sender_of(identity), ControlEntry(task.epoch, writers=(identity,))
@@ -265,7 +267,10 @@ class _TaskWriter:
         return self._already_written.claim((TopicPartition(row.topic, n) for n in numbers), *fingerprints)
 
     def _open_topic(self, topic: str) -> int:
-        """Note in the ledger, first, a topic that is written to for the first time; return its number of partitions."""
+        """Open a topic that the task writes to for the first time; return its number of partitions.
+
+        The control topic first records where its partitions end.
+        """
         info = self._run(self._cluster.topic(topic, fresh=True, allow_auto_topic_creation=True))
         count = self._partitions[topic] = len(info.partitions)
         chance = random.Random()
@@ -278,7 +283,7 @@ class _TaskWriter:
         return count
 
     def _write_entry(self, entry: ControlEntry) -> None:
-        """Put an entry into the ledger; nothing else is written before it is there."""
+        """Write an entry to the control topic; nothing else is written before it is acknowledged."""
         self._entry = entry
         if self._job.options.deduplicate:
             assert self._sender is not None

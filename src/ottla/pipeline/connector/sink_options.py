@@ -32,7 +32,7 @@ class SinkOptions:
     batch_bytes: int = _BATCH_BYTES
     delivery_timeout_s: float = _DELIVERY_TIMEOUT_S
     deduplicate: bool = True
-    """Keep the ledger that makes repeated tasks and micro-batches write nothing twice."""
+    """Keep entries in the control topic, so that repeated tasks and micro-batches write nothing twice."""
     control_topic: str = CONTROL_TOPIC
     fail_on_mismatch: bool = True
 
@@ -48,7 +48,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         raise InvalidOption(f"kafka.acks: {given.text('kafka.acks')!r} is neither all nor 1 (0 would hide a failure)")
     if acks != -1 and deduplicate:
         raise InvalidOption(
-            "kafka.acks: without all, records may be lost that the ledger says are there; deduplicate=false"
+            "kafka.acks: without all, records may be lost that the control topic says are there; deduplicate=false"
         )
     if not given.flag("kafka.enable.idempotence", otherwise=True):
         raise InvalidOption("kafka.enable.idempotence: this sink always is; leave it out")
