@@ -458,7 +458,7 @@ class Run:
 
     def _end_faulty_disk(self, machine: Machine) -> None:
         """Restart the machine of a broker without a log directory, or its process alone."""
-        machine.disk.relent()
+        machine.disk.stop_refusing()
         if machine.node_id not in self._faulty_disks:
             return
         survival = self._faulty_disks.pop(machine.node_id)

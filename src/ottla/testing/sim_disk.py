@@ -93,14 +93,14 @@ class SimDisk:
         self._fail_at[self.changes + nth] = error
 
     def refuse(self, error: int, *kinds: str, under: PurePath | None = None) -> None:
-        """Raise OSError with this number at every operation of these kinds, until `relent`.
+        """Raise OSError with this number at every operation of these kinds, until `stop_refusing`.
 
         Kinds are the first words of `history` (create, write, truncate, mkdir, rename, remove, rmdir, sync), and open
         and read, which change nothing. `under` limits this to one directory.
         """
         self._refusing.update(dict.fromkeys(kinds, (error, f"{under}/" if under is not None else "")))
 
-    def relent(self) -> None:
+    def stop_refusing(self) -> None:
         """End all refusals."""
         self._refusing.clear()
 

@@ -97,7 +97,7 @@ class TimedDisk(SimDisk):
             self.failed += 1
             if self.is_next_sync_failing:
                 self.is_next_sync_failing = False
-                self.relent()
+                self.stop_refusing()
                 if self.on_failed_sync is not None:
                     self.on_failed_sync()
             raise

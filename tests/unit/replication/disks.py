@@ -163,7 +163,7 @@ class ReplicaHarness:
             try:
                 await asyncio.wait_for(scenario(broker), 30)
             finally:
-                self.disk.relent()
+                self.disk.stop_refusing()
                 if stop:
                     await broker.replicas.close()
                 else:

@@ -216,7 +216,7 @@ def test_the_errors_are_those_of_kafka() -> None:
         assert broker.where("new") == B
         harness.disk.refuse(errno.EIO, "sync", under=B)
         assert await broker.send("new", b"x") is ErrorCode.KAFKA_STORAGE_ERROR
-        harness.disk.relent()
+        harness.disk.stop_refusing()
         await broker.until(lambda: "new-0" in broker.offline())
         assert move(broker, B) is ErrorCode.KAFKA_STORAGE_ERROR
         assert move(broker, A, TopicPartition("new", 0)) is ErrorCode.KAFKA_STORAGE_ERROR
@@ -232,7 +232,7 @@ def test_no_move_begins_while_a_directory_is_offline() -> None:
         assert await broker.send("web", b"x", 0) is ErrorCode.NONE
         harness.disk.refuse(errno.EIO, "sync", under=B)
         assert await broker.send("web", b"x", 1) is ErrorCode.KAFKA_STORAGE_ERROR
-        harness.disk.relent()
+        harness.disk.stop_refusing()
         assert move(broker, C) is ErrorCode.KAFKA_STORAGE_ERROR
         assert futures(broker) == []
 
@@ -334,7 +334,7 @@ def test_the_directory_that_is_copied_to_fails() -> None:
         harness.disk.refuse(errno.EIO, "sync", under=B)
         go_on(broker)
         await until_moved(broker)
-        harness.disk.relent()
+        harness.disk.stop_refusing()
         assert broker.where("web") == A
         assert broker.offline() == set()
         assert await broker.send("web", b"more") is ErrorCode.NONE
@@ -364,7 +364,7 @@ def test_a_failed_sync_of_the_checkpoint_of_a_move_takes_its_directory_offline()
         assert [name for name in harness.disk.names_in(B) if name.startswith("ottla-failed-sync")]
 
     harness.run(scenario, stop=False)
-    harness.disk.relent()
+    harness.disk.stop_refusing()
     harness.power_cut(Survival.KEPT)
     harness.assert_all_acked_is_there()
 
@@ -377,7 +377,7 @@ def test_the_directory_that_is_copied_from_fails() -> None:
         await begin_move(broker, 5)
         harness.disk.refuse(errno.EIO, "sync", under=A)
         assert await broker.send("web", b"lost") is ErrorCode.KAFKA_STORAGE_ERROR
-        harness.disk.relent()
+        harness.disk.stop_refusing()
         await broker.until(lambda: "web-0" in broker.offline())
         assert broker.replicas.log_dir_move(WEB) is None
 
@@ -523,7 +523,7 @@ def test_a_cancellation_that_the_disk_refused_is_done_by_the_next_request() -> N
         harness.disk.refuse(errno.ENOSPC, "rename", under=B)
         assert move(broker, A) is ErrorCode.KAFKA_STORAGE_ERROR
         assert move(broker, A) is ErrorCode.KAFKA_STORAGE_ERROR
-        harness.disk.relent()
+        harness.disk.stop_refusing()
         assert futures(broker) == [B]
         assert move(broker, A) is ErrorCode.NONE
         assert futures(broker) == []
@@ -539,7 +539,7 @@ def test_a_move_that_was_not_cancelled_goes_on_where_it_is_asked_for_again() -> 
         await begin_move(broker, 5)
         harness.disk.refuse(errno.ENOSPC, "rename", under=B)
         assert move(broker, A) is ErrorCode.KAFKA_STORAGE_ERROR
-        harness.disk.relent()
+        harness.disk.stop_refusing()
         go_on(broker)
         assert move(broker, B) is ErrorCode.NONE
         await until_moved(broker)
@@ -561,7 +561,7 @@ def test_a_full_disk_delays_the_move() -> None:
         assert under_way is not None
         await broker.until(lambda: under_way.failures)
         assert await broker.send("web", b"more") is ErrorCode.NONE
-        harness.disk.relent()
+        harness.disk.stop_refusing()
         harness.clock.now_ms += 100_000
         await until_moved(broker)
         assert broker.where("web") == B

@@ -176,11 +176,11 @@ def test_after_a_full_disk_has_space_again_no_acknowledged_record_is_lost(error:
         if step == first:
             harness.disk.refuse(error, "write", "create", "mkdir")
         elif step == first + 3:
-            harness.disk.relent()
+            harness.disk.stop_refusing()
 
     async def scenario(broker: BrokerReplicas) -> None:
         await run_steps(broker, before)
-        harness.disk.relent()
+        harness.disk.stop_refusing()
         await everything_still_works(broker, set())
 
     harness.run(scenario, stop=False)
@@ -199,11 +199,11 @@ def test_after_a_disk_without_file_handles_works_again_no_acknowledged_record_is
         if step == first:
             harness.disk.refuse(errno.EMFILE, "open", "create")
         elif step == first + 2:
-            harness.disk.relent()
+            harness.disk.stop_refusing()
 
     async def scenario(broker: BrokerReplicas) -> None:
         await run_steps(broker, before)
-        harness.disk.relent()
+        harness.disk.stop_refusing()
         await everything_still_works(broker, set())
 
     harness.run(scenario, stop=False)

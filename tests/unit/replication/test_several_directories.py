@@ -38,7 +38,7 @@ def test_a_failed_sync_costs_one_directory_and_a_restart_brings_back_all_that_wa
         assert [await broker.send("web", b"a%d" % at, at) for at in (0, 1)] == [OK, OK]
         harness.disk.refuse(errno.ENOSPC, "sync", under=A)  # delayed allocation: the disk is full only now
         assert await broker.send("web", b"lost", 0) is STORAGE
-        harness.disk.relent()
+        harness.disk.stop_refusing()
         assert broker.offline() == {"web-0"}
         assert [await broker.send("web", b"b", at) for at in (0, 1)] == [STORAGE, OK]
         with pytest.raises(StorageError):
@@ -68,7 +68,7 @@ def test_the_partitions_of_a_directory_that_cannot_be_opened_are_not_recreated()
             assert await broker.send("web", b"kept", at) is OK
 
     async def without(broker: BrokerReplicas) -> None:
-        harness.disk.relent()
+        harness.disk.stop_refusing()
         assert broker.offline() == {"web-1"}
         assert await broker.send("web", b"x", 1) is STORAGE
         assert await broker.send("web", b"x", 0) is OK
@@ -92,7 +92,7 @@ def test_the_topic_that_was_deleted_while_its_directory_was_away_does_not_come_b
         assert await broker.send("web", b"old", 1) is OK
 
     async def without(broker: BrokerReplicas) -> None:
-        harness.disk.relent()
+        harness.disk.stop_refusing()
         broker.follow({})
         broker.add(topic("web", 2, number=70))
         assert await broker.send("web", b"young", 1) is OK
@@ -165,7 +165,7 @@ def test_a_log_that_no_directory_takes_goes_to_the_next_one_and_to_none_while_al
         assert await broker.send("new", b"x") is STORAGE
         assert await broker.send("web", b"x") is OK
         assert not broker.directories.offline, "a full disk is no reason to give up a directory"
-        harness.disk.relent()
+        harness.disk.stop_refusing()
         await broker.until(lambda: not broker.offline())
         assert await broker.send("new", b"x") is OK
         assert broker.availability == [("new-0", False), ("new-0", True)]
@@ -187,7 +187,7 @@ def test_a_topic_whose_deletion_the_disk_refuses_is_gone_and_its_files_go_later(
         assert not broker.directories.offline
         broker.add(topic("web", 1, number=NUMBERS["web"] + 1))  # of the same name: must wait for the old one to go
         assert broker.offline() == {"web-0"}
-        harness.disk.relent()
+        harness.disk.stop_refusing()
         await broker.until(lambda: not broker.offline())
         assert await broker.send("web", b"young") is OK
         assert [value for _, value in broker.read("web")] == [b"young"]
@@ -205,7 +205,7 @@ def test_a_deletion_that_the_disk_refuses_is_done_as_soon_as_it_can_be() -> None
         harness.disk.refuse(errno.ENOSPC, "rename")
         broker.follow({})
         assert harness.disk.exists(A / "web-0")
-        harness.disk.relent()
+        harness.disk.stop_refusing()
         await broker.until(lambda: not harness.disk.exists(A / "web-0"))
 
     harness.run(scenario)
@@ -278,7 +278,7 @@ def test_a_read_that_fails_costs_the_directory_and_one_without_a_handle_only_its
         with pytest.raises(StorageError):
             broker.read("web", 0)
         assert not broker.offline()
-        harness.disk.relent()
+        harness.disk.stop_refusing()
         assert len(broker.read("web", 0)) == 15
         harness.disk.refuse(errno.EIO, "read", under=A)
         with pytest.raises(StorageError):

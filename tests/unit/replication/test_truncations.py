@@ -272,7 +272,7 @@ def test_a_truncation_that_the_disk_refuses_changes_nothing_and_is_reported() ->
         await until_truncated(partition)
         assert len(values(partition)) == RECORDS
         assert not partition.log.is_truncating
-        broker.disk.relent()
+        broker.disk.stop_refusing()
         partition.truncate_to_leader(EpochEnd(0, 7))
         await until_truncated(partition)
         assert len(values(partition)) == 7
@@ -448,7 +448,7 @@ def test_a_corrupt_log_that_a_full_disk_keeps_is_removed_once_there_is_space() -
         with pytest.raises(StorageError):
             partition.check_serving()
         assert broker.replicas.contradictory_partitions, "no controller may let it lead"
-        broker.disk.relent()
+        broker.disk.stop_refusing()
         await asyncio.sleep(2)
         assert partition.next_fetch() is not None, "without a new term"
         with pytest.raises(NotLeaderOrFollower):
@@ -474,7 +474,7 @@ def test_a_corrupt_log_that_a_full_disk_keeps_is_not_removed_from_a_leader_or_a_
         deleted = broker[1]
         broker.replicas._drop(TopicPartition("t", 1))
         broker.apply(2, 2, isr=(2,), partitions=1)
-        broker.disk.relent()
+        broker.disk.stop_refusing()
         await asyncio.sleep(5)
         assert broker[0].log.end_offset == deleted.log.end_offset == RECORDS
         assert not broker.replicas.context.not_removed

@@ -165,7 +165,7 @@ def test_an_fsync_that_fails_again_at_the_start_leaves_the_mark() -> None:
         with pytest.raises((OSError, StorageError)):
             open_directory(disk, SMALL)
         assert len(marks(disk)) == 1
-        disk.relent()
+        disk.stop_refusing()
     open_directory_again(disk)
     assert marks(disk) == []
     disk.power_cut(random.Random(1), Survival.LOST)
@@ -184,7 +184,7 @@ def test_an_fsync_that_fails_for_the_first_time_at_a_start_leaves_a_mark() -> No
     disk.refuse(errno.EIO, "sync", under=ROOT / str(TP))
     with pytest.raises((OSError, StorageError)):
         open_directory(disk, SMALL)
-    disk.relent()
+    disk.stop_refusing()
     assert len(marks(disk)) == 1
     open_directory_again(disk)
     disk.power_cut(random.Random(1), Survival.LOST)
@@ -201,7 +201,7 @@ def test_a_directory_that_takes_no_file_is_marked_in_another_one() -> None:
     put(log, b"b")
     disk.refuse(errno.EIO, "create", under=ROOT)
     fail_flush(disk, log)
-    disk.relent()
+    disk.stop_refusing()
     assert (len(marks(disk)), len(marks(disk, OTHER))) == (0, 1)
     disk.process_died()
     again = open_directories(disk, ROOT, OTHER, config=SMALL)

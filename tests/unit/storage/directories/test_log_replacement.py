@@ -222,7 +222,7 @@ def test_a_disk_that_does_not_take_the_copy_leaves_the_log_where_it_is() -> None
     replacement.disk.refuse(errno.EIO, "rename", under=B)
     with pytest.raises(StorageError):
         replacement.run()
-    replacement.disk.relent()
+    replacement.disk.stop_refusing()
     assert replacement.a.health.failure is None
     assert replacement.a.logs[WEB] is replacement.log
     assert replacement.future.directory == original

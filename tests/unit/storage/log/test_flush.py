@@ -48,7 +48,7 @@ def test_files_that_could_not_be_synced_without_a_handle_are_synced_by_the_next_
         log.complete_flush(job)
     assert log.flushed_offset == 0
     assert log.health.failure is None
-    disk.relent()
+    disk.stop_refusing()
     log.flush()
     assert log.flushed_offset == 3
     assert held_after_a_power_cut(disk) == [b"a", b"b", b"c"]
@@ -61,7 +61,7 @@ def test_a_segment_that_was_cut_off_meanwhile_does_not_come_back_with_a_flush_th
     job = log.begin_flush()
     disk.refuse(errno.ENFILE, "open")
     job.run()
-    disk.relent()
+    disk.stop_refusing()
     log.truncate_to(1)
     with pytest.raises(StorageError):
         log.complete_flush(job)
@@ -81,7 +81,7 @@ def test_a_failed_sync_is_final_whatever_number_it_has(error: int) -> None:
     disk.refuse(error, "sync")
     with pytest.raises(StorageError):
         log.flush()
-    disk.relent()
+    disk.stop_refusing()
     for _ in range(2):
         with pytest.raises(StorageError):
             log.flush()
@@ -108,7 +108,7 @@ def test_a_flush_is_retried_with_everything_pending_after_a_small_file_could_not
     with pytest.raises(StorageError, match="No space left"):
         log.begin_flush()
     assert log.health.failure is None, what
-    disk.relent()
+    disk.stop_refusing()
     log.flush()
     assert log.flushed_offset == 2
     assert held_after_a_power_cut(disk) == [b"a", b"b"]
@@ -124,7 +124,7 @@ def test_an_entry_of_the_transaction_index_that_could_not_be_written_is_written_
     (known,) = log.aborted_transactions(0, 2)
     with pytest.raises(StorageError):
         log.begin_flush()
-    disk.relent()
+    disk.stop_refusing()
     log.flush()
     assert log.aborted_transactions(0, 2) == [known]
     assert read_aborted(disk, log.active.path(".txnindex")) == [known]
@@ -146,7 +146,7 @@ def test_a_log_on_a_full_disk_is_recovered_and_read_and_accepts_writes_when_spac
     assert directory.health.failure is None
     with pytest.raises(StorageError):
         log.flush()
-    disk.relent()
+    disk.stop_refusing()
     log.truncate_to(9)
     log.append(batch(b"after"), leader_epoch=5, now_ms=NOW_MS)
     log.flush()
@@ -166,10 +166,10 @@ def test_a_recovery_point_that_could_not_be_noted_after_a_cut_is_noted_before_an
     with pytest.raises(StorageError):
         log.truncate_to(5)  # not even lowered before the cut: nothing is cut
     assert log.end_offset == 12
-    disk.relent()
+    disk.stop_refusing()
     disk.refuse(errno.ENOSPC, "write", "create")
     run_truncation(log.truncations.end(), log.checkpoint)  # now only the checkpoint after a truncation fails
-    disk.relent()
+    disk.stop_refusing()
     disk.remove(point)
     log.flush()
     assert parse_offsets(read_file(disk, point).decode()) == {TP: 12}
