@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from ottla.core.clock import SystemClock
 from ottla.pipeline.lake.delta_log import repair_log, sync_log
-from ottla.pipeline.lake.file_writer import spell, staged_files
+from ottla.pipeline.lake.file_writer import partition_value_text, staged_files
 from ottla.pipeline.lake.port import (
     Change,
     Layout,
@@ -288,7 +288,7 @@ def _files(table: DeltaTable, root: Path) -> list[TableFile]:
             path,
             size,
             pq.read_metadata(root / path).num_rows if rows is None else rows,
-            {name: spell(values[n]) for name, values in names.items()},
+            {name: partition_value_text(values[n]) for name, values in names.items()},
         )
         for n, (path, size, rows) in enumerate(known)
     ]

@@ -187,15 +187,12 @@ class TableWriter:
 
 
 def split(rows: pa.Table, by: Sequence[str]) -> Iterator[tuple[tuple[str, ...], pa.Table]]:
-    """Yield the rows of each combination of the columns in `by`, in order.
-
-    The values come with them, as directories spell them.
-    """
+    """Yield the rows of each combination of the columns in `by`, in order, with the values as directories' names."""
     if not len(rows):
         return
     limits = [pc.min_max(rows[name]).as_py() for name in by]
     if all(limit["min"] == limit["max"] for limit in limits):  # the usual case: one day, nothing late
-        yield tuple(spell(limit["min"]) for limit in limits), rows
+        yield tuple(partition_value_text(limit["min"]) for limit in limits), rows
         return
     order = pa.array(range(len(rows)), pa.int64())
     keys = pa.table({"": order, **{name: rows[name] for name in by}})
@@ -207,13 +204,13 @@ def split(rows: pa.Table, by: Sequence[str]) -> Iterator[tuple[tuple[str, ...], 
         changes = change if changes is None else pc.or_(changes, change)
     firsts = [0, *(at + 1 for at in pc.indices_nonzero(changes).to_pylist())]
     for first, end in itertools.pairwise([*firsts, len(rows)]):
-        yield tuple(spell(column[first].as_py()) for column in columns), rows.slice(first, end - first)
+        yield tuple(partition_value_text(column[first].as_py()) for column in columns), rows.slice(first, end - first)
 
 
-def spell(value: object) -> str:
+def partition_value_text(value: object) -> str:
     """Return a partition column's value as both table formats write it.
 
-    >>> spell(True), spell(7)
+    >>> partition_value_text(True), partition_value_text(7)
     ('true', '7')
     """
     return str(value).lower() if isinstance(value, bool) else str(value)
