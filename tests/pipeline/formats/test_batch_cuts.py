@@ -30,9 +30,9 @@ from ottla.pipeline.formats.typed import EPOCHS, NAMES
 from ottla.pipeline.lake import delta
 from ottla.pipeline.lake.file_writer import FileTarget
 from ottla.pipeline.lake.schema import storable_schema
-from ottla.pipeline.loading.commit_protocol import AGREE_ROUNDS
+from ottla.pipeline.loading.commit_protocol import UNIFY_ROUNDS_MAX
 from ottla.pipeline.loading.row_mapping import RowMapping
-from ottla.pipeline.loading.write_task import WriteSpec, agree
+from ottla.pipeline.loading.write_task import WriteSpec, unify_columns
 from ottla.pipeline.log import HEADERS, RECORDS, OffsetRange
 from tests.support.in_process_tasks import run_in_process
 
@@ -87,8 +87,8 @@ def load(
         ends = [n for n in tasks if 0 < n < len(values)]
         shares = [[OffsetRange(0, a, b)] for a, b in itertools.pairwise([0, *ends, len(values)])]
         staged = run_in_process(job, shares)
-        for _ in range(AGREE_ROUNDS + len(shares)):
-            job, again = agree(staged, job)
+        for _ in range(UNIFY_ROUNDS_MAX + len(shares)):
+            job, again = unify_columns(staged, job)
             for n, task in zip(again, run_in_process(job, [shares[n] for n in again]), strict=True):
                 staged[n] = task
             if not again:

@@ -40,10 +40,10 @@ from ottla.pipeline.lake.schema import Path, storable_schema
 from ottla.pipeline.loading.on_loss import OnLoss
 from ottla.pipeline.loading.plan import check_complete, plan
 from ottla.pipeline.loading.row_mapping import QUARANTINE, RowMapping
-from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec, agree
+from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec, unify_columns
 from ottla.pipeline.log import CannotLoad, OffsetRange
 
-AGREE_ROUNDS = 10
+UNIFY_ROUNDS_MAX = 10
 """Bound of the repetitions of tasks for a column's type, besides one of each task: each promotes a type, which ends."""
 
 Share = Callable[[Sequence[OffsetRange]], list[list[OffsetRange]]]
@@ -160,8 +160,8 @@ class TopicLoader:
         fields = pa.schema([f for f in self.tables.table.spec().schema if f.name not in own])
         job = replace(job, fields=fields)
         staged = self.task_runner(job, shares)
-        for _ in range(AGREE_ROUNDS + len(shares)):
-            job, again = agree(staged, job)
+        for _ in range(UNIFY_ROUNDS_MAX + len(shares)):
+            job, again = unify_columns(staged, job)
             if again:
                 for n, task in zip(again, self.task_runner(job, [shares[n] for n in again]), strict=True):
                     staged[n] = task

@@ -149,7 +149,7 @@ def _without(records: pa.RecordBatch, excluded: Sequence[OffsetRange]) -> pa.Rec
 _REASONS_MAX, _REASON_CHARS = 50, 200
 
 
-def agree(staged: Iterable[StagedFiles], job: WriteSpec) -> tuple[WriteSpec, list[int]]:
+def unify_columns(staged: Iterable[StagedFiles], job: WriteSpec) -> tuple[WriteSpec, list[int]]:
     """Return the job with the columns that fit all tasks' files, and the numbers of the tasks that must run it again.
 
     The table's own types come first, then those of the tasks in the order of their ranges, as if one task had read all:
