@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.client.audit import ProducedCount, ProducedCounter, bucket_of, parse_count
-from ottla.pipeline.audit import compare as account
-from ottla.pipeline.audit.compare import OffsetColumns, OffsetReaders, PartitionExtent, add_produced, take
+from ottla.pipeline.audit import compare
+from ottla.pipeline.audit.compare import OffsetColumns, OffsetReaders, PartitionExtent, add_produced, audit_partition
 from ottla.pipeline.audit.model import Discrepancy, DiscrepancyKind, PartitionAudit, TopicAudit
 from ottla.pipeline.lake.rowless_offsets import joined
 from ottla.pipeline.log import OffsetRange
@@ -24,7 +24,7 @@ END = 60
 
 @dataclass
 class Listed:
-    """A side of the account that is a list of (offset, time, late), given in pieces and out of order."""
+    """A side of the comparison that is a list of (offset, time, late), given in pieces and out of order."""
 
     entries: list[tuple[int, int, bool]] = field(default_factory=list)
     piece: int = 7
@@ -63,7 +63,7 @@ def accounts(draw: st.DrawFn) -> tuple[PartitionExtent, OffsetReaders]:
     return PartitionExtent(0, log_start, log_end, first, position, skipped, deleted), sides
 
 
-def entries(side: account.Offsets) -> list[tuple[int, int, bool]]:
+def entries(side: compare.OffsetReader) -> list[tuple[int, int, bool]]:
     assert isinstance(side, Listed)
     return side.entries
 
@@ -74,11 +74,11 @@ def test_every_column_is_what_counting_one_by_one_gives(
 ) -> None:
     extent, sides = drawn
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(account, "WINDOW_OFFSETS", window)
-        books = take(extent, sides, bucket_ms=BUCKET_MS)
+        patch.setattr(compare, "WINDOW_OFFSETS", window)
+        audited = audit_partition(extent, sides, bucket_ms=BUCKET_MS)
     log = {offset: time for offset, time, _ in entries(sides.log)}
     rows = Counter(offset for side in (sides.table, sides.quarantine) for offset, _, _ in entries(side))
-    total = books.total
+    total = audited.total
     assert total.loaded == len(entries(sides.table))
     assert total.quarantined == len(entries(sides.quarantine))
     assert total.late == sum(late for _, _, late in entries(sides.table))
@@ -90,16 +90,16 @@ def test_every_column_is_what_counting_one_by_one_gives(
     assert (total.skipped, total.deleted) == (len(skipped), len(deleted))
     missing = {o for o in rowless - deleted if o in log}
     assert total.missing == len(missing)
-    assert offsets_in(books.faults, DiscrepancyKind.MISSING, log) == missing
+    assert offsets_in(audited.faults, DiscrepancyKind.MISSING, log) == missing
     known = range(min(extent.first_offset, extent.log_start), max(extent.log_end, extent.position))
     assert total.duplicated == sum(count - 1 for offset, count in rows.items() if offset in known)
     foreign = {
         o for o in rows if o not in log and not (o < extent.position and (o < extent.log_start or sides.compacts))
     }
-    assert offsets_in(books.faults, DiscrepancyKind.FOREIGN, rows) == foreign
+    assert offsets_in(audited.faults, DiscrepancyKind.FOREIGN, rows) == foreign
     waiting = [time for offset, time in log.items() if offset >= extent.position]
-    assert books.waiting_from_ms == (min(waiting) if waiting else None)
-    for bucket, line in books.lines.items():
+    assert audited.waiting_from_ms == (min(waiting) if waiting else None)
+    for bucket, line in audited.lines.items():
         here = [o for o, time, _ in entries(sides.table) if bucket_at(time) == bucket]
         assert line.loaded == len(here)
 
@@ -129,14 +129,14 @@ def topic_audit(*partitions: PartitionAudit) -> TopicAudit:
     return TopicAudit("web", BUCKET_MS, partitions, producers=0)
 
 
-def test_books_balance_and_are_complete_up_to_the_newest_bucket() -> None:
-    found = topic_audit(take(*balanced(), bucket_ms=BUCKET_MS))
+def test_a_complete_load_balances_and_is_complete_up_to_the_newest_bucket() -> None:
+    found = topic_audit(audit_partition(*balanced(), bucket_ms=BUCKET_MS))
     assert found.balanced
     assert found.complete_until_ms == 400  # 9 * 50 is in the bucket that may still be filled
 
 
 def test_a_record_that_waits_holds_the_watermark_back_but_is_no_fault() -> None:
-    found = topic_audit(take(*balanced(position=5), bucket_ms=BUCKET_MS))
+    found = topic_audit(audit_partition(*balanced(position=5), bucket_ms=BUCKET_MS))
     assert found.balanced
     assert found.total.waiting == 5
     assert found.complete_until_ms == 200
@@ -144,13 +144,13 @@ def test_a_record_that_waits_holds_the_watermark_back_but_is_no_fault() -> None:
 
 def test_a_partition_that_is_idle_does_not_hold_the_watermark_back() -> None:
     idle = PartitionAudit(1, 0, 0, 0, 0)
-    assert topic_audit(take(*balanced(), bucket_ms=BUCKET_MS), idle).complete_until_ms == 400
+    assert topic_audit(audit_partition(*balanced(), bucket_ms=BUCKET_MS), idle).complete_until_ms == 400
 
 
 def test_a_missing_record_is_named_and_the_watermark_stops_before_its_bucket() -> None:
     extent, sides = balanced()
     entries(sides.table).remove((6, 300, False))
-    found = topic_audit(take(extent, sides, bucket_ms=BUCKET_MS))
+    found = topic_audit(audit_partition(extent, sides, bucket_ms=BUCKET_MS))
     assert [fault.text for fault in found.faults] == [
         "partition 0, offset 6: 1 records of the log are in neither table"
     ]
@@ -160,7 +160,7 @@ def test_a_missing_record_is_named_and_the_watermark_stops_before_its_bucket() -
 def test_offsets_deleted_before_they_were_loaded_are_named() -> None:
     extent, sides = balanced(position=3)
     cut = PartitionExtent(0, 5, extent.log_end, 0, 3)
-    found = topic_audit(take(cut, sides, bucket_ms=BUCKET_MS))
+    found = topic_audit(audit_partition(cut, sides, bucket_ms=BUCKET_MS))
     assert [(f.kind, f.first_offset, f.end_offset, f.count) for f in found.faults] == [
         (DiscrepancyKind.UNREAD, 3, 5, 2)
     ]
@@ -170,10 +170,10 @@ def test_offsets_deleted_before_they_were_loaded_are_named() -> None:
 def test_more_than_a_hundred_ranges_are_gathered_in_the_last_one_named() -> None:
     records = [(offset, 0, False) for offset in range(0, 1000, 2)]
     sides = OffsetReaders(Listed(records), Listed(), Listed(), compacts=False)
-    books = take(PartitionExtent(0, 0, 1000, 0, 1000), sides, bucket_ms=BUCKET_MS)
-    assert len(books.faults) == account.DISCREPANCIES_MAX
-    assert sum(fault.count for fault in books.faults) == len(records)
-    assert books.faults[-1].end_offset == 999
+    audited = audit_partition(PartitionExtent(0, 0, 1000, 0, 1000), sides, bucket_ms=BUCKET_MS)
+    assert len(audited.faults) == compare.DISCREPANCIES_MAX
+    assert sum(fault.count for fault in audited.faults) == len(records)
+    assert audited.faults[-1].end_offset == 999
 
 
 # ---- Counts reported by producers
@@ -185,9 +185,9 @@ def reported(count: int, first: int, last: int, *, bucket_ms: int = 0) -> Produc
 
 def test_acknowledged_records_that_are_not_in_the_log_are_lost() -> None:
     extent, sides = balanced(2)
-    books = take(extent, sides, bucket_ms=BUCKET_MS)
-    add_produced(books, [reported(3, 0, 2)], bucket_ms=BUCKET_MS)
-    (fault,) = books.faults
+    audited = audit_partition(extent, sides, bucket_ms=BUCKET_MS)
+    add_produced(audited, [reported(3, 0, 2)], bucket_ms=BUCKET_MS)
+    (fault,) = audited.faults
     assert fault.text == "partition 0, offsets 0 to 2: 1 records that producers had acknowledged are not in the log"
 
 
@@ -196,39 +196,39 @@ def test_acknowledged_records_that_a_load_skipped_or_that_were_deleted_from_tabl
     entries(sides.log)[:] = entries(sides.log)[6:]
     entries(sides.table)[:] = [entry for entry in entries(sides.table) if entry[0] in (5, 6, 7, 8)]
     cut = replace(extent, log_start=6, skipped=[OffsetRange(0, 0, 3)], deleted=[OffsetRange(0, 3, 5)])
-    books = take(cut, sides, bucket_ms=BUCKET_MS * 10)
-    add_produced(books, [reported(10, 0, 9)], bucket_ms=BUCKET_MS * 10, deleted=cut.deleted)
-    assert books.faults == []
-    assert (books.total.skipped, books.total.deleted, books.total.expired) == (3, 2, 1)
-    add_produced(books, [reported(1, 0, 9)], bucket_ms=BUCKET_MS * 10, deleted=cut.deleted)
-    assert [fault.count for fault in books.faults] == [1]
+    audited = audit_partition(cut, sides, bucket_ms=BUCKET_MS * 10)
+    add_produced(audited, [reported(10, 0, 9)], bucket_ms=BUCKET_MS * 10, deleted=cut.deleted)
+    assert audited.faults == []
+    assert (audited.total.skipped, audited.total.deleted, audited.total.expired) == (3, 2, 1)
+    add_produced(audited, [reported(1, 0, 9)], bucket_ms=BUCKET_MS * 10, deleted=cut.deleted)
+    assert [fault.count for fault in audited.faults] == [1]
 
 
 def test_records_of_producers_that_do_not_report_are_no_fault() -> None:
-    books = take(*balanced(), bucket_ms=BUCKET_MS)
-    add_produced(books, [reported(1, 0, 0)], bucket_ms=BUCKET_MS)
-    assert not books.faults
-    assert books.total.produced == 1
+    audited = audit_partition(*balanced(), bucket_ms=BUCKET_MS)
+    add_produced(audited, [reported(1, 0, 0)], bucket_ms=BUCKET_MS)
+    assert not audited.faults
+    assert audited.total.produced == 1
 
 
 def test_records_deleted_by_retention_after_their_load_are_not_lost() -> None:
     _, sides = balanced(2)
-    books = take(
+    audited = audit_partition(
         PartitionExtent(0, 2, 2, 0, 2),
         OffsetReaders(Listed(), sides.table, sides.quarantine, compacts=False),
         bucket_ms=100,
     )
-    add_produced(books, [reported(2, 0, 1)], bucket_ms=BUCKET_MS)
-    assert not books.faults
-    assert books.total.expired == 2
+    add_produced(audited, [reported(2, 0, 1)], bucket_ms=BUCKET_MS)
+    assert not audited.faults
+    assert audited.total.expired == 2
 
 
 def test_records_that_may_have_left_the_log_before_the_first_load_are_not_judged() -> None:
-    books = take(
+    audited = audit_partition(
         PartitionExtent(0, 5, 5, 5, 5), OffsetReaders(Listed(), Listed(), Listed(), compacts=False), bucket_ms=BUCKET_MS
     )
-    add_produced(books, [reported(5, 0, 4)], bucket_ms=BUCKET_MS)
-    assert not books.faults
+    add_produced(audited, [reported(5, 0, 4)], bucket_ms=BUCKET_MS)
+    assert not audited.faults
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50), st.integers(-1, 3_000_000))))

@@ -40,8 +40,8 @@ class OffsetColumns:
     late: Flags | None = None
 
 
-class Offsets(Protocol):
-    """One side of the account: the log as its readers see it, a table or a quarantine."""
+class OffsetReader(Protocol):
+    """One side of the comparison: the log as its readers see it, a table or a quarantine."""
 
     def marks(self, partition: int, first_offset: int, end_offset: int) -> Iterable[OffsetColumns]:
         """Return everything with an offset in the range, in any order, in pieces of any size."""
@@ -56,7 +56,7 @@ class PartitionExtent:
     log_start: int
     log_end: int
     first_offset: int
-    """Where the table's account begins: its first load began here."""
+    """Where the first load of the table began."""
     position: int
     """Where the next load will begin."""
     skipped: Sequence[OffsetRange] = ()
@@ -69,14 +69,14 @@ class PartitionExtent:
 class OffsetReaders:
     """Reads the offsets that the audit compares; each column has a source of its own."""
 
-    log: Offsets
-    table: Offsets
-    quarantine: Offsets
+    log: OffsetReader
+    table: OffsetReader
+    quarantine: OffsetReader
     compacts: bool
     """The topic's records may go one by one: a row without a record is then no fault."""
 
 
-def take(
+def audit_partition(
     extent: PartitionExtent, sides: OffsetReaders, *, bucket_ms: int, discrepancies_max: int = DISCREPANCIES_MAX
 ) -> PartitionAudit:
     """Audit one partition, except for the producers' reports (`add_produced`)."""
@@ -221,7 +221,7 @@ class _Window:
                 found[max(0, r.first_offset - self._first) : r.end_offset - self._first] = True
         return found
 
-    def _add_rows(self, side: Offsets, audit: PartitionAudit, column: str) -> None:
+    def _add_rows(self, side: OffsetReader, audit: PartitionAudit, column: str) -> None:
         for marks in side.marks(self._extent.partition, self._first, self._end):
             at = marks.offsets - self._first
             np.add.at(self._rows, at, 1)

@@ -97,7 +97,7 @@ class PartitionAudit:
 
     partition: int
     first_offset: int
-    """Where the table's account of the partition begins."""
+    """Where the first load of the partition began."""
     position: int
     """Up to here, exclusive, the table says it is loaded."""
     log_start: int

@@ -45,7 +45,7 @@ class _Part:
 
 
 class TableOffsetReader:
-    """A table's rows of one topic, as of the moment this was made. An `account.Offsets`."""
+    """A table's rows of one topic, as of the moment this was made. An `OffsetReader`."""
 
     def __init__(self, table: TableReader, topic: str) -> None:
         self._table, self._topic = table, topic
@@ -91,7 +91,7 @@ class TableOffsetReader:
 
 @dataclass(frozen=True, slots=True)
 class LogOffsetReader:
-    """The log as its readers see it. An `account.Offsets`."""
+    """The log as its readers see it. An `OffsetReader`."""
 
     reader: Reader
     """One that leaves keys and values out, if there is one: they are not looked at."""

@@ -14,7 +14,13 @@ from datetime import UTC, datetime
 
 from ottla.client.audit import BUCKET_MS, ProducedCount
 from ottla.client.offsets import OffsetBounds
-from ottla.pipeline.audit.compare import DISCREPANCIES_MAX, OffsetReaders, PartitionExtent, add_produced, take
+from ottla.pipeline.audit.compare import (
+    DISCREPANCIES_MAX,
+    OffsetReaders,
+    PartitionExtent,
+    add_produced,
+    audit_partition,
+)
 from ottla.pipeline.audit.model import PartitionAudit, RecreatedTopic, TopicAudit
 from ottla.pipeline.audit.readers import LogOffsetReader, TableOffsetReader
 from ottla.pipeline.lake.port import LakeTable, loaded_topic_id
@@ -81,7 +87,7 @@ def audit(
         extent = PartitionExtent(
             partition, span.start_offset, span.end_offset, have.first_offset, have.end_offset, skipped, deleted
         )
-        found = take(extent, sides, bucket_ms=bucket_ms, discrepancies_max=discrepancies_max)
+        found = audit_partition(extent, sides, bucket_ms=bucket_ms, discrepancies_max=discrepancies_max)
         add_produced(found, by_partition[partition], bucket_ms=bucket_ms, deleted=deleted)
         partitions.append(found)
     return TopicAudit(what.topic, bucket_ms, partitions, len(producers), rowless.deletions)
