@@ -132,7 +132,7 @@ def test_counts_for_the_audit_come_from_the_files(bench: Bench) -> None:
     bench.load()
     rows = TableOffsetReader(bench.table, "web")
     counted = {
-        p: sorted(o for m in rows.marks(p, first, 20) for o in m.offsets.tolist()) for p, first in ((0, 5), (1, 0))
+        p: sorted(o for some in rows.read(p, first, 20) for o in some.offsets.tolist()) for p, first in ((0, 5), (1, 0))
     }
     assert counted == {0: list(range(5, 20)), 1: [0, 3]}
 

@@ -29,7 +29,7 @@ class Listed:
     entries: list[tuple[int, int, bool]] = field(default_factory=list)
     piece: int = 7
 
-    def marks(self, partition: int, first_offset: int, end_offset: int) -> Iterator[OffsetColumns]:
+    def read(self, partition: int, first_offset: int, end_offset: int) -> Iterator[OffsetColumns]:
         inside = [entry for entry in reversed(self.entries) if first_offset <= entry[0] < end_offset]
         for at in range(0, len(inside), self.piece):
             offsets, times, late = zip(*inside[at : at + self.piece], strict=True)

@@ -43,7 +43,7 @@ class OffsetColumns:
 class OffsetReader(Protocol):
     """One side of the comparison: the log as its readers see it, a table or a quarantine."""
 
-    def marks(self, partition: int, first_offset: int, end_offset: int) -> Iterable[OffsetColumns]:
+    def read(self, partition: int, first_offset: int, end_offset: int) -> Iterable[OffsetColumns]:
         """Return everything with an offset in the range, in any order, in pieces of any size."""
         ...
 
@@ -129,12 +129,12 @@ def _count_outside(
         return
     found: list[Longs] = []
     for side, column in ((sides.table, "loaded"), (sides.quarantine, "quarantined")):
-        for marks in side.marks(audit.partition, first, end):
-            buckets = _buckets(marks.times_ms, bucket_ms)
+        for some in side.read(audit.partition, first, end):
+            buckets = _buckets(some.times_ms, bucket_ms)
             _enter(audit, column, buckets)
-            if marks.late is not None:
-                _enter(audit, "late", buckets[marks.late])
-            found.append(np.unique(marks.offsets))
+            if some.late is not None:
+                _enter(audit, "late", buckets[some.late])
+            found.append(np.unique(some.offsets))
     if found:
         at = np.unique(np.concatenate(found))
         for run in np.split(at, np.flatnonzero(np.diff(at) > 1) + 1):
@@ -183,10 +183,10 @@ class _Window:
         extent = self._extent
         log_from, log_to = max(self._first, extent.log_start), min(self._end, extent.log_end)
         if log_from < log_to:
-            for marks in sides.log.marks(extent.partition, log_from, log_to):
-                self._in_log[marks.offsets - self._first] = True
-                self._times[marks.offsets - self._first] = marks.times_ms
-                audit.newest_ms = max(audit.newest_ms, int(marks.times_ms.max(initial=NO_TIME)))
+            for some in sides.log.read(extent.partition, log_from, log_to):
+                self._in_log[some.offsets - self._first] = True
+                self._times[some.offsets - self._first] = some.times_ms
+                audit.newest_ms = max(audit.newest_ms, int(some.times_ms.max(initial=NO_TIME)))
         self._add_rows(sides.table, audit, "loaded")
         self._add_rows(sides.quarantine, audit, "quarantined")
         offsets = np.arange(self._first, self._end, dtype=np.int64)
@@ -222,15 +222,15 @@ class _Window:
         return found
 
     def _add_rows(self, side: OffsetReader, audit: PartitionAudit, column: str) -> None:
-        for marks in side.marks(self._extent.partition, self._first, self._end):
-            at = marks.offsets - self._first
+        for some in side.read(self._extent.partition, self._first, self._end):
+            at = some.offsets - self._first
             np.add.at(self._rows, at, 1)
             unknown = ~self._in_log[at]
-            self._times[at[unknown]] = marks.times_ms[unknown]
+            self._times[at[unknown]] = some.times_ms[unknown]
             buckets = _buckets(self._times[at], self._bucket_ms)
             _enter(audit, column, buckets)
-            if marks.late is not None:
-                _enter(audit, "late", buckets[marks.late])
+            if some.late is not None:
+                _enter(audit, "late", buckets[some.late])
 
     def _count(self, audit: PartitionAudit, column: str, weights: NDArray[Any]) -> None:
         at = np.flatnonzero(weights)

@@ -51,11 +51,11 @@ class TableOffsetReader:
         self._table, self._topic = table, topic
         self._parts = [part for file in table.files() for part in self._parts_of(file)] if table.exists() else []
 
-    def marks(self, partition: int, first_offset: int, end_offset: int) -> Iterator[OffsetColumns]:
+    def read(self, partition: int, first_offset: int, end_offset: int) -> Iterator[OffsetColumns]:
         """Yield the rows of a stretch, row group by row group."""
         for part in self._parts:
             if part.may_hold(self._topic, partition, first_offset, end_offset):
-                found = self._marks(part, partition, first_offset, end_offset)
+                found = self._read(part, partition, first_offset, end_offset)
                 if len(found.offsets):
                     yield found
 
@@ -71,7 +71,7 @@ class TableOffsetReader:
                 file, number, known.get("topic"), known.get("partition", everything), known.get("offset", everything)
             )
 
-    def _marks(self, part: _Part, partition: int, first: int, end: int) -> OffsetColumns:
+    def _read(self, part: _Part, partition: int, first: int, end: int) -> OffsetColumns:
         columns = (*_LIMITED, "record_time", _LATE)
         rows = read_columns(self._table.path / part.file.path, columns, part.row_group)
         at = rows["offset"]
@@ -98,7 +98,7 @@ class LogOffsetReader:
     progress: Callable[[int], None] = lambda _: None
     """Called with the number of records counted since the last call."""
 
-    def marks(self, partition: int, first_offset: int, end_offset: int) -> Iterator[OffsetColumns]:
+    def read(self, partition: int, first_offset: int, end_offset: int) -> Iterator[OffsetColumns]:
         """Yield the records of a stretch."""
         for batch in self.reader.read(OffsetRange(partition, first_offset, end_offset)):
             if len(batch):
