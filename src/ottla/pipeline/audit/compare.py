@@ -1,6 +1,6 @@
 """Compares the offsets of one partition's log with those of its tables' rows.
 
-Exact, and in bounded memory: offsets are compared a stretch at a time, one byte for each. A fault names the offsets it
+Exact, and in bounded memory: offsets are compared a range at a time. A fault names the offsets it
 concerns. Four explanations are tried before a difference is one: an offset without a record (a control record, an
 aborted transaction, one compaction has taken) is not missing, for the log as its readers see it does not show it; a row
 whose record is gone from the log (retention, DeleteRecords, compaction) was loaded in time; a record after the table's
@@ -170,7 +170,7 @@ class _Faults:
 
 
 class _Window:
-    """One stretch of offsets, all of it in memory."""
+    """One range of offsets, all of it in memory."""
 
     def __init__(self, extent: PartitionExtent, first: int, end: int, bucket_ms: int) -> None:
         self._extent, self._first, self._end, self._bucket_ms = extent, first, end, bucket_ms
@@ -263,6 +263,6 @@ def _enter(audit: PartitionAudit, column: str, buckets: Longs, weights: NDArray[
 
 
 def _runs(where: Flags) -> Iterator[tuple[int, int]]:
-    """Yield the stretches of True: first and end."""
+    """Yield the runs of True: first and end."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], where, [False])).astype(np.int8)))
     yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)

@@ -1,7 +1,7 @@
 """Reads both sides of an audit: a lake table's rows by their offsets, and the log's records.
 
-A table is asked a stretch of offsets at a time. What each row group of its files holds is read once, from the files'
-ends; a stretch then opens only the row groups that can hold it, and of those only four narrow columns.
+A table is read a range of offsets at a time. The limits of each row group of its files are read once, from the files'
+footers; reading a range then opens only the row groups that may hold some of it, and of those only the narrow columns.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TableOffsetReader:
         self._parts = [part for file in table.files() for part in self._parts_of(file)] if table.exists() else []
 
     def read(self, partition: int, first_offset: int, end_offset: int) -> Iterator[OffsetColumns]:
-        """Yield the rows of a stretch, row group by row group."""
+        """Yield the rows of a range, row group by row group."""
         for part in self._parts:
             if part.may_hold(self._topic, partition, first_offset, end_offset):
                 found = self._read(part, partition, first_offset, end_offset)
@@ -99,7 +99,7 @@ class LogOffsetReader:
     """Called with the number of records counted since the last call."""
 
     def read(self, partition: int, first_offset: int, end_offset: int) -> Iterator[OffsetColumns]:
-        """Yield the records of a stretch."""
+        """Yield the records of a range."""
         for batch in self.reader.read(OffsetRange(partition, first_offset, end_offset)):
             if len(batch):
                 self.progress(len(batch))

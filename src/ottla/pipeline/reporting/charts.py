@@ -1,6 +1,6 @@
-"""Renders charts as SVG that stretches to the available width.
+"""Renders charts as SVG that scales to the available width.
 
-Nothing in a drawing may be text, for it is stretched: labels are text beside it, so that they stay the size of text on
+Nothing in a drawing may be text, for it is scaled: labels are text beside it, so that they stay the size of text on
 every screen. Everything from a table is escaped: any client may have sent it.
 """
 

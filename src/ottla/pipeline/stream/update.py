@@ -35,7 +35,7 @@ REPLACED = OPERATION
 """A transaction of the source table: when its version changes, loaded rows were replaced, and all windows are computed
 again."""
 _INTERVALS_MAX = 50
-"""Stretches of time a query names; beyond, the nearest are taken together."""
+"""Periods that a query names; beyond, the nearest are joined."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -147,7 +147,7 @@ class ResultUpdater:
         with naming(f"{self._stream.name}'s computation"):  # a declared one names its own part of it
             result = self._stream.compute(counting)
         check_result(result, self._stream.key, self._stream.name)
-        if not recompute_all:  # windows at the edges of the stretches are only partly there
+        if not recompute_all:  # windows at the edges of the periods are only partly there
             result = result.where(F.col(START).isin(list(windows)))
         return storable(result).toArrow()
 
@@ -157,11 +157,11 @@ class ResultUpdater:
         return rows
 
     def _around(self, windows: Sequence[datetime]) -> Column:
-        """Return the condition for all rows of these windows: a few stretches of time."""
+        """Return the condition for all rows of these windows: a few periods."""
         size = interval_of(self._stream.windows.size)
-        stretches = merged([(start, start + size) for start in windows], at_most=_INTERVALS_MAX)
+        periods = merged([(start, start + size) for start in windows], at_most=_INTERVALS_MAX)
         time = F.col(TIME)
-        inside = [(time >= F.lit(first)) & (time < F.lit(end)) for first, end in stretches]
+        inside = [(time >= F.lit(first)) & (time < F.lit(end)) for first, end in periods]
         return reduce(lambda a, b: a | b, inside, F.lit(False))
 
     def _with_unpublished(
@@ -217,10 +217,10 @@ def interval_of(text: str) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-def merged(stretches: Sequence[tuple[datetime, datetime]], *, at_most: int) -> list[tuple[datetime, datetime]]:
-    """Return `at_most` stretches of time that cover these: those that touch become one, then the nearest."""
+def merged(periods: Sequence[tuple[datetime, datetime]], *, at_most: int) -> list[tuple[datetime, datetime]]:
+    """Return at most `at_most` periods that cover these: those that touch become one, then the nearest."""
     found: list[tuple[datetime, datetime]] = []
-    for first, end in sorted(stretches):
+    for first, end in sorted(periods):
         if found and first <= found[-1][1]:
             found[-1] = (found[-1][0], max(end, found[-1][1]))
         else:
