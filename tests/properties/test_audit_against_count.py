@@ -74,7 +74,7 @@ def test_every_column_is_what_counting_one_by_one_gives(
 ) -> None:
     extent, sides = drawn
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compare, "WINDOW_OFFSETS", window)
+        patch.setattr(compare, "COMPARED_OFFSETS_MAX", window)
         audited = audit_partition(extent, sides, bucket_ms=BUCKET_MS)
     log = {offset: time for offset, time, _ in entries(sides.log)}
     rows = Counter(offset for side in (sides.table, sides.quarantine) for offset, _, _ in entries(side))

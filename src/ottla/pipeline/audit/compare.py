@@ -23,7 +23,8 @@ from ottla.pipeline.audit.model import NO_TIME, AuditCounts, Discrepancy, Discre
 from ottla.pipeline.lake.rowless_offsets import overlap
 from ottla.pipeline.log import OffsetRange
 
-WINDOW_OFFSETS = 1 << 20
+COMPARED_OFFSETS_MAX = 1 << 20
+"""Offsets that are compared at a time: their columns are in memory."""
 DISCREPANCIES_MAX = 100
 """Ranges named per partition and kind; the last one named stands for all that follow."""
 
@@ -85,8 +86,8 @@ def audit_partition(
     faults = _Faults(extent.partition, discrepancies_max)
     first = min(extent.first_offset, extent.log_start)
     end = max(extent.log_end, extent.position)
-    for start in range(first, end, WINDOW_OFFSETS):
-        _Window(extent, start, min(start + WINDOW_OFFSETS, end), bucket_ms).compare(sides, audit, faults)
+    for start in range(first, end, COMPARED_OFFSETS_MAX):
+        _RangeComparison(extent, start, min(start + COMPARED_OFFSETS_MAX, end), bucket_ms).compare(sides, audit, faults)
     for outside in ((0, first), (end, LONG_MAX)):  # a column of longs cannot be compared with `NO_END_OFFSET`
         _count_outside(sides, audit, faults, *outside, bucket_ms=bucket_ms)
     if extent.position < extent.log_start:  # never to be loaded, and no record is left to count
@@ -169,7 +170,7 @@ class _Faults:
         self.found.append(Discrepancy(kind, self._partition, first, end, count, bucket_ms))
 
 
-class _Window:
+class _RangeComparison:
     """One range of offsets, all of it in memory."""
 
     def __init__(self, extent: PartitionExtent, first: int, end: int, bucket_ms: int) -> None:
