@@ -28,7 +28,6 @@ from ottla.pipeline.lake import file_writer
 from ottla.pipeline.lake.delta import DeltaLake
 from ottla.pipeline.lake.file_writer import TableWriter, split
 from ottla.pipeline.lake.iceberg import IcebergLake
-from ottla.pipeline.lake.intent import Intent
 from ottla.pipeline.lake.lake import Lake
 from ottla.pipeline.lake.lease import PRIVATE, LeaseTaken, lease
 from ottla.pipeline.lake.orphan_files import remove_orphans
@@ -225,27 +224,27 @@ def test_a_position_ahead_is_reset_only_from_its_current_value(table: LakeTable)
         table.commit(Change("load", "t", [OffsetRange(0, 10, 12)], {0: 20}))
 
 
-def test_a_window_is_replaced_at_once(table: LakeTable) -> None:
+def test_a_range_is_replaced_at_once(table: LakeTable) -> None:
     load(table, 10, 20)
     load(table, 20, 30)
-    window = OffsetRange(0, 14, 24)
-    out = without_ranges(table, "t", [window], "y")
+    replaced = OffsetRange(0, 14, 24)
+    out = without_ranges(table, "t", [replaced], "y")
     new = land(table, rows(14, 24, n=pa.array([-1] * 10, pa.int64())))
-    table.commit(Change("replace", "t", window=[window], add=[*out.add, *new], remove=out.remove))
+    table.commit(Change("replace", "t", replaced=[replaced], add=[*out.add, *new], remove=out.remove))
     got = dict(by_duckdb(table, '"offset", n'))
     assert got == {o: -1 if 14 <= o < 24 else o * 10 for o in range(10, 30)}
     assert table.positions("t", [0]) == {0: OffsetRange(0, 10, 30)}
 
 
-def test_a_window_may_begin_before_all_that_was_loaded_but_leave_no_gap(table: LakeTable) -> None:
+def test_a_replaced_range_may_begin_before_all_that_was_loaded_but_leave_no_gap(table: LakeTable) -> None:
     load(table, 10, 20)
-    table.commit(Change("replace", "t", window=[OffsetRange(0, 5, 10)], add=land(table, rows(5, 10))))
+    table.commit(Change("replace", "t", replaced=[OffsetRange(0, 5, 10)], add=land(table, rows(5, 10))))
     assert table.positions("t", [0]) == {0: OffsetRange(0, 5, 20)}
     for first, end in ((0, 4), (15, 21), (25, 30)):
         with pytest.raises(NotContiguous):
-            table.commit(Change("replace", "t", window=[OffsetRange(0, first, end)]))
+            table.commit(Change("replace", "t", replaced=[OffsetRange(0, first, end)]))
     with pytest.raises(NotContiguous):
-        table.commit(Change("replace", "t", window=[OffsetRange(1, 0, 4)]))
+        table.commit(Change("replace", "t", replaced=[OffsetRange(1, 0, 4)]))
 
 
 def test_rows_are_taken_out_by_their_coordinates(table: LakeTable) -> None:
@@ -594,9 +593,11 @@ def test_the_files_that_a_commit_names_are_on_the_disk_before_it_and_the_commit_
 def test_an_intents_files_are_not_swept(table: LakeTable) -> None:
     load(table, 0, 10)
     files = land(table, rows(0, 5), stem="0123456789ab")
-    intent = Intent(1 << 20, "replace", "t", [OffsetRange(0, 0, 5)], files, [])
+    window = [asdict(OffsetRange(0, 0, 5))]
+    intent = {"number": 1 << 20, "what": "replace", "topic": "t", "window": window, "quarantined": []}
+    intent["rows"] = [asdict(file) for file in files]
     (table.path / PRIVATE).mkdir(exist_ok=True)
-    (table.path / PRIVATE / "intent.json").write_text(json.dumps(asdict(intent)))
+    (table.path / PRIVATE / "intent.json").write_text(json.dumps(intent))
     swept = remove_orphans(table, now_ms=SystemClock().wall_ms() + 10_000_000)
     assert swept.files == 0
     assert all((table.path / file.path).exists() for file in files)

@@ -16,7 +16,7 @@ from ottla.pipeline.lake.lake import Lake
 from ottla.pipeline.lake.port import LakeTable, register_topic
 from ottla.pipeline.lake.rewrite import target_of
 from ottla.pipeline.lake.table_format import TableFormat
-from ottla.pipeline.loading.backfill import load_window, replay
+from ottla.pipeline.loading.backfill import backfill_topic, replay
 from ottla.pipeline.loading.commit_protocol import LoadLimits, LoadResult, Tables, TopicLoader, create
 from ottla.pipeline.loading.plan import share
 from ottla.pipeline.loading.row_mapping import RowMapping
@@ -102,8 +102,8 @@ class Bench:
     def load(self, **wanted: Any) -> LoadResult:
         return self.loading().run(self.topic.bounds(), LoadLimits(**wanted))
 
-    def window(self, first: Mapping[int, int], end: Mapping[int, int]) -> LoadResult:
-        return load_window(self.loading(), self.topic.bounds(), first, end)
+    def backfill(self, first: Mapping[int, int], end: Mapping[int, int]) -> LoadResult:
+        return backfill_topic(self.loading(), self.topic.bounds(), first, end)
 
     def replay(self) -> LoadResult:
         return replay(self.loading(), sorted(self.topic.values))

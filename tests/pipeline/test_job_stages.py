@@ -19,7 +19,7 @@ from ottla.cli.errors import ExitCode
 from ottla.client.offset_spec import parse
 from ottla.pipeline.audit.run import COMPLETE_UNTIL
 from ottla.pipeline.errors import failure_kind_of, is_expected
-from ottla.pipeline.loading.load import Window
+from ottla.pipeline.loading.load import BackfillRange
 from ottla.pipeline.loading.spark_host import SparkHost
 from ottla.pipeline.log import CannotLoad
 from ottla.pipeline.reporting.values import InvalidReportSection
@@ -151,8 +151,8 @@ def test_a_row_too_few_or_too_many_is_named_with_partition_and_offset(
         "count": 1,
         "bucket": "2015-05-17T10:00:00Z",
     }
-    load_stage(job.context(), Window(parse("7", now_ms=0), parse("8", now_ms=0)))
-    assert job.audit()["balanced"], "after a backfill the window is complete again"
+    load_stage(job.context(), BackfillRange(parse("7", now_ms=0), parse("8", now_ms=0)))
+    assert job.audit()["balanced"], "after a backfill the range is complete again"
     assert job.table.properties()[COMPLETE_UNTIL] == "2015-05-17T10:20:00Z"
 
 

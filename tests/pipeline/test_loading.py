@@ -388,7 +388,7 @@ def test_key_and_headers_are_columns_where_they_are_wanted(tmp_path: Path, table
     ]
 
 
-# ---- Windows and replays
+# ---- Backfills and replays
 
 
 def everything(bench: Bench) -> Any:
@@ -399,7 +399,7 @@ def test_a_backfill_gives_the_same_rows(bench: Bench) -> None:
     bench.load()
     before = everything(bench)
     for _ in range(2):
-        result = bench.window({0: 5, 1: 1}, {0: 12, 1: 5})
+        result = bench.backfill({0: 5, 1: 1}, {0: 12, 1: 5})
         assert result.ranges == [OffsetRange(0, 5, 12), OffsetRange(1, 1, 5)]
         assert everything(bench) == before
     assert bench.load().did_nothing
@@ -409,7 +409,7 @@ def test_a_backfill_with_other_settings_replaces_the_old_rows(bench: Bench) -> N
     bench.load()
     shape = RowMapping(AccessLog(), TimeRule(TimeFrom.RECORD, granularity=Granularity.HOUR))
     other = Bench(bench.table.path.parent, bench.topic, shape, table_format=_format_of(bench))
-    other.window({0: 0, 1: 0}, {0: 10, 1: 5})
+    other.backfill({0: 0, 1: 0}, {0: 10, 1: 5})
     bench.check_every_offset_once()
     assert set(bench.rows("year(event_time)", 'partition = 0 and "offset" < 10')) == {1970}
     assert set(bench.rows("year(event_time)", 'partition = 0 and "offset" >= 10')) == {2015}
@@ -422,7 +422,7 @@ def _format_of(bench: Bench) -> TableFormat:
 def test_a_backfill_may_begin_before_the_first_load(bench: Bench) -> None:
     bench.load(first={0: 10, 1: 2, 2: 0})
     assert min(bench.rows('"offset"', "partition = 0")) == 10
-    bench.window({0: 0, 1: 0}, {})
+    bench.backfill({0: 0, 1: 0}, {})
     bench.check_every_offset_once()
     assert bench.table.positions("web", [0]) == {0: OffsetRange(0, 0, 20)}
 
@@ -430,7 +430,7 @@ def test_a_backfill_may_begin_before_the_first_load(bench: Bench) -> None:
 def test_a_backfill_that_would_leave_a_gap_is_refused(bench: Bench) -> None:
     bench.load(first={0: 10, 1: 2, 2: 0})
     with pytest.raises(CannotLoad, match="leaves a gap"):
-        bench.window({0: 0}, {0: 8})
+        bench.backfill({0: 0}, {0: 8})
 
 
 def test_a_backfill_of_deleted_offsets_is_refused_before_anything_changes(bench: Bench, topic: MemoryTopic) -> None:
@@ -438,7 +438,7 @@ def test_a_backfill_of_deleted_offsets_is_refused_before_anything_changes(bench:
     before = everything(bench)
     topic.starts[0] = 8
     with pytest.raises(CannotLoad, match="offsets 5 to 7 of the table: the log no longer has the records"):
-        bench.window({0: 5}, {0: 12})
+        bench.backfill({0: 5}, {0: 12})
     assert everything(bench) == before
 
 
@@ -496,13 +496,13 @@ def deadly(bench: Bench, death: str) -> Tables:
 
 @pytest.mark.parametrize("death", DEATHS)
 def test_a_crashed_backfill_is_completed_by_the_next_load(bench: Bench, death: str) -> None:
-    from ottla.pipeline.loading.backfill import load_window
+    from ottla.pipeline.loading.backfill import backfill_topic
 
     bench.load()
     shape = RowMapping(AccessLog(), TimeRule(TimeFrom.RECORD, granularity=Granularity.HOUR))
     other = Bench(bench.table.path.parent, bench.topic, shape, table_format=_format_of(bench))
     with pytest.raises(Crash):
-        load_window(other.loading(deadly(other, death)), bench.topic.bounds(), {0: 0, 1: 0}, {})
+        backfill_topic(other.loading(deadly(other, death)), bench.topic.bounds(), {0: 0, 1: 0}, {})
     assert intent.complete_intent(bench.table, bench.quarantine)
     assert not intent.complete_intent(bench.table, bench.quarantine)
     bench.check_every_offset_once()
@@ -533,11 +533,11 @@ def test_a_crashed_replay_is_completed_by_the_next_load(tmp_path: Path, table_fo
 
 
 def test_an_intent_is_not_completed_while_its_process_holds_the_lease(bench: Bench) -> None:
-    from ottla.pipeline.loading.backfill import load_window
+    from ottla.pipeline.loading.backfill import backfill_topic
 
     bench.load()
     with pytest.raises(Crash):
-        load_window(bench.loading(deadly(bench, "before the table's commit")), bench.topic.bounds(), {0: 0}, {})
+        backfill_topic(bench.loading(deadly(bench, "before the table's commit")), bench.topic.bounds(), {0: 0}, {})
     with lease(bench.table.path, intent.WORK):
         assert not intent.complete_intent(bench.table, bench.quarantine)
     assert intent.complete_intent(bench.table, bench.quarantine)
@@ -545,7 +545,7 @@ def test_an_intent_is_not_completed_while_its_process_holds_the_lease(bench: Ben
 
 def interrupted(bench: Bench, kind: str, death: str) -> Bench:
     """Begin a replay or a backfill that dies; returns the same tables as its next run has them."""
-    from ottla.pipeline.loading.backfill import load_window, replay
+    from ottla.pipeline.loading.backfill import backfill_topic, replay
 
     bench.topic.values = {0: objects({"at": "2015-05-17"}, {"at": "17/May/2015"}, {"at": "?"}, {"at": "17/May/2015"})}
     root, table_format = bench.table.path.parent / "interrupted", _format_of(bench)
@@ -554,7 +554,7 @@ def interrupted(bench: Bench, kind: str, death: str) -> Bench:
     loading = other.loading(deadly(other, death))
     work = {
         "replay": lambda: replay(loading, [0]),
-        "backfill": lambda: load_window(loading, other.topic.bounds(), {0: 0}, {}),
+        "backfill": lambda: backfill_topic(loading, other.topic.bounds(), {0: 0}, {}),
     }
     with pytest.raises(Crash):
         work[kind]()
@@ -570,7 +570,7 @@ def again(bench: Bench, kind: str) -> None:
     if kind == "replay":
         bench.replay()
     else:
-        bench.window({0: 0}, {})
+        bench.backfill({0: 0}, {})
 
 
 @pytest.mark.parametrize("death", DEATHS)
@@ -615,7 +615,7 @@ def test_an_intent_that_fails_for_now_is_completed_by_a_later_command(bench: Ben
     assert "No space left on device. The next command tries again." in warnings[0]
     assert "backfill of web (partition 0, offsets 0 to 3)" in warnings[0]
     with pytest.raises(CommitConflict, match="an earlier backfill of requests is not completed"):
-        found.window({0: 0}, {})
+        found.backfill({0: 0}, {})
     assert intent.complete_intent(found.table, found.quarantine)
     found.check_every_offset_once()
 
@@ -628,5 +628,5 @@ def test_an_intent_that_cannot_be_read_is_set_aside(bench: Bench) -> None:
     warnings: list[str] = []
     assert not intent.complete_intent(bench.table, bench.quarantine, warnings.append)
     assert "intent.json cannot be read" in warnings[0]
-    bench.window({0: 0}, {})
+    bench.backfill({0: 0}, {})
     bench.check_every_offset_once()

@@ -221,7 +221,7 @@ def test_settings_of_the_client_reach_the_load(tmp_path: Path, monkeypatch: pyte
         (["load", "a", "--lake", "x", "--from", "then"], "--from: 'then' is not an offset"),
         (
             ["load", "a", "--lake", "x", "--from", "start", "--every", "1s"],
-            "--from and --to backfill a window once and exclude --every",
+            "--from and --to backfill a range once and exclude --every",
         ),
         (["load", "a", "--job", "job.toml"], "--job excludes topics and the options"),
         (["load", "a", "--lake", "x", "--every", "soon"], "--every: 'soon' is not a duration"),

@@ -28,7 +28,7 @@ Rows = list[tuple[Any, ...]]
 
 
 def lived_in(root: Path, table_format: TableFormat) -> Bench:
-    """A table with all that happens to one: columns that came and widened, late rows, a window again, files merged."""
+    """A table with all that happens to one: columns that came and widened, late rows, a backfill, files merged."""
     rows = [{"at": "1970-01-01", "n": n, "s": {"x": n}} for n in range(20)]
     topic = MemoryTopic({0: [json.dumps(row).encode() for row in rows]})
     shape = RowMapping(JsonObjects(), TimeRule(TimeFrom.FIELD, field="at", lateness_ms=5_000))
@@ -39,7 +39,7 @@ def lived_in(root: Path, table_format: TableFormat) -> Bench:
     ]
     topic.values[0] += [*more, b"wrong"]
     bench.load()
-    bench.window({0: 3}, {0: 25})
+    bench.backfill({0: 3}, {0: 25})
     compact(bench.table, "c")
     return bench
 

@@ -89,7 +89,7 @@ def test_a_load_and_the_audit_go_on_after_rows_were_deleted(bench: Bench) -> Non
 
 def test_a_backfill_replaces_rows_of_a_file_that_another_program_wrote(bench: Bench) -> None:
     delete_for_privacy(bench)
-    bench.window({0: 2}, {0: 12})
+    bench.backfill({0: 2}, {0: 12})
     assert sorted(bench.rows()) == [0, *range(2, 9)]
     assert sorted(bench.quarantined_files()) == [9, 10, 11, 12, 13, 14]
 
@@ -133,7 +133,7 @@ def test_no_backfill_and_no_replay_brings_rows_again_that_were_declared_deleted(
     declare(bench.table, "web", ranges, reason="privacy", clock=SystemClock())
     found = audited(bench)
     assert (found.balanced, found.total.deleted) == (True, 4), "offset 11 is in the quarantine"
-    bench.window({0: 0}, {0: 12})
+    bench.backfill({0: 0}, {0: 12})
     assert sorted(bench.rows()) == [0, 2, 3, 5, 6, 8]
     assert sorted(bench.quarantined_files()) == [9, 12, 13, 14]
     other = Bench(bench.table.path.parent, bench.topic, BY_FORM, table_format=_format_of(bench))

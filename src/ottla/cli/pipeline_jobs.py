@@ -253,9 +253,9 @@ def load(
     quiet: Quiet = False,
     shape: Format = OutputFormat.TABLE,
 ) -> None:
-    """Load new records into tables, each offset exactly once; with --from or --to, backfill a window."""
+    """Load new records into tables, each offset exactly once; with --from or --to, backfill a range of offsets."""
     plain = Plain(topics, pattern, lake, table, tables, records, options, brokers, profile)
-    from ottla.pipeline.loading.load import Window
+    from ottla.pipeline.loading.load import BackfillRange
     from ottla.pipeline.stages.load import load_stage
     from ottla.pipeline.stages.runner import STAGES
 
@@ -265,11 +265,11 @@ def load(
         runner.run_rounds([place for place in STAGES if place.name == _LOAD_STAGE], every)
         return
     if every is not None:
-        raise usage_error("--from and --to backfill a window once and exclude --every")
+        raise usage_error("--from and --to backfill a range once and exclude --every")
     begin = _offset("--from", first or "start")
     assert begin is not None
-    window = Window(begin, _offset("--to", end))
-    runner.once("load", lambda context: load_stage(context, window))
+    backfill = BackfillRange(begin, _offset("--to", end))
+    runner.once("load", lambda context: load_stage(context, backfill))
 
 
 def replay(

@@ -232,7 +232,7 @@ class DeltaLake:
             sync_log(self.path)
 
     def _check(self, table: DeltaTable, change: Change) -> None:
-        partitions = {r.partition for r in (*change.ranges, *change.window)}
+        partitions = {r.partition for r in (*change.ranges, *change.replaced)}
         versions = {t.name: table.transaction_version(_transaction_id(t.name)) or 0 for t in change.transactions}
         files = {f.path for f in _files(table, self.path)} if change.remove or change.schema is not None else set()
         check_change(change, _positions(table, change.topic, partitions), versions, files)
@@ -242,10 +242,10 @@ class DeltaLake:
 
         schema = change.schema if change.schema is not None else _schema_of(table)
         commit_info = {"ottla.what": change.what}  # for people: the transactions are what is checked
-        if change.ranges or change.window:
+        if change.ranges or change.replaced:
             commit_info["ottla.topic"] = change.topic
             commit_info["ottla.offsets"] = json.dumps(
-                {r.partition: [r.first_offset, r.end_offset] for r in (*change.ranges, *change.window)}
+                {r.partition: [r.first_offset, r.end_offset] for r in (*change.ranges, *change.replaced)}
             )
         actions: list[Any] = [_add_action(file, data_change=not change.same_rows) for file in change.add]
         if change.schema is None:
@@ -316,7 +316,7 @@ def _positions(table: DeltaTable, topic: str, partitions: Iterable[int]) -> dict
 
 
 def _positions_of_change(table: DeltaTable, change: Change) -> dict[int, OffsetRange]:
-    partitions = {r.partition for r in (*change.ranges, *change.window)}
+    partitions = {r.partition for r in (*change.ranges, *change.replaced)}
     return held_after(change, _positions(table, change.topic, partitions))
 
 

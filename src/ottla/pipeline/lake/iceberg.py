@@ -270,7 +270,7 @@ class IcebergLake:
 
     def _commit_once(self, table: Table, change: Change) -> None:
         positions, versions = _snapshot_property(table, _POSITIONS), _snapshot_property(table, _TRANSACTIONS)
-        held = _positions(positions, change.topic, [r.partition for r in (*change.ranges, *change.window)])
+        held = _positions(positions, change.topic, [r.partition for r in (*change.ranges, *change.replaced)])
         by = table.properties.get(_PARTITION_BY, "").split(",")
         present = (
             {self._table_file(f, by).path: f for f in _data_files(table)}

@@ -33,6 +33,8 @@ OPERATION = "operation"
 WORK = "operation"
 """The lease of the process that makes or completes an intent."""
 _NAME = "intent.json"
+_REPLACED = "window"
+"""The key of the replaced offsets in that file."""
 _ATTEMPTS = 10
 _CHANCE_BITS = 20
 _NOUNS = {"replace": "backfill", "replay": "replay"}
@@ -49,7 +51,7 @@ class Intent:
     number: int
     what: str
     topic: str
-    window: Sequence[OffsetRange]
+    replaced: Sequence[OffsetRange]
     """Offsets whose rows are replaced, in both tables. Empty for a replay: its rows leave the quarantine."""
     rows: Sequence[StagedFile]
     quarantined: Sequence[StagedFile]
@@ -65,7 +67,7 @@ def execute_intent(table: LakeTable, quarantine: LakeTable, intent: Intent, stem
     if path.exists():
         raise CommitConflict(f"an earlier {_NOUNS[intent.what]} of {table.name} is not completed")
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(SystemFiles(), path, json.dumps(asdict(intent)).encode())
+    replace_file(SystemFiles(), path, _encode(intent))
     _finish(table, quarantine, intent, stem)
 
 
@@ -118,9 +120,9 @@ def _set_aside(table: Path, name: str) -> None:
 
 
 def _described(intent: Intent) -> str:
-    if not intent.window:
+    if not intent.replaced:
         return _NOUNS[intent.what]
-    ranges = ", ".join(f"partition {r.partition}, {r.text}" for r in intent.window)
+    ranges = ", ".join(f"partition {r.partition}, {r.text}" for r in intent.replaced)
     return f"{_NOUNS[intent.what]} of {intent.topic} ({ranges})"
 
 
@@ -142,7 +144,7 @@ def intended_names(table: Path) -> set[str]:
 
 def _finish(table: LakeTable, quarantine: LakeTable, intent: Intent, stem: str) -> None:
     coming = [table.path / file.path for file in intent.rows]
-    if intent.window:
+    if intent.replaced:
         _apply(quarantine, intent, intent.quarantined, coming, stem)
         _apply(table, intent, intent.rows, coming, stem)
     else:
@@ -162,14 +164,14 @@ def _apply(table: LakeTable, intent: Intent, add: Sequence[StagedFile], coming: 
             raise Superseded(f"another change of {table.name} was made first")
         for file in add:
             (table.path / file.path).stat()  # a commit that names a missing file would break the table
-        if intent.window:
-            out = without_ranges(table, intent.topic, intent.window, f"{stem}-{attempt}")
+        if intent.replaced:
+            out = without_ranges(table, intent.topic, intent.replaced, f"{stem}-{attempt}")
         else:
             out = without_rows_of(table, coming, f"{stem}-{attempt}")
         change = Change(
             intent.what,
             intent.topic,
-            window=intent.window,
+            replaced=intent.replaced,
             add=[*out.add, *add],
             remove=out.remove,
             transactions=[AppTransaction(OPERATION, version, intent.number)],
@@ -186,6 +188,12 @@ def _path(table: Path) -> Path:
     return table / PRIVATE / _NAME
 
 
+def _encode(intent: Intent) -> bytes:
+    document = asdict(intent)
+    document[_REPLACED] = document.pop("replaced")
+    return json.dumps(document).encode()
+
+
 def _read(table: Path) -> Intent | None:
     try:
         document = json.loads(_path(table).read_bytes())
@@ -195,7 +203,7 @@ def _read(table: Path) -> Intent | None:
         document["number"],
         document["what"],
         document["topic"],
-        [OffsetRange(**r) for r in document["window"]],
+        [OffsetRange(**r) for r in document[_REPLACED]],
         [StagedFile(**file) for file in document["rows"]],
         [StagedFile(**file) for file in document["quarantined"]],
     )

@@ -94,7 +94,7 @@ class Change:
     supersedes: Mapping[int, int] = field(default_factory=dict)
     """By partition, the position that this change replaces by its range's: the quarantined rows of an unfinished load
     are removed and written again."""
-    window: Sequence[OffsetRange] = ()
+    replaced: Sequence[OffsetRange] = ()
     """Offsets loaded before, whose rows this change replaces. It may begin before them all, but leave no gap."""
     add: Sequence[StagedFile] = ()
     remove: Sequence[TableFile] = ()
@@ -240,7 +240,7 @@ def check_change(
         if versions.get(transaction.name, 0) != transaction.expected:
             raise CommitConflict(f"another writer moved {transaction.name} first")
     _check_ranges(change, held)
-    _check_window(change.window, held)
+    _check_replaced(change.replaced, held)
     have = set(files) if change.remove or change.schema is not None else set()
     if any(file.path not in have for file in change.remove):
         raise CommitConflict("files that this change replaces were replaced by another one")
@@ -260,16 +260,16 @@ def _check_ranges(change: Change, held: Mapping[int, OffsetRange]) -> None:
             )
 
 
-def _check_window(window: Sequence[OffsetRange], held: Mapping[int, OffsetRange]) -> None:
-    _check_once(window)
-    for w in window:
-        have = held.get(w.partition)
+def _check_replaced(ranges: Sequence[OffsetRange], held: Mapping[int, OffsetRange]) -> None:
+    _check_once(ranges)
+    for r in ranges:
+        have = held.get(r.partition)
         if have is None or not (
-            w.first_offset <= have.end_offset and have.first_offset <= w.end_offset <= have.end_offset
+            r.first_offset <= have.end_offset and have.first_offset <= r.end_offset <= have.end_offset
         ):
             what = "nothing" if have is None else f"offsets {have.first_offset} to {have.end_offset}"
             raise NotContiguous(
-                f"partition {w.partition}: replacing offsets {w.first_offset} to {w.end_offset} would leave a gap, for "
+                f"partition {r.partition}: replacing offsets {r.first_offset} to {r.end_offset} would leave a gap, for "
                 f"the table holds {what}"
             )
 
@@ -285,9 +285,9 @@ def held_after(change: Change, held: Mapping[int, OffsetRange]) -> dict[int, Off
     for r in change.ranges:
         first = min(held[r.partition].first_offset, r.first_offset) if r.partition in held else r.first_offset
         after[r.partition] = OffsetRange(r.partition, first, r.end_offset)
-    for w in change.window:
-        have = after.get(w.partition) or held[w.partition]
-        after[w.partition] = OffsetRange(w.partition, min(have.first_offset, w.first_offset), have.end_offset)
+    for r in change.replaced:
+        have = after.get(r.partition) or held[r.partition]
+        after[r.partition] = OffsetRange(r.partition, min(have.first_offset, r.first_offset), have.end_offset)
     return after
 
 

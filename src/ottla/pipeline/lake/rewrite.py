@@ -177,7 +177,7 @@ def compact(
 
     A directory at a time, a commit each: what was done stays done. A merged file that is still small is merged again,
     so that another compaction of the unchanged table finds nothing to do. Loads that commit meanwhile lose nothing;
-    a change of the same files (a window loaded again) makes this one raise CommitConflict.
+    a change of the same files (a backfill) makes this one raise CommitConflict.
     """
     spec = table.spec()
     target = target_of(table, spec, file_bytes=sys.maxsize)  # one file from each merge, or merging would not end

@@ -1,7 +1,7 @@
-"""Loads again what was loaded before: a window of the log, or the quarantined records.
+"""Loads again what was loaded before: a range of offsets, or the quarantined records.
 
 Both change the table and its quarantine by an intent (`lake/intent.py`), which is completed after a crash. Positions
-stay where they are, except that a window may reach back before all that was loaded.
+stay where they are, except that a backfill may reach back before all that was loaded.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from ottla.pipeline.loading.commit_protocol import LoadResult, TopicLoader, resu
 from ottla.pipeline.log import HEADERS, RECORDS, CannotLoad, OffsetRange, offsets_text
 
 
-def load_window(
+def backfill_topic(
     loading: TopicLoader, bounds: Mapping[int, OffsetBounds], first: Mapping[int, int], end: Mapping[int, int]
 ) -> LoadResult:
     """Backfill the offsets from `first` to `end`, as far as they were loaded: replace their rows by new ones.
 
     Run twice it gives the same rows. Raises CannotLoad if the log no longer has all of them, LeaseTaken if
-    another process holds the lease, and what `TopicLoader.land` raises.
+    another process holds the lease, and what `TopicLoader.write_ranges` raises.
     """
     topic, tables = loading.job.topic, loading.tables
     held = tables.table.positions(topic, bounds)
-    window = _window(topic, bounds, held, first, end)
-    if not window:
+    ranges = _ranges(topic, bounds, held, first, end)
+    if not ranges:
         return LoadResult()
     with lease(tables.table.path, WORK) as mine:
-        staged = _without_deleted(loading).write_ranges(window)
+        staged = _without_deleted(loading).write_ranges(ranges)
         rows = [f for task in staged for f in task.rows]
         quarantined_files = [f for task in staged for f in task.quarantined]
         number = next_number(tables.table, tables.quarantine)
         execute_intent(
-            tables.table, tables.quarantine, Intent(number, "replace", topic, window, rows, quarantined_files), mine.id
+            tables.table, tables.quarantine, Intent(number, "replace", topic, ranges, rows, quarantined_files), mine.id
         )
-    return result_of(window, (), staged)
+    return result_of(ranges, (), staged)
 
 
 def _without_deleted(loading: TopicLoader) -> TopicLoader:
@@ -55,14 +55,14 @@ def _without_deleted(loading: TopicLoader) -> TopicLoader:
     return TopicLoader(loading.tables, job, loading.task_runner, loading.share)
 
 
-def _window(
+def _ranges(
     topic: str,
     bounds: Mapping[int, OffsetBounds],
     held: Mapping[int, OffsetRange],
     first: Mapping[int, int],
     end: Mapping[int, int],
 ) -> list[OffsetRange]:
-    window = []
+    ranges = []
     for p, have in sorted(held.items()):
         until = min(end.get(p, have.end_offset), have.end_offset)
         begin = first.get(p, have.first_offset)
@@ -72,15 +72,15 @@ def _window(
             gone = max(begin, have.first_offset)
             raise CannotLoad(
                 f"{topic}-{p}: {offsets_text(gone, min(bounds[p].start_offset, until))} of the table: the log no "
-                "longer has the records, so they cannot be loaded again. Begin the window after them."
+                "longer has the records, so they cannot be loaded again. Begin the backfill after them."
             )
         begin = max(begin, bounds[p].start_offset)
         if until < have.first_offset:
             raise CannotLoad(
-                f"{topic}-{p}: the table begins at {have.first_offset}; a window that ends before it leaves a gap"
+                f"{topic}-{p}: the table begins at {have.first_offset}; a backfill that ends before it leaves a gap"
             )
-        window.append(OffsetRange(p, begin, until))
-    return window
+        ranges.append(OffsetRange(p, begin, until))
+    return ranges
 
 
 def replay(loading: TopicLoader, partitions: Sequence[int]) -> LoadResult:

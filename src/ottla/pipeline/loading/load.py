@@ -28,7 +28,7 @@ from ottla.pipeline.lake.lake import Lake, table_name
 from ottla.pipeline.lake.lease import lease
 from ottla.pipeline.lake.port import TableReader, register_topic, topics_of
 from ottla.pipeline.lake.rewrite import target_of
-from ottla.pipeline.loading.backfill import load_window, replay
+from ottla.pipeline.loading.backfill import backfill_topic, replay
 from ottla.pipeline.loading.commit_protocol import LoadLimits, LoadResult, Tables, TaskRunner, TopicLoader, create
 from ottla.pipeline.loading.on_loss import OnLoss
 from ottla.pipeline.loading.plan import share
@@ -162,7 +162,7 @@ class TopicLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class BackfillRange:
     """Offsets to load again, or (where they were never loaded) for the first time: places as people name them."""
 
     first: OffsetSpec
@@ -170,15 +170,15 @@ class Window:
 
 
 def load_topics(
-    spec: LoadSpec, spark: Spark, progress: LoadProgress, *, window: Window | None = None
+    spec: LoadSpec, spark: Spark, progress: LoadProgress, *, backfill: BackfillRange | None = None
 ) -> list[TopicLoad]:
-    """Load one round. With a window, its offsets are replaced as far as they were loaded, and loaded as far as not.
+    """Load one round. The offsets of a backfill are replaced as far as they were loaded, and loaded as far as not.
 
     Raises CannotLoad, TableMismatch, LeaseTaken, NoSuchTopic, KafkaError, CannotConnect, and what Spark raises.
     """
     with _open_offset_client(spec.brokers) as offset_client:
         return [
-            _load_topic(spec, offset_client, topic, spark, progress, window)
+            _load_topic(spec, offset_client, topic, spark, progress, backfill)
             for topic in resolve_topics(spec, offset_client)
         ]
 
@@ -235,7 +235,12 @@ def _open_offset_client(brokers: Brokers) -> Iterator[OffsetClient]:
 
 
 def _load_topic(
-    spec: LoadSpec, offset_client: OffsetClient, topic: str, spark: Spark, progress: LoadProgress, window: Window | None
+    spec: LoadSpec,
+    offset_client: OffsetClient,
+    topic: str,
+    spark: Spark,
+    progress: LoadProgress,
+    backfill: BackfillRange | None,
 ) -> TopicLoad:
     tables, state = spec.tables(topic), topic_state(offset_client, topic)
     spec = replace(spec, shape=_with_names(spec.shape, spec, topic, state, tables))
@@ -248,10 +253,10 @@ def _load_topic(
         done = TopicLoad(topic, tables.table.name)
         first = resolve_offsets(offset_client, topic, spec.start, state)
         end: dict[int, int] = {}
-        if window is not None:
-            first = resolve_offsets(offset_client, topic, window.first, state)
-            end = resolve_offsets(offset_client, topic, window.end, state)
-            replaced = load_window(loading, state.bounds, first, end)
+        if backfill is not None:
+            first = resolve_offsets(offset_client, topic, backfill.first, state)
+            end = resolve_offsets(offset_client, topic, backfill.end, state)
+            replaced = backfill_topic(loading, state.bounds, first, end)
             if not replaced.did_nothing:
                 done = done.plus(replaced)
         wanted = LoadLimits(first, end, spec.commit_offsets, spec.on_loss)

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from ottla.pipeline.errors import FailureKind
-from ottla.pipeline.loading.load import LoadSpec, TopicLoad, Window, load_topics, replay_topics
+from ottla.pipeline.loading.load import BackfillRange, LoadSpec, TopicLoad, load_topics, replay_topics
 from ottla.pipeline.log import deleted_text
 from ottla.pipeline.progress import Stage
 from ottla.pipeline.reporting.values import size_text
@@ -21,9 +21,9 @@ def run(context: Context) -> StageResult:
     return load_stage(context, None)
 
 
-def load_stage(context: Context, window: Window | None) -> StageResult:
-    """Load new records, or backfill a window."""
-    return _each(context, "load", lambda spec, stage: load_topics(spec, context.spark, stage, window=window))
+def load_stage(context: Context, backfill: BackfillRange | None) -> StageResult:
+    """Load new records, or backfill a range of offsets."""
+    return _each(context, "load", lambda spec, stage: load_topics(spec, context.spark, stage, backfill=backfill))
 
 
 def replay_stage(context: Context) -> StageResult:
