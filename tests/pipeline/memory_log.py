@@ -18,7 +18,7 @@ from ottla.pipeline.lake.rewrite import target_of
 from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.loading.backfill import backfill_topic, replay
 from ottla.pipeline.loading.commit_protocol import LoadLimits, LoadResult, Tables, TopicLoader, create
-from ottla.pipeline.loading.plan import share
+from ottla.pipeline.loading.plan import split_among_tasks
 from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.pipeline.loading.write_task import WriteSpec
 from ottla.pipeline.log import HEADERS, RECORDS, OffsetRange
@@ -97,7 +97,7 @@ class Bench:
             pa.schema([]),
             stem=self.stem,
         )
-        return TopicLoader(into, job, run_in_process, lambda ranges: share(ranges, 2))
+        return TopicLoader(into, job, run_in_process, lambda ranges: split_among_tasks(ranges, 2))
 
     def load(self, **wanted: Any) -> LoadResult:
         return self.loading().run(self.topic.bounds(), LoadLimits(**wanted))

@@ -34,7 +34,7 @@ from ottla.pipeline.lake.port import (
 from ottla.pipeline.lake.rewrite import FileSwap
 from ottla.pipeline.loading.commit_protocol import LoadLimits, LoadResult, Tables, TopicLoader
 from ottla.pipeline.loading.on_loss import OnLoss
-from ottla.pipeline.loading.plan import plan, share
+from ottla.pipeline.loading.plan import plan, split_among_tasks
 from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec
 from ottla.pipeline.log import CannotLoad, OffsetRange
@@ -127,8 +127,8 @@ class ModelLake:
             self.check()
 
     def loading(self, attempt: LoadAttempt) -> TopicLoader:
-        def task_runner(job: WriteSpec, shares: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
-            return [self.write_ranges(attempt, ranges) for ranges in shares]
+        def task_runner(job: WriteSpec, parts: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
+            return [self.write_ranges(attempt, ranges) for ranges in parts]
 
         tables = Tables(cast("LakeTable", self.table), cast("LakeTable", self.quarantine))
         nowhere: Any = None
@@ -236,8 +236,8 @@ def test_a_task_whose_result_is_missing_stops_the_load(lost: int) -> None:
     loading = lake.loading(LoadAttempt(3))
     real = loading.task_runner
 
-    def lossy(job: WriteSpec, shares: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
-        staged = real(job, shares)
+    def lossy(job: WriteSpec, parts: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
+        staged = real(job, parts)
         del staged[lost]
         return staged
 
@@ -297,19 +297,21 @@ ranges = st.dictionaries(st.integers(0, 5), st.tuples(st.integers(0, 10**7), st.
 
 
 @given(ranges, st.integers(1, 16))
-def test_shares_make_up_the_ranges_and_are_of_about_one_size(wanted: list[OffsetRange], cores: int) -> None:
-    shares = share(wanted, cores)
+def test_parts_make_up_the_ranges_and_are_of_about_one_size(wanted: list[OffsetRange], cores: int) -> None:
+    parts = split_among_tasks(wanted, cores)
     pieces: dict[int, list[OffsetRange]] = {}
-    for part in (r for some in shares for r in some):
-        pieces.setdefault(part.partition, []).append(part)
+    for piece in (r for part in parts for r in part):
+        pieces.setdefault(piece.partition, []).append(piece)
     for r in wanted:
-        parts = pieces[r.partition]
-        assert (parts[0].first_offset, parts[-1].end_offset) == (r.first_offset, r.end_offset)
-        assert all(a.end_offset == b.first_offset for a, b in itertools.pairwise(parts))
-    sizes = [sum(r.count for r in some) for some in shares]
+        own = pieces[r.partition]
+        assert (own[0].first_offset, own[-1].end_offset) == (r.first_offset, r.end_offset)
+        assert all(a.end_offset == b.first_offset for a, b in itertools.pairwise(own))
+    sizes = [sum(r.count for r in part) for part in parts]
     assert max(sizes, default=0) <= 4_000_000
-    assert sum(sizes) < 50_000 * cores or len(shares) >= cores
+    assert sum(sizes) < 50_000 * cores or len(parts) >= cores
 
 
 def test_a_small_load_is_one_task_on_any_number_of_cores() -> None:
-    assert share([OffsetRange(p, 0, 1000) for p in range(4)], 8) == [[OffsetRange(p, 0, 1000) for p in range(4)]]
+    assert split_among_tasks([OffsetRange(p, 0, 1000) for p in range(4)], 8) == [
+        [OffsetRange(p, 0, 1000) for p in range(4)]
+    ]

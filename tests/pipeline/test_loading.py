@@ -104,8 +104,8 @@ def test_of_two_loads_that_began_at_one_position_one_brings_the_rows(bench: Benc
     loading, other = bench.loading(), bench.loading()
     real = loading.task_runner
 
-    def other_is_quicker(job: Any, shares: Any) -> Any:
-        staged = real(job, shares)
+    def other_is_quicker(job: Any, parts: Any) -> Any:
+        staged = real(job, parts)
         if not other.tables.table.positions("web", [0]):
             other.run(topic.bounds())
         return staged

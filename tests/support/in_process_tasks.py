@@ -8,6 +8,6 @@ from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec, write_rang
 from ottla.pipeline.log import OffsetRange
 
 
-def run_in_process(job: WriteSpec, shares: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
-    """Run the shares as a `TaskRunner`: one after the other, in this process."""
-    return [write_ranges(job, share) for share in shares]
+def run_in_process(job: WriteSpec, parts: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
+    """Run the parts as a `TaskRunner`: one after the other, in this process."""
+    return [write_ranges(job, part) for part in parts]

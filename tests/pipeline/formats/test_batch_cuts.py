@@ -85,11 +85,11 @@ def load(
         rows_at, quarantined_at = (FileTarget(root / part, delta.LAYOUT, ()) for part in ("rows", "quarantined"))
         job = WriteSpec("t", CutTopic(values, cuts), shape, rows_at, quarantined_at, pa.schema([]), stem="x")
         ends = [n for n in tasks if 0 < n < len(values)]
-        shares = [[OffsetRange(0, a, b)] for a, b in itertools.pairwise([0, *ends, len(values)])]
-        staged = run_in_process(job, shares)
-        for _ in range(UNIFY_ROUNDS_MAX + len(shares)):
+        parts = [[OffsetRange(0, a, b)] for a, b in itertools.pairwise([0, *ends, len(values)])]
+        staged = run_in_process(job, parts)
+        for _ in range(UNIFY_ROUNDS_MAX + len(parts)):
             job, again = unify_columns(staged, job)
-            for n, task in zip(again, run_in_process(job, [shares[n] for n in again]), strict=True):
+            for n, task in zip(again, run_in_process(job, [parts[n] for n in again]), strict=True):
                 staged[n] = task
             if not again:
                 break

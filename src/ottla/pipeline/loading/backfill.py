@@ -52,7 +52,7 @@ def _without_deleted(loading: TopicLoader) -> TopicLoader:
     """Leave out the offsets whose rows were declared deleted: no backfill or replay brings them again."""
     deleted = rowless_offsets(loading.tables.table, loading.job.topic).deleted
     job = replace(loading.job, excluded=tuple(deleted))
-    return TopicLoader(loading.tables, job, loading.task_runner, loading.share)
+    return TopicLoader(loading.tables, job, loading.task_runner, loading.split_ranges)
 
 
 def _ranges(
@@ -93,7 +93,7 @@ def replay(loading: TopicLoader, partitions: Sequence[int]) -> LoadResult:
     with lease(tables.table.path, WORK) as mine:
         reader = QuarantineReader(tables.quarantine, topic)
         job = replace(loading.job, reader=reader, stem=mine.id)
-        again = _without_deleted(TopicLoader(tables, job, loading.task_runner, loading.share))
+        again = _without_deleted(TopicLoader(tables, job, loading.task_runner, loading.split_ranges))
         staged = again.write_ranges(list(held.values()))
         rows = [f for task in staged for f in task.rows]
         for task in staged:

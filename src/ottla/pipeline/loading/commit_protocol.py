@@ -3,7 +3,7 @@
 The protocol, in this order:
 
 1. *plan*: from each partition's position in the table to its end in the log;
-2. *land*: tasks read their shares and write Parquet files that no reader sees;
+2. *write*: tasks read their parts of the ranges and write Parquet files that no reader sees;
 3. *commit the quarantine*, then 4. *commit the table*: files and positions in one atomic step each.
 
 A crash in 1 or 2 leaves orphaned files. Between 3 and 4 it leaves the quarantine ahead of the table. Those rows are not
@@ -46,12 +46,12 @@ from ottla.pipeline.log import CannotLoad, OffsetRange
 UNIFY_ROUNDS_MAX = 10
 """Bound of the repetitions of tasks for a column's type, besides one of each task: each promotes a type, which ends."""
 
-Share = Callable[[Sequence[OffsetRange]], list[list[OffsetRange]]]
-"""Cuts ranges into the shares of tasks."""
+SplitRanges = Callable[[Sequence[OffsetRange]], list[list[OffsetRange]]]
+"""Splits ranges into the parts of tasks."""
 RemoveRows = Callable[[LakeTable, str, Iterable[OffsetRange], str], FileSwap]
-"""Takes the rows of offsets out of a table: `rewrite.without_ranges`, or a model's."""
+"""Removes the rows of offsets from a table: `rewrite.without_ranges`, or a model's."""
 TaskRunner = Callable[[WriteSpec, Sequence[Sequence[OffsetRange]]], list[StagedFiles]]
-"""Lands shares, each in a task of its own; returns the results in the order of the shares."""
+"""Writes parts, each in a task of its own; returns the results in the order of the parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +102,10 @@ class TopicLoader:
         tables: Tables,
         job: WriteSpec,
         task_runner: TaskRunner,
-        share: Share,
+        split_ranges: SplitRanges,
         remove_rows: RemoveRows = without_ranges,
     ) -> None:
-        self.tables, self.job, self.task_runner, self.share = tables, job, task_runner, share
+        self.tables, self.job, self.task_runner, self.split_ranges = tables, job, task_runner, split_ranges
         self._remove_rows = remove_rows
 
     def run(self, bounds: Mapping[int, OffsetBounds], wanted: LoadLimits = LoadLimits()) -> LoadResult:
@@ -154,23 +154,23 @@ class TopicLoader:
         return result_of(ranges, planned.lost, staged)
 
     def write_ranges(self, ranges: Sequence[OffsetRange]) -> list[StagedFiles]:
-        """Land ranges in the table's columns, which are evolved first where the rows need it."""
-        job, shares = self.job, self.share(ranges)
+        """Write ranges in the table's columns, which are evolved first where the rows need it."""
+        job, parts = self.job, self.split_ranges(ranges)
         own = job.shape.own_columns.names
         fields = pa.schema([f for f in self.tables.table.spec().schema if f.name not in own])
         job = replace(job, fields=fields)
-        staged = self.task_runner(job, shares)
-        for _ in range(UNIFY_ROUNDS_MAX + len(shares)):
+        staged = self.task_runner(job, parts)
+        for _ in range(UNIFY_ROUNDS_MAX + len(parts)):
             job, again = unify_columns(staged, job)
             if again:
-                for n, task in zip(again, self.task_runner(job, [shares[n] for n in again]), strict=True):
+                for n, task in zip(again, self.task_runner(job, [parts[n] for n in again]), strict=True):
                     staged[n] = task
                 continue
             losers = self._evolve_table(storable_schema(job.fields))
             if not losers:
                 return staged
             job = replace(job, fields=fields, fixed=self.job.fixed | set(losers))
-            staged = self.task_runner(job, shares)
+            staged = self.task_runner(job, parts)
         raise CannotLoad(f"{job.topic}: its fields' types do not converge")
 
     def _evolve_table(self, fields: pa.Schema) -> list[Path]:

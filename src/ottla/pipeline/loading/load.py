@@ -31,7 +31,7 @@ from ottla.pipeline.lake.rewrite import target_of
 from ottla.pipeline.loading.backfill import backfill_topic, replay
 from ottla.pipeline.loading.commit_protocol import LoadLimits, LoadResult, Tables, TaskRunner, TopicLoader, create
 from ottla.pipeline.loading.on_loss import OnLoss
-from ottla.pipeline.loading.plan import share
+from ottla.pipeline.loading.plan import split_among_tasks
 from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec
 from ottla.pipeline.log import CannotLoad, OffsetRange
@@ -300,10 +300,10 @@ def _loading(
         stem=stem,
     )
 
-    def task_runner(job: WriteSpec, shares: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
-        return spark.task_runner(progress.advance)(job, shares)
+    def task_runner(job: WriteSpec, parts: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
+        return spark.task_runner(progress.advance)(job, parts)
 
-    return TopicLoader(tables, job, task_runner, lambda ranges: share(ranges, spark.cores()))
+    return TopicLoader(tables, job, task_runner, lambda ranges: split_among_tasks(ranges, spark.cores()))
 
 
 def _show_position(

@@ -71,32 +71,32 @@ def plan(
     return LoadPlan(ranges, lost)
 
 
-def share(ranges: Iterable[OffsetRange], cores: int) -> list[list[OffsetRange]]:
-    """Divide the ranges into equal shares, one per task: the partitions in a row, cut where a share is full.
+def split_among_tasks(ranges: Iterable[OffsetRange], cores: int) -> list[list[OffsetRange]]:
+    """Split the ranges into equal parts, one per task: the partitions in a row, cut where a part is full.
 
-    One task per core where that is not too much for one, so that a load makes few and large files; a share of several
+    One task per core where that is not too much for one, so that a load makes few and large files; a part of several
     small partitions writes their rows into the same files.
 
-    >>> share([OffsetRange(0, 0, 150_000), OffsetRange(1, 0, 50_000)], 2)[0]
+    >>> split_among_tasks([OffsetRange(0, 0, 150_000), OffsetRange(1, 0, 50_000)], 2)[0]
     [OffsetRange(partition=0, first_offset=0, end_offset=100000)]
     """
     todo = list(ranges)
     total = sum(r.count for r in todo)
     tasks = max(1, min(cores, total // TASK_OFFSETS_MIN), -(-total // TASK_OFFSETS_MAX))
     size = -(-total // tasks)
-    shares: list[list[OffsetRange]] = [[]]
-    room = size
+    parts: list[list[OffsetRange]] = [[]]
+    left = size
     for r in todo:
         first = r.first_offset
         while first < r.end_offset:
-            if room == 0:
-                shares.append([])
-                room = size
-            end = min(first + room, r.end_offset)
-            shares[-1].append(OffsetRange(r.partition, first, end))
-            room -= end - first
+            if left == 0:
+                parts.append([])
+                left = size
+            end = min(first + left, r.end_offset)
+            parts[-1].append(OffsetRange(r.partition, first, end))
+            left -= end - first
             first = end
-    return [part for part in shares if part]
+    return [part for part in parts if part]
 
 
 def check_complete(ranges: Iterable[OffsetRange], staged: Iterable[OffsetRange]) -> None:

@@ -1,4 +1,4 @@
-"""Provides Spark for loads: a running session, or one that is started when the first share needs it."""
+"""Provides Spark for loads: a running session, or one that is started when the first task needs it."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class SparkHost:
         return self._session is not None
 
     def task_runner(self, progress: Callable[[int], None]) -> TaskRunner:
-        """Return a function that runs shares as tasks. Spark's failures come out as SparkFailed with the log's path."""
+        """Return a function that runs each part as a task and raises SparkFailed, with the log's path, where Spark fails."""
 
-        def write_ranges(job: WriteSpec, shares: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
+        def write_ranges(job: WriteSpec, parts: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
             with spark_step("loading", self.options.log):
-                return run_on_spark(self.session(), progress)(job, shares)
+                return run_on_spark(self.session(), progress)(job, parts)
 
         return write_ranges
 

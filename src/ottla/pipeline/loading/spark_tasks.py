@@ -1,4 +1,4 @@
-"""Runs write tasks on Spark, one per share of the offsets, and reports their progress to the driver.
+"""Runs write tasks on Spark, one per part of the offsets, and reports their progress to the driver.
 
 Spark reports nothing before a task ends. Tasks and driver share the lake's directory, so each task writes the number of
 records that it has read to a small file there.
@@ -30,10 +30,10 @@ _INTERVAL_S = 0.5
 
 
 def run_on_spark(spark: SparkSession, progress: Callable[[int], None] = lambda _: None) -> TaskRunner:
-    """Return a `TaskRunner` that gives each share to a task of its own."""
+    """Return a `TaskRunner` that gives each part to a task of its own."""
 
-    def task_runner(job: WriteSpec, shares: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
-        todo = [list(share) for share in shares]
+    def task_runner(job: WriteSpec, parts: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
+        todo = [list(part) for part in parts]
         board = job.rows.root / PRIVATE / f"progress-{new_uuid().hex[:12]}"
         board.mkdir(parents=True, exist_ok=True)
 
@@ -44,14 +44,14 @@ def run_on_spark(spark: SparkSession, progress: Callable[[int], None] = lambda _
                     done = as_json(
                         write_ranges(job, todo[index], ProgressFile(board / f"{index}-{new_uuid().hex[:8]}"))
                     )
-                    yield pa.record_batch({"share": pa.array([index]), "staged": pa.array([done], pa.string())})
+                    yield pa.record_batch({"part": pa.array([index]), "staged": pa.array([done], pa.string())})
 
         try:
             with reported(board, progress):
-                found = spark.range(0, len(todo), 1, len(todo)).mapInArrow(tasks, "share long, staged string").collect()
+                found = spark.range(0, len(todo), 1, len(todo)).mapInArrow(tasks, "part long, staged string").collect()
         finally:
             shutil.rmtree(board, ignore_errors=True)
-        return [from_json(row.staged) for row in sorted(found, key=lambda row: int(row.share))]
+        return [from_json(row.staged) for row in sorted(found, key=lambda row: int(row.part))]
 
     return task_runner
 
