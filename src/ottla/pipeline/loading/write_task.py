@@ -190,7 +190,7 @@ def as_json(staged: StagedFiles) -> str:
 
 
 def from_json(text: str) -> StagedFiles:
-    """Decode what `to_json` encoded."""
+    """Decode what `as_json` encoded."""
     document = json.loads(text)
     document["ranges"] = [OffsetRange(**r) for r in document["ranges"]]
     document["rows"] = [StagedFile(**f) for f in document["rows"]]
