@@ -25,20 +25,20 @@ from ottla.pipeline.log import HEADERS, RECORDS, CannotLoad, OffsetRange, offset
 
 
 def backfill_topic(
-    loading: TopicLoader, bounds: Mapping[int, OffsetBounds], first: Mapping[int, int], end: Mapping[int, int]
+    loader: TopicLoader, bounds: Mapping[int, OffsetBounds], first: Mapping[int, int], end: Mapping[int, int]
 ) -> LoadResult:
     """Backfill the offsets from `first` to `end`, as far as they were loaded: replace their rows by new ones.
 
     Run twice it gives the same rows. Raises CannotLoad if the log no longer has all of them, LeaseTaken if
     another process holds the lease, and what `TopicLoader.write_ranges` raises.
     """
-    topic, tables = loading.job.topic, loading.tables
+    topic, tables = loader.job.topic, loader.tables
     held = tables.table.positions(topic, bounds)
     ranges = _ranges(topic, bounds, held, first, end)
     if not ranges:
         return LoadResult()
     with lease(tables.table.path, WORK) as mine:
-        staged = _without_deleted(loading).write_ranges(ranges)
+        staged = _without_deleted(loader).write_ranges(ranges)
         rows = [f for task in staged for f in task.rows]
         quarantined_files = [f for task in staged for f in task.quarantined]
         number = next_number(tables.table, tables.quarantine)
@@ -48,11 +48,11 @@ def backfill_topic(
     return result_of(ranges, (), staged)
 
 
-def _without_deleted(loading: TopicLoader) -> TopicLoader:
+def _without_deleted(loader: TopicLoader) -> TopicLoader:
     """Leave out the offsets whose rows were declared deleted: no backfill or replay brings them again."""
-    deleted = rowless_offsets(loading.tables.table, loading.job.topic).deleted
-    job = replace(loading.job, excluded=tuple(deleted))
-    return TopicLoader(loading.tables, job, loading.task_runner, loading.split_ranges)
+    deleted = rowless_offsets(loader.tables.table, loader.job.topic).deleted
+    job = replace(loader.job, excluded=tuple(deleted))
+    return TopicLoader(loader.tables, job, loader.task_runner, loader.split_ranges)
 
 
 def _ranges(
@@ -83,17 +83,17 @@ def _ranges(
     return ranges
 
 
-def replay(loading: TopicLoader, partitions: Sequence[int]) -> LoadResult:
+def replay(loader: TopicLoader, partitions: Sequence[int]) -> LoadResult:
     """Try the rows of the quarantine again: those that are understood now go over to the table.
 
     Each goes over once, whatever dies when. What still does not parse stays where it is, as it is.
     """
-    topic, tables = loading.job.topic, loading.tables
+    topic, tables = loader.job.topic, loader.tables
     held = tables.table.positions(topic, partitions)
     with lease(tables.table.path, WORK) as mine:
         reader = QuarantineReader(tables.quarantine, topic)
-        job = replace(loading.job, reader=reader, stem=mine.id)
-        again = _without_deleted(TopicLoader(tables, job, loading.task_runner, loading.split_ranges))
+        job = replace(loader.job, reader=reader, stem=mine.id)
+        again = _without_deleted(TopicLoader(tables, job, loader.task_runner, loader.split_ranges))
         staged = again.write_ranges(list(held.values()))
         rows = [f for task in staged for f in task.rows]
         for task in staged:

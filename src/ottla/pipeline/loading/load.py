@@ -107,7 +107,7 @@ class LoadProgress(Protocol):
         """Report a failure that does not stop the load."""
 
 
-class Spark(Protocol):
+class TaskHost(Protocol):
     """Runs write tasks. Started when the first one is needed: a load with nothing to do needs no Spark."""
 
     def task_runner(self, progress: Callable[[int], None]) -> TaskRunner:
@@ -170,7 +170,7 @@ class BackfillRange:
 
 
 def load_topics(
-    spec: LoadSpec, spark: Spark, progress: LoadProgress, *, backfill: BackfillRange | None = None
+    spec: LoadSpec, task_host: TaskHost, progress: LoadProgress, *, backfill: BackfillRange | None = None
 ) -> list[TopicLoad]:
     """Load one round. The offsets of a backfill are replaced as far as they were loaded, and loaded as far as not.
 
@@ -178,12 +178,12 @@ def load_topics(
     """
     with _open_offset_client(spec.brokers) as offset_client:
         return [
-            _load_topic(spec, offset_client, topic, spark, progress, backfill)
+            _load_topic(spec, offset_client, topic, task_host, progress, backfill)
             for topic in resolve_topics(spec, offset_client)
         ]
 
 
-def replay_topics(spec: LoadSpec, spark: Spark, progress: LoadProgress) -> list[TopicLoad]:
+def replay_topics(spec: LoadSpec, task_host: TaskHost, progress: LoadProgress) -> list[TopicLoad]:
     """Parse the quarantined records again, for every topic."""
     done = []
     with _open_offset_client(spec.brokers) as offset_client:
@@ -194,8 +194,8 @@ def replay_topics(spec: LoadSpec, spark: Spark, progress: LoadProgress) -> list[
             complete_intent(tables.table, tables.quarantine, progress.warn)
             state = topic_state(offset_client, topic)
             named = replace(spec, shape=_with_names(spec.shape, spec, topic, state, tables))
-            loading = _loading(named, topic, state, tables, spark, progress, stem="")
-            result = replay(loading, sorted(state.bounds))
+            loader = _topic_loader(named, topic, state, tables, task_host, progress, stem="")
+            result = replay(loader, sorted(state.bounds))
             done.append(_now(TopicLoad(topic, tables.table.name), tables, state).plus(result))
     return done
 
@@ -238,7 +238,7 @@ def _load_topic(
     spec: LoadSpec,
     offset_client: OffsetClient,
     topic: str,
-    spark: Spark,
+    task_host: TaskHost,
     progress: LoadProgress,
     backfill: BackfillRange | None,
 ) -> TopicLoad:
@@ -249,20 +249,20 @@ def _load_topic(
     _keep_names(tables, topic, spec.shape.value)
     complete_intent(tables.table, tables.quarantine, progress.warn)
     with lease(tables.table.path, f"load-{topic}") as mine:
-        loading = _loading(spec, topic, state, tables, spark, progress, stem=mine.id)
+        loader = _topic_loader(spec, topic, state, tables, task_host, progress, stem=mine.id)
         done = TopicLoad(topic, tables.table.name)
         first = resolve_offsets(offset_client, topic, spec.start, state)
         end: dict[int, int] = {}
         if backfill is not None:
             first = resolve_offsets(offset_client, topic, backfill.first, state)
             end = resolve_offsets(offset_client, topic, backfill.end, state)
-            replaced = backfill_topic(loading, state.bounds, first, end)
+            replaced = backfill_topic(loader, state.bounds, first, end)
             if not replaced.did_nothing:
                 done = done.plus(replaced)
         wanted = LoadLimits(first, end, spec.commit_offsets, spec.on_loss)
         while True:
             progress.expect(_left(tables, topic, state, wanted))
-            result = loading.run(state.bounds, wanted)
+            result = loader.run(state.bounds, wanted)
             done = _now(done, tables, state)
             if result.did_nothing:
                 return done
@@ -286,8 +286,15 @@ def _now(done: TopicLoad, tables: Tables, state: TopicState) -> TopicLoad:
     return replace(done, positions=positions, log_ends={p: s.end_offset for p, s in state.bounds.items()})
 
 
-def _loading(
-    spec: LoadSpec, topic: str, state: TopicState, tables: Tables, spark: Spark, progress: LoadProgress, *, stem: str
+def _topic_loader(
+    spec: LoadSpec,
+    topic: str,
+    state: TopicState,
+    tables: Tables,
+    task_host: TaskHost,
+    progress: LoadProgress,
+    *,
+    stem: str,
 ) -> TopicLoader:
     wants_headers = "headers" in spec.shape.keep or spec.shape.may_quarantine
     job = WriteSpec(
@@ -301,9 +308,9 @@ def _loading(
     )
 
     def task_runner(job: WriteSpec, parts: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
-        return spark.task_runner(progress.advance)(job, parts)
+        return task_host.task_runner(progress.advance)(job, parts)
 
-    return TopicLoader(tables, job, task_runner, lambda ranges: split_among_tasks(ranges, spark.cores()))
+    return TopicLoader(tables, job, task_runner, lambda ranges: split_among_tasks(ranges, task_host.cores()))
 
 
 def _show_position(
