@@ -11,7 +11,7 @@ from pathlib import Path
 from ottla.pipeline.lake.delta import DeltaLake
 from ottla.pipeline.lake.iceberg import IcebergLake
 from ottla.pipeline.lake.port import Change, LakeTable
-from ottla.pipeline.log import OffsetRange
+from ottla.pipeline.offset_range import OffsetRange
 
 
 def main(path: Path, kind: str, partition: int, times: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from ottla.pipeline.lake.delta import DeltaLake
 from ottla.pipeline.lake.port import Change, TableSpec
-from ottla.pipeline.log import OffsetRange
+from ottla.pipeline.offset_range import OffsetRange
 from tests.contracts.test_lake_tables import BY, SCHEMA, land, load, offsets, rows
 
 

@@ -45,7 +45,8 @@ from ottla.pipeline.lake.port import (
 )
 from ottla.pipeline.lake.rewrite import Compacted, compact, promote_types, target_of, without_ranges, without_rows_of
 from ottla.pipeline.lake.table_format import TableFormat
-from ottla.pipeline.log import TIME, OffsetRange
+from ottla.pipeline.offset_range import OffsetRange
+from ottla.pipeline.topic_reader import TIME
 
 SCHEMA = pa.schema(
     [

@@ -1,4 +1,4 @@
-"""A topic in memory that implements a write task's `Reader`, and loads of it in this process, without Spark or broker."""
+"""A topic in memory that implements a write task's `TopicReader`, and loads of it in this process, without Spark or broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from ottla.pipeline.loading.commit_protocol import LoadLimits, LoadResult, Table
 from ottla.pipeline.loading.plan import split_among_tasks
 from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.pipeline.loading.write_task import WriteSpec
-from ottla.pipeline.log import HEADERS, RECORDS, OffsetRange
+from ottla.pipeline.offset_range import OffsetRange
+from ottla.pipeline.topic_reader import HEADERS, RECORDS
 from tests.support.in_process_tasks import run_in_process
 
 BATCH_RECORDS = 7

@@ -18,7 +18,7 @@ from ottla.pipeline.job_file.job import read_job
 from ottla.pipeline.loading import load
 from ottla.pipeline.loading.commit_protocol import TaskRunner
 from ottla.pipeline.loading.on_loss import OnLoss
-from ottla.pipeline.log import CannotLoad
+from ottla.pipeline.loading.plan import CannotLoad
 from ottla.pipeline.progress import ProgressReporter
 from tests.pipeline.staged_job import AUDIT, StagedJob
 from tests.support.in_process_tasks import run_in_process

@@ -20,8 +20,8 @@ from ottla.client.offset_spec import parse
 from ottla.pipeline.audit.run import COMPLETE_UNTIL
 from ottla.pipeline.errors import failure_kind_of, is_expected
 from ottla.pipeline.loading.load import BackfillRange
+from ottla.pipeline.loading.plan import CannotLoad
 from ottla.pipeline.loading.spark_host import SparkHost
-from ottla.pipeline.log import CannotLoad
 from ottla.pipeline.reporting.values import InvalidReportSection
 from ottla.pipeline.session import SparkFailed, SparkOptions, spark_step
 from ottla.pipeline.stages.load import load_stage

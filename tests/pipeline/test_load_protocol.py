@@ -34,10 +34,10 @@ from ottla.pipeline.lake.port import (
 from ottla.pipeline.lake.rewrite import FileSwap
 from ottla.pipeline.loading.commit_protocol import LoadLimits, LoadResult, Tables, TopicLoader
 from ottla.pipeline.loading.on_loss import OnLoss
-from ottla.pipeline.loading.plan import plan, split_among_tasks
+from ottla.pipeline.loading.plan import CannotLoad, plan, split_among_tasks
 from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec
-from ottla.pipeline.log import CannotLoad, OffsetRange
+from ottla.pipeline.offset_range import OffsetRange
 from tests.support.examples import examples
 
 Rows = list[tuple[int, int]]

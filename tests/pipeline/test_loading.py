@@ -26,8 +26,9 @@ from ottla.pipeline.lake.rewrite import compact
 from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.loading.commit_protocol import Tables
 from ottla.pipeline.loading.on_loss import OnLoss
+from ottla.pipeline.loading.plan import CannotLoad
 from ottla.pipeline.loading.row_mapping import RowMapping
-from ottla.pipeline.log import CannotLoad, OffsetRange
+from ottla.pipeline.offset_range import OffsetRange
 from tests.pipeline import memory_log
 from tests.pipeline.memory_log import Bench, MemoryTopic, Values
 

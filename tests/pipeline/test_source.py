@@ -16,9 +16,10 @@ from ottla.client.cluster import Cluster
 from ottla.client.offsets import OffsetBounds
 from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.connector.offset_counts import OffsetCounts
-from ottla.pipeline.log import RECORDS, OffsetRange
+from ottla.pipeline.offset_range import OffsetRange
 from ottla.pipeline.produce import Outgoing, _with_librdkafka, _with_ottla, ensure_topic
 from ottla.pipeline.source import BrokerReader, Brokers, TopicState, decode, topic_state
+from ottla.pipeline.topic_reader import RECORDS
 from ottla.records.batch import BatchHeader, split
 from ottla.records.builder import build_batch
 from ottla.records.record_reader import Record

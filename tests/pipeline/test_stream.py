@@ -19,7 +19,7 @@ from ottla.pipeline.lake.lake import Lake
 from ottla.pipeline.lake.port import AppTransaction, Change, CommitConflict, LakeTable, TableSpec
 from ottla.pipeline.lake.rewrite import target_of
 from ottla.pipeline.lake.table_format import TableFormat
-from ottla.pipeline.log import OffsetRange
+from ottla.pipeline.offset_range import OffsetRange
 from ottla.pipeline.stream.aggregate import Aggregate, Windows, function_of, storable
 from ottla.pipeline.stream.errors import InvalidFunction
 from ottla.pipeline.stream.measures import InvalidMeasure, parse_measure

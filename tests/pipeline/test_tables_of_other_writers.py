@@ -27,7 +27,7 @@ from ottla.pipeline.lake.port import LakeTable, TableMismatch
 from ottla.pipeline.lake.rewrite import compact
 from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.loading.row_mapping import RowMapping
-from ottla.pipeline.log import OffsetRange
+from ottla.pipeline.offset_range import OffsetRange
 from tests.pipeline.memory_log import Bench, MemoryTopic
 
 DAYS = RowMapping(JsonObjects(), TimeRule(TimeFrom.FIELD, field="at"))

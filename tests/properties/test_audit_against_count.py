@@ -16,7 +16,7 @@ from ottla.pipeline.audit import compare
 from ottla.pipeline.audit.compare import OffsetColumns, OffsetReaders, PartitionExtent, add_produced, audit_partition
 from ottla.pipeline.audit.model import Discrepancy, DiscrepancyKind, PartitionAudit, TopicAudit
 from ottla.pipeline.lake.rowless_offsets import joined
-from ottla.pipeline.log import OffsetRange
+from ottla.pipeline.offset_range import OffsetRange
 
 BUCKET_MS = 100
 END = 60

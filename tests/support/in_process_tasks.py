@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec, write_ranges
-from ottla.pipeline.log import OffsetRange
+from ottla.pipeline.offset_range import OffsetRange
 
 
 def run_in_process(job: WriteSpec, parts: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:

@@ -16,7 +16,7 @@ from ottla.pipeline.errors import InvalidDeclaration
 from ottla.pipeline.job_file.job import PipelineJob
 from ottla.pipeline.lake.port import LakeTable, topics_of
 from ottla.pipeline.lake.rowless_offsets import Deletion, declare_deleted, joined, rowless_offsets, withdraw
-from ottla.pipeline.log import OffsetRange, parse_offsets
+from ottla.pipeline.offset_range import OffsetRange, parse_offsets
 from ottla.pipeline.stages.audit import audit_load
 from ottla.pipeline.stages.runner import Context
 

@@ -15,7 +15,7 @@ from ottla.pipeline.formats.registry import RegistryFailed
 from ottla.pipeline.java import JavaNotFound
 from ottla.pipeline.lake.lease import LeaseTaken
 from ottla.pipeline.lake.port import CommitConflict, InconsistentTopicId, TableMismatch
-from ottla.pipeline.log import CannotLoad
+from ottla.pipeline.loading.plan import CannotLoad
 from ottla.pipeline.reporting.values import InvalidReportSection
 from ottla.pipeline.session import SparkFailed
 from ottla.pipeline.stream.errors import InvalidExpression, InvalidFunction

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from ottla.pipeline.formats.port import reasons_where
 from ottla.pipeline.formats.typed import EPOCHS, formed_time, iso_time, typed
-from ottla.pipeline.log import TIME
+from ottla.pipeline.topic_reader import TIME
 
 EVENT_TIME, LATE, DATE, HOUR = "event_time", "late", "event_date", "event_hour"
 NO_TIME = "there is no event time"

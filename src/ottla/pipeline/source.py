@@ -23,7 +23,8 @@ from ottla.pipeline.connector.offset_counts import OffsetCounts
 from ottla.pipeline.connector.options import WAIT_S, BrokerOptions, ReadOptions
 from ottla.pipeline.connector.range_reader import PartitionRange, RangeReader
 from ottla.pipeline.connector.subscription import TopicSubscription
-from ottla.pipeline.log import RECORDS, OffsetRange
+from ottla.pipeline.offset_range import OffsetRange
+from ottla.pipeline.topic_reader import RECORDS
 
 CLIENT_ID = "ottla-pipeline"
 _NAMES = ("partition", "offset", "timestamp", "key", "value")
@@ -68,7 +69,7 @@ def topic_state(offset_client: OffsetClient, topic: str) -> TopicState:
 
 @dataclass(frozen=True, slots=True)
 class BrokerReader:
-    """A `Reader` of the brokers. It is pickled to the tasks and connects there."""
+    """A `TopicReader` of the brokers. It is pickled to the tasks and connects there."""
 
     bootstrap: str | Brokers
     topic: str

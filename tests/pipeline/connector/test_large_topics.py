@@ -143,7 +143,7 @@ def test_the_holes_of_a_compacted_topic_are_accounted_for(spark: SparkSession, r
 
 
 def read(kafka: RealKafka, topic: str, partition: int, end: int, account: OffsetCounts) -> Iterator[Any]:
-    from ottla.pipeline.log import OffsetRange
+    from ottla.pipeline.offset_range import OffsetRange
 
     wanted = PartitionRange(topic, partition, 0, end)
     yield from BrokerReader(kafka.bootstrap, topic).read(OffsetRange(partition, wanted.first_offset, end), account)

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from ottla.pipeline.formats.port import Format
-from ottla.pipeline.log import RECORDS
+from ottla.pipeline.topic_reader import RECORDS
 
 NOTHING = pa.schema([])
 

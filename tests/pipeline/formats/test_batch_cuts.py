@@ -33,7 +33,8 @@ from ottla.pipeline.lake.schema import storable_schema
 from ottla.pipeline.loading.commit_protocol import UNIFY_ROUNDS_MAX
 from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.pipeline.loading.write_task import WriteSpec, unify_columns
-from ottla.pipeline.log import HEADERS, RECORDS, OffsetRange
+from ottla.pipeline.offset_range import OffsetRange
+from ottla.pipeline.topic_reader import HEADERS, RECORDS
 from tests.support.in_process_tasks import run_in_process
 
 SCHEMA = RECORDS.append(pa.field("headers", HEADERS))
@@ -44,7 +45,7 @@ LARGE = (1 << 53) + 1
 
 @dataclass(frozen=True)
 class CutTopic:
-    """A `Reader` of a partition whose batches end at `cuts`."""
+    """A `TopicReader` of a partition whose batches end at `cuts`."""
 
     values: Sequence[bytes | None]
     cuts: Sequence[int]

@@ -21,7 +21,7 @@ from ottla.client.audit import ProducedCount
 from ottla.core.settings import LONG_MAX
 from ottla.pipeline.audit.model import NO_TIME, AuditCounts, Discrepancy, DiscrepancyKind, PartitionAudit
 from ottla.pipeline.lake.rowless_offsets import overlap
-from ottla.pipeline.log import OffsetRange
+from ottla.pipeline.offset_range import OffsetRange
 
 COMPARED_OFFSETS_MAX = 1 << 20
 """Offsets that are compared at a time: their columns are in memory."""

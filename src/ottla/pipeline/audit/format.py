@@ -8,7 +8,7 @@ from typing import Any
 from ottla.pipeline.audit.model import NO_TIME, AuditCounts, Discrepancy, TopicAudit
 from ottla.pipeline.audit.run import time_text
 from ottla.pipeline.lake.rowless_offsets import Deletion
-from ottla.pipeline.log import OffsetRange
+from ottla.pipeline.offset_range import OffsetRange
 
 COLUMNS = (
     "produced",

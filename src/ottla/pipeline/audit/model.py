@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 
 from ottla.pipeline.lake.rowless_offsets import Deletion
-from ottla.pipeline.log import OffsetRange, offsets_text
+from ottla.pipeline.offset_range import OffsetRange, offsets_text
 
 NO_TIME = -1
 """The bucket of records that carry no time."""

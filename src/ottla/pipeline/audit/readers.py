@@ -20,7 +20,8 @@ from ottla.pipeline.audit.compare import Flags, Longs, OffsetColumns
 from ottla.pipeline.audit.model import NO_TIME
 from ottla.pipeline.lake.parquet_files import read_columns
 from ottla.pipeline.lake.port import TableFile, TableReader
-from ottla.pipeline.log import OffsetRange, Reader
+from ottla.pipeline.offset_range import OffsetRange
+from ottla.pipeline.topic_reader import TopicReader
 
 _LATE = "late"
 _LIMITED = ("topic", "partition", "offset")
@@ -93,7 +94,7 @@ class TableOffsetReader:
 class LogOffsetReader:
     """The log as its readers see it. An `OffsetReader`."""
 
-    reader: Reader
+    reader: TopicReader
     """One that leaves keys and values out, if there is one: they are not looked at."""
     progress: Callable[[int], None] = lambda _: None
     """Called with the number of records counted since the last call."""

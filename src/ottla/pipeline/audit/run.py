@@ -25,7 +25,8 @@ from ottla.pipeline.audit.model import PartitionAudit, RecreatedTopic, TopicAudi
 from ottla.pipeline.audit.readers import LogOffsetReader, TableOffsetReader
 from ottla.pipeline.lake.port import LakeTable, loaded_topic_id
 from ottla.pipeline.lake.rowless_offsets import RowlessOffsets, rowless_offsets
-from ottla.pipeline.log import OffsetRange, Reader
+from ottla.pipeline.offset_range import OffsetRange
+from ottla.pipeline.topic_reader import TopicReader
 
 COMPLETE_UNTIL = "ottla.complete.until"
 """A table's property: an ISO time in UTC. Every record with an earlier time that the log had is in the table."""
@@ -40,7 +41,7 @@ class AuditInputs:
     """What the log holds now, by partition."""
     compacts: bool
     """The topic is compacted: its records may go one by one."""
-    reader: Reader
+    reader: TopicReader
     table: LakeTable
     quarantine: LakeTable
     topic_id: str = ""

@@ -22,7 +22,7 @@ from ottla.core.ids import NO_TOPIC_ID, TopicPartition, id_text
 from ottla.pipeline.connector.decoding import Batches
 from ottla.pipeline.connector.offset_counts import OffsetCounts
 from ottla.pipeline.connector.options import BrokerOptions, ReadOptions
-from ottla.pipeline.log import offsets_text
+from ottla.pipeline.offset_range import offsets_text
 from ottla.records.batch import BatchHeader, split
 from ottla.records.batch_verifier import is_checksum_right
 from ottla.records.record_reader import read_records

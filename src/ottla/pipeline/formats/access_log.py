@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from ottla.pipeline.formats.port import NO_VALUE, Parsed
 from ottla.pipeline.lake.schema import Path
-from ottla.pipeline.log import TIME
+from ottla.pipeline.topic_reader import TIME
 
 FIELDS = pa.schema(
     [

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ottla.pipeline.lake.schema import conform
-from ottla.pipeline.log import TIME
+from ottla.pipeline.topic_reader import TIME
 
 NAMES = ("string", "int", "long", "float", "double", "boolean", "date", "timestamp", "decimal(p,s)", "binary")
 EPOCHS = {"timestamp_s": 1_000_000, "timestamp_ms": 1_000, "timestamp_us": 1}

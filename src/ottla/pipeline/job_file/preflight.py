@@ -11,7 +11,7 @@ from ottla.pipeline.connector.subscription import TopicSubscription
 from ottla.pipeline.job_file.job import PipelineJob
 from ottla.pipeline.job_file.reader import ReadResult
 from ottla.pipeline.loading.load import resolve_topics
-from ottla.pipeline.log import CannotLoad
+from ottla.pipeline.loading.plan import CannotLoad
 
 
 def check_online(job: PipelineJob, found: ReadResult) -> None:

@@ -33,7 +33,7 @@ from ottla.pipeline.lake.port import (
 )
 from ottla.pipeline.lake.schema import canonical_schema, grown
 from ottla.pipeline.lake.table_format import TableFormat
-from ottla.pipeline.log import OffsetRange
+from ottla.pipeline.offset_range import OffsetRange
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog

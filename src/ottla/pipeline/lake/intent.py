@@ -26,7 +26,7 @@ from ottla.core.runtime import new_uuid
 from ottla.pipeline.lake.lease import PRIVATE, LeaseTaken, lease
 from ottla.pipeline.lake.port import AppTransaction, Change, CommitConflict, LakeTable, StagedFile
 from ottla.pipeline.lake.rewrite import without_ranges, without_rows_of
-from ottla.pipeline.log import OffsetRange
+from ottla.pipeline.offset_range import OffsetRange
 
 log = logging.getLogger(__name__)
 OPERATION = "operation"

@@ -22,7 +22,7 @@ from ottla.pipeline.lake.parquet_files import read_columns, read_row_groups
 from ottla.pipeline.lake.port import Change, LakeTable, StagedFile, TableFile, TableMismatch, TableReader, TableSpec
 from ottla.pipeline.lake.schema import Path as LeafPath
 from ottla.pipeline.lake.schema import conform, exact_longs, leaf_type, promoted_columns
-from ottla.pipeline.log import OffsetRange
+from ottla.pipeline.offset_range import OffsetRange
 
 Keep = Callable[[pa.Table], Any]
 """From rows with their coordinates to a mask of those that stay."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ottla.pipeline.lake.port import TableCommitter, TableReader
-from ottla.pipeline.log import OffsetRange, parse_offsets
+from ottla.pipeline.offset_range import OffsetRange, parse_offsets
 
 _SKIPPED = "ottla.skipped."
 _DELETED = "ottla.deleted."

@@ -25,7 +25,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.pipeline.log import TIME
+from ottla.pipeline.topic_reader import TIME
 
 Path = tuple[str, ...]
 """The path of a leaf: the column, then the fields of structs; ELEMENT for the elements of a list or map."""

@@ -21,7 +21,9 @@ from ottla.pipeline.lake.parquet_files import read_row_groups
 from ottla.pipeline.lake.port import TableReader
 from ottla.pipeline.lake.rowless_offsets import rowless_offsets
 from ottla.pipeline.loading.commit_protocol import LoadResult, TopicLoader, result_of
-from ottla.pipeline.log import HEADERS, RECORDS, CannotLoad, OffsetRange, offsets_text
+from ottla.pipeline.loading.plan import CannotLoad
+from ottla.pipeline.offset_range import OffsetRange, offsets_text
+from ottla.pipeline.topic_reader import HEADERS, RECORDS
 
 
 def backfill_topic(
@@ -108,7 +110,7 @@ def replay(loader: TopicLoader, partitions: Sequence[int]) -> LoadResult:
 
 @dataclass(frozen=True, slots=True)
 class QuarantineReader:
-    """A `Reader` of the quarantined records."""
+    """A `TopicReader` of the quarantined records."""
 
     quarantine: TableReader
     topic: str

@@ -38,10 +38,10 @@ from ottla.pipeline.lake.rewrite import FileSwap, promote_types, without_ranges
 from ottla.pipeline.lake.rowless_offsets import keep_skipped
 from ottla.pipeline.lake.schema import Path, storable_schema
 from ottla.pipeline.loading.on_loss import OnLoss
-from ottla.pipeline.loading.plan import check_complete, plan
+from ottla.pipeline.loading.plan import CannotLoad, check_complete, plan
 from ottla.pipeline.loading.row_mapping import QUARANTINE, RowMapping
 from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec, unify_columns
-from ottla.pipeline.log import CannotLoad, OffsetRange
+from ottla.pipeline.offset_range import OffsetRange
 
 UNIFY_ROUNDS_MAX = 10
 """Bound of the repetitions of tasks for a column's type, besides one of each task: each promotes a type, which ends."""

@@ -31,10 +31,10 @@ from ottla.pipeline.lake.rewrite import target_of
 from ottla.pipeline.loading.backfill import backfill_topic, replay
 from ottla.pipeline.loading.commit_protocol import LoadLimits, LoadResult, Tables, TaskRunner, TopicLoader, create
 from ottla.pipeline.loading.on_loss import OnLoss
-from ottla.pipeline.loading.plan import split_among_tasks
+from ottla.pipeline.loading.plan import CannotLoad, split_among_tasks
 from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec
-from ottla.pipeline.log import CannotLoad, OffsetRange
+from ottla.pipeline.offset_range import OffsetRange
 from ottla.pipeline.source import BrokerReader, Brokers, TopicState, topic_state
 
 COMMIT_OFFSETS_MAX = 50_000_000

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 
 from ottla.client.offsets import OffsetBounds
 from ottla.pipeline.loading.on_loss import OnLoss
-from ottla.pipeline.log import CannotLoad, OffsetRange, deleted_text
+from ottla.pipeline.offset_range import OffsetRange, deleted_text
 
 TASK_OFFSETS_MAX = 4_000_000
 """A task's work at most: a lost task costs seconds, not the whole load."""
 TASK_OFFSETS_MIN = 50_000
 """Below this a range is not cut in two: more tasks would only make more files."""
+
+
+class CannotLoad(Exception):
+    """The log and the table do not fit together: offsets the table needs are gone, or it is ahead of the log."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from ottla.pipeline.formats.port import Format
 from ottla.pipeline.formats.typed import column_type, typed_fields
 from ottla.pipeline.lake.port import TableSpec
 from ottla.pipeline.lake.schema import Path, conform, exact_longs, fit, storable_columns
-from ottla.pipeline.log import HEADERS, TIME
+from ottla.pipeline.topic_reader import HEADERS, TIME
 
 COORDINATES = pa.schema(
     [

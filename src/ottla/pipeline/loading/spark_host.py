@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ottla.pipeline.loading.commit_protocol import TaskRunner
 from ottla.pipeline.loading.spark_tasks import run_on_spark
 from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec
-from ottla.pipeline.log import OffsetRange
+from ottla.pipeline.offset_range import OffsetRange
 from ottla.pipeline.session import SparkOptions, spark_step, start_session
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class SparkHost:
         return self._session is not None
 
     def task_runner(self, progress: Callable[[int], None]) -> TaskRunner:
-        """Return a function that runs each part as a task and raises SparkFailed, with the log's path, where Spark fails."""
+        """Return a function that runs each part as a task. It raises SparkFailed, with the log's path."""
 
         def write_ranges(job: WriteSpec, parts: Sequence[Sequence[OffsetRange]]) -> list[StagedFiles]:
             with spark_step("loading", self.options.log):

@@ -21,7 +21,7 @@ from ottla.core.runtime import new_uuid
 from ottla.pipeline.lake.lease import PRIVATE
 from ottla.pipeline.loading.commit_protocol import TaskRunner
 from ottla.pipeline.loading.write_task import StagedFiles, WriteSpec, as_json, from_json, write_ranges
-from ottla.pipeline.log import OffsetRange
+from ottla.pipeline.offset_range import OffsetRange
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,7 +22,8 @@ from ottla.pipeline.lake.file_writer import FileTarget, TableWriter
 from ottla.pipeline.lake.port import StagedFile
 from ottla.pipeline.lake.schema import Path, leaf_type, merge, promoted_columns, wider
 from ottla.pipeline.loading.row_mapping import RowMapper, RowMapping
-from ottla.pipeline.log import OffsetRange, Reader
+from ottla.pipeline.offset_range import OffsetRange
+from ottla.pipeline.topic_reader import TopicReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class WriteSpec:
     """The parameters of a write task besides its ranges. Serialized to the tasks."""
 
     topic: str
-    reader: Reader
+    reader: TopicReader
     shape: RowMapping
     rows: FileTarget
     quarantine: FileTarget

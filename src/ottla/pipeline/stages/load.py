@@ -8,7 +8,7 @@ from typing import Any
 
 from ottla.pipeline.errors import FailureKind
 from ottla.pipeline.loading.load import BackfillRange, LoadSpec, TopicLoad, load_topics, replay_topics
-from ottla.pipeline.log import deleted_text
+from ottla.pipeline.offset_range import deleted_text
 from ottla.pipeline.progress import Stage
 from ottla.pipeline.reporting.values import size_text
 from ottla.pipeline.stages.runner import Context, StageResult

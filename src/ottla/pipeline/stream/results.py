@@ -22,8 +22,8 @@ from ottla.pipeline.lake.file_writer import TableWriter
 from ottla.pipeline.lake.port import AppTransaction, Change, LakeTable, TableFile, TableSpec
 from ottla.pipeline.lake.rewrite import read, target_of
 from ottla.pipeline.lake.schema import canonical_schema
-from ottla.pipeline.log import TIME
 from ottla.pipeline.stream.aggregate import START
+from ottla.pipeline.topic_reader import TIME
 
 DATE = "window_date"
 KEY = "ottla.stream.key"

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from ottla.pipeline.lake.intent import OPERATION
 from ottla.pipeline.lake.port import AppTransaction, Change, LakeTable
-from ottla.pipeline.log import OffsetRange
+from ottla.pipeline.offset_range import OffsetRange
 from ottla.pipeline.stream.aggregate import START, TIME, Windows, check_result, naming, storable
 from ottla.pipeline.stream.results import UNPUBLISHED, Message, Results, Step
 

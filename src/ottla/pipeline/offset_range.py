@@ -1,30 +1,8 @@
-"""Declares the port that reads a topic for the pipeline: offsets, bounds, and records as Arrow columns."""
+"""Holds a range of offsets of one partition, and its text forms."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
-
-import pyarrow as pa
-
-TIME = pa.timestamp("us", tz="UTC")
-HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
-"""A record's headers, in order; a name may come twice."""
-RECORDS = pa.schema(
-    [
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("record_time", TIME),
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-    ]
-)
-"""A record as stored in the log. A reader that was asked for headers adds a column `headers` of type `HEADERS`."""
-
-
-class CannotLoad(Exception):
-    """The log and the table do not fit together: offsets the table needs are gone, or it is ahead of the log."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -78,11 +56,3 @@ def offsets_text(first_offset: int, end_offset: int) -> str:
     if end_offset - first_offset <= 1:
         return f"offset {first_offset}"
     return f"offsets {first_offset} to {end_offset - 1}"
-
-
-class Reader(Protocol):
-    """Reads a range of a partition; `source.py` has the one that asks a broker. Sent to the tasks, so it pickles."""
-
-    def read(self, offsets: OffsetRange) -> Iterator[pa.RecordBatch]:
-        """Return the records as `RECORDS` batches, in order of offset, none outside the range."""
-        ...
