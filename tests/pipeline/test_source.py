@@ -121,11 +121,11 @@ def test_produced_records_are_read_back_by_ranges(broker: Broker, filled_topic: 
     assert state.topic_id
     reader = BrokerReader(broker.bootstrap, filled_topic)
     values: list[bytes] = []
-    account = OffsetCounts()
+    offset_counts = OffsetCounts()
     for first, end in ((0, 1), (1, 999), (999, 2500)):
-        for found in reader.read(OffsetRange(1, first, end), account):
+        for found in reader.read(OffsetRange(1, first, end), offset_counts):
             values += found.column("value").to_pylist()
-    assert account == OffsetCounts(records=2500)
+    assert offset_counts == OffsetCounts(records=2500)
     assert values == [b"value-%d" % n for n in range(1, 5000, 2)]
 
 

@@ -78,8 +78,8 @@ class BrokerReader:
     headers: bool = False
     """Whether to bring the column `headers` besides those of `RECORDS`."""
 
-    def read(self, offsets: OffsetRange, account: OffsetCounts | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the records of the range; what became of every offset is added to `account` once all are read.
+    def read(self, offsets: OffsetRange, offset_counts: OffsetCounts | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the records of the range; what became of every offset is added to `offset_counts` once all are read.
 
         Raises DataLoss where offsets were deleted, the broker's KafkaError, CannotConnect, CorruptMessage.
         """
@@ -92,8 +92,8 @@ class BrokerReader:
                 rows += found.num_rows
                 yield found
             reader.decoded(batches, rows)
-        if account is not None:
-            account.add(reader.account)
+        if offset_counts is not None:
+            offset_counts.add(reader.offset_counts)
 
 
 def decode(batches: Batches, topic: str, offsets: OffsetRange, *, headers: bool = False) -> Iterator[pa.RecordBatch]:

@@ -117,7 +117,7 @@ def test_the_holes_of_a_compacted_topic_are_accounted_for(spark: SparkSession, r
     writer.flush(120)
     how = ReadOptions(BrokerOptions(parse_addresses(real_kafka.bootstrap)))
 
-    def account() -> OffsetCounts:
+    def offset_counts() -> OffsetCounts:
         total = OffsetCounts()
         for partition in range(PARTITIONS):
             for _ in read(real_kafka, topic, partition, ends[TopicPartition(topic, partition)], total):
@@ -129,8 +129,8 @@ def test_the_holes_of_a_compacted_topic_are_accounted_for(spark: SparkSession, r
     offset_client.close()
     ends = {tp: span.end_offset for tp, span in bounds.items()}
     if RECORDS * SIZE > PARTITIONS * 4 << 20:  # enough for closed segments, which alone are compacted
-        until(lambda: account().compacted > 0, timeout_s=300, what="compaction")
-    total = account()
+        until(lambda: offset_counts().compacted > 0, timeout_s=300, what="compaction")
+    total = offset_counts()
     assert total.offsets == RECORDS == sum(ends.values())
     assert total.records + total.compacted == RECORDS
     reader = spark.read.format("ottla").option("kafka.bootstrap.servers", real_kafka.bootstrap)
@@ -142,11 +142,13 @@ def test_the_holes_of_a_compacted_topic_are_accounted_for(spark: SparkSession, r
     assert {(row.partition, bytes(row.key)): bytes(row.value) for row in newest} == last
 
 
-def read(kafka: RealKafka, topic: str, partition: int, end: int, account: OffsetCounts) -> Iterator[Any]:
+def read(kafka: RealKafka, topic: str, partition: int, end: int, offset_counts: OffsetCounts) -> Iterator[Any]:
     from ottla.pipeline.offset_range import OffsetRange
 
     wanted = PartitionRange(topic, partition, 0, end)
-    yield from BrokerReader(kafka.bootstrap, topic).read(OffsetRange(partition, wanted.first_offset, end), account)
+    yield from BrokerReader(kafka.bootstrap, topic).read(
+        OffsetRange(partition, wanted.first_offset, end), offset_counts
+    )
 
 
 def test_a_real_access_log_comes_back_line_by_line(spark: SparkSession, real_kafka: RealKafka) -> None:

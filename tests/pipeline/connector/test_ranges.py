@@ -61,7 +61,7 @@ def test_a_broker_that_is_killed_and_comes_back_is_read_on(tmp_path: Path) -> No
                 server.kill()
                 server.start()
         assert read == [b"%d" % n for n in range(RECORDS)]
-        assert reader.account == OffsetCounts(records=RECORDS)
+        assert reader.offset_counts == OffsetCounts(records=RECORDS)
     finally:
         server.stop()
 
@@ -98,7 +98,7 @@ def test_a_start_after_the_log_end_is_data_loss(broker: Broker) -> None:
         list(RangeReader(reading(broker.bootstrap), wanted).batches())
     reader = RangeReader(reading(broker.bootstrap, fail_on_data_loss=False), wanted)
     assert list(reader.batches()) == []
-    assert reader.account == OffsetCounts(lost=4)
+    assert reader.offset_counts == OffsetCounts(lost=4)
 
 
 @pytest.mark.external
@@ -111,7 +111,7 @@ def test_a_topic_recreated_between_plan_and_task_is_detected(broker: Broker) -> 
         list(RangeReader(reading(broker.bootstrap), wanted).batches())
     reader = RangeReader(reading(broker.bootstrap, fail_on_data_loss=False), wanted)
     assert list(reader.batches()) == []
-    assert reader.account == OffsetCounts(lost=5)
+    assert reader.offset_counts == OffsetCounts(lost=5)
 
 
 def answer(records: bytes) -> Any:
@@ -125,7 +125,7 @@ def test_a_batch_with_a_wrong_checksum_is_refused_unless_checks_are_disabled() -
     reader = RangeReader(how, PartitionRange("t", 0, 0, 10))
     with pytest.raises(CorruptMessage, match="t-0: the batch at offset 0 does not match its checksum"):
         reader._walk(answer(bytes(broken)), 0)
-    assert reader.account == OffsetCounts(), "an answer that failed counts for nothing"
+    assert reader.offset_counts == OffsetCounts(), "an answer that failed counts for nothing"
     assert (
         RangeReader(replace(how, check_crcs=False), PartitionRange("t", 0, 0, 10))
         ._walk(answer(bytes(broken)), 0)

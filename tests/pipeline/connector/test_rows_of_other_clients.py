@@ -53,7 +53,7 @@ def read_here(how: ReadOptions, topic: str, first: int, end: int) -> tuple[list[
             count += found.num_rows
             rows += shown(found)
         reader.decoded(batches, count)
-    return rows, reader.account
+    return rows, reader.offset_counts
 
 
 def shown(found: pa.RecordBatch) -> list[ReadRow]:
@@ -149,13 +149,13 @@ def test_transactions_are_read_as_librdkafka_reads_them_and_every_offset_is_acco
             how = reading(real_kafka.bootstrap, committed=committed, fetch_bytes=fetch_bytes)
             end = failure_kind_of(how, topic)
             expected = read_with_librdkafka(real_kafka.bootstrap, topic, end_offset=end, committed=committed)
-            rows, account = read_here(how, topic, 0, end)
+            rows, offset_counts = read_here(how, topic, 0, end)
             assert rows == expected
-            assert account.records == len(rows)
-            assert account.offsets == end
-            assert account.control > 0
-            assert (account.aborted > 0) is committed
-            assert (account.compacted, account.lost) == (0, 0)
+            assert offset_counts.records == len(rows)
+            assert offset_counts.offsets == end
+            assert offset_counts.control > 0
+            assert (offset_counts.aborted > 0) is committed
+            assert (offset_counts.compacted, offset_counts.lost) == (0, 0)
 
 
 def test_read_committed_ends_at_the_first_transaction_that_is_still_open(real_kafka: RealKafka) -> None:
@@ -174,9 +174,9 @@ def test_read_committed_ends_at_the_first_transaction_that_is_still_open(real_ka
     assert failure_kind_of(reading(real_kafka.bootstrap, committed=True), topic) == 1
     assert failure_kind_of(reading(real_kafka.bootstrap), topic) == 3
     writer.abort_transaction(30)
-    rows, account = read_here(reading(real_kafka.bootstrap, committed=True), topic, 0, 4)
+    rows, offset_counts = read_here(reading(real_kafka.bootstrap, committed=True), topic, 0, 4)
     assert [row.value for row in rows] == [b"before", b"after"]
-    assert account == OffsetCounts(records=2, control=1, aborted=1)
+    assert offset_counts == OffsetCounts(records=2, control=1, aborted=1)
 
 
 @pytest.mark.slow
@@ -203,9 +203,9 @@ def test_compacted_offsets_are_distinguished_from_lost_ones(real_kafka: RealKafk
     how = reading(real_kafka.bootstrap)
     # The cleaner may need several passes, and what is read below must not change any more.
     until(lambda: read_here(how, topic, 0, 72)[1].compacted == 60 - len(cleaned), timeout_s=90, what="compaction")
-    rows, account = read_here(how, topic, 0, 72)
+    rows, offset_counts = read_here(how, topic, 0, 72)
     assert rows == read_with_librdkafka(real_kafka.bootstrap, topic, end_offset=72)
-    assert account == OffsetCounts(records=len(rows), compacted=72 - len(rows))
+    assert offset_counts == OffsetCounts(records=len(rows), compacted=72 - len(rows))
     for first in range(0, 72, 7):
         part, counts = read_here(how, topic, first, min(first + 5, 72))
         assert part == [row for row in rows if first <= row.offset < first + 5]

@@ -70,17 +70,17 @@ class _Answer(NamedTuple):
 
 
 class RangeReader:
-    """Reads one range. `account` is right when `batches` has ended. Belongs to one thread."""
+    """Reads one range. `offset_counts` is right when `batches` has ended. Belongs to one thread."""
 
     def __init__(self, read_options: ReadOptions, wanted: PartitionRange) -> None:
-        self.account = OffsetCounts()
+        self.offset_counts = OffsetCounts()
         self._read_options = read_options
         self._wanted = wanted
 
     def batches(self) -> Iterator[Batches]:
-        """Answer by answer the batches that hold records of the range; their ends may lie outside of it.
+        """Yield the batches with records of the range, response by response; their ends may be outside of it.
 
-        The caller adds what it decoded to `account` by `decoded`. Raises DataLoss, the broker's KafkaError,
+        The caller adds what it decoded to `offset_counts` by `decoded`. Raises DataLoss, the broker's KafkaError,
         CannotConnect, CorruptMessage.
         """
         with asyncio.Runner() as runner:
@@ -93,8 +93,8 @@ class RangeReader:
     def decoded(self, batches: Batches, records: int) -> None:
         """Count the records of these batches that were in the range; what else they cover is holes."""
         covered = sum(self._within(header.base_offset, header.last_offset + 1) for _, header in batches)
-        self.account.records += records
-        self.account.compacted += covered - records
+        self.offset_counts.records += records
+        self.offset_counts.compacted += covered - records
 
     def _read(self, runner: asyncio.Runner, cluster: Cluster) -> Iterator[Batches]:
         end = self._wanted.end_offset
@@ -110,7 +110,7 @@ class RangeReader:
             elif answer.log_end >= end:
                 empty += 1
                 if empty >= _EMPTY_MEANS_NONE:
-                    self.account.compacted += end - at
+                    self.offset_counts.compacted += end - at
                     return
             elif loop_time() > give_up_at:
                 raise RequestTimedOut(
@@ -136,7 +136,7 @@ class RangeReader:
         except TopicRecreated:
             if self._read_options.fail_on_data_loss:
                 raise
-            self.account.lost += self._wanted.end_offset - offset
+            self.offset_counts.lost += self._wanted.end_offset - offset
             return _Answer((), self._wanted.end_offset, self._wanted.end_offset)
 
     async def _fetch_once(self, cluster: Cluster, offset: int, *, fresh: bool) -> _Answer:
@@ -169,7 +169,7 @@ class RangeReader:
         return self._walk(data, offset)
 
     def _walk(self, data: Any, at: int) -> _Answer:
-        """Check what came, leave out batches without records for readers, and account for the gaps."""
+        """Check what came, leave out batches without records for readers, and count the gaps."""
         view = memoryview(data.records or b"")
         aborted = AbortedFilter((item.producer_id, item.first_offset) for item in data.aborted_transactions or ())
         found, passed = [], OffsetCounts()
@@ -188,7 +188,7 @@ class RangeReader:
                 passed.aborted += covered
             elif covered:
                 found.append((batch, header))
-        self.account.add(passed)  # at once, here: an attempt that failed half way is made again
+        self.offset_counts.add(passed)  # at once, here: an attempt that failed half way is made again
         log_end = data.last_stable_offset if self._read_options.read_committed else data.high_watermark
         return _Answer(found, at, log_end)
 
@@ -204,7 +204,7 @@ class RangeReader:
             next_offset = min(start, end)
         if self._read_options.fail_on_data_loss:
             raise DataLoss(f"{message} ({self._read_options.loss_advice})")
-        self.account.lost += next_offset - offset
+        self.offset_counts.lost += next_offset - offset
         return _Answer((), next_offset, next_offset)
 
     def _within(self, first: int, end: int) -> int:
