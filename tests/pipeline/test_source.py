@@ -119,7 +119,7 @@ def test_produced_records_are_read_back_by_ranges(broker: Broker, filled_topic: 
     state = state_of(broker.bootstrap, filled_topic)
     assert state.bounds == {0: OffsetBounds(0, 2500), 1: OffsetBounds(0, 2500), 2: OffsetBounds(0, 0)}
     assert state.topic_id
-    reader = BrokerReader(broker.bootstrap, filled_topic)
+    reader = BrokerReader(Brokers(broker.bootstrap), filled_topic)
     values: list[bytes] = []
     offset_counts = OffsetCounts()
     for first, end in ((0, 1), (1, 999), (999, 2500)):

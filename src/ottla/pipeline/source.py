@@ -71,7 +71,7 @@ def topic_state(offset_client: OffsetClient, topic: str) -> TopicState:
 class BrokerReader:
     """A `TopicReader` of the brokers. It is pickled to the tasks and connects there."""
 
-    bootstrap: str | Brokers
+    brokers: Brokers
     topic: str
     topic_id: str = ""
     """If it is given, a recreated topic is not read."""
@@ -83,9 +83,8 @@ class BrokerReader:
 
         Raises DataLoss where offsets were deleted, the broker's KafkaError, CannotConnect, CorruptMessage.
         """
-        read_options = _brokers(self.bootstrap).read_options
         wanted = PartitionRange(self.topic, offsets.partition, offsets.first_offset, offsets.end_offset, self.topic_id)
-        reader = RangeReader(read_options, wanted)
+        reader = RangeReader(self.brokers.read_options, wanted)
         for batches in reader.batches():
             rows = 0
             for found in decode(batches, self.topic, offsets, headers=self.headers):
@@ -118,7 +117,3 @@ def _without_missing(times: pa.Array) -> pa.Array:
     if lowest is None or lowest >= 0:
         return times
     return pc.if_else(pc.less(times.cast(pa.int64()), 0), pa.scalar(None, times.type), times)
-
-
-def _brokers(bootstrap: str | Brokers) -> Brokers:
-    return Brokers(bootstrap) if isinstance(bootstrap, str) else bootstrap

@@ -25,7 +25,7 @@ from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.connector.offset_counts import OffsetCounts
 from ottla.pipeline.connector.options import BrokerOptions, ReadOptions
 from ottla.pipeline.connector.range_reader import PartitionRange
-from ottla.pipeline.source import BrokerReader
+from ottla.pipeline.source import BrokerReader, Brokers
 from tests.support.processes import until
 from tests.support.real_kafka import RealKafka
 from tests.support.topics import create_topic
@@ -146,7 +146,7 @@ def read(kafka: RealKafka, topic: str, partition: int, end: int, offset_counts: 
     from ottla.pipeline.offset_range import OffsetRange
 
     wanted = PartitionRange(topic, partition, 0, end)
-    yield from BrokerReader(kafka.bootstrap, topic).read(
+    yield from BrokerReader(Brokers(kafka.bootstrap), topic).read(
         OffsetRange(partition, wanted.first_offset, end), offset_counts
     )
 
