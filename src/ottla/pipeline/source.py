@@ -90,7 +90,7 @@ class BrokerReader:
             for found in decode(batches, self.topic, offsets, headers=self.headers):
                 rows += found.num_rows
                 yield found
-            reader.decoded(batches, rows)
+            reader.count_decoded(batches, rows)
         if offset_counts is not None:
             offset_counts.add(reader.offset_counts)
 

@@ -56,7 +56,7 @@ def test_a_broker_that_is_killed_and_comes_back_is_read_on(tmp_path: Path) -> No
         for turn, batches in enumerate(reader.batches()):
             found = values(batches)
             read += found
-            reader.decoded(batches, len(found))
+            reader.count_decoded(batches, len(found))
             if turn in {1, 5, 9}:
                 server.kill()
                 server.start()

@@ -52,7 +52,7 @@ def read_here(how: ReadOptions, topic: str, first: int, end: int) -> tuple[list[
         for found in decode(batches, topic=topic, partition=0, first_offset=first, end_offset=end, names=ALL):
             count += found.num_rows
             rows += shown(found)
-        reader.decoded(batches, count)
+        reader.count_decoded(batches, count)
     return rows, reader.offset_counts
 
 

@@ -80,7 +80,7 @@ class RangeReader:
     def batches(self) -> Iterator[Batches]:
         """Yield the batches with records of the range, response by response; their ends may be outside of it.
 
-        The caller adds what it decoded to `offset_counts` by `decoded`. Raises DataLoss, the broker's KafkaError,
+        The caller adds what it decoded to `offset_counts` by `count_decoded`. Raises DataLoss, the broker's KafkaError,
         CannotConnect, CorruptMessage.
         """
         with asyncio.Runner() as runner:
@@ -90,7 +90,7 @@ class RangeReader:
             finally:
                 runner.run(cluster.close())
 
-    def decoded(self, batches: Batches, records: int) -> None:
+    def count_decoded(self, batches: Batches, records: int) -> None:
         """Count the records of these batches that were in the range; what else they cover is holes."""
         covered = sum(self._within(header.base_offset, header.last_offset + 1) for _, header in batches)
         self.offset_counts.records += records

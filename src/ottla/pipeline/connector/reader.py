@@ -57,7 +57,7 @@ def read_range(read_options: ReadOptions, wanted: PartitionRange, names: tuple[s
         ):
             rows += found.num_rows
             yield found
-        reader.decoded(batches, rows)
+        reader.count_decoded(batches, rows)
     if gaps := reader.offset_counts.gaps():
         log.info("%s offsets %d to %d: %s", wanted.topic_partition, wanted.first_offset, wanted.end_offset, gaps)
 
