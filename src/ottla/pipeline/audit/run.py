@@ -97,8 +97,8 @@ def audit(
 def write_watermark(table: LakeTable, topic_audit: TopicAudit) -> str | None:
     """Write the completeness watermark to the table's properties. Returns it, or None if there is none.
 
-    It may go back: a loss found in an older bucket makes the promise of completeness untrue, and who reads the property
-    must not go on believing it. An empty text says that nothing is known to be complete.
+    It may decrease: after a loss is found in an older bucket, the table is complete only up to that bucket. An empty
+    text says that nothing is known to be complete.
     """
     if not table.exists():
         return None
