@@ -9,7 +9,7 @@ import pytest
 from ottla.pipeline.lake.delta import DeltaLake
 from ottla.pipeline.lake.port import Change, TableSpec
 from ottla.pipeline.offset_range import OffsetRange
-from tests.contracts.test_lake_tables import BY, SCHEMA, land, load, offsets, rows
+from tests.contracts.test_lake_tables import BY, SCHEMA, load, offsets, rows, stage
 
 
 def torn(path: Path) -> None:
@@ -22,7 +22,7 @@ def test_a_log_entry_that_a_power_cut_took_the_bytes_of_is_put_aside(tmp_path: P
     delta = DeltaLake(tmp_path / "events")
     delta.create(TableSpec(SCHEMA, BY))
     load(delta, 0, 10)
-    files = land(delta, rows(10, 20))
+    files = stage(delta, rows(10, 20))
     delta.commit(Change("load", "t", ranges=[OffsetRange(0, 10, 20)], add=files))
     entry = tmp_path / "events" / "_delta_log" / "00000000000000000002.json"
     entry.write_bytes(entry.read_bytes()[:left])

@@ -93,7 +93,7 @@ def rows(first: int, end: int, *, partition: int = 0, topic: str = "t", n: Any =
     )
 
 
-def land(table: LakeTable, what: pa.Table, stem: str = "x") -> list[StagedFile]:
+def stage(table: LakeTable, what: pa.Table, stem: str = "x") -> list[StagedFile]:
     writer = TableWriter(target_of(table, table.spec()), f"{stem}-{next(STEMS)}")
     writer.add(what)
     return writer.finish()
@@ -104,7 +104,7 @@ STEMS = iter(range(1_000_000))
 
 def load(table: LakeTable, first: int, end: int, **more: Any) -> None:
     topic, partition = more.get("topic", "t"), more.get("partition", 0)
-    files = land(table, rows(first, end, **more))
+    files = stage(table, rows(first, end, **more))
     table.commit(Change("load", topic, ranges=[OffsetRange(partition, first, end)], add=files))
 
 
@@ -139,7 +139,7 @@ def test_rows_are_partitioned_by_their_partition_columns(table: LakeTable) -> No
 
 
 def test_files_are_invisible_until_they_are_committed(table: LakeTable) -> None:
-    assert land(table, rows(0, 10))
+    assert stage(table, rows(0, 10))
     assert table.files() == []
 
 
@@ -148,7 +148,7 @@ def test_a_commit_that_does_not_follow_the_last_one_is_refused(table: LakeTable,
     load(table, 0, 10)
     before = table.version()
     with pytest.raises(NotContiguous):
-        table.commit(Change("load", "t", ranges=[OffsetRange(0, first, end)], add=land(table, rows(10, 20))))
+        table.commit(Change("load", "t", ranges=[OffsetRange(0, first, end)], add=stage(table, rows(10, 20))))
     assert table.version() == before
     assert offsets(table) == list(range(10))
 
@@ -182,7 +182,7 @@ class CutIn:
 
 
 def test_the_check_belongs_to_the_swap(table: LakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    files, theirs = land(table, rows(0, 10)), land(table, rows(0, 10))
+    files, theirs = stage(table, rows(0, 10)), stage(table, rows(0, 10))
     change = Change("load", "t", ranges=[OffsetRange(0, 0, 10)], add=theirs)
     CutIn(table, monkeypatch, lambda: another(table).commit(change))
     with pytest.raises(NotContiguous):
@@ -193,7 +193,7 @@ def test_the_check_belongs_to_the_swap(table: LakeTable, monkeypatch: pytest.Mon
 def test_a_commit_that_others_do_not_touch_happens_after_theirs(
     table: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files, theirs = land(table, rows(0, 10)), land(table, rows(0, 4, partition=1))
+    files, theirs = stage(table, rows(0, 10)), stage(table, rows(0, 4, partition=1))
     change = Change("load", "t", ranges=[OffsetRange(1, 0, 4)], add=theirs)
     CutIn(table, monkeypatch, lambda: another(table).commit(change))
     table.commit(Change("load", "t", ranges=[OffsetRange(0, 0, 10)], add=files))
@@ -216,7 +216,7 @@ def test_a_position_ahead_is_reset_only_from_its_current_value(table: LakeTable)
     load(table, 0, 10)
     load(table, 10, 20)
     out = without_ranges(table, "t", [OffsetRange(0, 10, 20)], "y")
-    again = land(table, rows(10, 15))
+    again = stage(table, rows(10, 15))
     change = Change("load", "t", [OffsetRange(0, 10, 15)], {0: 20}, add=[*out.add, *again], remove=out.remove)
     table.commit(change)
     assert offsets(table) == list(range(15))
@@ -230,7 +230,7 @@ def test_a_range_is_replaced_at_once(table: LakeTable) -> None:
     load(table, 20, 30)
     replaced = OffsetRange(0, 14, 24)
     out = without_ranges(table, "t", [replaced], "y")
-    new = land(table, rows(14, 24, n=pa.array([-1] * 10, pa.int64())))
+    new = stage(table, rows(14, 24, n=pa.array([-1] * 10, pa.int64())))
     table.commit(Change("replace", "t", replaced=[replaced], add=[*out.add, *new], remove=out.remove))
     got = dict(by_duckdb(table, '"offset", n'))
     assert got == {o: -1 if 14 <= o < 24 else o * 10 for o in range(10, 30)}
@@ -239,7 +239,7 @@ def test_a_range_is_replaced_at_once(table: LakeTable) -> None:
 
 def test_a_replaced_range_may_begin_before_all_that_was_loaded_but_leave_no_gap(table: LakeTable) -> None:
     load(table, 10, 20)
-    table.commit(Change("replace", "t", replaced=[OffsetRange(0, 5, 10)], add=land(table, rows(5, 10))))
+    table.commit(Change("replace", "t", replaced=[OffsetRange(0, 5, 10)], add=stage(table, rows(5, 10))))
     assert table.positions("t", [0]) == {0: OffsetRange(0, 5, 20)}
     for first, end in ((0, 4), (15, 21), (25, 30)):
         with pytest.raises(NotContiguous):
@@ -251,7 +251,7 @@ def test_a_replaced_range_may_begin_before_all_that_was_loaded_but_leave_no_gap(
 def test_rows_are_taken_out_by_their_coordinates(table: LakeTable) -> None:
     load(table, 0, 10)
     load(table, 0, 10, partition=1)
-    gone = land(table, rows(3, 5, partition=1))
+    gone = stage(table, rows(3, 5, partition=1))
     out = without_rows_of(table, [table.path / file.path for file in gone], "y")
     table.commit(Change("take out", add=out.add, remove=out.remove))
     assert sorted(by_duckdb(table, 'partition, "offset"')) == [
@@ -278,7 +278,7 @@ def test_columns_are_added_at_the_end_and_older_rows_have_none(table: LakeTable)
     assert table.spec().schema.names == [*SCHEMA.names, "s"]
     assert table.spec().schema.field("s").type == kind
     new = rows(4, 6).append_column("s", pa.array([{"x": 1, "y": "a"}, None], kind))
-    table.commit(Change("load", "t", ranges=[OffsetRange(0, 4, 6)], add=land(table, new)))
+    table.commit(Change("load", "t", ranges=[OffsetRange(0, 4, 6)], add=stage(table, new)))
     got = dict(by_duckdb(table, '"offset", s'))
     assert got == {0: None, 1: None, 2: None, 3: None, 4: {"x": 1, "y": "a"}, 5: None}
 
@@ -378,7 +378,7 @@ def test_a_second_compaction_of_an_unchanged_table_changes_nothing(
     for first, column in ((20, added), (30, added.cast(pa.struct([("x", pa.int64()), ("y", pa.string())])))):
         if "y" in str(column.type):
             table.add_columns(pa.schema([pa.field("added", column.type)]))
-        files = land(table, rows(first, first + 10).append_column("added", column), stem="0123456789ab")
+        files = stage(table, rows(first, first + 10).append_column("added", column), stem="0123456789ab")
         table.commit(Change("load", "t", ranges=[OffsetRange(0, first, first + 10)], add=files))
     values = sorted(by_duckdb(table, '"offset", n, added.x'), key=str)
     assert maintain(table, "0123456789ac").files_after == 4, "one of each directory"
@@ -440,15 +440,15 @@ def test_files_of_versions_that_are_remembered_stay_until_they_expire(table: Lak
     assert offsets(another(table)) == list(range(30))
 
 
-def test_a_sweep_deletes_strays_but_nothing_of_work_in_progress(table: LakeTable) -> None:
+def test_orphans_are_removed_but_nothing_of_work_in_progress(table: LakeTable) -> None:
     load(table, 0, 10)
     with lease(table.path, "load-t") as mine:
-        theirs = land(table, rows(10, 20), stem=mine.id)
-        strays = land(table, rows(10, 20), stem="dead0dead0de")
+        theirs = stage(table, rows(10, 20), stem=mine.id)
+        orphans = stage(table, rows(10, 20), stem="dead0dead0de")
         now_ms = SystemClock().wall_ms()
         assert remove_orphans(table, now_ms=now_ms).files == 0, "too young"
-        swept = remove_orphans(table, now_ms=now_ms + 10_000_000)
-        assert (swept.files, swept.size_bytes) == (len(strays), sum(f.size_bytes for f in strays))
+        removed = remove_orphans(table, now_ms=now_ms + 10_000_000)
+        assert (removed.files, removed.size_bytes) == (len(orphans), sum(f.size_bytes for f in orphans))
         table.commit(Change("load", "t", ranges=[OffsetRange(0, 10, 20)], add=theirs))
     remove_orphans(table, now_ms=now_ms + 10_000_000)
     assert offsets(table) == list(range(20))
@@ -559,7 +559,7 @@ def test_the_time_of_the_last_commit_is_known(table: LakeTable) -> None:
 def test_the_files_that_a_commit_names_are_on_the_disk_before_it_and_the_commit_after_it(
     table: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A spy on the two ways to sync notes in which order files and directories became durable."""
+    """Spies on both calls that sync note the order in which files and directories became durable."""
     order: list[str] = []
     real_file, real_directory = SystemFile.sync, SystemFiles.sync_directory
 
@@ -573,13 +573,13 @@ def test_the_files_that_a_commit_names_are_on_the_disk_before_it_and_the_commit_
 
     monkeypatch.setattr(SystemFile, "sync", sync)
     monkeypatch.setattr(SystemFiles, "sync_directory", sync_directory)
-    files = land(table, rows(0, 10))
-    landed = list(order)
+    files = stage(table, rows(0, 10))
+    synced = list(order)
     for file in files:
         path = table.path / file.path
-        assert str(path) in landed
+        assert str(path) in synced
         above = [directory for directory in path.parents if table.path in (directory, *directory.parents)]
-        assert {f"{directory}/" for directory in above} <= set(landed[landed.index(str(path)) :])
+        assert {f"{directory}/" for directory in above} <= set(synced[synced.index(str(path)) :])
     order.clear()
     table.commit(Change("load", "t", ranges=[OffsetRange(0, 0, 10)], add=files))
     if (table.path / "_delta_log").exists():
@@ -591,16 +591,16 @@ def test_the_files_that_a_commit_names_are_on_the_disk_before_it_and_the_commit_
         assert f"{table.path}/metadata/" in order
 
 
-def test_an_intents_files_are_not_swept(table: LakeTable) -> None:
+def test_an_intents_files_are_not_removed(table: LakeTable) -> None:
     load(table, 0, 10)
-    files = land(table, rows(0, 5), stem="0123456789ab")
+    files = stage(table, rows(0, 5), stem="0123456789ab")
     window = [asdict(OffsetRange(0, 0, 5))]
     intent = {"number": 1 << 20, "what": "replace", "topic": "t", "window": window, "quarantined": []}
     intent["rows"] = [asdict(file) for file in files]
     (table.path / PRIVATE).mkdir(exist_ok=True)
     (table.path / PRIVATE / "intent.json").write_text(json.dumps(intent))
-    swept = remove_orphans(table, now_ms=SystemClock().wall_ms() + 10_000_000)
-    assert swept.files == 0
+    removed = remove_orphans(table, now_ms=SystemClock().wall_ms() + 10_000_000)
+    assert removed.files == 0
     assert all((table.path / file.path).exists() for file in files)
 
 

@@ -289,8 +289,8 @@ class IcebergLake:
             with update.overwrite() if change.remove else update.fast_append() as snapshot:
                 for file in change.remove:
                     snapshot.delete_data_file(present[file.path])
-                for landed in change.add:
-                    snapshot.append_data_file(self._data_file(transaction, landed))
+                for added in change.add:
+                    snapshot.append_data_file(self._data_file(transaction, added))
 
     def _data_file(self, transaction: Transaction, file: StagedFile) -> DataFile:
         from pyiceberg.io.pyarrow import parquet_file_to_data_file

@@ -38,8 +38,8 @@ def maintain_table(context: Context, table: LakeTable, *, grace_ms: int = GRACE_
         except CommitConflict:  # a backfill committed meanwhile: the next round merges what is there then
             merged = {"files_before": 0, "files_after": 0, "rows": 0, "size_bytes": 0}
         expired = table.expire(now_ms - job.keep_ms)
-        swept = asdict(remove_orphans(table, now_ms=now_ms, grace_ms=grace_ms))
-    return {"merged": merged, "expired_files": expired, "strays": swept, "files": len(table.files())}
+        orphans = asdict(remove_orphans(table, now_ms=now_ms, grace_ms=grace_ms))
+    return {"merged": merged, "expired_files": expired, "strays": orphans, "files": len(table.files())}
 
 
 def tables_of(context: Context) -> list[Tables]:
