@@ -1,7 +1,7 @@
-"""Finds in the log what earlier attempts of a task have written already, record by record.
+"""Finds the records that earlier attempts of a task have written to the log.
 
-Counted by what the records hold, so that it does not matter in which order the task gives its rows this time: Spark
-promises the same rows to a repeated task, but after a shuffle not their order.
+Records are compared by their content, for Spark gives a repeated task the same rows, but after a shuffle not in the
+same order.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Writes rows of a batch, or of a stream's micro-batches, as records, each once.
 
-What is promised (docs/spark.md says it to users): a row of a micro-batch is in its topic exactly once, whatever dies
-and is repeated, as long as a repeated task brings the same rows, in any order. Rows become visible as they are
-written. Where a repeat does not bring the same rows (a query with random values, another number of tasks after a
-restart), nothing is lost, and the difference is an error that says so, or a warning (`onReplayMismatch`).
+A row of a micro-batch is in its topic exactly once, whatever fails and is repeated, as long as a repeated task brings
+the same rows, in any order (docs/spark.md). Rows become visible as they are written. Where a repeat does not bring the
+same rows (a query with random values, another number of tasks after a restart), nothing is lost, and the difference is
+an error or a warning (`onReplayMismatch`).
 """
 
 from __future__ import annotations
