@@ -49,8 +49,8 @@ def load(root: Path, table_format: TableFormat, records: int, step: str, *, stem
     """Load the first records of each partition, up to a step ("none": all of it); `stem` begins the names of files."""
     values: Values = [b"bad" if n % 5 == 0 else LINE % (n % 24, n) for n in range(records)]
     topic = MemoryTopic({partition: list(values) for partition in range(PARTITIONS)})
-    shape = RowMapping(AccessLog(), TimeRule(TimeFrom.FORMAT))
-    bench = Bench(root, topic, shape, table_format=table_format, stem=stem)
+    mapping = RowMapping(AccessLog(), TimeRule(TimeFrom.FORMAT))
+    bench = Bench(root, topic, mapping, table_format=table_format, stem=stem)
     quarantine: Any = Deadly(bench.quarantine, before=step == "files written", after=step == "quarantine committed")
     table: Any = Deadly(bench.table, before=step == "before the table's commit", after=step == "table committed")
     complete_intent(bench.table, bench.quarantine)

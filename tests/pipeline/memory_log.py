@@ -66,16 +66,16 @@ class Bench:
         self,
         root: Path,
         topic: MemoryTopic,
-        shape: RowMapping,
+        mapping: RowMapping,
         *,
         table_format: TableFormat = TableFormat.DELTA,
         topic_id: str = "id-1",
         stem: str = "x",
     ) -> None:
-        self.topic, self.shape = topic, shape
+        self.topic, self.mapping = topic, mapping
         lake = Lake(root, table_format)
         self.tables = Tables(lake.table("requests"), lake.quarantine("requests"))
-        create(self.tables, shape)
+        create(self.tables, mapping)
         register_topic(self.tables.table, "web", topic_id)
         self.stem = stem
 
@@ -92,7 +92,7 @@ class Bench:
         job = WriteSpec(
             "web",
             self.topic,
-            self.shape,
+            self.mapping,
             target_of(into.table, into.table.spec()),
             target_of(into.quarantine, into.quarantine.spec()),
             pa.schema([]),

@@ -84,15 +84,15 @@ def test_a_valid_file_is_read_into_a_job() -> None:
     assert (sales.topics, sales.table, sales.on_loss, sales.file_bytes) == (("orders",), "sales", OnLoss.SKIP, 64 << 20)
     assert sales.start is not None
     assert (sales.start.kind, sales.start.number) == (OffsetKind.TIMESTAMP_MS, 10_000_000 - 3_600_000)
-    time = sales.shape.time
+    time = sales.mapping.time
     assert (time.source, time.field, time.granularity, time.lateness_ms) == (
         TimeFrom.FIELD,
         "at",
         Granularity.HOUR,
         3_600_000,
     )
-    assert sales.shape.columns == {"n": "int"}
-    assert sales.shape.value == CsvLines(("at", "n"), ";")
+    assert sales.mapping.columns == {"n": "int"}
+    assert sales.mapping.value == CsvLines(("at", "n"), ";")
     assert (web.pattern, web.table, web.topics) == ("web-.*", "{topic}", ())
 
 
@@ -189,7 +189,7 @@ def test_options_of_the_command_line_are_the_keys_of_a_load() -> None:
     assert found.faults == []
     assert made is not None
     (spec,) = made.loads
-    assert (spec.shape.keep, spec.commit_offsets, spec.shape.columns) == (("key",), 10, {"n": "int"})
+    assert (spec.mapping.keep, spec.commit_offsets, spec.mapping.columns) == (("key",), 10, {"n": "int"})
     for wrong in ("time", "=x", "topics.x=1"):
         with pytest.raises(ValueError, match="--option"):
             add_options(load, [wrong])

@@ -166,8 +166,8 @@ def test_late_rows_have_a_partition_of_their_own_and_are_counted(tmp_path: Path,
     """Records are made one second apart; an event more than ten seconds before its record is late."""
     events = [{"at": datetime.fromtimestamp(n - (n % 3) * 6, UTC).isoformat(), "n": n} for n in range(30, 60)]
     values = [*objects({"at": "1970-01-01T00:00:00Z", "n": -1}) * 30, *objects(*events)]
-    shape = RowMapping(JsonObjects(), TimeRule(TimeFrom.FIELD, field="at", lateness_ms=10_000))
-    bench = Bench(tmp_path, MemoryTopic({0: values}), shape, table_format=table_format)
+    mapping = RowMapping(JsonObjects(), TimeRule(TimeFrom.FIELD, field="at", lateness_ms=10_000))
+    bench = Bench(tmp_path, MemoryTopic({0: values}), mapping, table_format=table_format)
     result = bench.load()
     late = set(bench.rows('"offset"', "late::boolean"))
     assert late == set(range(11, 30)) | {n for n in range(30, 60) if n % 3 == 2}
@@ -332,7 +332,7 @@ def test_a_column_with_a_number_that_no_double_holds_is_not_promoted(tmp_path: P
 
 def test_declared_columns_have_their_type_and_never_another(tmp_path: Path) -> None:
     columns = {"n": "int", "at": "timestamp", "when": "timestamp_s", "p": "decimal(6,2)"}
-    shape = RowMapping(JsonObjects(declared=columns), columns=columns)
+    mapping = RowMapping(JsonObjects(declared=columns), columns=columns)
     values = objects(
         {"n": 1, "at": "2015-05-17T10:00:00+02:00", "when": 1431856800, "p": 1.25},
         {"n": "2", "at": "2015-05-17", "when": "1431856800"},
@@ -341,7 +341,7 @@ def test_declared_columns_have_their_type_and_never_another(tmp_path: Path) -> N
         {"n": 1 << 40},
         {"n": {"x": 1}},
     )
-    bench = Bench(tmp_path, MemoryTopic({0: values}), shape)
+    bench = Bench(tmp_path, MemoryTopic({0: values}), mapping)
     bench.load()
     types = bench.table.spec().schema
     assert [str(types.field(n).type) for n in ("n", "at", "when", "p")] == [
@@ -380,8 +380,8 @@ def test_columns_do_not_grow_without_end(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_key_and_headers_are_columns_where_they_are_wanted(tmp_path: Path, table_format: TableFormat) -> None:
-    shape = RowMapping(Raw(), keep=("key", "headers"))
-    bench = Bench(tmp_path, MemoryTopic({3: [b"v", None]}), shape, table_format=table_format)
+    mapping = RowMapping(Raw(), keep=("key", "headers"))
+    bench = Bench(tmp_path, MemoryTopic({3: [b"v", None]}), mapping, table_format=table_format)
     bench.load()
     assert sorted(bench.rows('"offset", key, value, headers[1].key, headers[1].value')) == [
         (0, b"3", b"v", "h", b"0"),
@@ -408,8 +408,8 @@ def test_a_backfill_gives_the_same_rows(bench: Bench) -> None:
 
 def test_a_backfill_with_other_settings_replaces_the_old_rows(bench: Bench) -> None:
     bench.load()
-    shape = RowMapping(AccessLog(), TimeRule(TimeFrom.RECORD, granularity=Granularity.HOUR))
-    other = Bench(bench.table.path.parent, bench.topic, shape, table_format=_format_of(bench))
+    mapping = RowMapping(AccessLog(), TimeRule(TimeFrom.RECORD, granularity=Granularity.HOUR))
+    other = Bench(bench.table.path.parent, bench.topic, mapping, table_format=_format_of(bench))
     other.backfill({0: 0, 1: 0}, {0: 10, 1: 5})
     bench.check_every_offset_once()
     assert set(bench.rows("year(event_time)", 'partition = 0 and "offset" < 10')) == {1970}
@@ -500,8 +500,8 @@ def test_a_crashed_backfill_is_completed_by_the_next_load(bench: Bench, death: s
     from ottla.pipeline.loading.backfill import backfill_topic
 
     bench.load()
-    shape = RowMapping(AccessLog(), TimeRule(TimeFrom.RECORD, granularity=Granularity.HOUR))
-    other = Bench(bench.table.path.parent, bench.topic, shape, table_format=_format_of(bench))
+    mapping = RowMapping(AccessLog(), TimeRule(TimeFrom.RECORD, granularity=Granularity.HOUR))
+    other = Bench(bench.table.path.parent, bench.topic, mapping, table_format=_format_of(bench))
     with pytest.raises(Crash):
         backfill_topic(other.loading(deadly(other, death)), bench.topic.bounds(), {0: 0, 1: 0}, {})
     assert intent.complete_intent(bench.table, bench.quarantine)

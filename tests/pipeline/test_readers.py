@@ -31,8 +31,8 @@ def lived_in(root: Path, table_format: TableFormat) -> Bench:
     """A table with all that happens to one: columns that came and widened, late rows, a backfill, files merged."""
     rows = [{"at": "1970-01-01", "n": n, "s": {"x": n}} for n in range(20)]
     topic = MemoryTopic({0: [json.dumps(row).encode() for row in rows]})
-    shape = RowMapping(JsonObjects(), TimeRule(TimeFrom.FIELD, field="at", lateness_ms=5_000))
-    bench = Bench(root, topic, shape, table_format=table_format)
+    mapping = RowMapping(JsonObjects(), TimeRule(TimeFrom.FIELD, field="at", lateness_ms=5_000))
+    bench = Bench(root, topic, mapping, table_format=table_format)
     bench.load()
     more: Values = [
         json.dumps({"at": "1970-01-02", "n": n + 0.5, "s": {"y": "z"}, "l": [n]}).encode() for n in range(9)

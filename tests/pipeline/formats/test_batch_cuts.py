@@ -78,13 +78,13 @@ def rows_in(path: Path) -> list[dict[str, Any]]:
 
 
 def load(
-    shape: RowMapping, values: Sequence[bytes | None], cuts: Sequence[int], tasks: Sequence[int] = ()
+    mapping: RowMapping, values: Sequence[bytes | None], cuts: Sequence[int], tasks: Sequence[int] = ()
 ) -> tuple[dict[int, dict[str, Any]], set[int], dict[str, str]]:
     """The rows by offset, the offsets that are quarantined, and the columns' types."""
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         rows_at, quarantined_at = (FileTarget(root / part, delta.LAYOUT, ()) for part in ("rows", "quarantined"))
-        job = WriteSpec("t", CutTopic(values, cuts), shape, rows_at, quarantined_at, pa.schema([]), stem="x")
+        job = WriteSpec("t", CutTopic(values, cuts), mapping, rows_at, quarantined_at, pa.schema([]), stem="x")
         ends = [n for n in tasks if 0 < n < len(values)]
         parts = [[OffsetRange(0, a, b)] for a, b in itertools.pairwise([0, *ends, len(values)])]
         staged = run_in_process(job, parts)
@@ -108,10 +108,10 @@ def load(
     return found, set(quarantined), fields
 
 
-def check(shape: RowMapping, values: Sequence[bytes | None], cuts: Sequence[int], tasks: Sequence[int] = ()) -> None:
-    alone = load(shape, values, range(len(values)))
-    assert repr(load(shape, values, cuts)) == repr(alone)
-    assert repr(load(shape, values, cuts, tasks)) == repr(alone)
+def check(mapping: RowMapping, values: Sequence[bytes | None], cuts: Sequence[int], tasks: Sequence[int] = ()) -> None:
+    alone = load(mapping, values, range(len(values)))
+    assert repr(load(mapping, values, cuts)) == repr(alone)
+    assert repr(load(mapping, values, cuts, tasks)) == repr(alone)
 
 
 cuts = st.lists(st.integers(1, 12), max_size=4, unique=True).map(sorted)

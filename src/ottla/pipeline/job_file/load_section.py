@@ -248,7 +248,7 @@ def spec_of(values: Values, *, lake: Lake, brokers: Brokers) -> LoadSpec:
     return LoadSpec(
         lake=lake,
         brokers=brokers,
-        shape=RowMapping(_format(values), _time(values), dict(values["columns"]), tuple(values["keep"])),
+        mapping=RowMapping(_format(values), _time(values), dict(values["columns"]), tuple(values["keep"])),
         topics=tuple(values["topics"] or ()),
         pattern=values["pattern"],
         table=values["table"],

@@ -156,7 +156,7 @@ class TopicLoader:
     def write_ranges(self, ranges: Sequence[OffsetRange]) -> list[StagedFiles]:
         """Write ranges in the table's columns, which are evolved first where the rows need it."""
         job, parts = self.job, self.split_ranges(ranges)
-        own = job.shape.own_columns.names
+        own = job.mapping.own_columns.names
         fields = pa.schema([f for f in self.tables.table.spec().schema if f.name not in own])
         job = replace(job, fields=fields)
         staged = self.task_runner(job, parts)
@@ -237,9 +237,9 @@ def result_of(ranges: Sequence[OffsetRange], lost: Sequence[OffsetRange], staged
     )
 
 
-def create(tables: Tables, shape: RowMapping) -> None:
+def create(tables: Tables, mapping: RowMapping) -> None:
     """Make both tables if they are not there. Raises TableMismatch if one is there and partitioned in another way."""
-    spec = shape.spec()
+    spec = mapping.spec()
     tables.table.create(spec)
     tables.quarantine.create(TableSpec(QUARANTINE))
     have = tables.table.spec()
@@ -248,7 +248,7 @@ def create(tables: Tables, shape: RowMapping) -> None:
             f"{tables.table.path} is partitioned by {', '.join(have.partition_by)}, "
             f"not by {', '.join(spec.partition_by)}: a table stays as it was made; load into another one"
         )
-    for own in shape.own_columns:
+    for own in mapping.own_columns:
         at = have.schema.get_field_index(own.name)
         if at < 0:
             tables.table.add_columns(pa.schema([own]))

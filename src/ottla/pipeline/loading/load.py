@@ -49,7 +49,7 @@ class LoadSpec:
 
     lake: Lake
     brokers: Brokers
-    shape: RowMapping
+    mapping: RowMapping
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     """A regular expression for whole names of topics, in place of `topics`."""
@@ -193,7 +193,7 @@ def replay_topics(spec: LoadSpec, task_host: TaskHost, progress: LoadProgress) -
                 raise CannotLoad(f"topic {topic} was never loaded into {tables.table.path}")
             complete_intent(tables.table, tables.quarantine, progress.warn)
             state = topic_state(offset_client, topic)
-            named = replace(spec, shape=_with_names(spec.shape, spec, topic, state, tables))
+            named = replace(spec, mapping=_with_names(spec.mapping, spec, topic, state, tables))
             loader = _topic_loader(named, topic, state, tables, task_host, progress, stem="")
             result = replay(loader, sorted(state.bounds))
             done.append(_now(TopicLoad(topic, tables.table.name), tables, state).plus(result))
@@ -243,10 +243,10 @@ def _load_topic(
     backfill: BackfillRange | None,
 ) -> TopicLoad:
     tables, state = spec.tables(topic), topic_state(offset_client, topic)
-    spec = replace(spec, shape=_with_names(spec.shape, spec, topic, state, tables))
-    create(tables, spec.shape)
+    spec = replace(spec, mapping=_with_names(spec.mapping, spec, topic, state, tables))
+    create(tables, spec.mapping)
     register_topic(tables.table, topic, state.topic_id)
-    _keep_names(tables, topic, spec.shape.value)
+    _keep_names(tables, topic, spec.mapping.value)
     complete_intent(tables.table, tables.quarantine, progress.warn)
     with lease(tables.table.path, f"load-{topic}") as mine:
         loader = _topic_loader(spec, topic, state, tables, task_host, progress, stem=mine.id)
@@ -296,11 +296,11 @@ def _topic_loader(
     *,
     stem: str,
 ) -> TopicLoader:
-    wants_headers = "headers" in spec.shape.keep or spec.shape.may_quarantine
+    wants_headers = "headers" in spec.mapping.keep or spec.mapping.may_quarantine
     job = WriteSpec(
         topic,
         BrokerReader(spec.brokers, topic, state.topic_id, headers=wants_headers),
-        spec.shape,
+        spec.mapping,
         target_of(tables.table, tables.table.spec(), file_bytes=spec.file_bytes),
         target_of(tables.quarantine, tables.quarantine.spec(), file_bytes=spec.file_bytes),
         fields=pa.schema([]),
@@ -331,13 +331,13 @@ def _show_position(
         progress.warn(f"the group {group} does not show the position: {failure}")
 
 
-def _with_names(shape: RowMapping, spec: LoadSpec, topic: str, state: TopicState, tables: Tables) -> RowMapping:
-    """Return the shape, with the columns' names from the topic's first record where they are to come from there."""
-    value = shape.value
+def _with_names(mapping: RowMapping, spec: LoadSpec, topic: str, state: TopicState, tables: Tables) -> RowMapping:
+    """Return the mapping, with the columns' names from the topic's first record where they are to come from there."""
+    value = mapping.value
     if not isinstance(value, CsvLines) or value.names:
-        return shape
+        return mapping
     kept = tables.table.properties().get(_HEADER + topic) if tables.table.exists() else None
-    return replace(shape, value=replace(value, names=names_in(kept or _first_line(spec, topic, state), value)))
+    return replace(mapping, value=replace(value, names=names_in(kept or _first_line(spec, topic, state), value)))
 
 
 def _keep_names(tables: Tables, topic: str, value: Format) -> None:

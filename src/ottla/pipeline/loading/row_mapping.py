@@ -143,12 +143,14 @@ class RowMapper:
     the leaves that must not widen: those declared, and longs of which a double could not hold a value.
     """
 
-    def __init__(self, shape: RowMapping, topic: str, fields: pa.Schema, fixed: frozenset[Path] = frozenset()) -> None:
-        self._shape, self._topic = shape, topic
+    def __init__(
+        self, mapping: RowMapping, topic: str, fields: pa.Schema, fixed: frozenset[Path] = frozenset()
+    ) -> None:
+        self._mapping, self._topic = mapping, topic
         self.fields = fields
-        self.fixed = fixed | {(name,) for name in shape.columns}
+        self.fixed = fixed | {(name,) for name in mapping.columns}
 
-    def shape(self, records: pa.RecordBatch) -> MappedRows:
+    def map(self, records: pa.RecordBatch) -> MappedRows:
         """Map records to rows for the table, and for the quarantine."""
         mapped = list(self._in_order(records))
         parts = [found.rows(self.fields) for found in mapped]
@@ -183,21 +185,21 @@ class RowMapper:
             self.fixed |= exact_longs(values, (f.name,))
 
     def _map(self, records: pa.RecordBatch) -> _Mapped:
-        shape, count = self._shape, len(records)
-        undeclared = pa.schema([f for f in self.fields if f.name not in shape.columns])
-        parsed = shape.value.parse(records, undeclared, self.fixed)
+        mapping, count = self._mapping, len(records)
+        undeclared = pa.schema([f for f in self.fields if f.name not in mapping.columns])
+        parsed = mapping.value.parse(records, undeclared, self.fixed)
         rows = parsed.rows
         if not rows.num_columns:  # a table without a column has no rows either
             rows = pa.table({"": pa.nulls(count)})
         rows, misfits = self._declared(rows)
-        times, timeless = shape.time.find(records, rows)
+        times, timeless = mapping.time.find(records, rows)
         local = pc.coalesce(misfits, timeless)
         reasons = pc.coalesce(parsed.reasons, local)
         fitted = fit(
             _blank(self._named(rows), pc.is_null(reasons)),
             self.fields,
             fixed=self.fixed,
-            columns_max=COLUMNS_MAX - len(shape.own_columns),
+            columns_max=COLUMNS_MAX - len(mapping.own_columns),
         )
         later = local if fitted.conflicts is None else pc.coalesce(local, fitted.conflicts)
         return _Mapped(
@@ -212,22 +214,24 @@ class RowMapper:
         )
 
     def _named(self, rows: pa.Table) -> pa.Table:
-        rows = rows.select([name for name in rows.column_names if not self._shape.is_the_time(name)])
-        return rows.rename_columns([self._shape.field_name(name) for name in rows.column_names])
+        rows = rows.select([name for name in rows.column_names if not self._mapping.is_the_time(name)])
+        return rows.rename_columns([self._mapping.field_name(name) for name in rows.column_names])
 
     def _declared(self, rows: pa.Table) -> tuple[pa.Table, Any]:
         """Convert declared columns to their types; return the rows, and reasons."""
-        fields = {name: self._shape.field_name(name) for name in rows.column_names if not self._shape.is_the_time(name)}
-        declared = self._shape.columns
+        fields = {
+            name: self._mapping.field_name(name) for name in rows.column_names if not self._mapping.is_the_time(name)
+        }
+        declared = self._mapping.columns
         return typed_fields(rows, {name: declared[column] for name, column in fields.items() if column in declared})
 
     def _own(self, records: pa.RecordBatch, times: Any) -> dict[str, Any]:
         columns: dict[str, Any] = {"topic": pa.repeat(self._topic, len(records))}
         columns |= {name: records.column(name) for name in ("partition", "offset", "record_time")}
         columns[EVENT_TIME] = times
-        columns |= self._shape.time.file(records, times)
+        columns |= self._mapping.time.file(records, times)
         for name in ("key", "headers"):
-            if name in self._shape.keep:
+            if name in self._mapping.keep:
                 columns[name] = part(records, name)
         return columns
 

@@ -32,7 +32,7 @@ class WriteSpec:
 
     topic: str
     reader: TopicReader
-    shape: RowMapping
+    mapping: RowMapping
     rows: FileTarget
     quarantine: FileTarget
     fields: pa.Schema
@@ -77,7 +77,7 @@ def write_ranges(
         try:
             return attempt.run(ranges, progress)
         except _Wider:
-            fields = merge([fields, attempt.shaper.fields], fixed=job.fixed)
+            fields = merge([fields, attempt.mapper.fields], fixed=job.fixed)
             attempt.abandon()
         except BaseException:
             attempt.abandon()
@@ -90,7 +90,7 @@ class _Attempt:
     def __init__(self, job: WriteSpec, fields: pa.Schema) -> None:
         stem = f"{job.stem}-{new_uuid().hex[:12]}"
         self.job = job
-        self.shaper = RowMapper(job.shape, job.topic, fields, job.fixed)
+        self.mapper = RowMapper(job.mapping, job.topic, fields, job.fixed)
         self.rows = TableWriter(job.rows, stem)
         self.quarantined_files = TableWriter(job.quarantine, stem)
         self.records = self.late = self.value_bytes = 0
@@ -105,12 +105,12 @@ class _Attempt:
             ranges,
             self.rows.finish(),
             self.quarantined_files.finish(),
-            self.shaper.fields,
+            self.mapper.fields,
             self.records,
             self.late,
             self.value_bytes,
             self.tally,
-            sorted(self.shaper.fixed - self.job.fixed),
+            sorted(self.mapper.fixed - self.job.fixed),
         )
 
     def abandon(self) -> None:
@@ -118,18 +118,18 @@ class _Attempt:
         self.quarantined_files.abandon()
 
     def _take(self, records: pa.RecordBatch) -> None:
-        before = self.shaper.fields
-        shaped = self.shaper.shape(records)
-        if self.records and any(promoted_columns(before, self.shaper.fields)):
+        before = self.mapper.fields
+        mapped = self.mapper.map(records)
+        if self.records and any(promoted_columns(before, self.mapper.fields)):
             raise _Wider
-        self.rows.add(shaped.rows)
-        self.quarantined_files.add(shaped.quarantined)
+        self.rows.add(mapped.rows)
+        self.quarantined_files.add(mapped.quarantined)
         self.records += len(records)
-        self.late += shaped.late
+        self.late += mapped.late
         self.value_bytes += records.nbytes
-        if not len(shaped.quarantined):
+        if not len(mapped.quarantined):
             return
-        for row in shaped.quarantined.group_by("reason").aggregate([([], "count_all")]).to_pylist():
+        for row in mapped.quarantined.group_by("reason").aggregate([([], "count_all")]).to_pylist():
             reason = row["reason"][:_REASON_CHARS]
             if reason in self.tally or len(self.tally) < _REASONS_MAX:
                 self.tally[reason] = self.tally.get(reason, 0) + row["count_all"]
@@ -158,7 +158,7 @@ def unify_columns(staged: Iterable[StagedFiles], job: WriteSpec) -> tuple[WriteS
     considered, for the records that it quarantines then decide no type.
     """
     tasks = list(staged)
-    fields, fixed = job.fields, job.fixed | {(name,) for name in job.shape.columns}
+    fields, fixed = job.fields, job.fixed | {(name,) for name in job.mapping.columns}
     for n, task in enumerate(tasks):
         if _contradicts(task, fields, fixed):
             return replace(job, fields=fields, fixed=fixed), [n]
