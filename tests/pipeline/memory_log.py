@@ -17,7 +17,7 @@ from ottla.pipeline.lake.port import LakeTable, register_topic
 from ottla.pipeline.lake.rewrite import target_of
 from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.loading.backfill import backfill_topic, replay
-from ottla.pipeline.loading.commit_protocol import LoadLimits, LoadResult, Tables, TopicLoader, create
+from ottla.pipeline.loading.commit_protocol import LoadLimits, LoadResult, Tables, TopicLoader, create_tables
 from ottla.pipeline.loading.plan import split_among_tasks
 from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.pipeline.loading.write_task import WriteSpec
@@ -75,7 +75,7 @@ class Bench:
         self.topic, self.mapping = topic, mapping
         lake = Lake(root, table_format)
         self.tables = Tables(lake.table("requests"), lake.quarantine("requests"))
-        create(self.tables, mapping)
+        create_tables(self.tables, mapping)
         register_topic(self.tables.table, "web", topic_id)
         self.stem = stem
 

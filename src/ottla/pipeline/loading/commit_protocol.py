@@ -207,10 +207,10 @@ def _unfinished_ranges(
     """Return the quarantined ranges of an unfinished load: all beyond the table's position."""
     gone = []
     for r in ranges:
-        quarantined_files = in_quarantine.get(r.partition)
-        if quarantined_files is not None and (r.partition not in held or quarantined_files.end_offset > r.first_offset):
-            first = r.first_offset if r.partition in held else quarantined_files.first_offset
-            gone.append(OffsetRange(r.partition, first, quarantined_files.end_offset))
+        quarantined = in_quarantine.get(r.partition)
+        if quarantined is not None and (r.partition not in held or quarantined.end_offset > r.first_offset):
+            first = r.first_offset if r.partition in held else quarantined.first_offset
+            gone.append(OffsetRange(r.partition, first, quarantined.end_offset))
     return gone
 
 
@@ -237,8 +237,8 @@ def result_of(ranges: Sequence[OffsetRange], lost: Sequence[OffsetRange], staged
     )
 
 
-def create(tables: Tables, mapping: RowMapping) -> None:
-    """Make both tables if they are not there. Raises TableMismatch if one is there and partitioned in another way."""
+def create_tables(tables: Tables, mapping: RowMapping) -> None:
+    """Create both tables unless they exist. Raises TableMismatch if one exists and is partitioned in another way."""
     spec = mapping.spec()
     tables.table.create(spec)
     tables.quarantine.create(TableSpec(QUARANTINE))

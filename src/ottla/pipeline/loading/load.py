@@ -29,7 +29,14 @@ from ottla.pipeline.lake.lease import lease
 from ottla.pipeline.lake.port import TableReader, register_topic, topics_of
 from ottla.pipeline.lake.rewrite import target_of
 from ottla.pipeline.loading.backfill import backfill_topic, replay
-from ottla.pipeline.loading.commit_protocol import LoadLimits, LoadResult, Tables, TaskRunner, TopicLoader, create
+from ottla.pipeline.loading.commit_protocol import (
+    LoadLimits,
+    LoadResult,
+    Tables,
+    TaskRunner,
+    TopicLoader,
+    create_tables,
+)
 from ottla.pipeline.loading.on_loss import OnLoss
 from ottla.pipeline.loading.plan import CannotLoad, split_among_tasks
 from ottla.pipeline.loading.row_mapping import RowMapping
@@ -45,7 +52,7 @@ _HEADER = "ottla.csv.header."
 
 @dataclass(frozen=True, slots=True)
 class LoadSpec:
-    """One load: what, whence, where to, how."""
+    """The declaration of one load: topics, brokers, table and mapping."""
 
     lake: Lake
     brokers: Brokers
@@ -78,8 +85,8 @@ class LoadSpec:
         """Return whether a load of one topic is to be reported as a fault."""
         return records > 0 and (quarantined >= records or quarantined > self.quarantine_max * records)
 
-    def is_of(self, table: TableReader) -> bool:
-        """Return whether an existing table has topics that the pattern means."""
+    def covers(self, table: TableReader) -> bool:
+        """Return whether an existing table has topics that the pattern matches."""
         assert self.pattern is not None
         wanted = re.compile(self.pattern)
         return any(
@@ -193,10 +200,10 @@ def replay_topics(spec: LoadSpec, task_host: TaskHost, progress: LoadProgress) -
                 raise CannotLoad(f"topic {topic} was never loaded into {tables.table.path}")
             complete_intent(tables.table, tables.quarantine, progress.warn)
             state = topic_state(offset_client, topic)
-            named = replace(spec, mapping=_with_names(spec.mapping, spec, topic, state, tables))
+            named = _with_names(spec, topic, state, tables)
             loader = _topic_loader(named, topic, state, tables, task_host, progress, stem="")
             result = replay(loader, sorted(state.bounds))
-            done.append(_now(TopicLoad(topic, tables.table.name), tables, state).plus(result))
+            done.append(_with_positions(TopicLoad(topic, tables.table.name), tables, state).plus(result))
     return done
 
 
@@ -243,8 +250,8 @@ def _load_topic(
     backfill: BackfillRange | None,
 ) -> TopicLoad:
     tables, state = spec.tables(topic), topic_state(offset_client, topic)
-    spec = replace(spec, mapping=_with_names(spec.mapping, spec, topic, state, tables))
-    create(tables, spec.mapping)
+    spec = _with_names(spec, topic, state, tables)
+    create_tables(tables, spec.mapping)
     register_topic(tables.table, topic, state.topic_id)
     _keep_names(tables, topic, spec.mapping.value)
     complete_intent(tables.table, tables.quarantine, progress.warn)
@@ -261,26 +268,27 @@ def _load_topic(
                 done = done.plus(replaced)
         wanted = LoadLimits(first, end, spec.commit_offsets, spec.on_loss)
         while True:
-            progress.expect(_left(tables, topic, state, wanted))
+            progress.expect(_count_offsets(tables, topic, state, wanted))
             result = loader.run(state.bounds, wanted)
-            done = _now(done, tables, state)
+            done = _with_positions(done, tables, state)
             if result.did_nothing:
                 return done
             done = done.plus(result)
             progress.note(f"{topic}  {result.rows:,} rows committed  lag {done.lag:,}")
-            _show_position(spec, offset_client, topic, tables, done.positions, progress)
+            _commit_position(spec, offset_client, topic, tables, done.positions, progress)
 
 
-def _left(tables: Tables, topic: str, state: TopicState, wanted: LoadLimits) -> int:
+def _count_offsets(tables: Tables, topic: str, state: TopicState, wanted: LoadLimits) -> int:
+    """Return the number of offsets that are left to load."""
     held = tables.table.positions(topic, state.bounds)
-    left = 0
+    count = 0
     for p, span in state.bounds.items():
         first = held[p].end_offset if p in held else wanted.first.get(p, span.start_offset)
-        left += max(0, min(wanted.end.get(p, span.end_offset), span.end_offset) - max(first, span.start_offset))
-    return left
+        count += max(0, min(wanted.end.get(p, span.end_offset), span.end_offset) - max(first, span.start_offset))
+    return count
 
 
-def _now(done: TopicLoad, tables: Tables, state: TopicState) -> TopicLoad:
+def _with_positions(done: TopicLoad, tables: Tables, state: TopicState) -> TopicLoad:
     held = tables.table.positions(done.topic, state.bounds)
     positions = {p: r.end_offset for p, r in held.items()}
     return replace(done, positions=positions, log_ends={p: s.end_offset for p, s in state.bounds.items()})
@@ -313,7 +321,7 @@ def _topic_loader(
     return TopicLoader(tables, job, task_runner, lambda ranges: split_among_tasks(ranges, task_host.cores()))
 
 
-def _show_position(
+def _commit_position(
     spec: LoadSpec,
     offset_client: OffsetClient,
     topic: str,
@@ -331,13 +339,14 @@ def _show_position(
         progress.warn(f"the group {group} does not show the position: {failure}")
 
 
-def _with_names(mapping: RowMapping, spec: LoadSpec, topic: str, state: TopicState, tables: Tables) -> RowMapping:
-    """Return the mapping, with the columns' names from the topic's first record where they are to come from there."""
-    value = mapping.value
+def _with_names(spec: LoadSpec, topic: str, state: TopicState, tables: Tables) -> LoadSpec:
+    """Return the load, with the columns' names from the topic's first record where they are to come from there."""
+    value = spec.mapping.value
     if not isinstance(value, CsvLines) or value.names:
-        return mapping
+        return spec
     kept = tables.table.properties().get(_HEADER + topic) if tables.table.exists() else None
-    return replace(mapping, value=replace(value, names=names_in(kept or _first_line(spec, topic, state), value)))
+    names = names_in(kept or _first_line(spec, topic, state), value)
+    return replace(spec, mapping=replace(spec.mapping, value=replace(value, names=names)))
 
 
 def _keep_names(tables: Tables, topic: str, value: Format) -> None:

@@ -52,7 +52,7 @@ def tables_of(context: Context) -> list[Tables]:
         if spec.pattern is not None:
             for name in spec.lake.table_names():
                 tables = Tables(spec.lake.table(name), spec.lake.quarantine(name))
-                if spec.is_of(tables.table):
+                if spec.covers(tables.table):
                     found[name] = tables
     return [tables for tables in found.values() if tables.table.exists() and tables.quarantine.exists()]
 
