@@ -85,7 +85,7 @@ def declare(
 
 
 def withdraw_declaration(table: LakeTable, topic: str, number: str, *, dry_run: bool = False) -> Deletion:
-    """Take a declaration out. Raises InvalidDeclaration if there is none of this id."""
+    """Withdraw a declaration. Raises InvalidDeclaration if there is none of this id."""
     for deletion in rowless_offsets(table, topic).deletions:
         if deletion.id == number:
             if not dry_run:

@@ -103,7 +103,7 @@ def run(
     stay: bool = False,
     open_report: bool = False,
 ) -> int:
-    """Run the demo; returns the exit code: 0 if the books balance, 1 if they do not or a stage failed.
+    """Run the demo; returns the exit code: 0 if the audit balances, 1 if it does not or a stage failed.
 
     `output` is kept and used again by the next run (default: a fresh temporary directory, kept too). `bootstrap` names
     brokers to use instead of one of its own. With `output_format` "json" the result is printed as one JSON object.

@@ -178,7 +178,7 @@ async def _with_ottla(
     failures: list[str] = []
     unanswered: list[asyncio.Future[RecordMetadata]] = []
 
-    async def complete_intent() -> None:
+    async def collect_answers() -> None:
         for answer in await asyncio.gather(*unanswered, return_exceptions=True):
             if isinstance(answer, BaseException):
                 failures.append(str(answer))
@@ -196,8 +196,8 @@ async def _with_ottla(
             sent = await producer.send(topic, key=record.key, value=record.value, partition=record.partition)
             unanswered.append(sent)
             if len(unanswered) >= _UNANSWERED_MAX:
-                await complete_intent()
-        await complete_intent()
+                await collect_answers()
+        await collect_answers()
     return Produced(acknowledged, failures[0] if failures else None)
 
 

@@ -58,7 +58,7 @@ class SparkOptions:
 
     @property
     def log(self) -> Path:
-        """Everything Spark has to say."""
+        """The file with the output of Spark and Java."""
         return self.work / LOG_NAME
 
     @property
@@ -103,7 +103,7 @@ def _launch(options: SparkOptions) -> SparkSession:
     log4j.write_text(_LOG4J.format(log=options.log))
     _leave_former_jvm()
     conf = SparkConf().setAll(list(_settings(options, log4j).items()))
-    with options.log.open("ab") as log:  # what Java says before its own logging stands
+    with options.log.open("ab") as log:  # what Java prints before its own logging is configured
         gateway = launch_gateway(conf=conf, popen_kwargs={"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # its tracebacks of a lost Java process are in our error
     logging.getLogger().addFilter(_is_not_of_py4j)

@@ -79,7 +79,7 @@ class BrokerReader:
     """Whether to bring the column `headers` besides those of `RECORDS`."""
 
     def read(self, offsets: OffsetRange, offset_counts: OffsetCounts | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the records of the range; what became of every offset is added to `offset_counts` once all are read.
+        """Yield the records of the range; the outcome of every offset is counted in `offset_counts` once all are read.
 
         Raises DataLoss where offsets were deleted, the broker's KafkaError, CannotConnect, CorruptMessage.
         """

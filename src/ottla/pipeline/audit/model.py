@@ -36,7 +36,7 @@ class DiscrepancyKind(Enum):
     UNREAD = "unread"
 
 
-_SAYING = {
+_TEXTS = {
     DiscrepancyKind.MISSING: "{count} records of the log are in neither table",
     DiscrepancyKind.DUPLICATED: "{count} rows repeat an offset",
     DiscrepancyKind.FOREIGN: "{count} rows have an offset that the log holds no record for",
@@ -65,7 +65,7 @@ class Discrepancy:
         'partition 2, offsets 10 to 13: 3 records of the log are in neither table'
         """
         offsets = offsets_text(self.first_offset, self.end_offset)
-        return f"partition {self.partition}, {offsets}: {_SAYING[self.kind].format(count=f'{self.count:,}')}"
+        return f"partition {self.partition}, {offsets}: {_TEXTS[self.kind].format(count=f'{self.count:,}')}"
 
 
 @dataclass(slots=True)

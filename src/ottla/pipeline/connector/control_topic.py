@@ -90,7 +90,7 @@ def entry_record(task: TaskId, entry: ControlEntry | None) -> NewRecord:
 
 
 async def ensure_control_topic(cluster: Cluster, name: str) -> int:
-    """Make the topic unless it is there; returns how many partitions it has. Raises the broker's refusal."""
+    """Create the topic unless it exists; return its number of partitions. Raises the broker's error."""
 
     async def count_partitions() -> int:
         return len((await cluster.topic(name, fresh=True)).partitions)

@@ -61,7 +61,7 @@ class PushedFilters:
 
 
 def push(filters: Sequence[Any]) -> tuple[PushedFilters, list[Any]]:
-    """Take the filters that a source can apply; returns them and those that Spark has to apply."""
+    """Select the filters that a source can apply; return them and those that Spark has to apply."""
     pushed, rest = PushedFilters(), []
     for one in filters:
         pushed, is_applied = _with(pushed, one)

@@ -1,7 +1,7 @@
-"""Counts the offsets of a range by what became of them: each once, under one reason.
+"""Counts the offsets of a range by outcome, each once.
 
-Offsets of a partition are given out without gaps, and a reader must be able to say of each that it saw no record for
-why there is none. Nothing is inferred from a count that is too small: control batches and aborted transactions are
+Offsets of a partition are assigned without gaps, and a reader must have a reason for each offset without a record.
+Nothing is inferred from a count that is too small: control batches and aborted transactions are
 seen; a hole between or inside batches can only come of compaction (a log is never otherwise cut in the middle); and
 only offsets below the log's start are lost.
 """
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class OffsetCounts:
-    """Offsets by what became of them."""
+    """Holds the counts of offsets by outcome."""
 
     records: int = 0
     control: int = 0
-    """Markers of transactions: no records of anybody's."""
+    """Markers of transactions, which are no client's records."""
     aborted: int = 0
     """Records of aborted transactions, which read_committed passes over."""
     compacted: int = 0

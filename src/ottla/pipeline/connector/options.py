@@ -163,7 +163,7 @@ class SourceOptions:
 
 
 class OptionMap:
-    """The options as Spark hands them over, and which of them have been looked at."""
+    """Looks up options by name without regard to case, as Spark does, and parses their values."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = {name.lower(): value for name, value in options.items()}

@@ -30,7 +30,7 @@ from ottla.wire.apis import ApiKey
 
 _NAMES_UNTIL = 12  # Fetch up to this version names topics, later ones carry their ids (KIP-516)
 _TURNS_TO_SEND = 3
-"""Turns of the loop until a started request is on its way."""
+"""Turns of the loop until a started request is sent."""
 _EMPTY_MEANS_NONE = 2
 """Number of responses without a batch, though the log goes on after the range, that prove the range empty."""
 
@@ -255,7 +255,7 @@ def _is_aborted(aborted: AbortedFilter, header: BatchHeader) -> bool:
 
 
 def _start(runner: asyncio.Runner, work: Coroutine[Any, Any, _Answer]) -> asyncio.Task[_Answer]:
-    """Begin, and let it get as far as sending its request."""
+    """Start a fetch and run the loop until its request is sent."""
 
     async def begin() -> asyncio.Task[_Answer]:
         task = asyncio.ensure_future(work)

@@ -116,9 +116,9 @@ class Avro:
                 rows[schema_id][at] = _decode(reader, value, start)
             except _NOT_AVRO as error:
                 reasons[at] = f"not a record of its Avro schema: {error}"
-        return self._together(rows, reasons, known, fixed)
+        return self._combine(rows, reasons, known, fixed)
 
-    def _together(
+    def _combine(
         self,
         rows: dict[int, dict[int, dict[str, Any]]],
         reasons: list[str | None],
@@ -154,7 +154,7 @@ class Avro:
         joined = pa.concat_tables(
             [pa.table({f.name: conform(_of(t, f), f.type)[0] for f in schema}) for t in tables]
         ).append_column("", pa.chunked_array(conflicts))
-        order = pa.array([None] * len(reasons), pa.int64()).to_pylist()
+        order: list[int | None] = [None] * len(reasons)
         for n, at in enumerate(indexes):
             order[at] = n
         spread = joined.take(pa.array(order, pa.int64()))

@@ -40,7 +40,7 @@ class Format(Protocol):
         ...
 
     def parse(self, records: pa.RecordBatch, known: pa.Schema, fixed: Collection[Path] = ()) -> Parsed:
-        """Return the fields of a batch of records (`log.RECORDS`).
+        """Return the fields of a batch of records (`topic_reader.RECORDS`).
 
         `known` has the columns of the table so far; the leaves in `fixed` keep their type.
         """

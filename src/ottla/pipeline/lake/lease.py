@@ -57,7 +57,7 @@ def lease(table: Path, work: str) -> Iterator[Lease]:
 
 
 def held(table: Path) -> set[str]:
-    """Return the ids of the leases held on a table at this moment, by anybody."""
+    """Return the ids of the leases that processes hold on a table at this moment."""
     found = set()
     for path in (table / PRIVATE).glob(f"*{_SUFFIX}"):
         try:
@@ -72,4 +72,4 @@ def _holder(path: Path) -> Lease | None:
     try:
         return Lease(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
-        return None  # taken this moment: its owner has not said yet who it is
+        return None  # taken this moment: its owner has not written its id yet

@@ -43,7 +43,7 @@ def target_of(table: LakeTable, spec: TableSpec, *, file_bytes: int = FILE_BYTES
 
 
 def without_ranges(table: LakeTable, topic: str, ranges: Iterable[OffsetRange], stem: str) -> FileSwap:
-    """Take the rows of these offsets of a topic out."""
+    """Remove the rows of these offsets of a topic."""
     wanted = [r for r in ranges if r.count]
 
     def keep(rows: pa.Table) -> Any:
@@ -57,11 +57,11 @@ def without_ranges(table: LakeTable, topic: str, ranges: Iterable[OffsetRange], 
     def touched(path: Path) -> bool:
         return any(_may_hold(path, topic, r) for r in wanted)
 
-    return _taken_out(table, keep, touched, stem) if wanted else FileSwap((), ())
+    return _without(table, keep, touched, stem) if wanted else FileSwap((), ())
 
 
 def without_rows_of(table: LakeTable, paths: Iterable[Path], stem: str) -> FileSwap:
-    """Take the rows out whose coordinates (topic, partition, offset) are in these Parquet files."""
+    """Remove the rows whose coordinates (topic, partition, offset) are in these Parquet files."""
     gone: dict[tuple[str, int], list[Any]] = defaultdict(list)
     for path in paths:
         rows = read_columns(path, _COORDINATES)
@@ -80,10 +80,10 @@ def without_rows_of(table: LakeTable, paths: Iterable[Path], stem: str) -> FileS
         return pc.invert(out)
 
     spans = [(t, OffsetRange(p, pc.min(o).as_py(), pc.max(o).as_py() + 1)) for (t, p), o in sets.items()]
-    return _taken_out(table, keep, lambda path: any(_may_hold(path, t, r) for t, r in spans), stem)
+    return _without(table, keep, lambda path: any(_may_hold(path, t, r) for t, r in spans), stem)
 
 
-def _taken_out(table: LakeTable, keep: Keep, touched: Callable[[Path], bool], stem: str) -> FileSwap:
+def _without(table: LakeTable, keep: Keep, touched: Callable[[Path], bool], stem: str) -> FileSwap:
     spec = table.spec()
     remove, writer = [], TableWriter(target_of(table, spec), stem)
     try:
@@ -104,7 +104,7 @@ def _taken_out(table: LakeTable, keep: Keep, touched: Callable[[Path], bool], st
 
 
 def _may_hold(path: Path, topic: str, wanted: OffsetRange) -> bool:
-    """Return whether a file may hold a part of the range, by the limits in its end, which it has for each row group."""
+    """Return whether a file may hold a part of the range, by the limits of each row group in its footer."""
     footer = pq.read_metadata(path)
     names = {footer.schema.column(n).path: n for n in range(footer.num_columns)}
     for n in range(footer.num_row_groups):

@@ -75,7 +75,7 @@ def declare_deleted(table: TableCommitter, topic: str, deletion: Deletion) -> No
 
 
 def withdraw(table: TableCommitter, topic: str, deletion: Deletion) -> None:
-    """Take a declaration out: its offsets count as missing again. A property cannot be removed, but emptied."""
+    """Withdraw a declaration: its offsets count as missing again. A property can be emptied, not removed."""
     table.set_properties({f"{_DELETED}{topic}.{deletion.id}": ""})
 
 

@@ -90,7 +90,7 @@ def parse_measure(name: str, text: str) -> MeasureSpec:
 
 
 def _split_condition(text: str) -> tuple[str, str]:
-    """Return the text before and after an ` if ` that stands outside brackets."""
+    """Return the text before and after an ` if ` outside brackets."""
     depth = 0
     for at, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")

@@ -22,7 +22,7 @@ _CONFIG = {"cleanup.policy": "compact"}
 
 @dataclass(frozen=True, slots=True)
 class TopicPublisher:
-    """A `run.Publish` to one topic, which is made if it is not there. Keys choose the partition as in Kafka."""
+    """An `update.Publish` to one topic, which is created unless it exists. Keys choose the partition as in Kafka."""
 
     brokers: Brokers
     topic: str

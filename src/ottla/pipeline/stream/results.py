@@ -33,7 +33,7 @@ UNPUBLISHED = "unpublished"
 
 
 class Message(NamedTuple):
-    """A row as a record of the compacted topic; a value of None takes the row back."""
+    """A row as a record of the compacted topic; a value of None removes the row."""
 
     key: bytes
     value: bytes | None
