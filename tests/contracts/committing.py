@@ -8,14 +8,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ottla.pipeline.lake.delta import DeltaLake
-from ottla.pipeline.lake.iceberg import IcebergLake
+from ottla.pipeline.lake.delta import DeltaLakeTable
+from ottla.pipeline.lake.iceberg import IcebergLakeTable
 from ottla.pipeline.lake.port import Change, LakeTable
 from ottla.pipeline.offset_range import OffsetRange
 
 
 def main(path: Path, kind: str, partition: int, times: int) -> None:
-    table: LakeTable = DeltaLake(path) if kind == "DeltaLake" else IcebergLake(path)
+    table: LakeTable = DeltaLakeTable(path) if kind == "DeltaLakeTable" else IcebergLakeTable(path)
     for n in range(times):
         table.commit(Change("load", "t", ranges=[OffsetRange(partition, n, n + 1)]))
         table.set_properties({f"p{partition}": str(n)})

@@ -25,9 +25,9 @@ from pyiceberg.manifest import ManifestFile
 from ottla.core.clock import SystemClock
 from ottla.core.files import SystemFile, SystemFiles
 from ottla.pipeline.lake import file_writer
-from ottla.pipeline.lake.delta import DeltaLake
+from ottla.pipeline.lake.delta import DeltaLakeTable
 from ottla.pipeline.lake.file_writer import TableWriter, split
-from ottla.pipeline.lake.iceberg import IcebergLake
+from ottla.pipeline.lake.iceberg import IcebergLakeTable
 from ottla.pipeline.lake.lake import Lake
 from ottla.pipeline.lake.lease import PRIVATE, LeaseTaken, lease
 from ottla.pipeline.lake.orphan_files import remove_orphans
@@ -63,7 +63,7 @@ BY = ("late", "event_date")
 DAYS = (date(2015, 5, 17), date(2015, 5, 18))
 
 
-@pytest.fixture(params=[DeltaLake, IcebergLake], ids=["delta", "iceberg"])
+@pytest.fixture(params=[DeltaLakeTable, IcebergLakeTable], ids=["delta", "iceberg"])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTable:
     make: Callable[[Path], LakeTable] = request.param
     made = make(tmp_path / "a lake" / "events")
@@ -169,7 +169,7 @@ class CutIn:
     """Commits from another writer at the worst moment: after all checks, before the swap."""
 
     def __init__(self, table: LakeTable, monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
-        name = "_check" if isinstance(table, DeltaLake) else "_data_file"
+        name = "_check" if isinstance(table, DeltaLakeTable) else "_data_file"
         real = getattr(type(table), name)
 
         def cut_in(*args: Any, **more: Any) -> Any:
@@ -333,7 +333,7 @@ def test_compaction_is_tried_again_where_pyiceberg_leaves_out_a_manifest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its threads share an evaluator: one thread replaces the limits of the manifest that another one judges."""
-    table = IcebergLake(tmp_path / "lake" / "events")
+    table = IcebergLakeTable(tmp_path / "lake" / "events")
     table.create(TableSpec(SCHEMA, BY))
     for first in range(0, 40, 4):
         load(table, first, first + 4)
@@ -483,7 +483,7 @@ def test_files_of_other_writers_are_never_deleted(table: LakeTable) -> None:
 def test_a_directory_with_a_table_of_the_other_format_is_refused(table: LakeTable) -> None:
     load(table, 0, 10)
     before = sorted(path for path in table.path.rglob("*") if path.is_file())
-    other: LakeTable = (IcebergLake if isinstance(table, DeltaLake) else DeltaLake)(table.path)
+    other: LakeTable = (IcebergLakeTable if isinstance(table, DeltaLakeTable) else DeltaLakeTable)(table.path)
     operations: list[Callable[[], object]] = [
         lambda: other.create(TableSpec(SCHEMA, BY)),
         other.exists,
@@ -498,13 +498,13 @@ def test_a_directory_with_a_table_of_the_other_format_is_refused(table: LakeTabl
     assert sorted(path for path in table.path.rglob("*") if path.is_file()) == before
     assert offsets(another(table)) == list(range(10))
     for made in (table, other):
-        lake = Lake(table.path.parent, TableFormat.DELTA if isinstance(made, DeltaLake) else TableFormat.ICEBERG)
+        lake = Lake(table.path.parent, TableFormat.DELTA if isinstance(made, DeltaLakeTable) else TableFormat.ICEBERG)
         made.path.with_name("events_quarantine").mkdir(exist_ok=True)
         assert lake.table_names() == (["events"] if made is table else [])
 
 
 def test_an_iceberg_table_of_another_catalogue_is_refused(tmp_path: Path) -> None:
-    theirs = IcebergLake(tmp_path / "lake" / "events")
+    theirs = IcebergLakeTable(tmp_path / "lake" / "events")
     theirs.create(TableSpec(SCHEMA, BY))
     load(theirs, 0, 10)
     (tmp_path / "lake" / "catalog.db").rename(tmp_path / "theirs.db")

@@ -18,7 +18,7 @@ from typing import Any
 
 from ottla.core.clock import SystemClock
 from ottla.pipeline import demo
-from ottla.pipeline.lake.delta import DeltaLake
+from ottla.pipeline.lake.delta import DeltaLakeTable
 from ottla.pipeline.lake.port import Change
 from ottla.pipeline.produce import Outgoing, Produced, produce
 
@@ -43,16 +43,16 @@ def _lossy_produce(bootstrap: str, topic: str, records: Iterable[Outgoing], *res
 
 
 def _kill_after(commits: int) -> None:
-    commit = DeltaLake.commit
+    commit = DeltaLakeTable.commit
     left = [commits]
 
-    def deadly_commit(self: DeltaLake, change: Change) -> None:
+    def deadly_commit(self: DeltaLakeTable, change: Change) -> None:
         if left[0] == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         left[0] -= 1
         commit(self, change)
 
-    DeltaLake.commit = deadly_commit  # type: ignore[method-assign]
+    DeltaLakeTable.commit = deadly_commit  # type: ignore[method-assign]
 
 
 def main(settings: dict[str, Any]) -> int:

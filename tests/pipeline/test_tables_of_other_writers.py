@@ -22,7 +22,7 @@ from ottla.pipeline.audit.run import AuditInputs, audit
 from ottla.pipeline.declare_deleted import declare, parse_ranges
 from ottla.pipeline.event_time import TimeFrom, TimeRule
 from ottla.pipeline.formats.json_objects import JsonObjects
-from ottla.pipeline.lake.iceberg import IcebergLake
+from ottla.pipeline.lake.iceberg import IcebergLakeTable
 from ottla.pipeline.lake.port import LakeTable, TableMismatch
 from ottla.pipeline.lake.rewrite import compact
 from ottla.pipeline.lake.table_format import TableFormat
@@ -50,7 +50,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
 
 def delete(table: LakeTable, delta_condition: str, iceberg_condition: str = "") -> None:
     """Delete rows as a program that does not know the pipeline would."""
-    if isinstance(table, IcebergLake):
+    if isinstance(table, IcebergLakeTable):
         with table._table() as found:
             found.delete(iceberg_condition or delta_condition.replace(" = ", " == "))
     else:
@@ -189,4 +189,4 @@ def test_an_iceberg_table_with_delete_files_is_refused_with_what_to_do() -> None
 
 
 def _format_of(bench: Bench) -> TableFormat:
-    return TableFormat.ICEBERG if isinstance(bench.table, IcebergLake) else TableFormat.DELTA
+    return TableFormat.ICEBERG if isinstance(bench.table, IcebergLakeTable) else TableFormat.DELTA

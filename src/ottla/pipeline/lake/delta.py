@@ -48,7 +48,7 @@ _DELETION_VECTORS = "deletionVectors"
 _TIMES = frozenset({"record_time", "event_time"})
 
 
-class DeltaLake:
+class DeltaLakeTable:
     """A `LakeTable`. It keeps nothing but the path: every call asks the disk."""
 
     layout = LAYOUT

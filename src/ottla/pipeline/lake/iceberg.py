@@ -55,7 +55,7 @@ _TABLE_PROPERTIES = {
 }
 
 
-class IcebergLake:
+class IcebergLakeTable:
     """A `LakeTable`. It keeps nothing but the path: every call asks the catalogue."""
 
     layout = LAYOUT

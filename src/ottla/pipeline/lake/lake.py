@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ottla.pipeline.lake.delta import DeltaLake
-from ottla.pipeline.lake.iceberg import IcebergLake
+from ottla.pipeline.lake.delta import DeltaLakeTable
+from ottla.pipeline.lake.iceberg import IcebergLakeTable
 from ottla.pipeline.lake.port import LakeTable
 from ottla.pipeline.lake.table_format import TableFormat, formats_at
 from ottla.pipeline.locations import local_path
@@ -29,7 +29,7 @@ class Lake:
 
     def table(self, name: str) -> LakeTable:
         """Return a table by its name, whether it exists or not."""
-        return (DeltaLake if self.table_format is TableFormat.DELTA else IcebergLake)(self.root / name)
+        return (DeltaLakeTable if self.table_format is TableFormat.DELTA else IcebergLakeTable)(self.root / name)
 
     def table_names(self) -> list[str]:
         """Return the names of the tables there are, without the quarantines."""
