@@ -11,7 +11,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -214,11 +214,11 @@ def run(
 
 def status(job: JobFile = None, wait: Wait = None, shape: Format = OutputFormat.TABLE) -> None:
     """Show how far each partition is loaded: position, log end, lag, quarantined and late rows, last commit."""
-    from ottla.pipeline.status import as_json, status_of
+    from ottla.pipeline.status import status_of
 
     made = with_wait(job_in(job_path(job)), wait)
     with _failures():
-        lines = [as_json(line) for line in status_of(made)]
+        lines = [asdict(line) for line in status_of(made)]
     columns = ["topic", "partition", "table", "position", "log_end", "lag", "quarantined", "late", "last_commit"]
     if shape is not OutputFormat.JSON:
         from datetime import UTC, datetime

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
@@ -87,8 +86,3 @@ def _count(table: TableReader, topic: str, *, late: bool = False) -> Counter[int
         for row in some.to_pylist():
             found[row["partition"]] += row["count_all"]
     return found
-
-
-def as_json(line: PartitionStatus) -> dict[str, Any]:
-    """Return the status as JSON."""
-    return asdict(line)

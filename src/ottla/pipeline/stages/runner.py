@@ -101,13 +101,6 @@ class Round:
         found = {result.failure for result in self.results.values() if not result.ok}
         return FailureKind.FAILED if FailureKind.FAILED in found else next(iter(found), None)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the results as JSON values."""
-        return {
-            name: {"ok": r.ok, "seconds": round(self.seconds[name], 3), "result": r.data}
-            for name, r in self.results.items()
-        }
-
 
 def stages_of(job: PipelineJob) -> list[StageEntry]:
     """Return the stages whose section the job has."""
