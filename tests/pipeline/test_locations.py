@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from ottla.cli.options import parse_location
-from ottla.cli.pipeline_jobs import Plain
+from ottla.cli.pipeline_jobs import LoadOptions
 from ottla.pipeline.job_file.job import job_from, read_job
 from ottla.pipeline.lake.lake import Lake
 from ottla.pipeline.locations import UnsupportedLocation, local_path
@@ -52,7 +52,7 @@ def test_file_uris_are_paths_in_a_job_file_and_on_the_command_line(
     assert (job.lake.root, job.work) == (lake, work)
     monkeypatch.chdir(tmp_path)
     for given in (f"file://localhost{lake}", "a lake"):
-        assert Plain(["orders"], lake=given, brokers="127.0.0.1:1").job().lake.root == lake
+        assert LoadOptions(["orders"], lake=given, brokers="127.0.0.1:1").job().lake.root == lake
     assert Lake(Path(f"file://{tmp_path}/lake")).root == tmp_path / "lake"
 
 

@@ -12,7 +12,7 @@ import typer
 from ottla.cli.errors import CommandFailed, ExitCode, usage_error
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile
 from ottla.cli.output import show_json
-from ottla.cli.pipeline_jobs import JobFile, Lake, Plain, Runner, Table, Tables, load_job
+from ottla.cli.pipeline_jobs import JobFile, Lake, LoadOptions, Runner, Table, Tables, load_job
 from ottla.core.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -50,10 +50,8 @@ def declare_deleted(
         raise usage_error("name the deleted offsets by --offsets, --file or --missing, or give --withdraw")
     from ottla.pipeline import declare_deleted as declaring
 
-    if job is None:
-        made = load_job(None, None, Plain([topic], None, lake, table, tables, brokers=brokers, profile=profile))
-    else:
-        made = load_job(job, None, Plain(None, None, lake, table, tables, brokers=brokers, profile=profile))
+    topics = [topic] if job is None else None
+    made = load_job(job, None, LoadOptions(topics, None, lake, table, tables, brokers=brokers, profile=profile))
     done = []
 
     def work(context: Context) -> None:

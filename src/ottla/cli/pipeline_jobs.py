@@ -83,7 +83,7 @@ Quiet = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class LoadOptions:
     """Holds the options that select what to load."""
 
     topics: Sequence[str] | None = None
@@ -203,10 +203,10 @@ def run(
     made = with_wait(with_on_loss(job_in(job_path(job)), on_loss), wait)
     stages = stages_of(made)
     if stage:
-        known = [place.name for place in STAGES]
+        known = [entry.name for entry in STAGES]
         if unknown := sorted(set(stage) - set(known)):
             raise usage_error(f"there is no stage {', '.join(unknown)}", f"these are: {', '.join(known)}")
-        stages = [place for place in STAGES if place.name in stage]
+        stages = [entry for entry in STAGES if entry.name in stage]
     if not stages:
         raise usage_error("the job has no stage: no [[load]] and nothing else")
     Runner(made, shape, master, quiet).run_rounds(stages, every)
@@ -254,15 +254,15 @@ def load(
     shape: Format = OutputFormat.TABLE,
 ) -> None:
     """Load new records into tables, each offset exactly once; with --from or --to, backfill a range of offsets."""
-    plain = Plain(topics, pattern, lake, table, tables, records, options, brokers, profile)
+    load_options = LoadOptions(topics, pattern, lake, table, tables, records, options, brokers, profile)
     from ottla.pipeline.loading.load import BackfillRange
     from ottla.pipeline.stages.load import load_stage
     from ottla.pipeline.stages.runner import STAGES
 
-    made = with_wait(with_on_loss(load_job(job, only, plain), on_loss), wait)
+    made = with_wait(with_on_loss(load_job(job, only, load_options), on_loss), wait)
     runner = Runner(made, shape, master, quiet, loads_only=True)
     if first is None and end is None:
-        runner.run_rounds([place for place in STAGES if place.name == _LOAD_STAGE], every)
+        runner.run_rounds([entry for entry in STAGES if entry.name == _LOAD_STAGE], every)
         return
     if every is not None:
         raise usage_error("--from and --to backfill a range once and exclude --every")
@@ -290,8 +290,8 @@ def replay(
     shape: Format = OutputFormat.TABLE,
 ) -> None:
     """Parse quarantined records again and move those that parse now into the table, once."""
-    plain = Plain(topics, pattern, lake, table, tables, records, options, brokers, profile)
-    runner = Runner(with_wait(load_job(job, only, plain), wait), shape, master, quiet, loads_only=True)
+    load_options = LoadOptions(topics, pattern, lake, table, tables, records, options, brokers, profile)
+    runner = Runner(with_wait(load_job(job, only, load_options), wait), shape, master, quiet, loads_only=True)
     from ottla.pipeline.stages.load import replay_stage
 
     runner.once("replay", replay_stage)
@@ -315,7 +315,7 @@ def compact(
 ) -> None:
     """Merge small files, expire old versions and delete orphaned files. Needs no broker and no Spark."""
     named = list(topics or ()) or ([_ANY_TOPIC] if table is not None else None)
-    made = load_job(job, only, Plain(named, None, lake, table, tables))
+    made = load_job(job, only, LoadOptions(named, None, lake, table, tables))
     if keep is not None:
         made = replace(made, keep_ms=_span_ms("--keep", keep))
     if file_size is not None:
@@ -425,13 +425,13 @@ def _failures() -> Iterator[None]:
         raise CommandFailed(str(error), code=ExitCode[end.name], advice=advice) from error
 
 
-def load_job(job: Path | None, only: Sequence[str] | None, plain: Plain) -> PipelineJob:
+def load_job(job: Path | None, only: Sequence[str] | None, load_options: LoadOptions) -> PipelineJob:
     """Return the job of a file, or of options."""
     if job is None:
         if only is not None:
             raise usage_error("--only needs --job: it selects loads of a job file")
-        return plain.job()
-    if plain.is_given:
+        return load_options.job()
+    if load_options.is_given:
         raise usage_error("--job excludes topics and the options that select what to load")
     from ottla.pipeline.stages.load import select_loads
 

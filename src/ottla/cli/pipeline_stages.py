@@ -16,10 +16,10 @@ from ottla.cli.pipeline_jobs import (
     Every,
     JobFile,
     Lake,
+    LoadOptions,
     Master,
     OnLossOption,
     Only,
-    Plain,
     Quiet,
     Runner,
     Table,
@@ -61,7 +61,7 @@ def stream(
     if not made.sections["stream"]:
         raise CommandFailed("the job has no [[stream]]", code=ExitCode.BAD_INPUT)
     names = {"load", "stream"} if load else {"stream"}
-    stages = [place for place in stages_of(made) if place.name in names]
+    stages = [entry for entry in stages_of(made) if entry.name in names]
     Runner(made, shape, master, quiet).run_rounds(stages, every)
 
 
@@ -89,7 +89,7 @@ def audit(
     from ottla.pipeline.audit import format as audit_format
     from ottla.pipeline.stages.audit import audit_topics
 
-    named = Plain(topics, None, lake, table, tables, brokers=brokers, profile=profile)
+    named = LoadOptions(topics, None, lake, table, tables, brokers=brokers, profile=profile)
     runner = Runner(with_wait(load_job(job, only, named), wait), shape, None, quiet)
     topic_audits: list[TopicAudit] = []
     failure = _failure_of(lambda: runner.do(lambda context: audit_topics(context, topic_audits)))
@@ -149,7 +149,7 @@ def report(
     if settings is None:
         raise CommandFailed("the job has no [report]", code=ExitCode.BAD_INPUT)
     names = {"audit", "report"} if books and settings["books"] else {"report"}
-    stages = [place for place in stages_of(made) if place.name in names]
+    stages = [entry for entry in stages_of(made) if entry.name in names]
     Runner(made, shape, master, quiet).run_rounds(stages, None)
 
 
