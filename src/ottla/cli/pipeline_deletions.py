@@ -33,7 +33,7 @@ def declare_deleted(
         bool, typer.Option("--missing", help="Every offset that the audit finds missing now. Look at it first.")
     ] = False,
     withdraw: Annotated[
-        str | None, typer.Option("--withdraw", metavar="ID", help="Take an earlier declaration out instead.")
+        str | None, typer.Option("--withdraw", metavar="ID", help="Withdraw an earlier declaration instead.")
     ] = None,
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; the audit shows it.")] = "",
     job: JobFile = None,
