@@ -15,7 +15,7 @@ from ottla.pipeline.audit.model import AuditCounts, Discrepancy, DiscrepancyKind
 from ottla.pipeline.reporting.audit_section import audit_section
 from ottla.pipeline.reporting.charts import colours
 from ottla.pipeline.reporting.page import render
-from ottla.pipeline.reporting.series import OTHERS, X_VALUES_MAX, drawn, step_text
+from ottla.pipeline.reporting.series import OTHERS, X_VALUES_MAX, chart_data, step_text
 from ottla.pipeline.reporting.values import InvalidReportSection, Report, ReportSection, SectionKind, text_of
 from ottla.pipeline.stages.report import made_text, offsets_text
 
@@ -101,7 +101,7 @@ def test_numbers_are_formatted_for_people() -> None:
 
 
 def test_a_time_without_a_row_has_no_column() -> None:
-    content = drawn(rows(start=[TIME, TIME + HOUR, TIME + 4 * HOUR], n=[1, 2, 3]))
+    content = chart_data(rows(start=[TIME, TIME + HOUR, TIME + 4 * HOUR], n=[1, 2, 3]))
     assert list(content.x_values) == [TIME + n * HOUR for n in range(5)]
     assert content.values == [[1, 2, 0, 0, 3]]
 
@@ -112,7 +112,7 @@ def test_a_time_without_a_row_has_no_column() -> None:
 )
 def test_time_is_taken_together_in_steps_that_clocks_know(minutes: int, count: int, step: str) -> None:
     times = [TIME + n * timedelta(minutes=minutes) for n in (0, 1, count)]
-    content = drawn(rows(start=times, n=[1, 1, 1]))
+    content = chart_data(rows(start=times, n=[1, 1, 1]))
     assert content.step is not None
     assert step_text(content.step) == step
     assert content.x_values[0] <= TIME < content.x_values[0] + content.step
@@ -150,7 +150,7 @@ def test_nothing_is_lost_where_places_and_series_are_taken_together(points: list
             "n": pa.array([count for _, _, count in points], pa.int64()),
         }
     )
-    content = drawn(table)
+    content = chart_data(table)
     assert len(content.x_values) <= X_VALUES_MAX
     assert sum(map(sum, content.values)) == sum(count for _, _, count in points)
     assert len(content.series) == len(content.values) <= 8
@@ -204,7 +204,7 @@ def test_the_page_shows_when_it_was_made_by_which_version_and_from_which_offsets
 
 def test_columns_of_many_steps_begin_at_full_hours() -> None:
     times = [TIME + timedelta(minutes=5 * n) for n in (1, 2, 1000)]
-    assert [x.minute for x in drawn(rows(start=times, n=[1, 1, 1])).x_values[:2]] == [0, 0]
+    assert [x.minute for x in chart_data(rows(start=times, n=[1, 1, 1])).x_values[:2]] == [0, 0]
 
 
 def test_columns_reach_as_high_as_their_share_of_the_highest() -> None:
@@ -214,7 +214,7 @@ def test_columns_reach_as_high_as_their_share_of_the_highest() -> None:
 
 
 def test_values_of_x_that_are_no_times_stay_in_their_order() -> None:
-    content = drawn(rows(kind=["z", "a"], n=[1, 2]))
+    content = chart_data(rows(kind=["z", "a"], n=[1, 2]))
     assert (list(content.x_values), content.values) == (["z", "a"], [[1, 2]])
 
 

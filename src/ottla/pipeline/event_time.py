@@ -88,7 +88,7 @@ class TimeRule:
             return found, pa.nulls(len(found), pa.string())
         return found, reasons_where(pc.is_null(found), self._why_none)
 
-    def file(self, records: pa.RecordBatch, times: Any) -> dict[str, Any]:
+    def partition_columns(self, records: pa.RecordBatch, times: Any) -> dict[str, Any]:
         """Return the columns a row is partitioned by."""
         late: Any = pa.repeat(pa.scalar(value=False), len(times))
         if self.lateness_ms is not None:

@@ -49,7 +49,7 @@ class AuditInputs:
 
 
 def audit(
-    what: AuditInputs,
+    inputs: AuditInputs,
     reports: Iterable[ProducedCount],
     *,
     bucket_ms: int = BUCKET_MS,
@@ -60,27 +60,27 @@ def audit(
 
     A table that was loaded from another topic of the same name is not compared: `TopicAudit.recreated` names the ids.
     """
-    exists = what.table.exists()
-    rowless = rowless_offsets(what.table, what.topic) if exists else RowlessOffsets()
-    table_topic_id = loaded_topic_id(what.table, what.topic) if exists else ""
-    if table_topic_id and what.topic_id and table_topic_id != what.topic_id:
-        recreated = RecreatedTopic(table_topic_id, what.topic_id)
-        return TopicAudit(what.topic, bucket_ms, [], 0, rowless.deletions, recreated)
-    held = what.table.positions(what.topic, what.bounds) if exists else {}
+    exists = inputs.table.exists()
+    rowless = rowless_offsets(inputs.table, inputs.topic) if exists else RowlessOffsets()
+    table_topic_id = loaded_topic_id(inputs.table, inputs.topic) if exists else ""
+    if table_topic_id and inputs.topic_id and table_topic_id != inputs.topic_id:
+        recreated = RecreatedTopic(table_topic_id, inputs.topic_id)
+        return TopicAudit(inputs.topic, bucket_ms, [], 0, rowless.deletions, recreated)
+    held = inputs.table.positions(inputs.topic, inputs.bounds) if exists else {}
     sides = OffsetReaders(
-        LogOffsetReader(what.reader, progress),
-        TableOffsetReader(what.table, what.topic),
-        TableOffsetReader(what.quarantine, what.topic),
-        compacts=what.compacts,
+        LogOffsetReader(inputs.reader, progress),
+        TableOffsetReader(inputs.table, inputs.topic),
+        TableOffsetReader(inputs.quarantine, inputs.topic),
+        compacts=inputs.compacts,
     )
     by_partition: dict[int, list[ProducedCount]] = defaultdict(list)
     producers = set()
     for report in reports:
-        if report.topic == what.topic:
+        if report.topic == inputs.topic:
             by_partition[report.partition].append(report)
             producers.add(report.producer)
     partitions: list[PartitionAudit] = []
-    for partition, span in sorted(what.bounds.items()):
+    for partition, span in sorted(inputs.bounds.items()):
         have = held.get(partition, OffsetRange(partition, span.start_offset, span.start_offset))
         skipped, deleted = (
             [r for r in ranges if r.partition == partition] for ranges in (rowless.skipped, rowless.deleted)
@@ -91,7 +91,7 @@ def audit(
         found = audit_partition(extent, sides, bucket_ms=bucket_ms, discrepancies_max=discrepancies_max)
         add_produced(found, by_partition[partition], bucket_ms=bucket_ms, deleted=deleted)
         partitions.append(found)
-    return TopicAudit(what.topic, bucket_ms, partitions, len(producers), rowless.deletions)
+    return TopicAudit(inputs.topic, bucket_ms, partitions, len(producers), rowless.deletions)
 
 
 def write_watermark(table: LakeTable, topic_audit: TopicAudit) -> str | None:

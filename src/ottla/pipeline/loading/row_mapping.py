@@ -229,7 +229,7 @@ class RowMapper:
         columns: dict[str, Any] = {"topic": pa.repeat(self._topic, len(records))}
         columns |= {name: records.column(name) for name in ("partition", "offset", "record_time")}
         columns[EVENT_TIME] = times
-        columns |= self._mapping.time.file(records, times)
+        columns |= self._mapping.time.partition_columns(records, times)
         for name in ("key", "headers"):
             if name in self._mapping.keep:
                 columns[name] = part(records, name)

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from ottla.pipeline.reporting import charts
-from ottla.pipeline.reporting.series import drawn
+from ottla.pipeline.reporting.series import chart_data
 from ottla.pipeline.reporting.style import STYLE
 from ottla.pipeline.reporting.values import Report, ReportSection, SectionKind, check, is_number, text_of
 
@@ -84,9 +84,9 @@ def _body(section: ReportSection) -> str:
     rows = section.rows
     match section.kind:
         case SectionKind.COLUMNS:
-            return charts.columns_chart(drawn(rows), rows.column_names[-1], section.title)
+            return charts.columns_chart(chart_data(rows), rows.column_names[-1], section.title)
         case SectionKind.LINES:
-            return charts.lines_chart(drawn(rows), rows.column_names[-1], section.title)
+            return charts.lines_chart(chart_data(rows), rows.column_names[-1], section.title)
         case SectionKind.BARS:
             return _bars(rows, section.title)
         case _:

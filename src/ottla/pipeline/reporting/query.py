@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROWS_MAX = 100_000
-"""More than anybody reads or a chart can show: such a query forgot to group or to limit."""
+"""More than a reader reads or a chart can show: such a query forgot to group or to limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +28,19 @@ class SectionQuery:
     """The most rows that are shown; the page says how many there are."""
 
 
-def name_tables(spark: SparkSession, tables: Mapping[str, TableReader]) -> None:
-    """Make a view of every table that exists; a view is of the files the table has at this moment."""
+def create_views(spark: SparkSession, tables: Mapping[str, TableReader]) -> None:
+    """Create a view of every table that exists, of the files that the table has at this moment."""
     for name, table in tables.items():
         if table.exists():
             table.dataframe(spark).createOrReplaceTempView(name)
 
 
-def answer(spark: SparkSession, asked: Sequence[SectionQuery]) -> list[ReportSection]:
+def run_queries(spark: SparkSession, queries: Sequence[SectionQuery]) -> list[ReportSection]:
     """Run the queries. Raises InvalidReportSection if a query is invalid or its rows do not fit the section's kind."""
     from pyspark.errors import AnalysisException, ArithmeticException, NumberFormatException, ParseException
 
     found = []
-    for section in asked:
+    for section in queries:
         try:
             rows = spark.sql(section.sql).limit(ROWS_MAX + 1).toArrow()
         except (AnalysisException, ParseException, ArithmeticException, NumberFormatException) as error:

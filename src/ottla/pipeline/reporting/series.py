@@ -37,7 +37,7 @@ class ChartData:
     """By series, then x; 0 where there is nothing."""
 
 
-def drawn(rows: pa.Table) -> ChartData:
+def chart_data(rows: pa.Table) -> ChartData:
     """Build a chart from rows of x, value or of x, series, value. A row without x is left out."""
     x_column, value_column = rows.column_names[0], rows.column_names[-1]
     named = rows.column_names[1] if len(rows.column_names) > 2 else None

@@ -13,7 +13,7 @@ from ottla.pipeline.job_file.report_section import section_queries
 from ottla.pipeline.lake.port import TableReader
 from ottla.pipeline.reporting.audit_section import audit_section
 from ottla.pipeline.reporting.page import render
-from ottla.pipeline.reporting.query import answer, name_tables
+from ottla.pipeline.reporting.query import create_views, run_queries
 from ottla.pipeline.reporting.values import Report, text_of
 from ottla.pipeline.session import spark_step
 from ottla.pipeline.stages.compact import tables_of
@@ -27,8 +27,8 @@ def run(context: Context) -> StageResult:
     with context.reporter.stage("report") as stage:
         session = context.spark.session()
         with spark_step("the report", context.spark.options.log):
-            name_tables(session, tables_by_name(context))
-            sections = answer(session, section_queries(settings))
+            create_views(session, tables_by_name(context))
+            sections = run_queries(session, section_queries(settings))
             made = made_text(context.clock.wall_ms())
             report = Report(settings["title"], settings["subtitle"], sections, offsets_text(context.topic_audits), made)
             _replace_file(output, render(report, audit_section(context.topic_audits if settings["books"] else ())))
