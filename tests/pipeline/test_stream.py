@@ -24,7 +24,7 @@ from ottla.pipeline.stream.aggregate import Aggregate, Windows, function_of, sto
 from ottla.pipeline.stream.errors import InvalidFunction
 from ottla.pipeline.stream.measures import InvalidMeasure, parse_measure
 from ottla.pipeline.stream.results import Message, Results
-from ottla.pipeline.stream.update import REPLACED, LateRowPolicy, ResultUpdater, Stream, interval_of, merged
+from ottla.pipeline.stream.update import REPLACED, LateRowPolicy, ResultUpdater, Stream, interval_of, join_periods
 from tests.support.examples import examples
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -376,7 +376,7 @@ def test_an_if_inside_brackets_belongs_to_the_expression() -> None:
 
 def test_time_intervals_are_merged_to_a_bounded_number() -> None:
     minute = timedelta(minutes=1)
-    found = merged([(START + n * 3 * minute, START + n * 3 * minute + minute) for n in range(10)], at_most=2)
+    found = join_periods([(START + n * 3 * minute, START + n * 3 * minute + minute) for n in range(10)], at_most=2)
     assert len(found) == 2
     assert (found[0][0], found[-1][1]) == (START, START + 28 * minute)
 

@@ -15,7 +15,7 @@ from ottla.client.audit import ProducedCount, ProducedCounter, bucket_of, parse_
 from ottla.pipeline.audit import compare
 from ottla.pipeline.audit.compare import OffsetColumns, OffsetReaders, PartitionExtent, add_produced, audit_partition
 from ottla.pipeline.audit.model import Discrepancy, DiscrepancyKind, PartitionAudit, TopicAudit
-from ottla.pipeline.lake.rowless_offsets import joined
+from ottla.pipeline.lake.rowless_offsets import join_ranges
 from ottla.pipeline.offset_range import OffsetRange
 
 BUCKET_MS = 100
@@ -59,7 +59,7 @@ def accounts(draw: st.DrawFn) -> tuple[PartitionExtent, OffsetReaders]:
         Listed([(offset, times[offset], False) for offset in aside]),
         compacts=draw(st.booleans()),
     )
-    skipped, deleted = (joined(OffsetRange(0, min(pair), max(pair)) for pair in draw(ranges_of)) for _ in range(2))
+    skipped, deleted = (join_ranges(OffsetRange(0, min(pair), max(pair)) for pair in draw(ranges_of)) for _ in range(2))
     return PartitionExtent(0, log_start, log_end, first, position, skipped, deleted), sides
 
 

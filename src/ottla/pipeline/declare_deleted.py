@@ -15,7 +15,7 @@ from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.errors import InvalidDeclaration
 from ottla.pipeline.job_file.job import PipelineJob
 from ottla.pipeline.lake.port import LakeTable, topics_of
-from ottla.pipeline.lake.rowless_offsets import Deletion, declare_deleted, joined, rowless_offsets, withdraw
+from ottla.pipeline.lake.rowless_offsets import Deletion, declare_deleted, join_ranges, rowless_offsets, withdraw
 from ottla.pipeline.offset_range import OffsetRange, parse_offsets
 from ottla.pipeline.stages.audit import audit_load
 from ottla.pipeline.stages.runner import Context
@@ -45,7 +45,7 @@ def parse_ranges(texts: Iterable[str]) -> list[OffsetRange]:
             found.append(OffsetRange(int(partition), *parse_offsets(offsets)))
         except ValueError:
             raise InvalidDeclaration(f"{text.strip()!r} is not PARTITION:FIRST-LAST, such as 0:5-7") from None
-    return joined(found)
+    return join_ranges(found)
 
 
 def missing_offsets(context: Context, topic: str) -> list[OffsetRange]:
@@ -62,7 +62,7 @@ def missing_offsets(context: Context, topic: str) -> list[OffsetRange]:
                     for fault in topic_audit.faults
                     if fault.kind is DiscrepancyKind.MISSING
                 ]
-    return joined(found)
+    return join_ranges(found)
 
 
 def declare(
@@ -78,7 +78,7 @@ def declare(
     if not ranges:
         raise InvalidDeclaration("no offsets are named")
     declared = datetime.fromtimestamp(clock.wall_ms() / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    deletion = Deletion(new_uuid().hex[:8], reason, declared, joined(ranges))
+    deletion = Deletion(new_uuid().hex[:8], reason, declared, join_ranges(ranges))
     if not dry_run:
         declare_deleted(table, topic, deletion)
     return deletion

@@ -25,7 +25,7 @@ from ottla.core.clock import Clock
 _NAME_WIDTH = 10
 
 
-class Stage:
+class StageProgress:
     """Shows the progress of one stage."""
 
     def __init__(self, console: Console, progress: Progress | None = None, task: TaskID | None = None) -> None:
@@ -65,12 +65,12 @@ class Stages:
         self._clock = clock
 
     @contextlib.contextmanager
-    def stage(self, name: str, *, total: int | None = None) -> Iterator[Stage]:
+    def stage(self, name: str, *, total: int | None = None) -> Iterator[StageProgress]:
         """Show a stage while it lasts; when it ends well, leave a line with its time and result."""
         began = self._clock.monotonic()
         with self._bar() as progress:
             task = progress.add_task(name.ljust(_NAME_WIDTH), total=total, note="") if progress is not None else None
-            stage = Stage(self.console, progress, task)
+            stage = StageProgress(self.console, progress, task)
             yield stage
         self.seconds[name] = self._clock.monotonic() - began
         line = f"{name.ljust(_NAME_WIDTH)} {self.seconds[name]:6.1f} s  {stage.result}"
@@ -110,14 +110,14 @@ class ProgressReporter:
     """Prints a line per stage, on a terminal or not. None: only bars, and only on a terminal."""
 
     @contextlib.contextmanager
-    def stage(self, name: str) -> Iterator[Stage]:
+    def stage(self, name: str) -> Iterator[StageProgress]:
         """Show a stage while it runs."""
         if self.stages is not None:
             with self.stages.stage(name) as stage:
                 yield stage
             return
         if self.quiet or not self.console.is_terminal:
-            yield Stage(self.console)
+            yield StageProgress(self.console)
             return
         with Stages(self.console, self.clock).stage(name) as stage:
             yield stage

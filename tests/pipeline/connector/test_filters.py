@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.core.ids import TopicPartition
-from ottla.pipeline.connector.filters import push
+from ottla.pipeline.connector.filters import split_filters
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LAST = 12
@@ -134,7 +134,7 @@ def logs(draw: st.DrawFn) -> dict[TopicPartition, list[Row]]:
 
 def read_with(filters: list[Any], log: dict[TopicPartition, list[Row]]) -> tuple[list[Row], list[Any]]:
     """What a batch reads, and the filters that are left to Spark."""
-    pushed, rest = push(filters)
+    pushed, rest = split_filters(filters)
     start = dict.fromkeys(log, 0)
     if pushed.from_time_ms is not None:  # as the brokers' time index does
         since = EPOCH + timedelta(milliseconds=pushed.from_time_ms)
@@ -174,12 +174,12 @@ def test_a_timestamp_restricts_the_start_and_is_left_to_spark() -> None:
     assert [row.offset for row in read] == [10, 11]
     assert rest == [late]
     before_1970 = GreaterThanOrEqual(("timestamp",), times(-5))
-    assert push([before_1970])[0].from_time_ms is None, "negative timestamps mean other things to brokers"
-    assert push([GreaterThan(("timestamp",), datetime(2020, 1, 1))])[0].from_time_ms is None  # noqa: DTZ001
+    assert split_filters([before_1970])[0].from_time_ms is None, "negative timestamps mean other things to brokers"
+    assert split_filters([GreaterThan(("timestamp",), datetime(2020, 1, 1))])[0].from_time_ms is None  # noqa: DTZ001
 
 
 def test_filters_on_other_columns_and_on_fields_are_left_to_spark() -> None:
     others = [EqualTo(("value",), b"x"), EqualTo(("offset", "x"), 1), EqualTo(("partition",), True)]
-    pushed, rest = push(others)
+    pushed, rest = split_filters(others)
     assert rest == others
-    assert pushed == push([])[0]
+    assert pushed == split_filters([])[0]

@@ -60,7 +60,7 @@ class PushedFilters:
         )
 
 
-def push(filters: Sequence[Any]) -> tuple[PushedFilters, list[Any]]:
+def split_filters(filters: Sequence[Any]) -> tuple[PushedFilters, list[Any]]:
     """Select the filters that a source can apply; return them and those that Spark has to apply."""
     pushed, rest = PushedFilters(), []
     for one in filters:

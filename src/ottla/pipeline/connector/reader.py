@@ -22,7 +22,7 @@ from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.pipeline.connector import planning, spark_api
 from ottla.pipeline.connector.decoding import decode
-from ottla.pipeline.connector.filters import PushedFilters, push
+from ottla.pipeline.connector.filters import PushedFilters, split_filters
 from ottla.pipeline.connector.offset_client import OffsetClient, Topics
 from ottla.pipeline.connector.offset_options import AtOffsets, Latest
 from ottla.pipeline.connector.options import ReadOptions, SourceOptions
@@ -103,7 +103,7 @@ class FilteringBatchReader(BatchReader):
 
     def pushFilters(self, filters: list[Any]) -> list[Any]:  # noqa: N802 - Spark's name
         """Take the filters that restrict what is read; returns those that Spark has to apply."""
-        self._pushed, rest = push(filters)
+        self._pushed, rest = split_filters(filters)
         return rest
 
 

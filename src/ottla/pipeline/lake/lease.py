@@ -56,7 +56,7 @@ def lease(table: Path, work: str) -> Iterator[Lease]:
         lock.release()
 
 
-def held(table: Path) -> set[str]:
+def held_leases(table: Path) -> set[str]:
     """Return the ids of the leases that processes hold on a table at this moment."""
     found = set()
     for path in (table / PRIVATE).glob(f"*{_SUFFIX}"):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ottla.pipeline.lake.intent import intended_names
-from ottla.pipeline.lake.lease import held
+from ottla.pipeline.lake.lease import held_leases
 from ottla.pipeline.lake.port import TableMaintenance
 
 GRACE_MS = 600_000
@@ -29,7 +29,7 @@ class RemovedOrphans:
 def remove_orphans(table: TableMaintenance, *, now_ms: int, grace_ms: int = GRACE_MS) -> RemovedOrphans:
     """Delete the orphaned files of a table."""
     candidates = table.own_files()
-    busy = held(table.path)  # after the list of files and before that of the table: a load may end in between
+    busy = held_leases(table.path)  # after the list of files and before that of the table: a load may end in between
     kept, intended = table.referenced_paths(), intended_names(table.path)
     files = size = 0
     for path in candidates:

@@ -39,7 +39,7 @@ class RowlessOffsets:
     @property
     def deleted(self) -> list[OffsetRange]:
         """The ranges of all deletions."""
-        return joined(r for deletion in self.deletions for r in deletion.ranges)
+        return join_ranges(r for deletion in self.deletions for r in deletion.ranges)
 
 
 def rowless_offsets(table: TableReader, topic: str) -> RowlessOffsets:
@@ -54,7 +54,9 @@ def rowless_offsets(table: TableReader, topic: str) -> RowlessOffsets:
             of, number = name.removeprefix(_DELETED).rsplit(".", 1)
             if of == topic:
                 deletions.append(_deletion(number, json.loads(text)))
-    return RowlessOffsets(joined(skipped), sorted(deletions, key=lambda deletion: (deletion.declared, deletion.id)))
+    return RowlessOffsets(
+        join_ranges(skipped), sorted(deletions, key=lambda deletion: (deletion.declared, deletion.id))
+    )
 
 
 def keep_skipped(table: TableCommitter, topic: str, ranges: Iterable[OffsetRange]) -> None:
@@ -67,7 +69,7 @@ def keep_skipped(table: TableCommitter, topic: str, ranges: Iterable[OffsetRange
 def declare_deleted(table: TableCommitter, topic: str, deletion: Deletion) -> None:
     """Keep a declaration."""
     offsets: dict[str, list[str]] = {}
-    for r in joined(deletion.ranges):
+    for r in join_ranges(deletion.ranges):
         offsets.setdefault(str(r.partition), []).append(_spelled(r))
     document = {"reason": deletion.reason, "declared": deletion.declared}
     document["offsets"] = {partition: ",".join(parts) for partition, parts in offsets.items()}  # type: ignore[assignment]
@@ -79,10 +81,10 @@ def withdraw(table: TableCommitter, topic: str, deletion: Deletion) -> None:
     table.set_properties({f"{_DELETED}{topic}.{deletion.id}": ""})
 
 
-def joined(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+def join_ranges(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
     """Sort ranges and join those that touch.
 
-    >>> joined([OffsetRange(0, 5, 8), OffsetRange(0, 0, 3), OffsetRange(0, 2, 5)])
+    >>> join_ranges([OffsetRange(0, 5, 8), OffsetRange(0, 0, 3), OffsetRange(0, 2, 5)])
     [OffsetRange(partition=0, first_offset=0, end_offset=8)]
     """
     found: list[OffsetRange] = []
@@ -112,7 +114,7 @@ def _deletion(number: str, document: Mapping[str, object]) -> Deletion:
         for partition, parts in offsets.items()
         for part in parts.split(",")
     ]
-    return Deletion(number, str(document["reason"]), str(document["declared"]), joined(ranges))
+    return Deletion(number, str(document["reason"]), str(document["declared"]), join_ranges(ranges))
 
 
 def _spelled(r: OffsetRange) -> str:

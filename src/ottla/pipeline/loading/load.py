@@ -99,7 +99,7 @@ class LoadSpec:
 
 
 class LoadProgress(Protocol):
-    """Shows the progress of a load: `progress.Stage` on a terminal."""
+    """Shows the progress of a load: `progress.StageProgress` on a terminal."""
 
     def expect(self, count: int) -> None:
         """Note that so many more offsets are to be loaded."""

@@ -47,7 +47,7 @@ def run_on_spark(spark: SparkSession, progress: Callable[[int], None] = lambda _
                     yield pa.record_batch({"part": pa.array([index]), "staged": pa.array([done], pa.string())})
 
         try:
-            with reported(board, progress):
+            with report_progress(board, progress):
                 found = spark.range(0, len(todo), 1, len(todo)).mapInArrow(tasks, "part long, staged string").collect()
         finally:
             shutil.rmtree(board, ignore_errors=True)
@@ -75,7 +75,7 @@ class ProgressFile:
 
 
 @contextlib.contextmanager
-def reported(board: Path, progress: Callable[[int], None]) -> Iterator[None]:
+def report_progress(board: Path, progress: Callable[[int], None]) -> Iterator[None]:
     """Report the records that the tasks have read while they run, from their progress files."""
     over = threading.Event()
 

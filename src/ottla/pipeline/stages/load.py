@@ -9,7 +9,7 @@ from typing import Any
 from ottla.pipeline.errors import FailureKind
 from ottla.pipeline.loading.load import BackfillRange, LoadSpec, TopicLoad, load_topics, replay_topics
 from ottla.pipeline.offset_range import deleted_text
-from ottla.pipeline.progress import Stage
+from ottla.pipeline.progress import StageProgress
 from ottla.pipeline.reporting.values import size_text
 from ottla.pipeline.stages.runner import Context, StageResult
 
@@ -31,7 +31,7 @@ def replay_stage(context: Context) -> StageResult:
     return _each(context, "replay", lambda spec, stage: replay_topics(spec, context.spark, stage))
 
 
-def _each(context: Context, name: str, work: Callable[[LoadSpec, Stage], list[TopicLoad]]) -> StageResult:
+def _each(context: Context, name: str, work: Callable[[LoadSpec, StageProgress], list[TopicLoad]]) -> StageResult:
     done: list[TopicLoad] = []
     excessive: list[TopicLoad] = []
     for spec in context.job.loads:

@@ -159,7 +159,7 @@ class ResultUpdater:
     def _around(self, windows: Sequence[datetime]) -> Column:
         """Return the condition for all rows of these windows: a few periods."""
         size = interval_of(self._stream.windows.size)
-        periods = merged([(start, start + size) for start in windows], at_most=_INTERVALS_MAX)
+        periods = join_periods([(start, start + size) for start in windows], at_most=_INTERVALS_MAX)
         time = F.col(TIME)
         inside = [(time >= F.lit(first)) & (time < F.lit(end)) for first, end in periods]
         return reduce(lambda a, b: a | b, inside, F.lit(False))
@@ -217,7 +217,7 @@ def interval_of(text: str) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-def merged(periods: Sequence[tuple[datetime, datetime]], *, at_most: int) -> list[tuple[datetime, datetime]]:
+def join_periods(periods: Sequence[tuple[datetime, datetime]], *, at_most: int) -> list[tuple[datetime, datetime]]:
     """Return at most `at_most` periods that cover these: those that touch become one, then the nearest."""
     found: list[tuple[datetime, datetime]] = []
     for first, end in sorted(periods):
