@@ -15,9 +15,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ottla.core.errors import InvalidUpdateVersion, KafkaError, NewLeaderElected
+from ottla.core.errors import IneligibleReplica, InvalidUpdateVersion, KafkaError, NewLeaderElected
 from ottla.replication.follower_state import FetchPosition
 from ottla.replication.isr_changes import AlteredPartition, IsrChange, Outcome
+from ottla.replication.leader_state import REFUSAL_SECONDS
 from ottla.storage.config import LogConfig
 from ottla.storage.state.leader_epochs import EpochEntry
 from ottla.testing.sim_disk import POWER_CUTS, Survival
@@ -167,7 +168,7 @@ class Replication(RuleBasedStateMachine):
         elif change.partition_epoch != self.state.partition_epoch:
             outcome = InvalidUpdateVersion()
         elif any(each not in self.brokers or epoch not in (-1, self.brokers[each]) for each, epoch in change.new_isr):
-            return  # the controller knows that a member has failed
+            outcome = IneligibleReplica()  # the controller knows that a member has failed, or has started again
         else:
             isr = tuple(each for each, _ in change.new_isr)
             self.state = replace(self.state, isr=isr, partition_epoch=self.state.partition_epoch + 1)
@@ -239,6 +240,7 @@ class Replication(RuleBasedStateMachine):
             return
         leader = self.nodes[self.state.leader]
         for _ in range(12):
+            self.clock.now_ms += int(REFUSAL_SECONDS * 1000)  # a change that was refused may be proposed again
             for node in NODES:
                 self.flush(node)
                 self.fetch(node)
