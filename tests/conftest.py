@@ -57,6 +57,11 @@ ASYNC_TIMEOUT_S = 60
 hypothesis.settings.register_profile("ottla", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("ottla")
 
+# Imported here, so that its bytecode is there when an example fails: parsed in that moment, it may end the process
+# (SystemError, "AST constructor recursion depth mismatch"), and pytest-xdist the whole run without a reason.
+with suppress(ImportError):  # it needs a package that is not there: its bytecode is written before
+    import hypothesis.extra._patching
+
 
 # ---- Selection of tests
 
