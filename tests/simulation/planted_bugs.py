@@ -319,7 +319,7 @@ BUGS: tuple[PlantedBug, ...] = (
     ),
     _bug(
         23,
-        "a commit with an unknown outcome is taken for a failure",
+        "a commit with an unknown outcome is taken for a success",
         (
             "controller/terms.py",
             (
@@ -327,7 +327,7 @@ BUGS: tuple[PlantedBug, ...] = (
                 "                    continue  # the same again: nothing of it was written\n"
                 "            except StoreError:\n                raise NotController from None"
             ),
-            "            raise NotController from None",
+            "            pass",
         ),
         kinds="cut-store,kill,stop",
         script="lost-answers-of-the-store",
