@@ -137,7 +137,7 @@ class Nothing:
 
 def serve(data: Path, kind: str, library: Path, brokers: int) -> int:
     """Run brokers that count between the lines `on` and `off` on the standard input."""
-    from ottla.broker.server import run
+    from ottla.broker.process.server import run
 
     counter: Frames | Allocations | Nothing
     match kind:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.add_partitions_to_txn import AddPartitionsToTxnManager, NewBatch, TransactionSupportedOperation
+from ottla.broker.remote.add_partitions_to_txn import AddPartitionsToTxnManager, NewBatch, TransactionSupportedOperation
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import TopicPartition

@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from ottla.broker.add_partitions_to_txn import AddPartitionsToTxnManager, NewBatch, TransactionSupportedOperation
+from ottla.broker.remote.add_partitions_to_txn import AddPartitionsToTxnManager, NewBatch, TransactionSupportedOperation
 from ottla.broker.transaction_markers import TransactionMarkerWriter
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import ErrorCode, KafkaError, StorageError

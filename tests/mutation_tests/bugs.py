@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from ottla.broker.add_partitions_to_txn import AddPartitionsToTxnManager, TransactionVerification
+from ottla.broker.remote.add_partitions_to_txn import AddPartitionsToTxnManager, TransactionVerification
 from ottla.core.errors import ErrorCode
 from ottla.records.batch_reader import read_headers
 from ottla.replication.partition import Partition

@@ -81,8 +81,8 @@ def test_the_stacks_are_written_while_the_event_loop_is_stopped_in_a_call(tmp_pa
     """SIGQUIT is handled without the loop: that is what it is for."""
     program = (
         "import asyncio, signal, time\n"
-        "from ottla.broker.log_output import LogOutput\n"
-        "from ottla.broker.process_signals import handle_signals\n"
+        "from ottla.broker.process.log_output import LogOutput\n"
+        "from ottla.broker.process.signals import handle_signals\n"
         "async def main():\n"
         "    handle_signals(LogOutput(), stop=lambda: None, state=dict)\n"
         "    print('blocked', flush=True)\n"

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING
 from ottla.broker import endpoints
 from ottla.broker.config import BrokerConfig
 from ottla.broker.context import Services
-from ottla.broker.controller_channel import ControllerChannel
 from ottla.broker.coordinators import Coordinators, import_in_thread
 from ottla.broker.delayed_operations import DelayedOperations
-from ottla.broker.descriptor_limits import UNLIMITED, DescriptorLimits
 from ottla.broker.dispatch import Dispatcher
-from ottla.broker.fetch_sessions import FetchSessions
+from ottla.broker.fetch.fetch_sessions import FetchSessions
 from ottla.broker.internal_topic_creation import create_if_absent
-from ottla.broker.late_transactions import LateTransactions
-from ottla.broker.node_connections import NodeConnections
-from ottla.broker.open_storage import OpenedStorage, OpenStore, forget_missing, open_storage
+from ottla.broker.maintenance.late_transactions import LateTransactions
+from ottla.broker.maintenance.scheduled_tasks import ScheduledTasks
+from ottla.broker.maintenance.topic_deletions import TopicDeletions
 from ottla.broker.record_validation_queue import THREADS, RecordValidationQueue
-from ottla.broker.scheduled_tasks import ScheduledTasks
-from ottla.broker.shared_store import expiry_wait_s
-from ottla.broker.topic_deletions import TopicDeletions
+from ottla.broker.remote.controller_channel import ControllerChannel
+from ottla.broker.remote.node_connections import NodeConnections
+from ottla.broker.startup.descriptor_limits import UNLIMITED, DescriptorLimits
+from ottla.broker.startup.open_storage import OpenedStorage, OpenStore, forget_missing, open_storage
+from ottla.broker.startup.shared_store import expiry_wait_s
 from ottla.controller.controller import Controller
 from ottla.coordination import layout
 from ottla.coordination.metadata_cache import MetadataCache
@@ -43,8 +43,8 @@ from ottla.net.server import ListenerAddress, Listeners
 from ottla.replication.replicas import Replicas
 
 if TYPE_CHECKING:  # imported once the broker serves
-    from ottla.broker.log_cleaner import LogCleaner
-    from ottla.broker.scrub_scheduler import ScrubScheduler
+    from ottla.broker.maintenance.log_cleaner import LogCleaner
+    from ottla.broker.maintenance.scrub_scheduler import ScrubScheduler
 
 log = logging.getLogger(__name__)
 
@@ -210,7 +210,7 @@ class Broker:
             wait_s=expiry_wait_s(config),
         )
         if self._open_store is not None:
-            from ottla.broker.alter_partition import AlterPartitions
+            from ottla.broker.remote.alter_partition import AlterPartitions
 
             sender = AlterPartitions(services.controller, services.controller_channel, cluster, node_id=self._node_id)
             services.replicas.start_replication(services.nodes.connect_to, sender)
@@ -223,7 +223,7 @@ class Broker:
         assert self._storage is not None
         reports = None
         if report is not None:
-            from ottla.broker.replica_reports import ReplicaReports
+            from ottla.broker.maintenance.replica_reports import ReplicaReports
 
             reports = ReplicaReports(services.controller, cluster, services.replicas, report)
         self._late_transactions = LateTransactions(
@@ -248,7 +248,7 @@ class Broker:
         """Return what to report of this broker's replicas with its registration. None if it is alone."""
         if self._open_store is None or self._storage is None:
             return None
-        from ottla.broker.replica_reports import read_cluster, report_at_start
+        from ottla.broker.maintenance.replica_reports import read_cluster, report_at_start
         from ottla.replication.last_run import inspect_last_run
 
         last_run = inspect_last_run(
@@ -268,14 +268,14 @@ class Broker:
         """Start what has work only later, once the first clients have their responses."""
         await asyncio.sleep(_MAINTENANCE_AFTER_SECONDS)
         try:
-            await import_in_thread("ottla.broker.log_cleaner", "ottla.broker.scrub_scheduler")
+            await import_in_thread("ottla.broker.maintenance.log_cleaner", "ottla.broker.maintenance.scrub_scheduler")
             self._create_maintenance(services)
         except Exception:
             log.exception("the log cleaner and the scrubber cannot be started; restart the broker")
 
     def _create_maintenance(self, services: Services) -> None:
-        from ottla.broker.log_cleaner import LogCleaner
-        from ottla.broker.scrub_scheduler import ScrubScheduler
+        from ottla.broker.maintenance.log_cleaner import LogCleaner
+        from ottla.broker.maintenance.scrub_scheduler import ScrubScheduler
 
         self._scrub_scheduler = ScrubScheduler(
             services.replicas.directories.opened,

@@ -11,14 +11,14 @@ from ottla.limits.loop_slices import LoopSlices
 
 if TYPE_CHECKING:  # names only: importing them here would make every handler import every package
     from ottla.broker.config import BrokerConfig
-    from ottla.broker.controller_channel import ControllerChannel
     from ottla.broker.coordinators import Coordinators
     from ottla.broker.delayed_operations import DelayedOperations
-    from ottla.broker.fetch_sessions import FetchSessions
-    from ottla.broker.node_connections import NodeConnections
+    from ottla.broker.fetch.fetch_sessions import FetchSessions
+    from ottla.broker.fetch.replica_sessions import ReplicaSessions
     from ottla.broker.record_validation_queue import RecordValidationQueue
     from ottla.broker.refused_batches import RefusedBatches
-    from ottla.broker.replica_sessions import ReplicaSessions
+    from ottla.broker.remote.controller_channel import ControllerChannel
+    from ottla.broker.remote.node_connections import NodeConnections
     from ottla.controller.controller import Controller
     from ottla.coordination.metadata_cache import MetadataCache
     from ottla.coordination.producer_ids import ProducerIdManager

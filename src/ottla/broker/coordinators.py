@@ -18,11 +18,11 @@ from ottla.core.ids import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC,
 from ottla.internal_topics.topic import InternalTopic
 
 if TYPE_CHECKING:  # imported when they are first needed
-    from ottla.broker.add_partitions_to_txn import AddPartitionsToTxnManager
     from ottla.broker.config import BrokerConfig
-    from ottla.broker.remote_markers import TransactionMarkerRouter
-    from ottla.broker.remote_offsets import HighWatermarks
-    from ottla.broker.remote_share_states import ShareStateRouter
+    from ottla.broker.remote.add_partitions_to_txn import AddPartitionsToTxnManager
+    from ottla.broker.remote.markers import TransactionMarkerRouter
+    from ottla.broker.remote.offsets import HighWatermarks
+    from ottla.broker.remote.share_states import ShareStateRouter
     from ottla.broker.transaction_markers import TransactionMarkerWriter
     from ottla.client.connection import ConnectTo
     from ottla.coordination.producer_ids import ProducerIdManager
@@ -113,7 +113,7 @@ class Coordinators:
 
     @cached_property
     def _marker_router(self) -> TransactionMarkerRouter:
-        from ottla.broker.remote_markers import TransactionMarkerRouter
+        from ottla.broker.remote.markers import TransactionMarkerRouter
 
         created = TransactionMarkerRouter(
             self.transaction_markers, self._cluster, node_id=self._node_id, connect_to=self._connect_to
@@ -125,8 +125,8 @@ class Coordinators:
     @cached_property
     def add_partitions_to_txn(self) -> AddPartitionsToTxnManager:
         """The verification of transactional batches."""
-        from ottla.broker.add_partitions_to_txn import AddPartitionsToTxnManager
-        from ottla.broker.remote_verification import TransactionCoordinatorRouter
+        from ottla.broker.remote.add_partitions_to_txn import AddPartitionsToTxnManager
+        from ottla.broker.remote.verification import TransactionCoordinatorRouter
 
         router = TransactionCoordinatorRouter(
             lambda: self.transactions, self._cluster, node_id=self._node_id, connect_to=self._connect_to
@@ -155,7 +155,7 @@ class Coordinators:
 
     @cached_property
     def _share_state_router(self) -> ShareStateRouter:
-        from ottla.broker.remote_share_states import ShareStateRouter
+        from ottla.broker.remote.share_states import ShareStateRouter
 
         created = ShareStateRouter(
             lambda: self.share_states, self._cluster, node_id=self._node_id, connect_to=self._connect_to
@@ -191,7 +191,7 @@ class Coordinators:
     @cached_property
     def high_watermarks(self) -> HighWatermarks:
         """The high watermarks of all partitions, wherever they are led."""
-        from ottla.broker.remote_offsets import HighWatermarks
+        from ottla.broker.remote.offsets import HighWatermarks
 
         created = HighWatermarks(self._replicas, self._cluster, node_id=self._node_id, connect_to=self._connect_to)
         self._followers.append(created.follow)

@@ -25,7 +25,7 @@ class Api(NamedTuple):
     deferred: bool = False  # the handler completes the pending response itself, and its module has the `decode`
     eager: bool = False  # the coroutine begins in the turn that reads the request: see limits/eager_tasks.py
     waits_for_members: bool = False  # is answered when other clients have sent theirs
-    controller_only: bool = False  # other brokers forward it (broker/controller_channel.py)
+    controller_only: bool = False  # other brokers forward it (broker/remote/controller_channel.py)
 
     def handler(self) -> Callable[..., Any]:
         """Import the module and return its `handle`."""

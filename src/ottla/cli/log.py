@@ -169,7 +169,7 @@ def remove_unknown_command(
     shape: Format = OutputFormat.TABLE,
 ) -> None:
     """List the partition directories of topics that the stopped broker does not know, and remove them with --yes."""
-    from ottla.broker.unknown_directories import CannotDecide, unknown_directories
+    from ottla.broker.maintenance.unknown_directories import CannotDecide, unknown_directories
     from ottla.core.errors import KafkaError
     from ottla.core.files import SystemFiles
 

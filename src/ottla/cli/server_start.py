@@ -113,7 +113,7 @@ def start(given: ServerOptions) -> int:
         options["listeners"] = f"PLAINTEXT://{host}:{9092 if given.port is None else given.port}"
 
     with collector.paused():
-        from ottla.broker import server
+        from ottla.broker.process import server
 
     is_json = given.shape is ReadyFormat.JSON
     if given.check:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from ottla.broker.late_transactions import BUFFER_MS, LateTransactions
+from ottla.broker.maintenance.late_transactions import BUFFER_MS, LateTransactions
 from ottla.storage.log.partition_log import AppendOrigin
 from ottla.testing.sim_disk import SimDisk
 from tests.support.storage import NOW_MS, TP, StillClock, batch, marker, open_directory

@@ -7,7 +7,7 @@ import uuid
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from ottla.broker.log_cleaner import LogCleaner
+from ottla.broker.maintenance.log_cleaner import LogCleaner
 from ottla.storage.cleaning.cleaner_config import CleanerConfig
 from ottla.storage.config import LogConfig
 from ottla.testing.sim_disk import SimDisk

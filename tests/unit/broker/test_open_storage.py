@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ottla.broker import config
-from ottla.broker.open_storage import open_storage
+from ottla.broker.startup.open_storage import open_storage
 from ottla.coordination.metadata_file import FILE_NAME
 from ottla.core.clock import SystemClock
 from ottla.core.files import SystemFiles

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from ottla.broker.add_partitions_to_txn import PartitionAdder
-from ottla.broker.node_channels import BatchingQueues, NodeChannels
-from ottla.broker.remote_markers import TransactionMarkerRouter
-from ottla.broker.remote_verification import TransactionCoordinatorRouter
+from ottla.broker.remote.add_partitions_to_txn import PartitionAdder
+from ottla.broker.remote.markers import TransactionMarkerRouter
+from ottla.broker.remote.node_channels import BatchingQueues, NodeChannels
+from ottla.broker.remote.verification import TransactionCoordinatorRouter
 from ottla.client.errors import CannotConnect
 from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.core.errors import ErrorCode, NetworkException, RequestTimedOut

@@ -6,7 +6,7 @@ from pathlib import PurePath
 
 import pytest
 
-from ottla.broker.scrub_scheduler import ScrubScheduler
+from ottla.broker.maintenance.scrub_scheduler import ScrubScheduler
 from ottla.storage.checkpoint_files import PARTITION_METADATA
 from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.integrity.block_checksums import checksums_path

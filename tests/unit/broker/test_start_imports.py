@@ -7,15 +7,15 @@ import sys
 
 LATER = {
     "difflib",
-    "ottla.broker.log_cleaner",
+    "ottla.broker.maintenance.log_cleaner",
     "ottla.broker.migration.import_plan",
-    "ottla.broker.scrub_scheduler",
+    "ottla.broker.maintenance.scrub_scheduler",
     "ottla.storage.scrubbing.scrubber",
 }
 
 
 def test_the_server_imports_no_module_that_is_needed_later() -> None:
-    program = "import sys, ottla.broker.server; print(*sys.modules)"
+    program = "import sys, ottla.broker.process.server; print(*sys.modules)"
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
@@ -29,7 +29,7 @@ DATACLASSES = {"BrokerConfig", "ClusterView", "ControllerTerm", "LogConfig", "Pa
 
 def test_the_server_makes_few_dataclasses_at_its_start() -> None:
     program = """
-import sys, ottla.cli.main, ottla.broker.server
+import sys, ottla.cli.main, ottla.broker.process.server
 modules = [module for name, module in sys.modules.items() if name.startswith("ottla.")]
 classes = {each for module in modules for each in vars(module).values() if isinstance(each, type)}
 print(*(each.__name__ for each in classes if getattr(vars(each).get("__dataclass_params__"), "init", False)))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.add_partitions_to_txn import AddPartitionsToTxnManager
+from ottla.broker.remote.add_partitions_to_txn import AddPartitionsToTxnManager
 from ottla.core.error_codes import ErrorCode
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.replication.end_txn_markers import append_end_txn_marker

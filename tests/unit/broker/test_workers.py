@@ -11,7 +11,7 @@ import pytest
 
 from ottla.broker import config as configuration
 from ottla.broker.config import BrokerConfig
-from ottla.broker.workers import check_listeners, of_first_worker, worker_settings
+from ottla.broker.process.workers import check_listeners, of_first_worker, worker_settings
 from ottla.core.settings import InvalidSettings
 from ottla.storage.directory_names import parse_partition_directory
 
@@ -74,9 +74,9 @@ def test_listeners_that_workers_cannot_share_are_invalid_settings() -> None:
 
 def test_a_broker_of_its_own_does_not_import_what_workers_need() -> None:
     code = (
-        "import sys, ottla.broker.server; "
+        "import sys, ottla.broker.process.server; "
         "print([name for name in sys.modules if name.startswith('ottla.') and ('worker' in name or 'socket' in name)])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "ottla.broker.workers" not in found
+    assert "ottla.broker.process.workers" not in found
     assert "ottla.coordination.socket_store" not in found

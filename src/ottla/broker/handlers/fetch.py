@@ -5,9 +5,9 @@ What it does
   high watermark or (read_committed) the last stable offset. Waits for `min_bytes` up to `max_wait_ms`; each move of a
   high watermark has its partition read again. At least one whole batch is sent even above the size limits (KIP-74).
 
-  Followers fetch up to the log end, in sessions of their own (broker/replica_sessions.py). A consumer may read from a
-  follower, up to the high watermark that it knows; with `replica.selector.class` the leader directs a consumer to an
-  in-sync replica in its rack (KIP-392).
+  Followers fetch up to the log end, in sessions of their own (broker/fetch/replica_sessions.py). A consumer may read
+  from a follower, up to the high watermark that it knows; with `replica.selector.class` the leader directs a consumer
+  to an in-sync replica in its rack (KIP-392).
 
 What it does not do
   Replica selectors of the operator's own: there is no plug-in for one.
@@ -35,8 +35,8 @@ from typing import Any, Final
 
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.delayed_operations import DelayedOperation
-from ottla.broker.fetch_data import data_of, divergence, new_leader, offsets_of, refusal, size_of, topic_name
-from ottla.broker.fetch_sessions import INITIAL_EPOCH, NO_SESSION, FetchSession, FetchSessionPartition
+from ottla.broker.fetch.fetch_data import data_of, divergence, new_leader, offsets_of, refusal, size_of, topic_name
+from ottla.broker.fetch.fetch_sessions import INITIAL_EPOCH, NO_SESSION, FetchSession, FetchSessionPartition
 from ottla.core.errors import FencedLeaderEpoch, KafkaError, NotLeaderOrFollower, OffsetNotAvailable, OffsetOutOfRange
 from ottla.core.files import FileRegion
 from ottla.core.runtime import new_random
@@ -130,8 +130,8 @@ async def handle_long(
 
 def _serve_replica(ctx: RequestContext, request: FetchRequest, response: PendingResponse) -> None:
     """Serve a follower's fetch."""
+    from ottla.broker.fetch.replica_sessions import ReplicaSessions
     from ottla.broker.replica_fetch import ReplicaFetch
-    from ottla.broker.replica_sessions import ReplicaSessions
 
     services, version = ctx.services, ctx.api_version
     sessions = services.replica_sessions

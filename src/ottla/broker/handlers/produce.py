@@ -33,10 +33,10 @@ import uuid
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from ottla.broker.add_partitions_to_txn import TransactionSupportedOperation, TransactionVerification
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.delayed_operations import DelayedOperation
 from ottla.broker.record_validation_queue import ValidatedBatch
+from ottla.broker.remote.add_partitions_to_txn import TransactionSupportedOperation, TransactionVerification
 from ottla.core.errors import (
     ErrorCode,
     InvalidRecord,

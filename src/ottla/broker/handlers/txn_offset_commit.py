@@ -17,8 +17,8 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.add_partitions_to_txn import NewBatch, TransactionSupportedOperation
 from ottla.broker.context import RequestContext
+from ottla.broker.remote.add_partitions_to_txn import NewBatch, TransactionSupportedOperation
 from ottla.core.errors import CoordinatorNotAvailable, ErrorCode, GroupIdNotFound, InvalidGroupId, KafkaError, error_for
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.groups.machine import Commit

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from ottla.broker.replica_reports import report_at_start
+from ottla.broker.maintenance.replica_reports import report_at_start
 from ottla.core.errors import StorageError
 from ottla.core.ids import TopicPartition
 from ottla.storage.config import LogConfig

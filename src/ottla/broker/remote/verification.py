@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ottla.broker.add_partitions_to_txn import PartitionAdder
-from ottla.broker.node_channels import BatchingQueues, NodeChannels
+from ottla.broker.remote.add_partitions_to_txn import PartitionAdder
+from ottla.broker.remote.node_channels import BatchingQueues, NodeChannels
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core.errors import ErrorCode, RequestTimedOut, error_code_for

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from ottla.broker.log_cleaner_worker import PassFailed, Worker, WorkerDied
+from ottla.broker.maintenance.log_cleaner_worker import PassFailed, Worker, WorkerDied
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
 from ottla.core.ids import TopicPartition

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.node_channels import NodeChannels
+from ottla.broker.remote.node_channels import NodeChannels
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core.errors import CoordinatorNotAvailable, ErrorCode, KafkaError

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ottla.broker.node_channels import NodeChannels
+from ottla.broker.remote.node_channels import NodeChannels
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core.errors import ErrorCode, KafkaError

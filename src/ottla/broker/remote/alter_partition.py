@@ -15,7 +15,7 @@ from ottla.wire.apis import ApiKey
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from ottla.broker.controller_channel import ControllerChannel
+    from ottla.broker.remote.controller_channel import ControllerChannel
     from ottla.controller.controller import Controller
     from ottla.coordination.metadata_cache import MetadataCache
     from ottla.wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse

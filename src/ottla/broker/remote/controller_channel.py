@@ -22,7 +22,7 @@ from ottla.wire.errors import MalformedRequest
 from ottla.wire.headers import encode_request_header, parse_response_header
 
 if TYPE_CHECKING:
-    from ottla.broker.node_connections import NodeConnections
+    from ottla.broker.remote.node_connections import NodeConnections
     from ottla.client.connection import Connection
     from ottla.controller.controller import Controller
     from ottla.controller.topics import CreateTopic

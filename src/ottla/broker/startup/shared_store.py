@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ottla.broker.config import BrokerConfig
-from ottla.broker.open_storage import NoUsableDirectory, OpenStore, metadata_directory
+from ottla.broker.startup.open_storage import NoUsableDirectory, OpenStore, metadata_directory
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.store import MetadataStore, SessionLost
 from ottla.coordination.zookeeper_connect import ZooKeeperConnect, parse_connect

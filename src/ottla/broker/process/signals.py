@@ -14,7 +14,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from ottla.broker.log_output import LogOutput
+from ottla.broker.process.log_output import LogOutput
 
 log = logging.getLogger(__name__)
 

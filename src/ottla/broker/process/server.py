@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.broker import config as configuration
-from ottla.broker import descriptor_limits, endpoints
+from ottla.broker import endpoints
 from ottla.broker.broker import Broker
 from ottla.broker.config import BrokerConfig
-from ottla.broker.log_output import LogOutput
-from ottla.broker.open_storage import NoUsableDirectory, OpenStore, log_directories
-from ottla.broker.process_signals import handle_signals
-from ottla.broker.readiness import Ready, ReadyFile, ReadyWorker, notify, seconds_since_start
-from ottla.broker.shared_store import store_opener, worker_store_opener, zookeeper_of
+from ottla.broker.process.log_output import LogOutput
+from ottla.broker.process.signals import handle_signals
+from ottla.broker.startup import descriptor_limits
+from ottla.broker.startup.open_storage import NoUsableDirectory, OpenStore, log_directories
+from ottla.broker.startup.readiness import Ready, ReadyFile, ReadyWorker, notify, seconds_since_start
+from ottla.broker.startup.shared_store import store_opener, worker_store_opener, zookeeper_of
 from ottla.coordination.layout import MalformedNode
 from ottla.coordination.membership import BrokerIdInUse
 from ottla.core import collector
@@ -35,7 +36,7 @@ from ottla.storage.directories.log_directory import DirectoryInUse, ForeignDirec
 from ottla.storage.directories.log_manager import DuplicateLog
 
 if TYPE_CHECKING:  # imported for --workers only
-    from ottla.broker.workers import WorkerOptions, WorkerReady
+    from ottla.broker.process.workers import WorkerOptions, WorkerReady
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ def run(
             set_by_dev = ", ".join(f"{key}={value}" for key, value in configuration.settings_of_dev(config).items())
             log.info("--dev sets %s", set_by_dev or "nothing: other sources set everything")
         if process.workers:
-            from ottla.broker.workers import WorkerOptions
+            from ottla.broker.process.workers import WorkerOptions
 
             worker_options = WorkerOptions(config_file, given, is_dev, process.log_file)
             return _serve(_main_of_workers(config, paths, worker_options, process, output, print_line), paths)
@@ -109,7 +110,7 @@ def check(
     print_line: Callable[[str], None] = print,
 ) -> int:
     """Validate the settings and the directories, and start nothing. Returns the exit code that `run` would."""
-    from ottla.broker.start_check import StartCheck
+    from ottla.broker.startup.start_check import StartCheck
 
     result = StartCheck()
     LogOutput().install()
@@ -156,7 +157,7 @@ def _read_config(
     # Invalid listeners are invalid settings: report them before anything is opened.
     is_in_zookeeper = zookeeper_of(config) is not None
     if workers:
-        from ottla.broker.workers import check_listeners, of_first_worker
+        from ottla.broker.process.workers import check_listeners, of_first_worker
 
         endpoints.to_listen_at(of_first_worker(config).net)
         check_listeners(config.net.listeners, workers)
@@ -222,7 +223,7 @@ async def _main_of_workers(
     print_line: Callable[[str], None],
 ) -> int:
     """Run the owner of several brokers."""
-    from ottla.broker.workers import Owner, WorkerFailed
+    from ottla.broker.process.workers import Owner, WorkerFailed
 
     stop = asyncio.Event()
     owner = Owner(config, paths, process.workers, options)

@@ -26,7 +26,12 @@ from typing import Any
 from ottla.broker import config as configuration
 from ottla.broker.config import BrokerConfig
 from ottla.broker.endpoints import PORT_MAX
-from ottla.broker.open_storage import NoUsableDirectory, check_store_directory, metadata_directory, warn_of_absent_nodes
+from ottla.broker.startup.open_storage import (
+    NoUsableDirectory,
+    check_store_directory,
+    metadata_directory,
+    warn_of_absent_nodes,
+)
 from ottla.coordination.embedded import EmbeddedMetadataStore
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.store import MetadataStore

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ottla.broker.node_channels import BatchingQueues, NodeChannels
+from ottla.broker.remote.node_channels import BatchingQueues, NodeChannels
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core.errors import ErrorCode, error_code_for

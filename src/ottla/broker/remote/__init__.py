@@ -1,0 +1,1 @@
+"""Sends requests to other brokers of the cluster: to its controller, to leaders, to coordinators."""

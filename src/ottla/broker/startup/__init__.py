@@ -1,0 +1,1 @@
+"""Opens and checks what a start needs: directories, the metadata store, file descriptors; reports that it is done."""
