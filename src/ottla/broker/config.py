@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ottla.broker.settings import ServerConfig
+from ottla.broker.server_config import ServerConfig
 from ottla.controller.config import ControllerConfig
 from ottla.coordination.config import ZooKeeperConfig
 from ottla.core.quantities import in_unit_of

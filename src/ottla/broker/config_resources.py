@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ottla.broker.config import SECTIONS
 from ottla.broker.context import Services
-from ottla.broker.entity_settings import ClientMetricsConfig, OneGroupConfig
+from ottla.broker.entity_config import ClientMetricsConfig, OneGroupConfig
 from ottla.coordination import layout
 from ottla.core.settings import Setting, Type, default_of, settings_of, text_of
 from ottla.storage.config import LogConfig, topic_settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
-from ottla.broker.entity_settings import OneGroupConfig
+from ottla.broker.entity_config import OneGroupConfig
 from ottla.coordination import layout
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.core.errors import ErrorCode, error_for
