@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from ottla.broker.admin_requests import check_topic_name, duplicates, error_fields
 from ottla.broker.config import SECTIONS, declared
 from ottla.broker.config_resources import LEVELS, ROOT_LOGGER, Resource, bound_key, group_bounds, loggers
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.entity_config import INTERVAL_MS_MAX, INTERVAL_MS_MIN, ClientMetricsConfig, OneGroupConfig
-from ottla.broker.handler_helpers import check_topic_name, duplicates, error_fields
 from ottla.client.errors import error_or_none
 from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigOp, ConfigSpec
 from ottla.coordination import layout

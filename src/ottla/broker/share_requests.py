@@ -98,7 +98,7 @@ def partition_of(services: Services, where: SessionPartition) -> Partition:
     return partition
 
 
-def leader_of(services: Services, where: SessionPartition, error: ErrorCode) -> tuple[int, int]:
+def leader_if_moved(services: Services, where: SessionPartition, error: ErrorCode) -> tuple[int, int]:
     """Return the leader and its epoch, if the error is that this broker is not it; otherwise -1 (KIP-951)."""
     topic = services.cluster.current.topic_by_id.get(where.topic_id.bytes)
     stale = error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from ottla.broker.context import RequestContext
-from ottla.broker.handler_helpers import naming_work
+from ottla.broker.coordinators import naming_work
 from ottla.broker.handlers.describe_groups import ALL_OPERATIONS, NOT_ASKED
 from ottla.core.errors import KafkaError
 from ottla.groups.consumer.group import ConsumerGroup

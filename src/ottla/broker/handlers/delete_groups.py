@@ -15,8 +15,7 @@ from __future__ import annotations
 import asyncio
 
 from ottla.broker.context import RequestContext
-from ottla.broker.coordinators import GROUPS, SHARE_GROUPS, import_in_thread
-from ottla.broker.handler_helpers import naming_work
+from ottla.broker.coordinators import GROUPS, SHARE_GROUPS, import_in_thread, naming_work
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 

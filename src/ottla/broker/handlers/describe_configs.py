@@ -16,6 +16,7 @@ Versions
 
 from __future__ import annotations
 
+from ottla.broker.admin_requests import check_topic_name, error_fields
 from ottla.broker.config_resources import (
     DescribedConfig,
     Resource,
@@ -26,7 +27,6 @@ from ottla.broker.config_resources import (
     topic_entries,
 )
 from ottla.broker.context import RequestContext
-from ottla.broker.handler_helpers import check_topic_name, error_fields
 from ottla.coordination import layout
 from ottla.core.errors import InvalidRequest, KafkaError, UnknownTopicOrPartition
 from ottla.wire.messages.describe_configs import (

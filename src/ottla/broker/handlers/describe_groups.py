@@ -16,7 +16,7 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.context import RequestContext
-from ottla.broker.handler_helpers import naming_work
+from ottla.broker.coordinators import naming_work
 from ottla.core.errors import GroupIdNotFound, KafkaError
 from ottla.groups.classic.events import State
 from ottla.groups.classic.group import ClassicGroup

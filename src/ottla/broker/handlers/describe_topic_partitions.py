@@ -15,8 +15,10 @@ Versions
 
 from __future__ import annotations
 
+from ottla.broker.admin_requests import check_topic_name
+from ottla.broker.authorized_operations import ALL_TOPIC_OPERATIONS
 from ottla.broker.context import RequestContext
-from ottla.broker.handler_helpers import ALL_TOPIC_OPERATIONS, check_topic_name, leader_of, replication_of
+from ottla.broker.partition_states import reachable_leader, replica_states
 from ottla.coordination.view import PartitionView, TopicView
 from ottla.core.errors import ErrorCode, InvalidTopic
 from ottla.core.ids import INTERNAL_TOPICS
@@ -98,8 +100,8 @@ async def _topic(
 
 
 def _partition(ctx: RequestContext, topic: str, partition: PartitionView) -> DescribeTopicPartitionsResponsePartition:
-    isr, offline, eligible = replication_of(ctx.services, topic, partition)
-    _, leader = leader_of(ctx.services.cluster.current, partition, offline, ctx.listener)
+    isr, offline, eligible = replica_states(ctx.services, topic, partition)
+    _, leader = reachable_leader(ctx.services.cluster.current, partition, offline, ctx.listener)
     return DescribeTopicPartitionsResponsePartition(
         partition_index=partition.index,  # without an error even if there is no leader, as in Kafka
         leader_id=leader,

@@ -13,7 +13,7 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.context import RequestContext
-from ottla.broker.handler_helpers import naming_work
+from ottla.broker.coordinators import naming_work
 from ottla.core.errors import KafkaError
 from ottla.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,

@@ -15,8 +15,9 @@ Versions
 
 from __future__ import annotations
 
+from ottla.broker.admin_requests import error_fields
 from ottla.broker.context import RequestContext
-from ottla.broker.handler_helpers import error_fields, replication_of
+from ottla.broker.partition_states import replica_states
 from ottla.controller.elections import has_wanted_leader
 from ottla.controller.partition_changes import Election
 from ottla.coordination.view import PartitionView
@@ -118,7 +119,7 @@ async def _elect_in(ctx: RequestContext, asked: TopicPartitions, election: Elect
 
 
 def _is_offline(ctx: RequestContext, topic: str, partition: PartitionView) -> bool:
-    return partition.leader in replication_of(ctx.services, topic, partition).offline
+    return partition.leader in replica_states(ctx.services, topic, partition).offline
 
 
 def _result(index: int, error: KafkaError | None) -> PartitionResult:

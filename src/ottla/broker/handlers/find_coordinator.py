@@ -21,8 +21,7 @@ from __future__ import annotations
 from typing import Any
 
 from ottla.broker.context import RequestContext
-from ottla.broker.coordinators import GROUPS, SHARE_GROUPS, TRANSACTIONS, import_in_thread
-from ottla.broker.handler_helpers import naming_work
+from ottla.broker.coordinators import GROUPS, SHARE_GROUPS, TRANSACTIONS, import_in_thread, naming_work
 from ottla.broker.internal_topic_creation import create_if_absent
 from ottla.coordination.view import NO_LEADER
 from ottla.core.errors import CoordinatorNotAvailable, ErrorCode, InvalidRequest, KafkaError, NotCoordinator

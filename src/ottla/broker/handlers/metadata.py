@@ -22,16 +22,11 @@ Versions
 
 from __future__ import annotations
 
+from ottla.broker.admin_requests import check_topic_name
+from ottla.broker.authorized_operations import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS, OPERATIONS_OMITTED
 from ottla.broker.context import RequestContext
-from ottla.broker.handler_helpers import (
-    ALL_CLUSTER_OPERATIONS,
-    ALL_TOPIC_OPERATIONS,
-    OPERATIONS_OMITTED,
-    check_topic_name,
-    leader_of,
-    replication_of,
-)
 from ottla.broker.internal_topic_creation import internal_topic
+from ottla.broker.partition_states import reachable_leader, replica_states
 from ottla.controller.topics import CreateTopic
 from ottla.coordination.view import PartitionView, TopicView
 from ottla.core.errors import (
@@ -188,8 +183,8 @@ async def _topic(ctx: RequestContext, request: MetadataRequest, topic: TopicView
 
 
 def _partition(ctx: RequestContext, topic: str, partition: PartitionView) -> MetadataResponsePartition:
-    isr, offline, _ = replication_of(ctx.services, topic, partition)
-    code, leader = leader_of(ctx.services.cluster.current, partition, offline, ctx.listener)
+    isr, offline, _ = replica_states(ctx.services, topic, partition)
+    code, leader = reachable_leader(ctx.services.cluster.current, partition, offline, ctx.listener)
     if code is ErrorCode.LISTENER_NOT_FOUND and ctx.api_version < FIRST_WITH_LISTENER_NOT_FOUND:
         code = ErrorCode.LEADER_NOT_AVAILABLE  # what clients knew before KIP-302
     return MetadataResponsePartition(

@@ -23,7 +23,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from ottla.broker.context import RequestContext
-from ottla.broker.handler_helpers import naming_work
+from ottla.broker.coordinators import naming_work
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.groups.offsets import CommittedOffset, GroupOffsets

@@ -15,7 +15,7 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.context import RequestContext
-from ottla.broker.share_requests import RENEW_SINCE, acknowledge, by_topic, check_member, leader_of
+from ottla.broker.share_requests import RENEW_SINCE, acknowledge, by_topic, check_member, leader_if_moved
 from ottla.core.errors import KafkaError
 from ottla.share.sessions import FINAL_EPOCH
 from ottla.wire.messages.share_acknowledge import (
@@ -44,7 +44,7 @@ async def handle(ctx: RequestContext, request: ShareAcknowledgeRequest) -> Share
         topic = ShareAcknowledgeTopicResponse(topic_id=topic_id)
         for where in partitions:
             error_code, message = results[where]
-            leader, epoch = leader_of(ctx.services, where, error_code)
+            leader, epoch = leader_if_moved(ctx.services, where, error_code)
             topic.partitions.append(
                 PartitionData(
                     partition_index=where.partition,

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from ottla.broker.context import RequestContext
-from ottla.broker.share_requests import RENEW_SINCE, acknowledge, check_member, leader_of, partition_of
+from ottla.broker.share_requests import RENEW_SINCE, acknowledge, check_member, leader_if_moved, partition_of
 from ottla.core.errors import ErrorCode, InvalidRequest, KafkaError, error_code_for
 from ottla.replication.partition import Partition
 from ottla.share.partition_manager import AcknowledgeResult
@@ -113,7 +113,7 @@ def _topics(
 
 
 def _name_leader(ctx: RequestContext, where: SessionPartition, data: PartitionData, error: ErrorCode) -> None:
-    leader, epoch = leader_of(ctx.services, where, error)
+    leader, epoch = leader_if_moved(ctx.services, where, error)
     if leader >= 0:
         data.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
 
