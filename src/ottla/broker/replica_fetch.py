@@ -15,9 +15,10 @@ import logging
 
 from ottla.broker.context import Services
 from ottla.broker.delayed_operations import DelayedOperation
-from ottla.broker.fetch.fetch_data import data_of, divergence, leader_of, offsets_of, refusal, size_of, topic_name
+from ottla.broker.fetch.fetch_data import data_of, divergence, offsets_of, refusal, size_of, topic_name
 from ottla.broker.fetch.fetch_sessions import INITIAL_EPOCH, NO_SESSION
 from ottla.broker.fetch.replica_sessions import ReplicaPartition, ReplicaSession
+from ottla.broker.new_leaders import current_leader
 from ottla.core.errors import FencedLeaderEpoch, KafkaError, NotLeaderOrFollower, UnknownTopicId
 from ottla.net.connection import PendingResponse
 from ottla.replication.fetch_data_info import FetchDataInfo
@@ -143,7 +144,7 @@ class ReplicaFetch(DelayedOperation):
         name, topic_id, index = each.key
         view = self._services.cluster.current
         topic = view.topic_by_id.get(topic_id) or view.topics.get(name)
-        return leader_of(topic, index)
+        return current_leader(topic, index)  # without its endpoint: a follower has the snapshot
 
     def _find(self, each: ReplicaPartition) -> Partition:
         """Find a partition by name or id. Raises the KafkaError to respond with."""

@@ -19,6 +19,7 @@ from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.headers import parse_response_header
 from ottla.wire.hot.fetch import FetchRequest, FetchTopic
+from ottla.wire.messages import fetch as messages
 from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from ottla.wire.messages.fetch import FetchPartition, FetchResponse
 from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -71,6 +72,10 @@ async def fetch(
     request.topics.append(FetchTopic("" if by_id else "web", topic_id if by_id else bytes(16), [named]))
     collected = CollectedResponse()
     fetch_handler.handle(context(cluster, node_id, version), request, collected.pending)
+    return await fetched_by(collected, version)
+
+
+async def fetched_by(collected: CollectedResponse, version: int) -> FetchResponse:
     frame = await asyncio.wait_for(collected.frame(), 10)
     _, at = parse_response_header(frame, ApiKey.FETCH, version)
     return cast("FetchResponse", codec.decode_response(ApiKey.FETCH, version, frame, at))
@@ -105,6 +110,41 @@ def test_a_refusal_names_the_new_leader_and_its_endpoint(tmp_path: Path) -> None
         fetched = await fetch(cluster, other, version=16, leader_epoch=7)
         assert fetched.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
         assert not fetched.node_endpoints
+
+    with_cluster(tmp_path, scenario)
+
+
+def test_long_responses_name_the_endpoint_of_the_new_leader_too(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster)
+        was = leader_of(cluster)
+        await cluster.kill(was)
+        await cluster.until(lambda: leader_of(cluster) not in {-1, was})
+        leader, other = leader_of(cluster), follower_of(cluster)
+        topic_id = cluster.services(other).cluster.current.topics["web"].topic_id
+
+        refused = TopicProduceData(name="web", partition_data=[PartitionProduceData(index=0, records=None)])
+        asked = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=[refused])
+        body = bytearray(codec.encode_request(ApiKey.PRODUCE, PRODUCE_VERSION, asked))
+        collected = CollectedResponse()
+        await asyncio.create_task(
+            produce_handler.handle_long(context(cluster, other, PRODUCE_VERSION), body, 0, collected.pending)
+        )
+        produced = await collected.produce(PRODUCE_VERSION)
+        assert [(each.node_id, each.port) for each in produced.node_endpoints] == [(leader, cluster.ports[leader])]
+
+        fenced = messages.FetchTopic(topic_id=topic_id, partitions=[FetchPartition(current_leader_epoch=0)])
+        wanted = messages.FetchRequest(session_epoch=-1, topics=[fenced])
+        collected = CollectedResponse()
+        await fetch_handler.handle_long(
+            context(cluster, other, FETCH_VERSION),
+            bytes(codec.encode_request(ApiKey.FETCH, FETCH_VERSION, wanted)),
+            0,
+            collected.pending,
+        )
+        fetched = await fetched_by(collected, FETCH_VERSION)
+        assert fetched.responses[0].partitions[0].current_leader.leader_id == leader
+        assert [(each.node_id, each.port) for each in fetched.node_endpoints] == [(leader, cluster.ports[leader])]
 
     with_cluster(tmp_path, scenario)
 

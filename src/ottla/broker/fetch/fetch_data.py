@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ottla.coordination.view import ClusterView, TopicView
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import UnknownTopicId, error_code_for
 from ottla.core.files import FileRegion
 from ottla.replication.fetch_data_info import FetchDataInfo
 from ottla.replication.partition import Partition
 from ottla.storage.state.leader_epochs import EpochEnd
 from ottla.wire.hot.fetch import JOIN_BYTES_MAX, NO_EPOCH_END, NO_LEADER, NO_SNAPSHOT, NO_TOPIC_ID
-from ottla.wire.messages.fetch import AbortedTransaction, EpochEndOffset, LeaderIdAndEpoch, NodeEndpoint, PartitionData
+from ottla.wire.messages.fetch import AbortedTransaction, EpochEndOffset, LeaderIdAndEpoch, PartitionData
 from ottla.wire.schema import RecordBytes
 
 
@@ -45,28 +45,6 @@ def data_of(
 def size_of(records: RecordBytes) -> int:
     """Return the number of bytes."""
     return records.size if isinstance(records, FileRegion) else len(records)
-
-
-def leader_of(topic: TopicView | None, index: int) -> LeaderIdAndEpoch:
-    """Return the leader of a partition for a response with NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH (KIP-951)."""
-    if topic is None or index >= len(topic.partitions):
-        return NO_LEADER
-    partition = topic.partitions[index]
-    return LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
-
-
-def new_leader(
-    view: ClusterView, topic: TopicView | None, index: int, listener: str, endpoints: dict[int, NodeEndpoint]
-) -> LeaderIdAndEpoch:
-    """Return the leader; `endpoints` gets where it listens. A follower needs no endpoints: it has the snapshot."""
-    found = leader_of(topic, index)
-    broker = view.brokers.get(found.leader_id)
-    endpoint = broker.endpoints.get(listener) if broker is not None else None
-    if broker is not None and endpoint is not None:
-        endpoints[broker.node_id] = NodeEndpoint(
-            node_id=broker.node_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
-        )
-    return found
 
 
 def refusal(index: int, error: BaseException, leader: LeaderIdAndEpoch = NO_LEADER) -> PartitionData:

@@ -19,7 +19,7 @@ Versions
   v11  rack
   v12  flexible encoding; last_fetched_epoch and diverging_epoch (KIP-595)
   v13  topics by id
-  v15  replica state; v16 the leader, where it is another (KIP-951)
+  v15  replica state; v16 the leader and its endpoint, where it is another (KIP-951)
   v17  replica directory ids; v18 high watermark of the follower
 
 Step 8 of 9 on the path of a batch (ARCHITECTURE.md). Before: replication/partition.py. Next: net/outbound.py.
@@ -35,8 +35,9 @@ from typing import Any, Final
 
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.delayed_operations import DelayedOperation
-from ottla.broker.fetch.fetch_data import data_of, divergence, new_leader, offsets_of, refusal, size_of, topic_name
+from ottla.broker.fetch.fetch_data import data_of, divergence, offsets_of, refusal, size_of, topic_name
 from ottla.broker.fetch.fetch_sessions import INITIAL_EPOCH, NO_SESSION, FetchSession, FetchSessionPartition
+from ottla.broker.new_leaders import current_leader, endpoint_of
 from ottla.core.errors import FencedLeaderEpoch, KafkaError, NotLeaderOrFollower, OffsetNotAvailable, OffsetOutOfRange
 from ottla.core.files import FileRegion
 from ottla.core.runtime import new_random
@@ -212,7 +213,7 @@ class DelayedFetch(DelayedOperation):
         self._moved: dict[Partition, None] = {}
         self._is_scheduled = False  # the partitions that moved are read at the end of this turn of the loop
         self._reads_again = False  # before it responds
-        self._endpoints: dict[int, NodeEndpoint] | None = None  # of the new leaders that the response names
+        self._endpoints: dict[int, NodeEndpoint] = {}  # of the new leaders that the response names
 
     @property
     def has_enough(self) -> bool:
@@ -323,9 +324,11 @@ class DelayedFetch(DelayedOperation):
             return NO_LEADER
         view = self._services.cluster.current
         topic = view.topic_by_id.get(each.topic_id) or view.topics.get(each.topic)
-        if self._endpoints is None:
-            self._endpoints = {}
-        return new_leader(view, topic, each.asked.partition, self._listener, self._endpoints)
+        leader = current_leader(topic, each.asked.partition)
+        endpoint = endpoint_of(view, leader.leader_id, self._listener)
+        if endpoint is not None:
+            self._endpoints[leader.leader_id] = endpoint
+        return leader
 
     # ---- Waiting
 
@@ -414,10 +417,13 @@ class DelayedFetch(DelayedOperation):
             session_id = self._session.session_id
             self._session.rotate(served)
         self._wanted, self._found, self._session = (), [], None
-        endpoints = () if self._endpoints is None else tuple(self._endpoints.values())
         response.send(
             encode_fetch_response(
-                topics, self._api_version, response.correlation_id, session_id=session_id, endpoints=endpoints
+                topics,
+                self._api_version,
+                response.correlation_id,
+                session_id=session_id,
+                endpoints=tuple(self._endpoints.values()),
             )
         )
 
@@ -541,7 +547,12 @@ class LongFetch(DelayedFetch):
         response.send(
             await slices.run(
                 encode_fetch_slices(
-                    topics, self._api_version, response.correlation_id, Slicing(slices), session_id=session_id
+                    topics,
+                    self._api_version,
+                    response.correlation_id,
+                    Slicing(slices),
+                    session_id=session_id,
+                    endpoints=tuple(self._endpoints.values()),
                 )
             )
         )

@@ -19,7 +19,7 @@ Versions
   v5   log_start_offset in the answer
   v8   error_message and record_errors in the answer (KIP-467)
   v9   flexible encoding
-  v10  current_leader in the answer, when it is not this broker (KIP-951)
+  v10  current_leader and its endpoint in the answer, when it is not this broker (KIP-951)
   v11  TRANSACTION_ABORTABLE; v12 partitions are added to transactions implicitly (KIP-890)
   v13  topics by id
 
@@ -35,6 +35,7 @@ from typing import Any, Final
 
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.delayed_operations import DelayedOperation
+from ottla.broker.new_leaders import endpoint_of
 from ottla.broker.record_validation_queue import ValidatedBatch
 from ottla.broker.remote.add_partitions_to_txn import TransactionSupportedOperation, TransactionVerification
 from ottla.core.errors import (
@@ -68,12 +69,8 @@ from ottla.wire.hot.produce import (
     encode_produce_response,
     encode_produce_slices,
 )
-from ottla.wire.messages.produce import (
-    BatchIndexAndErrorMessage,
-    LeaderIdAndEpoch,
-    NodeEndpoint,
-    PartitionProduceResponse,
-)
+from ottla.wire.messages.fetch import NodeEndpoint
+from ottla.wire.messages.produce import BatchIndexAndErrorMessage, LeaderIdAndEpoch, PartitionProduceResponse
 from ottla.wire.plan import Slices, Slicing
 
 ACKS_ALL: Final = -1
@@ -241,7 +238,7 @@ class DelayedProduce(DelayedOperation):
     __slots__ = (
         "_api_version",
         "_awaits_validation",
-        "_has_moved",
+        "_endpoints",
         "_listener",
         "_request",
         "_services",
@@ -263,7 +260,7 @@ class DelayedProduce(DelayedOperation):
         self._services = services
         self._api_version = api_version
         self._listener = listener  # of the client: the endpoints of new leaders are given for it
-        self._has_moved = False  # another broker leads a partition of the request
+        self._endpoints: dict[int, NodeEndpoint] = {}  # of the new leaders that the response names
         self._request = request
         self._verification = verification  # of its transactional batches
         self._awaits_validation = False  # it is not done by the time all batches are begun
@@ -298,8 +295,15 @@ class DelayedProduce(DelayedOperation):
             self._refuse(part, error)
 
     def _refuse(self, part: ProducePartition, error: BaseException) -> None:
-        self._has_moved = self._has_moved or isinstance(error, NotLeaderOrFollower)
+        self._note_leader(error)
         _refuse(part, error)
+
+    def _note_leader(self, error: BaseException) -> None:
+        """Note where the new leader listens, if that is the error (KIP-951)."""
+        if isinstance(error, NotLeaderOrFollower) and error.leader_id not in self._endpoints:
+            endpoint = endpoint_of(self._services.cluster.current, error.leader_id, self._listener)
+            if endpoint is not None:
+                self._endpoints[error.leader_id] = endpoint
 
     def batch_validated(self, partition: Partition, part: object, batch: ValidatedBatch) -> None:
         """Append or refuse a batch that the record validation queue has validated."""
@@ -339,7 +343,7 @@ class DelayedProduce(DelayedOperation):
         if self.is_completed:
             return
         if error is not None:
-            self._has_moved = self._has_moved or isinstance(error, NotLeaderOrFollower)
+            self._note_leader(error)
             _fail_after_append(part, error)
         if not self._unreplicated and not self._unvalidated:
             self.complete()
@@ -356,7 +360,7 @@ class DelayedProduce(DelayedOperation):
         """Send the response; with acks=0 none, but a refusal closes the connection."""
         request, self._request = self._request, _NO_REQUEST
         if request.acks != ACKS_NONE:
-            endpoints = self._new_leaders(request) if self._has_moved else ()
+            endpoints = tuple(self._endpoints.values())
             encoded = encode_produce_response(
                 request.topics, self._api_version, response.correlation_id, endpoints=endpoints
             )
@@ -367,20 +371,6 @@ class DelayedProduce(DelayedOperation):
                 if part.failure is not None:
                     raise MalformedRequest(f"Produce with acks=0: {part.failure.error_message}")
         response.send(())
-
-    def _new_leaders(self, request: ProduceRequest) -> list[NodeEndpoint]:
-        """Return where the new leaders listen that the response names (KIP-951)."""
-        brokers = self._services.cluster.current.brokers
-        found: dict[int, NodeEndpoint] = {}
-        for topic in request.topics:
-            for part in topic.partitions:
-                broker = brokers.get(part.failure.current_leader.leader_id) if part.failure is not None else None
-                endpoint = broker.endpoints.get(self._listener) if broker is not None else None
-                if broker is not None and endpoint is not None:
-                    found[broker.node_id] = NodeEndpoint(
-                        node_id=broker.node_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
-                    )
-        return list(found.values())
 
     def _append(
         self,
@@ -477,7 +467,13 @@ class LongProduce(DelayedProduce):
         if request.acks == ACKS_NONE:
             response.send(())
             return
-        encoding = encode_produce_slices(request.topics, self._api_version, response.correlation_id, Slicing(slices))
+        encoding = encode_produce_slices(
+            request.topics,
+            self._api_version,
+            response.correlation_id,
+            Slicing(slices),
+            endpoints=tuple(self._endpoints.values()),
+        )
         response.send((await slices.run(encoding),))
 
 

@@ -374,9 +374,15 @@ def encode_fetch_response(
 
 
 def encode_fetch_slices(
-    topics: Sequence[FetchedTopic], version: int, correlation_id: int, slicing: Slicing, *, session_id: int = 0
+    topics: Sequence[FetchedTopic],
+    version: int,
+    correlation_id: int,
+    slicing: Slicing,
+    *,
+    session_id: int = 0,
+    endpoints: Sequence[NodeEndpoint] = (),
 ) -> Slices[list[RecordBytes]]:
-    """Encode a response in slices of work. The response to a long request has no endpoints."""
+    """Encode a response in slices of work."""
     flexible = version >= _FLEXIBLE_SINCE
     parts: list[RecordBytes] = []
     header = _RESPONSE_HEADER_WITH_TAGS(0, correlation_id, 0) if flexible else _RESPONSE_HEADER(0, correlation_id)
@@ -407,7 +413,9 @@ def encode_fetch_slices(
             out.append(0)
         if slicing.spend(0):
             yield
-    if flexible:
+    if version >= _ENDPOINTS_SINCE:
+        write_endpoints(out, endpoints)
+    elif flexible:
         out.append(0)
     size += len(out)
     parts.append(out)

@@ -27,8 +27,8 @@ from ottla.wire.hot.reading import (
     string_at,
     topic_id_at,
 )
-from ottla.wire.hot.writing import string_bytes, write_endpoints, write_leader_tag
-from ottla.wire.messages.produce import NodeEndpoint, PartitionProduceResponse
+from ottla.wire.hot.writing import LeaderEndpoint, string_bytes, write_endpoints, write_leader_tag
+from ottla.wire.messages.produce import PartitionProduceResponse
 from ottla.wire.plan import Slices, Slicing
 from ottla.wire.primitives import length_bytes, read_uvarint, write_length
 
@@ -216,7 +216,7 @@ def encode_produce_response(
     correlation_id: int,
     *,
     throttle_time_ms: int = 0,
-    endpoints: Sequence[NodeEndpoint] = (),
+    endpoints: Sequence[LeaderEndpoint] = (),
 ) -> bytes:
     """Encode the response's whole frame, with length and header; fields that the version lacks are left out."""
     if not FIRST <= version <= LAST:
@@ -260,7 +260,12 @@ def encode_produce_response(
 
 
 def encode_produce_slices(
-    topics: Sequence[ProduceTopic], version: int, correlation_id: int, slicing: Slicing
+    topics: Sequence[ProduceTopic],
+    version: int,
+    correlation_id: int,
+    slicing: Slicing,
+    *,
+    endpoints: Sequence[LeaderEndpoint] = (),
 ) -> Slices[bytearray]:
     """Encode a response in slices of work: some partitions at a time are cut out of a response that has only them."""
     flexible = version >= _FLEXIBLE_SINCE
@@ -283,7 +288,9 @@ def encode_produce_slices(
         if slicing.spend(0):
             yield
     out += _INT32_BYTES(0)  # throttle time
-    if flexible:
+    if version >= _LEADER_SINCE:
+        write_endpoints(out, endpoints)
+    elif flexible:
         out.append(0)
     _INT32_INTO(out, 0, len(out) - 4)
     return out
