@@ -195,15 +195,15 @@ class Dispatcher:
         pending: PendingResponse,
     ) -> None:
         slices, budget = self._services.slices, self._decoded
-        drawn_bytes = codec.decoded_bytes_max(len(frame))
-        await budget.take_when_free(drawn_bytes)
+        reserved_bytes = codec.decoded_bytes_max(len(frame))
+        await budget.reserve(reserved_bytes)
         try:
             key, version, _, _, body_at = header
             if api.handle_long is not None:
                 rest = await api.handle_long(context, frame, body_at, pending)
                 if rest is not None:  # it waits for data
-                    budget.give(drawn_bytes)
-                    drawn_bytes = 0
+                    budget.release(reserved_bytes)
+                    reserved_bytes = 0
                     await rest
                 return
             if api.controller_only and await self._forward(context, bytes(frame), pending):
@@ -212,15 +212,15 @@ class Dispatcher:
             if (task := asyncio.current_task()) is not None:  # from here on it has effects: they are not given up
                 connection.keep(task)
             if api.waits_for_members:  # and these need memory for their requests
-                budget.give(drawn_bytes)
-                drawn_bytes = 0
+                budget.release(reserved_bytes)
+                reserved_bytes = 0
             result = api.handler(context, request)
             await self._respond_in_slices(header, await result if api.is_coroutine else result, pending)
         except Exception as error:  # noqa: BLE001 - it is logged there
             close_without_response(pending, error)
         finally:
-            if drawn_bytes:
-                budget.give(drawn_bytes)
+            if reserved_bytes:
+                budget.release(reserved_bytes)
 
     async def _forward_or_serve(
         self, context: RequestContext, frame: bytes, header: RequestHeader, api: _LoadedApi, pending: PendingResponse

@@ -1,1 +1,1 @@
-"""Limits what a client may use: memory for requests (`budget.py`) and time on the event loop (`loop_slices.py`)."""
+"""Limits what clients may use: memory (`budget.py`), time on the event loop (`loop_slices.py`, `eager_tasks.py`)."""

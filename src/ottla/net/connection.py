@@ -33,9 +33,9 @@ UNANSWERED_MAX: Final = 64  # pipelined requests begun and not answered; clients
 class Budget(Protocol):
     """Limits the memory of large requests (limits/budget.py)."""
 
-    def take(self, size_bytes: int) -> bool: ...  # noqa: D102
+    def try_reserve(self, size_bytes: int) -> bool: ...  # noqa: D102
 
-    def give(self, size_bytes: int) -> None: ...  # noqa: D102
+    def release(self, size_bytes: int) -> None: ...  # noqa: D102
 
     def call_when_free(self, retry: Callable[[], None]) -> None: ...  # noqa: D102
 
@@ -107,7 +107,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._buffer = bytearray(BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0  # the bytes received and not yet begun are [start, end)
-        self._drawn_bytes = 0  # drawn from the budget for a larger buffer
+        self._reserved_bytes = 0  # of the budget, for a larger buffer
         self._waits_for_budget = False
         self._responses: deque[PendingResponse] = deque()
         self.context: object = None  # the dispatcher's cache: the same from one request of this client to the next
@@ -284,13 +284,13 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _grow(self, size_bytes: int) -> None:
         """Make a larger buffer for a larger request if the budget allows it; otherwise stop reading until it does."""
-        wanted = size_bytes - self._drawn_bytes
-        if not self._budget.take(wanted):
+        wanted = size_bytes - self._reserved_bytes
+        if not self._budget.try_reserve(wanted):
             if not self._waits_for_budget:
                 self._waits_for_budget = True
                 self._budget.call_when_free(self._budget_is_free)
             return
-        self._drawn_bytes += wanted
+        self._reserved_bytes += wanted
         held = self._end - self._start
         buffer = bytearray(size_bytes)  # zero pages until bytes arrive: announcing a size costs a client nothing
         buffer[:held] = self._view[self._start : self._end]
@@ -302,13 +302,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._process_rest()
 
     def _release_budget(self) -> None:
-        if self._drawn_bytes:
-            drawn, self._drawn_bytes = self._drawn_bytes, 0
-            self._budget.give(drawn)
+        if self._reserved_bytes:
+            reserved, self._reserved_bytes = self._reserved_bytes, 0
+            self._budget.release(reserved)
 
     def shrink(self) -> None:
         """Release a large buffer when it is empty; the server calls this for quiet connections."""
-        if self._drawn_bytes and self._start == self._end and not self._processing:
+        if self._reserved_bytes and self._start == self._end and not self._processing:
             self._buffer = bytearray(BUFFER_BYTES)
             self._view = memoryview(self._buffer)
             self._start = self._end = 0
