@@ -210,9 +210,11 @@ class Broker:
             wait_s=expiry_wait_s(config),
         )
         if self._open_store is not None:
-            from ottla.broker.remote.alter_partition import AlterPartitions
+            from ottla.broker.remote.alter_partition import AlterPartitionChannel
 
-            sender = AlterPartitions(services.controller, services.controller_channel, cluster, node_id=self._node_id)
+            sender = AlterPartitionChannel(
+                services.controller, services.controller_channel, cluster, node_id=self._node_id
+            )
             services.replicas.start_replication(services.nodes.connect_to, sender)
         services.replicas.handle_strays()
         if self._storage is not None and not self._storage.is_complete and not services.replicas.is_any_lost:

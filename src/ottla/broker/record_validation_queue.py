@@ -63,7 +63,7 @@ class ValidatedBatch:
 _NO_RECORDS: Final = memoryview(b"")
 
 
-class BatchOwner(Protocol):
+class ValidationListener(Protocol):
     """Receives a batch when it is validated."""
 
     def batch_validated(self, partition: Partition, part: object, batch: ValidatedBatch) -> None:
@@ -81,8 +81,8 @@ class _QueuedBatch:
         "config",
         "held_bytes",
         "leader_epoch",
+        "listener",
         "outcome",
-        "owner",
         "part",
         "partition",
         "records",
@@ -94,7 +94,7 @@ class _QueuedBatch:
         partition: Partition,
         records: memoryview,
         config: LogConfig,
-        owner: BatchOwner,
+        listener: ValidationListener,
         part: object,
     ) -> None:
         self._queue = queue
@@ -104,7 +104,7 @@ class _QueuedBatch:
         self.leader_epoch = partition.leader_epoch
         self.records = records
         self.config = config
-        self.owner = owner
+        self.listener = listener
         self.part = part
         self.held_bytes = records.nbytes
         self.outcome: ValidatedBatch | None = None
@@ -160,8 +160,10 @@ class RecordValidationQueue:
             return False
         return config.requires_record_validation or header.max_timestamp > now_ms + config.timestamp_after_max_ms
 
-    def validate(self, partition: Partition, records: memoryview, owner: BatchOwner, part: object, now_ms: int) -> None:
-        """Validate a client's batch if it needs it; `owner.batch_validated` is called once, now or in its turn.
+    def validate(
+        self, partition: Partition, records: memoryview, listener: ValidationListener, part: object, now_ms: int
+    ) -> None:
+        """Validate a client's batch if it needs it; `listener.batch_validated` is called once, now or in its turn.
 
         `records` may be changed in place and is not kept. Raises the KafkaError to respond with.
         """
@@ -171,12 +173,12 @@ class RecordValidationQueue:
         queue = self._queues.get(partition.topic_partition)
         if queue is None:
             if task is None:
-                owner.batch_validated(partition, part, ValidatedBatch(records, config))
+                listener.batch_validated(partition, part, ValidatedBatch(records, config))
                 return
             if (light := _validated_on_loop(records, task, config)) is not None:
-                owner.batch_validated(partition, part, light)
+                listener.batch_validated(partition, part, light)
                 return
-        batch = _QueuedBatch(self, partition, memoryview(bytearray(records)), config, owner, part)
+        batch = _QueuedBatch(self, partition, memoryview(bytearray(records)), config, listener, part)
         self.held_bytes += batch.held_bytes
         self._queues.setdefault(partition.topic_partition, deque()).append(batch)
         if batch.begin(task):
@@ -202,7 +204,7 @@ class RecordValidationQueue:
             self.held_bytes -= batch.held_bytes
             if not queue:
                 del self._queues[topic_partition]
-            batch.owner.batch_validated(batch.partition, batch.part, outcome)
+            batch.listener.batch_validated(batch.partition, batch.part, outcome)
 
     def _is_still_valid(self, batch: _QueuedBatch, outcome: ValidatedBatch) -> bool:
         """Return whether the outcome holds under the settings of this moment; if not, the batch is validated again."""

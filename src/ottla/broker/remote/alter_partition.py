@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 REQUEST_TIMEOUT_S = 5.0
 
 
-class AlterPartitions:
-    """Implements the port `replication.isr_changes.AlterPartitionSender`."""
+class AlterPartitionChannel:
+    """Sends AlterPartition requests; implements the port `replication.isr_changes.AlterPartitionSender`."""
 
     def __init__(
         self, controller: Controller, channel: ControllerChannel, cluster: MetadataCache, *, node_id: int
