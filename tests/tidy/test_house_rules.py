@@ -1,6 +1,7 @@
 """The house rules that no linter knows."""
 
 import ast
+import itertools
 import re
 from pathlib import Path
 
@@ -81,6 +82,31 @@ def test_modules_have_a_docstring() -> None:
         if path.name != "__init__.py" and not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     ]
     assert not bare
+
+
+def texts_below_names(tree: ast.AST) -> list[str]:
+    """Return the strings that describe constants and fields: each is the statement after an assignment."""
+    bodies = [body for node in ast.walk(tree) if isinstance(body := getattr(node, "body", None), list)]
+    return [
+        after.value.value
+        for body in bodies
+        for before, after in itertools.pairwise(body)
+        if isinstance(before, ast.Assign | ast.AnnAssign)
+        and isinstance(after, ast.Expr)
+        and isinstance(after.value, ast.Constant)
+        and isinstance(after.value.value, str)
+    ]
+
+
+def test_texts_below_constants_and_fields_begin_with_no_question_word() -> None:
+    """They name the thing, as those of classes do: "The time to wait", not "How long to wait"."""
+    riddles = [
+        f"{name_of(path)}: {found.splitlines()[0]}"
+        for path in SOURCES
+        for found in texts_below_names(ast.parse(path.read_text(encoding="utf-8")))
+        if re.match(QUESTION_WORDS, found)
+    ]
+    assert not riddles
 
 
 def test_docstrings_of_functions_begin_with_a_verb_and_none_with_a_question_word() -> None:

@@ -88,7 +88,7 @@ def declared() -> dict[str, tuple[str, str, Setting]]:
 
 DEV = "--dev"
 DEV_DEFAULTS = {"group.initial.rebalance.delay.ms": "0", "auto.create.topics.enable": "true"}
-"""What suits one developer: a consumer starts at once, and topics are created on first use."""
+"""The defaults for one developer: a consumer starts at once, and topics are created on first use."""
 
 
 def read(

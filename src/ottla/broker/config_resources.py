@@ -52,7 +52,7 @@ class Synonym(NamedTuple):
 
 
 Layers = list[tuple[ConfigSource, Mapping[str, str]]]
-"""What is set of a broker's settings, the strongest first."""
+"""The settings of a broker by their sources, the strongest first."""
 
 
 class DescribedConfig(NamedTuple):

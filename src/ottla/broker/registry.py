@@ -119,4 +119,4 @@ APIS: dict[ApiKey, Api] = _rows(
 INTER_BROKER_APIS: dict[ApiKey, Api] = _rows(
     Api(ApiKey.ALTER_PARTITION, 2, 3, "alter_partition"), Api(ApiKey.ENVELOPE, 0, 0, "envelope")
 )
-"""What brokers request of each other. As in Kafka these APIs are not advertised to clients."""
+"""The APIs between brokers. As in Kafka these APIs are not advertised to clients."""

@@ -38,13 +38,13 @@ DEFAULT_BROKERS = "127.0.0.1:9092"
 DEFAULT_TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 5.0
 _SILENCE_S, _HTTP_TIMEOUT_S = 1.5, 3.0
-"""How long brokers may be silent before they are asked in HTTP, and how long they have to answer that."""
+"""The silence after which brokers are asked in HTTP, and the time that they have to answer that."""
 SETTINGS_VARIABLE = "OTTLA_CLIENT_SETTINGS"
 """Client settings under Kafka's names, one `name=value` per line; `ottla -X` adds lines for this process."""
 
 _VARIABLE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 _BROKERS_NAMED_BY = ContextVar("_BROKERS_NAMED_BY", default="")
-"""What named the brokers of this command: an option, a variable, a profile; empty for the default."""
+"""The origin of the brokers of this command: an option, a variable, a profile; empty for the default."""
 
 
 @dataclass(frozen=True, slots=True)

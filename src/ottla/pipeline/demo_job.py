@@ -21,7 +21,7 @@ class DemoJob:
     topic: str
     traffic_topic: str
     source: str
-    """What the report is about, in a few words."""
+    """The subject of the report, in a few words."""
     master: str | None = None
 
     def text(self) -> str:

@@ -56,7 +56,7 @@ class TimeRule:
     """Of texts: "iso" or strptime's letters; of numbers (and digits): timestamp_s, timestamp_ms, timestamp_us."""
     granularity: Granularity = Granularity.DAY
     lateness_ms: int | None = None
-    """How long after the event a record may be made; None: nothing is late."""
+    """The time after the event in which a record may be made; None: nothing is late."""
 
     @property
     def partition_by(self) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ class Produced:
     acknowledged: Mapping[int, int]
     """By partition: how many the broker said it has."""
     first_failure: str | None
-    """Why a record was not acknowledged, if one was not."""
+    """The reason why a record was not acknowledged, if one was not."""
 
 
 Progress = Callable[[int], None]

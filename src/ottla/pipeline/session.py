@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LOG_NAME = "spark.log"
 _JAVA_END_S = 1.0
 TASK_ATTEMPTS = 4
-"""How often a task is tried on this machine, as on a cluster: a worker that died costs its task, not the load."""
+"""Maximum attempts of a task on this machine, as on a cluster: a worker that died costs its task, not the load."""
 _LOCAL = re.compile(r"local(\[(?P<cores>\d+|\*)(?P<attempts>, *\d+)?\])?$")
 _EXCEPTION = re.compile(r"^(?:\w+\.)*([A-Z]\w+: .+)")
 _LOG4J = """\
@@ -52,7 +52,7 @@ class SparkOptions:
     master: str | None = None
     """A Spark master's URL; None is this machine, all its cores."""
     cores: int = 0
-    """How many cores of this machine; 0 is all."""
+    """The number of cores of this machine; 0 is all."""
     short_run: bool = False
     """On this machine only: less compiling. It saves a third of a short run's CPU time and costs a long one more."""
 

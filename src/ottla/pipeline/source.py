@@ -48,7 +48,7 @@ class Brokers:
     """Patience, TLS and who signs in: `client/properties.py` reads it from Kafka's settings."""
     read_committed: bool = False
     wait_s: float = WAIT_S
-    """How long to wait at the start for brokers that cannot be reached."""
+    """The time to wait at the start for brokers that cannot be reached."""
 
     @property
     def read_options(self) -> ReadOptions:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from ottla.core.errors import CorruptMessage, UnsupportedCompressionType
 
 DECOMPRESSED_BYTES_MAX = 24 << 20
-"""What any batch may decompress to: far above what clients build. zstd may hold as much again as its window."""
+"""Maximum size of a decompressed batch: far above what clients build. zstd may hold as much again as its window."""
 _RATIO_MAX, _ABSOLUTE_MAX = 8, 256 << 20  # large batches, for which a topic's max.message.bytes was raised, hold more
 
 _FIRST_GUESS_BYTES = 64 << 10

@@ -26,7 +26,7 @@ from ottla.wire.headers import parse_request_header, response_header
 from ottla.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
 
 FORWARDED_IN_PART = frozenset({ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS})
-"""What their handlers forward themselves: a part of such a request may concern the loggers of another broker."""
+"""The APIs whose handlers forward themselves: a part of such a request may concern the loggers of another broker."""
 
 
 async def handle(ctx: RequestContext, request: EnvelopeRequest) -> EnvelopeResponse:

@@ -67,7 +67,7 @@ _HEALTHY_S = 10.0
 """A worker that served for so long is restarted without a delay that grew."""
 
 _PREVIOUS_S = 30.0
-"""How long the workers of an owner that was killed may take to stop."""
+"""Maximum time in which the workers of an owner that was killed stop."""
 
 _KILLED_AFTER_S = 20.0
 

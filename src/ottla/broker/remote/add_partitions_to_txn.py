@@ -31,7 +31,7 @@ from ottla.transactions.metadata import TransactionVersion
 log = logging.getLogger(__name__)
 
 AGAIN_MAX = 2
-"""How often a verification is done again whose guard was taken away by a marker of the previous transaction."""
+"""Maximum repetitions of a verification whose guard was taken away by a marker of the previous transaction."""
 
 
 class TransactionSupportedOperation(Enum):

@@ -57,9 +57,9 @@ class PartitionExtent:
     log_start: int
     log_end: int
     first_offset: int
-    """Where the first load of the table began."""
+    """The beginning of the first load of the table."""
     position: int
-    """Where the next load will begin."""
+    """The beginning of the next load."""
     skipped: Sequence[OffsetRange] = ()
     """Offsets that loads skipped because the log had them no more."""
     deleted: Sequence[OffsetRange] = ()

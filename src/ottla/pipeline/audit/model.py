@@ -97,7 +97,7 @@ class PartitionAudit:
 
     partition: int
     first_offset: int
-    """Where the first load of the partition began."""
+    """The beginning of the first load of the partition."""
     position: int
     """Up to here, exclusive, the table says it is loaded."""
     log_start: int
@@ -138,7 +138,7 @@ class TopicAudit:
     bucket_ms: int
     partitions: Sequence[PartitionAudit]
     producers: int
-    """How many producers reported."""
+    """The number of producers that reported."""
     deletions: Sequence[Deletion] = ()
     """The declarations of deleted rows."""
     recreated: RecreatedTopic | None = None

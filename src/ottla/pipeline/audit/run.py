@@ -38,7 +38,7 @@ class AuditInputs:
 
     topic: str
     bounds: Mapping[int, OffsetBounds]
-    """What the log holds now, by partition."""
+    """The extent of the log now, by partition."""
     compacts: bool
     """The topic is compacted: its records may go one by one."""
     reader: TopicReader

@@ -128,7 +128,7 @@ class BrokerOptions:
     brokers: tuple[Address, ...]
     client: ClientOptions = field(default_factory=lambda: ClientOptions(client_id=CLIENT_ID, retry_s=_RETRY_S))
     wait_s: float = WAIT_S
-    """How long to wait at the start for brokers that cannot be reached. Once they were, `client.retry_s` counts."""
+    """The time to wait at the start for brokers that cannot be reached. Once they were, `client.retry_s` counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class ReadOptions:
     read_committed: bool = False
     fail_on_data_loss: bool = True
     loss_advice: str = "failOnDataLoss=false reads on"
-    """What a message about lost records ends with."""
+    """The end of a message about lost records."""
     fetch_bytes: int = _FETCH_BYTES
     fetch_wait_ms: int = _FETCH_WAIT_MS
     check_crcs: bool = True

@@ -55,7 +55,7 @@ _LOGICAL = {
     },
 }
 _NOT_AVRO = (EOFError, ValueError, TypeError, IndexError, KeyError, OverflowError, struct.error)
-"""What `fastavro` raises over bytes that are not what the schema says."""
+"""The exceptions of `fastavro` over bytes that are not what the schema says."""
 
 
 class UnsupportedSchema(ValueError):

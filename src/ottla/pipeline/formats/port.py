@@ -27,7 +27,7 @@ class Parsed:
     rows: pa.Table
     """The fields; where there is a reason, they mean nothing."""
     reasons: Any
-    """Why a record was not understood, as a column of texts; null where it was."""
+    """The reason why a record was not understood, as a column of texts; null where it was."""
     has_conflicts: bool = False
     """Whether a record was refused because of the table's columns, or of other records of the batch."""
 

@@ -37,7 +37,7 @@ class _Scanner:
         self.at = 0
         self.lines: dict[Path, int] = {}
         self._counts: dict[Path, int] = {}
-        """How many tables the arrays of tables have so far."""
+        """The number of tables that the arrays of tables have so far."""
 
     def scan(self) -> None:
         table: Path = ()

@@ -41,7 +41,7 @@ class Key:
     default: Any = None
     choices: tuple[str, ...] = ()
     example: str = ""
-    """What the example file shows, in TOML; commented out where there is a default."""
+    """The value in the example file, in TOML; commented out where there is a default."""
     required: bool = False
 
 
@@ -56,7 +56,7 @@ class SectionSchema:
     sections: tuple[SectionSchema, ...] = ()
     """Tables inside, as in `[load.time]`."""
     entries: Key | None = None
-    """Where the keys are the user's own (columns, settings of a client): what each of them must be."""
+    """The form of each key if the keys are the user's own (columns, settings of a client)."""
     check: Callable[[Values], Iterable[KeyProblem]] = field(default=lambda _values: ())
     defaults_to_present: bool = True
     """Whether the section, left out, counts with its defaults; otherwise it is None."""

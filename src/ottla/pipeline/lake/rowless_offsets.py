@@ -25,7 +25,7 @@ class Deletion:
     id: str
     reason: str
     declared: str
-    """When, in ISO's form."""
+    """The time of the declaration, in ISO's form."""
     ranges: Sequence[OffsetRange]
 
 

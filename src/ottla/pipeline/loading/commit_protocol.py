@@ -67,7 +67,7 @@ class LoadLimits:
     """The limits of a load; by default it loads everything that is new."""
 
     first: Mapping[int, int] = field(default_factory=dict)
-    """Where partitions begin that were never loaded from; otherwise the log's start."""
+    """The beginning of partitions that were never loaded from; otherwise the log's start."""
     end: Mapping[int, int] = field(default_factory=dict)
     most: int | None = None
     """Offsets of each partition in one commit at most."""

@@ -65,7 +65,7 @@ class LoadSpec:
     group: str = "ottla-pipeline-{table}"
     """The consumer group whose offsets show how far the load is; "" for none."""
     start: OffsetSpec | None = None
-    """Where a topic begins that was never loaded; None: at its log's start."""
+    """The beginning of a topic that was never loaded; None: its log's start."""
     on_loss: OnLoss = OnLoss.FAIL
     quarantine_max: float = 1.0
     """The share of a topic's records that a load may quarantine without a fault. All of them are always one."""

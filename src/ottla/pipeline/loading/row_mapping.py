@@ -40,7 +40,7 @@ QUARANTINE = pa.schema(
         pa.field("headers", HEADERS),
     ]
 )
-"""What was not understood, whole, so that it can be looked at and loaded later."""
+"""The columns of records that were not understood, whole, so that they can be looked at and loaded later."""
 COLUMNS_MAX = 1000
 
 

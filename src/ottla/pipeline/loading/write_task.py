@@ -42,7 +42,7 @@ class WriteSpec:
     excluded: tuple[OffsetRange, ...] = ()
     """Offsets to leave out."""
     stem: str = ""
-    """What the names of its files begin with: the id of the load's lease."""
+    """The beginning of the names of its files: the id of the load's lease."""
 
 
 @dataclass(frozen=True, slots=True)

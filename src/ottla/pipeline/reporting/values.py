@@ -38,7 +38,7 @@ class ReportSection:
     rows: pa.Table
     note: str = ""
     found: str | None = None
-    """How many rows the query has, as text, where `rows` are the first of more."""
+    """The number of rows of the query, as text, where `rows` are the first of more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Report:
     sections: Sequence[ReportSection]
     footer: str = ""
     made: str = ""
-    """When and by which version, in words."""
+    """The time and the version that made it, in words."""
 
 
 class InvalidReportSection(ValueError):

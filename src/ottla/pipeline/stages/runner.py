@@ -33,7 +33,7 @@ class StageResult:
     ok: bool = True
     """False if the stage succeeded and found a fault, such as an unbalanced audit."""
     failure: FailureKind = FailureKind.FAILED
-    """How the command ends if the stage is not `ok`."""
+    """The end of the command if the stage is not `ok`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,9 @@ COMPILED: Final = LOOP is not _record_validator
 """Whether the loop over records runs as machine code here."""
 
 FAULTS_MAX: Final = 1000
-"""How many invalid records of a batch are named; a batch may hold millions."""
+"""Maximum number of invalid records of a batch that are named; a batch may hold millions."""
 LOOP_RECORDS_MAX: Final = 16_384 if COMPILED else 256
-"""How many records are validated on the event loop: about a millisecond. Batches of more are for a thread."""
+"""Maximum number of records validated on the event loop: about a millisecond. Batches of more are for a thread."""
 
 _WALKED_ON_LOOP_MAX: Final = 256 << 10  # within 5 ms, measured (docs/decisions/0055)
 _RECODED_ON_LOOP_MAX: Final = 32 << 10
