@@ -128,7 +128,12 @@ class Broker:
         )
         services = self._services = self._make_services(store, cluster, controller, replicas, slices)
         cluster.subscribe(services.coordinators.follow)
-        return await self._open_listeners(services, cluster)
+        opened = await self._open_listeners(services)
+        report = await self._report_at_start(storage, services)
+        await self._register(services, opened, report)
+        await self._follow_cluster(storage, services, cluster)
+        self._start_tasks(storage, services, cluster, report)
+        return opened
 
     def _make_services(
         self,
@@ -183,21 +188,25 @@ class Broker:
         assert self._services is not None
         await create_if_absent(self._services, topic)
 
-    async def _open_listeners(self, services: Services, cluster: MetadataCache) -> list[ListenerAddress]:
-        """Bind first, so that port 0 is known; clients are served from the moment the broker is registered."""
-        config = self._config
-        received_bytes_max = config.net.queued_request_bytes_max
-        self._dispatcher = Dispatcher(services, ByteBudget(received_bytes_max // DECODED_SHARE))
+    async def _open_listeners(self, services: Services) -> list[ListenerAddress]:
+        """Bind before the broker is registered, so that port 0 is known; returns where it listens. Raises OSError."""
+        net = self._config.net
+        self._dispatcher = Dispatcher(services, ByteBudget(net.queued_request_bytes_max // DECODED_SHARE))
         self._listeners = Listeners(
-            config.net,
+            net,
             dispatch=self._dispatcher,
-            budget=ByteBudget(received_bytes_max),
+            budget=ByteBudget(net.queued_request_bytes_max),
             now=self._clock.monotonic,
             handles_for=self._descriptors.connections,
         )
-        opened = [await self._listeners.open(endpoint) for endpoint in endpoints.to_listen_at(config.net)]
+        return [await self._listeners.open(endpoint) for endpoint in endpoints.to_listen_at(net)]
+
+    async def _register(
+        self, services: Services, opened: list[ListenerAddress], report: layout.ReplicaReport | None
+    ) -> None:
+        """Start the controller and register this broker: from then on it serves clients. Raises InvalidSettings."""
+        config = self._config
         advertised = endpoints.to_advertise(config.net, opened)
-        report = await self._report_at_start(services)
         await services.controller.start(
             layout.BrokerRegistration(
                 node_id=self._node_id,
@@ -209,6 +218,9 @@ class Broker:
             report,
             wait_s=expiry_wait_s(config),
         )
+
+    async def _follow_cluster(self, storage: OpenedStorage, services: Services, cluster: MetadataCache) -> None:
+        """Begin replication, and apply the cluster's changes to this broker."""
         if self._open_store is not None:
             from ottla.broker.remote.alter_partition import AlterPartitionChannel
 
@@ -217,12 +229,16 @@ class Broker:
             )
             services.replicas.start_replication(services.nodes.connect_to, sender)
         services.replicas.handle_strays()
-        if self._storage is not None and not self._storage.is_complete and not services.replicas.is_any_lost:
-            await forget_missing(self._storage, self._node_id)  # what they had is in the report of this broker
+        if not storage.is_complete and not services.replicas.is_any_lost:
+            await forget_missing(storage, self._node_id)  # what they had is in the report of this broker
         cluster.subscribe(self._reconfigure)
         services.replicas.continue_moves()
         self._following = asyncio.get_running_loop().create_task(cluster.follow(), name="follow the cluster")
-        assert self._storage is not None
+
+    def _start_tasks(
+        self, storage: OpenedStorage, services: Services, cluster: MetadataCache, report: layout.ReplicaReport | None
+    ) -> None:
+        """Start the scheduled tasks, and a little later the cleaner and the scrubber."""
         reports = None
         if report is not None:
             from ottla.broker.maintenance.replica_reports import ReplicaReports
@@ -233,34 +249,33 @@ class Broker:
         )
         self._scheduled_tasks = ScheduledTasks(
             services.replicas,
-            config=config.log,
+            config=self._config.log,
             clock=self._clock,
             slices=services.slices,
-            complete_deletions=TopicDeletions(self._storage.store, services.replicas, self._node_id).remove_completed,
+            complete_deletions=TopicDeletions(storage.store, services.replicas, self._node_id).remove_completed,
             check_transactions=self._late_transactions.check,
-            reserves=self._storage.reserves,
+            reserves=storage.reserves,
             report_replicas=None if reports is None else reports.update,
         )
         self._starting_maintenance = asyncio.get_running_loop().create_task(
             self._start_maintenance(services), name="start the cleaner and the scrubber"
         )
-        return opened
 
-    async def _report_at_start(self, services: Services) -> layout.ReplicaReport | None:
+    async def _report_at_start(self, storage: OpenedStorage, services: Services) -> layout.ReplicaReport | None:
         """Return what to report of this broker's replicas with its registration. None if it is alone."""
-        if self._open_store is None or self._storage is None:
+        if self._open_store is None:
             return None
         from ottla.broker.maintenance.replica_reports import read_cluster, report_at_start
         from ottla.replication.last_run import inspect_last_run
 
         last_run = inspect_last_run(
-            await read_cluster(self._storage.store),
-            self._storage.directories,
+            await read_cluster(storage.store),
+            storage.directories,
             node_id=self._node_id,
-            is_complete=self._storage.is_complete,
+            is_complete=storage.is_complete,
         )
         services.replicas.continue_after(last_run)
-        report = report_at_start(self._storage.directories)
+        report = report_at_start(storage.directories)
         return report._replace(
             is_clean=report.is_clean and not last_run.is_unclean,
             suspects=report.suspects | last_run.missing | last_run.suspects,
