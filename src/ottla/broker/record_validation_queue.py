@@ -169,13 +169,14 @@ class RecordValidationQueue:
         """
         partition.check_serving()
         config = partition.log.config
-        task = _task_of(records, config, now_ms)
+        header = read_header(records)
+        task = _task_of(header, records, config, now_ms)
         queue = self._queues.get(partition.topic_partition)
         if queue is None:
             if task is None:
                 listener.batch_validated(partition, part, ValidatedBatch(records, config))
                 return
-            if (light := _validated_on_loop(records, task, config)) is not None:
+            if (light := _validated_on_loop(header, records, task, config)) is not None:
                 listener.batch_validated(partition, part, light)
                 return
         batch = _QueuedBatch(self, partition, memoryview(bytearray(records)), config, listener, part)
@@ -216,24 +217,24 @@ class RecordValidationQueue:
             return True
         batch.records, batch.config = outcome.records, config
         try:
-            if batch.begin(_task_of(batch.records, config, self._clock.wall_ms())):
+            if batch.begin(_task_of(read_header(batch.records), batch.records, config, self._clock.wall_ms())):
                 self._executor.submit(batch)
         except KafkaError as error:
             batch.outcome = ValidatedBatch(batch.records, config, error)
         return batch.outcome is not None and self._is_still_valid(batch, batch.outcome)
 
 
-def _task_of(records: memoryview, config: LogConfig, now_ms: int) -> RecordValidation | None:
+def _task_of(header: BatchHeader, records: memoryview, config: LogConfig, now_ms: int) -> RecordValidation | None:
     """Return the validation that a batch needs. Everything that its header can be refused for is checked first."""
-    header = read_header(records)
     validate_batch(header, records, config)
     check_client_batch(header)
     return required_validation(header, config, now_ms=now_ms)
 
 
-def _validated_on_loop(records: memoryview, task: RecordValidation, config: LogConfig) -> ValidatedBatch | None:
+def _validated_on_loop(
+    header: BatchHeader, records: memoryview, task: RecordValidation, config: LogConfig
+) -> ValidatedBatch | None:
     """Validate a light batch; None if it is likely to be heavy, or turns out to be."""
-    header = BatchHeader(records, 0)
     limit = task.loop_bytes_max(header.record_count)
     if records.nbytes * (_LIKELY_RATIO if header.codec else 1) > limit:
         return None

@@ -123,15 +123,8 @@ def handle(
     operation = DelayedProduce(services, ctx.api_version, ctx.listener, request, response, verification)
     now_ms = services.clock.wall_ms()
     for topic in request.topics:
-        name, topic_refusal = topic.name, refusal
-        if refusal is None and ctx.api_version >= FIRST_WITH_TOPIC_IDS:
-            found = services.cluster.current.topic_by_id.get(topic.wire_name)
-            if found is None:
-                topic_refusal = UnknownTopicId(f"no topic has the id {uuid.UUID(bytes=topic.wire_name)}")
-            else:
-                name = found.name
         for part in topic.partitions:
-            operation.append(name, part, topic_refusal, now_ms)
+            operation.append(topic, part, refusal, now_ms)
     operation.complete_or_wait()
     return None
 
@@ -180,10 +173,7 @@ class _VerificationOfRequest:
             why = "Transactional records contained more than one producer ID"
             self.refusal = error_for(ErrorCode.INVALID_PRODUCER_ID_MAPPING, why)
             return
-        name = topic.name
-        if self._version >= FIRST_WITH_TOPIC_IDS:
-            found = self._services.cluster.current.topic_by_id.get(topic.wire_name)
-            name = "" if found is None else found.name
+        name = _name_of(self._services, self._version, topic)
         partition = self._services.replicas.partitions.get(TopicPartition(name, part.index))
         if partition is not None and not partition.internal:
             self.verification.begin(partition, header.base_sequence, self._now_ms)
@@ -210,18 +200,11 @@ async def handle_long(ctx: RequestContext, frame: bytearray, at: int, response: 
     operation = LongProduce(services, version, ctx.listener, request, response, verification)
     for topic in request.topics:
         for first in range(0, len(topic.partitions), _AT_ONCE):
-            name, topic_refusal = topic.name, refusal
-            if refusal is None and version >= FIRST_WITH_TOPIC_IDS:  # looked up again: the loop may have turned
-                found = services.cluster.current.topic_by_id.get(topic.wire_name)
-                if found is None:
-                    topic_refusal = UnknownTopicId(f"no topic has the id {uuid.UUID(bytes=topic.wire_name)}")
-                else:
-                    name = found.name
             now_ms = services.clock.wall_ms()
             parts = topic.partitions[first : first + _AT_ONCE]
             size = 0
             for part in parts:
-                operation.append(name, part, topic_refusal, now_ms)
+                operation.append(topic, part, refusal, now_ms)
                 if part.records is not None:
                     size += part.records.nbytes
                     part.records = None
@@ -267,15 +250,18 @@ class DelayedProduce(DelayedOperation):
         self._unvalidated = 0  # partitions whose batch is being validated
         self._unreplicated = 0  # partitions whose batch is appended and still to be replicated
 
-    def append(self, topic: str, part: ProducePartition, refusal: KafkaError | None, now_ms: int) -> None:
+    def append(self, topic: ProduceTopic, part: ProducePartition, refusal: KafkaError | None, now_ms: int) -> None:
         """Append one partition's batch, begin its validation, or refuse it without failing the other partitions."""
         try:
             if refusal is not None:
                 raise refusal
             services = self._services
-            partition = services.replicas.find(topic, part.index)
+            name = _name_of(services, self._api_version, topic)
+            if not name and self._api_version >= FIRST_WITH_TOPIC_IDS:
+                raise UnknownTopicId(f"no topic has the id {uuid.UUID(bytes=topic.wire_name)}")
+            partition = services.replicas.find(name, part.index)
             if partition.internal:
-                raise InvalidTopic(f"{topic} is written by the broker alone")
+                raise InvalidTopic(f"{name} is written by the broker alone")
             records = part.records if part.records is not None else memoryview(b"")
             header = None
             if records.nbytes >= HEADER_BYTES:
@@ -529,6 +515,14 @@ def _refusal_of(request: ProduceRequest) -> KafkaError | None:
     if request.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
         return InvalidRequiredAcks()
     return None
+
+
+def _name_of(services: Services, version: int, topic: ProduceTopic) -> str:
+    """Return the name of a topic of a request; empty if no topic has the id by which the request names it."""
+    if version < FIRST_WITH_TOPIC_IDS:
+        return topic.name
+    found = services.cluster.current.topic_by_id.get(topic.wire_name)
+    return "" if found is None else found.name
 
 
 def _note_refused(services: Services, partition: Partition, records: memoryview) -> None:
