@@ -275,6 +275,13 @@ def test_transactional_records_need_a_transactional_id_and_one_producer(tmp_path
         assert [part.error_code for part in found] == [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2
         assert not client.coordinator.asked
 
+        assert (
+            await client.error(0) is ErrorCode.NONE
+        )  # from now on the batch of the first producer needs no verification
+        found = await client.answer(1, partitions=2, producers=(PRODUCER, PRODUCER + 1))
+        assert [part.error_code for part in found] == [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2
+        assert len(client.coordinator.asked) == 1
+
     run(tmp_path, scenario)
 
 

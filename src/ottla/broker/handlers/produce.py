@@ -114,7 +114,7 @@ def handle(
             for part in topic.partitions:
                 begun.begin(topic, part)
         verification, refusal = begun.verification, begun.refusal
-        if refusal is None and verification is not None and verification.is_required:
+        if refusal is None and verification is not None:
             for topic in request.topics:
                 for part in topic.partitions:
                     if part.records is not None:  # a view into the connection's buffer, which is used again
@@ -143,7 +143,16 @@ async def _verify_and_append(
 class _VerificationOfRequest:
     """Begins the verification of a request's transactional batches, partition by partition."""
 
-    __slots__ = ("_now_ms", "_operation", "_services", "_transactional_id", "_version", "refusal", "verification")
+    __slots__ = (
+        "_now_ms",
+        "_operation",
+        "_producer",
+        "_services",
+        "_transactional_id",
+        "_version",
+        "refusal",
+        "verification",
+    )
 
     def __init__(self, services: Services, version: int, transactional_id: str) -> None:
         self._services = services
@@ -155,11 +164,12 @@ class _VerificationOfRequest:
             self._operation = TransactionSupportedOperation.ADD_PARTITION
         elif version >= FIRST_WITH_TRANSACTION_ABORTABLE:
             self._operation = TransactionSupportedOperation.GENERIC_ERROR
-        self.verification: TransactionVerification | None = None  # None: there is no transactional batch
+        self._producer: tuple[int, int] | None = None  # the id and the epoch that all batches must have
+        self.verification: TransactionVerification | None = None  # None: there is nothing to verify, as mostly
         self.refusal: KafkaError | None = None  # of the whole request
 
     def begin(self, topic: ProduceTopic, part: ProducePartition) -> None:
-        """Begin the verification of one batch if it is transactional and for a partition of this broker."""
+        """Begin the verification of one batch if it is the first of its transaction on a partition of this broker."""
         records = part.records
         if records is None or records.nbytes < HEADER_BYTES:
             return
@@ -167,16 +177,21 @@ class _VerificationOfRequest:
         if not header.is_transactional or header.producer_id < 0:
             return
         producer_id, epoch = header.producer_id, header.producer_epoch
-        if self.verification is None:
-            self.verification = TransactionVerification(self._transactional_id, producer_id, epoch, self._operation)
-        elif (producer_id, epoch) != (self.verification.producer_id, self.verification.epoch):
+        if self._producer is None:
+            self._producer = producer_id, epoch
+        elif (producer_id, epoch) != self._producer:
             why = "Transactional records contained more than one producer ID"
             self.refusal = error_for(ErrorCode.INVALID_PRODUCER_ID_MAPPING, why)
             return
         name = _name_of(self._services, self._version, topic)
         partition = self._services.replicas.partitions.get(TopicPartition(name, part.index))
-        if partition is not None and not partition.internal:
-            self.verification.begin(partition, header.base_sequence, self._now_ms)
+        if partition is None or partition.internal or not partition.is_serving:
+            return
+        if partition.log.producers.has_ongoing_transaction(producer_id, epoch):
+            return
+        if self.verification is None:
+            self.verification = TransactionVerification(self._transactional_id, producer_id, epoch, self._operation)
+        self.verification.begin(partition, header.base_sequence, self._now_ms)
 
 
 async def handle_long(ctx: RequestContext, frame: bytearray, at: int, response: PendingResponse) -> None:
@@ -195,7 +210,7 @@ async def handle_long(ctx: RequestContext, frame: bytearray, at: int, response: 
             async for part in slices.each(topic.partitions):
                 begun.begin(topic, part)
         verification, refusal = begun.verification, begun.refusal
-        if refusal is None and verification is not None and verification.is_required:
+        if refusal is None and verification is not None:
             await services.coordinators.add_partitions_to_txn.verify(verification)
     operation = LongProduce(services, version, ctx.listener, request, response, verification)
     for topic in request.topics:
