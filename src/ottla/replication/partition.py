@@ -365,12 +365,16 @@ class Partition:
             self._commit.schedule(self)
         else:
             self._advance(log.end_offset)
-            log.active.sync_is_awaited = False
-            if appended.first_offset == log.active.base_offset:  # as Kafka: a segment that was sealed goes to the disk
-                self._commit.schedule(self)
-            elif log.config.flushes_by_rule:
-                self._commit.schedule_by_rule(self, log)
+            self._schedule_without_waiters(log, appended)
         return appended
+
+    def _schedule_without_waiters(self, log: PartitionLog, appended: AppendInfo) -> None:
+        """Schedule the flush of an append that counts before it is durable: by rule, or as Kafka where a log rolls."""
+        log.active.sync_is_awaited = False
+        if appended.begins_segment:  # so the sealed segment goes to the disk
+            self._commit.schedule(self)
+        elif log.config.flushes_by_rule:
+            self._commit.schedule_by_rule(self, log)
 
     def begin_flush(self) -> FlushJob:
         """Begin a flush, because a round of the group commit begins."""
@@ -555,17 +559,19 @@ class Partition:
         assert follower is not None
         assert follower.fetch_state is FetchState.FETCHING
         follower.note_leader_offsets(high_watermark, log_start)
+        appended: AppendInfo | None = None
         if records.nbytes >= HEADER_BYTES:
             first_offset = int.from_bytes(records[:8], "big")
             if log.log_start_offset == log.end_offset and first_offset < log.end_offset:
                 log.truncate_fully_and_start_at(first_offset)  # the leader's first batch begins below its log start
-            log.append_as_follower(records, now_ms=now_ms, leader_epoch=self.leader_epoch)
-        if self.durable_end < log.end_offset:
+            appended = log.append_as_follower(records, now_ms=now_ms, leader_epoch=self.leader_epoch)
+        if appended is not None and log.config.durability == "fsync":
             follower.require_sync()
             self._commit.schedule(self)
-        else:
-            self._commit.schedule_by_rule(self, log)
-            self._synced()
+            return
+        if appended is not None:
+            self._schedule_without_waiters(log, appended)
+        self._synced()
 
     def _synced(self) -> None:
         """Follow the leader's high watermark and log start as far as the log is durable."""

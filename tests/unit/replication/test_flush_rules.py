@@ -16,17 +16,22 @@ from tests.support.storage import NOW_MS, TP, StillClock, batch, open_directory
 from tests.support.waiting import thread_executor
 
 PAGE_CACHE = LogConfig(durability="page-cache")
+SMALL_SEGMENTS = replace(PAGE_CACHE, segment_bytes=1024)
 LONG_MS = 3_600_000
 
 
-def run(config: LogConfig, scenario: Callable[[Partition, GroupCommit], Awaitable[None]]) -> None:
-    """A partition that this broker leads, on a disk of its own."""
+Scenario = Callable[[Partition, GroupCommit], Awaitable[None]]
+
+
+def run(config: LogConfig, scenario: Scenario, *, leader: int = 1, disk: SimDisk | None = None) -> None:
+    """A partition of broker 1, which leads it or follows, on a disk of its own."""
 
     async def main() -> None:
-        directory = open_directory(SimDisk(), config)
+        directory = open_directory(disk or SimDisk(), config)
         log = directory.create_log(TP, uuid.UUID(int=7), config)
         commit = GroupCommit(directory.health, executor=thread_executor(), clock=StillClock())
-        view = PartitionView(0, leader=1, leader_epoch=0, replicas=(1,), isr=(1,), partition_epoch=0)
+        replicas = tuple({1, leader})
+        view = PartitionView(0, leader=leader, leader_epoch=0, replicas=replicas, isr=replicas, partition_epoch=0)
         try:
             await asyncio.wait_for(scenario(Partition(log, view, node_id=1, commit=commit), commit), 20)
         finally:
@@ -39,6 +44,18 @@ def write(partition: Partition, count: int = 1) -> None:
     for _ in range(count):
         partition.append_as_leader(batch(b"value"), acks=1, now_ms=NOW_MS)
     assert partition.high_watermark == partition.log.end_offset, "it counts without the disk"
+
+
+def fetch(partition: Partition, *counts: int) -> None:
+    """Append to a follower what one fetch brought: a batch of so many records for each of the counts."""
+    position = partition.next_fetch()
+    assert position is not None, "it is fetched further without a flush"
+    records, offset = b"", position.fetch_offset
+    for count in counts:
+        records += batch(*[b"value"] * count, base_offset=offset, leader_epoch=0)
+        offset += count
+    partition.append_as_follower(memoryview(records), high_watermark=offset, log_start=0, now_ms=NOW_MS)
+    assert partition.high_watermark == partition.log.end_offset == offset, "it counts without the disk"
 
 
 async def flushed(partition: Partition, offset: int) -> None:
@@ -113,3 +130,69 @@ def test_a_partition_that_is_gone_is_flushed_no_more() -> None:
         partition.reconfigure(PAGE_CACHE)
 
     run(replace(PAGE_CACHE, flush_ms=LONG_MS), scenario)
+
+
+def test_a_follower_flushes_the_segment_that_an_append_has_sealed() -> None:
+    async def scenario(partition: Partition, commit: GroupCommit) -> None:
+        log = partition.log
+        for _ in range(3):
+            sealed = len(log.segments)
+            while len(log.segments) == sealed:
+                fetch(partition, 1, 1)
+            await commit.drain()
+            assert log.flushed_offset == log.end_offset, "a crash would have all of the log scanned"
+            assert not log.pending_flush
+            fetch(partition, 1)
+            await commit.drain()
+            assert log.flushed_offset == log.end_offset - 1, "without a rule only the begin of a segment is flushed"
+
+    run(SMALL_SEGMENTS, scenario, leader=2)
+
+
+def test_a_follower_flushes_an_append_whose_first_batch_leaves_a_gap_in_the_new_segment() -> None:
+    async def scenario(partition: Partition, commit: GroupCommit) -> None:
+        log = partition.log
+        fetch(partition, 10)
+        await commit.drain()
+        while len(log.segments) == 1:  # compaction has removed what was between these batches
+            end = log.end_offset + 2
+            records = batch(b"value", base_offset=end - 1, leader_epoch=0)
+            partition.append_as_follower(records, high_watermark=end, log_start=0, now_ms=NOW_MS)
+        assert log.active.base_offset < log.end_offset - 1
+        await commit.drain()
+        assert log.flushed_offset == log.end_offset
+
+    run(SMALL_SEGMENTS, scenario, leader=2)
+
+
+def test_a_fetch_without_records_flushes_nothing() -> None:
+    async def scenario(partition: Partition, commit: GroupCommit) -> None:
+        partition.append_as_follower(memoryview(b""), high_watermark=0, log_start=0, now_ms=NOW_MS)
+        assert not commit._waiting
+
+    run(PAGE_CACHE, scenario, leader=2)
+
+
+def test_a_follower_flushes_by_rule() -> None:
+    async def scenario(partition: Partition, commit: GroupCommit) -> None:
+        fetch(partition, 1)
+        await commit.drain()
+        fetch(partition, 4, 5)
+        await commit.drain()
+        assert partition.log.flushed_offset == 1
+        fetch(partition, 1)
+        await commit.drain()
+        assert partition.log.flushed_offset == partition.log.end_offset == 11
+
+    run(replace(PAGE_CACHE, flush_messages=10), scenario, leader=2)
+
+
+def test_a_follower_closes_dirty_files_beyond_the_limit_of_open_files() -> None:
+    disk = SimDisk()
+    disk.kept_open.limit = 2
+
+    async def scenario(partition: Partition, commit: GroupCommit) -> None:
+        while len(partition.log.segments) < 5:
+            fetch(partition, 1)
+
+    run(SMALL_SEGMENTS, scenario, leader=2, disk=disk)

@@ -18,7 +18,7 @@ class AppendOrigin(Enum):
 class AppendInfo:
     """The offsets an append was given."""
 
-    __slots__ = ("append_time_ms", "duplicate", "first_offset", "last_offset", "log_start_offset")
+    __slots__ = ("append_time_ms", "begins_segment", "duplicate", "first_offset", "last_offset", "log_start_offset")
 
     def __init__(
         self,
@@ -27,12 +27,14 @@ class AppendInfo:
         append_time_ms: int,
         log_start_offset: int,
         *,
+        begins_segment: bool = False,
         duplicate: bool = False,
     ) -> None:
         self.first_offset = first_offset
         self.last_offset = last_offset
         self.append_time_ms = append_time_ms  # -1 unless the topic uses log append time
         self.log_start_offset = log_start_offset
+        self.begins_segment = begins_segment  # what it wrote is at the begin of the active segment
         self.duplicate = duplicate
 
 

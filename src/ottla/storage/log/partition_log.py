@@ -194,7 +194,7 @@ class PartitionLog:
         self.end_offset = last_offset + 1
         if header.producer_id >= 0:
             self._update_producer(header, marker, first_offset, last_offset, max_timestamp, now_ms)
-        return AppendInfo(first_offset, last_offset, append_time_ms, self.log_start_offset)
+        return AppendInfo(first_offset, last_offset, append_time_ms, self.log_start_offset, begins_segment=not position)
 
     def append_as_follower(
         self, records: memoryview, *, now_ms: int, leader_epoch: int = NO_EPOCH_LIMIT
@@ -234,7 +234,7 @@ class PartitionLog:
                 self._update_producer(header, marker, first, last, timestamp, now_ms)
         if not position:
             self._set_roll_limits(segment)
-        return AppendInfo(first_offset, last_offset, -1, self.log_start_offset)
+        return AppendInfo(first_offset, last_offset, -1, self.log_start_offset, begins_segment=not position)
 
     def _write(
         self, records: memoryview, size_bytes: int, first_offset: int, last_offset: int, max_timestamp: int
