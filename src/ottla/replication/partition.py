@@ -370,7 +370,6 @@ class Partition:
 
     def _schedule_without_waiters(self, log: PartitionLog, appended: AppendInfo) -> None:
         """Schedule the flush of an append that counts before it is durable: by rule, or as Kafka where a log rolls."""
-        log.active.sync_is_awaited = False
         if appended.begins_segment:  # so the sealed segment goes to the disk
             self._commit.schedule(self)
         elif log.config.flushes_by_rule:

@@ -161,8 +161,7 @@ def _rewrite(segment: Segment, recovery_point: int) -> int:
     if position > begin:
         if is_known:
             _verify(segment, begin)
-        segment.mark_dirty()
-        segment.sync_is_awaited = False  # by no handle in particular
+        segment.mark_recovered()
     return position - begin
 
 

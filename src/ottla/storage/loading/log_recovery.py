@@ -125,8 +125,7 @@ class UncleanRecovery:
             segment.cut(end)
         if segment.verified_ranges is not None and (not segment.verified_ranges.corrupt or not is_writable):
             segment.mark_verified()
-        segment.mark_dirty()  # what survived the crash may still be in the system's memory only
-        segment.sync_is_awaited = False  # by no handle in particular: the one that wrote is gone
+        segment.mark_recovered()  # what survived the crash may still be in the system's memory only
         segment.seal()
         return end_offset, whole, is_writable
 

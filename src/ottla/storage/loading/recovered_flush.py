@@ -37,7 +37,6 @@ class RecoveredFlush:
                 log.complete_flush(self.job)
         except StorageError:
             self._sync_without_small_files()
-        log.active.sync_is_awaited = True
 
     def _sync_without_small_files(self) -> None:
         """Sync the log; its small files wait until the disk has space for them."""
@@ -46,4 +45,4 @@ class RecoveredFlush:
         log.active.file.sync()
         log.files.sync_directory(log.directory)
         log.files.sync_directory(log.directory.parent)
-        log.active.sync_is_awaited = True
+        log.active.mark_clean()

@@ -609,7 +609,6 @@ class PartitionLog:
         """Apply the topic's changed settings; what is written from now on follows them."""
         self.config = config
         self._set_roll_limits(self.active)
-        self.active.sync_is_awaited = True  # until replication decides otherwise
 
     def expire_producers(self, now_ms: int) -> int:
         """Forget producers that have been silent too long; how many."""

@@ -60,10 +60,12 @@ class Segment:
         "_checksums",
         "_context",
         "_index_bytes_max",
+        "_is_recovered",
         "_is_torn",
         "_offsets_checked",
         "_reserve_from",
         "_reserved_until",
+        "_sync_is_awaited",
         "_times_checked",
         "_used",
         "_was_let_go",
@@ -82,7 +84,6 @@ class Segment:
         "roll_at_ms",
         "roll_timestamp",
         "size_bytes",
-        "sync_is_awaited",
         "time_index",
         "verified_ranges",
     )
@@ -96,7 +97,8 @@ class Segment:
         self.base_offset = base_offset
         self.size_bytes = size_bytes
         self.is_dirty = False  # whether the file changed since the last flush began
-        self.sync_is_awaited = True  # whether a caller waits for the sync of what makes it dirty
+        self._sync_is_awaited = True  # whether a caller waits for the sync of what makes it dirty
+        self._is_recovered = False  # what makes it dirty was written by an earlier process
         self._was_let_go = False
         self._used = False  # the file was used since it was last to be closed
         self._is_torn = False  # part of a failed write could not be removed
@@ -222,7 +224,7 @@ class Segment:
 
         A failed write-back is reported to the descriptor that wrote, so a flush must have begun with that one first.
         """
-        if self._used or (self.is_dirty and self.sync_is_awaited and self.size_bytes):
+        if self._used or (self.must_sync_before_close and self.size_bytes):
             self._used = False
             return False
         self.open_file = None  # a reader or a flush that uses it keeps it open until it is done
@@ -274,9 +276,18 @@ class Segment:
         """Have the next flush sync the file: what it has, or its name, may not be on the disk."""
         self.is_dirty = True
 
+    def mark_recovered(self) -> None:
+        """Have the next flush sync what a recovery kept, by any descriptor: the process that wrote it is gone."""
+        self.is_dirty = self._is_recovered = True
+
     def mark_clean(self) -> None:
         """Have flushes leave the file out until it changes: it is synced, or a flush of it has begun."""
-        self.is_dirty = False
+        self.is_dirty = self._is_recovered = False
+
+    @property
+    def must_sync_before_close(self) -> bool:
+        """Whether a flush must begin with the open descriptor, which gets the error of a failed write-back."""
+        return self.is_dirty and self._sync_is_awaited and not self._is_recovered
 
     def mark_aborts_checked(self) -> None:
         """Have readers trust the index of aborted transactions: it was compared with the log, or made from it."""
@@ -311,10 +322,11 @@ class Segment:
     def set_roll_limits(self, size_bytes: int, deadline_ms: int, config: LogConfig) -> None:
         """Set the file size and the batch time above which an append must ask whether to roll, and those of `config`.
 
-        Where each append is synced, space is reserved for them.
+        Where each append is synced, its caller waits for the sync, and space is reserved for the next ones.
         """
         self.roll_at_bytes = -1 if self.indexes_full(config.segment_index_bytes) else size_bytes
-        self._reserve_from = _RESERVE_FROM_BYTES if config.durability == "fsync" else None
+        self._sync_is_awaited = config.durability == "fsync"
+        self._reserve_from = _RESERVE_FROM_BYTES if self._sync_is_awaited else None
         self.roll_at_ms = deadline_ms
         self._index_bytes_max = config.segment_index_bytes
 

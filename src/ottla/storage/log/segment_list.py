@@ -185,7 +185,7 @@ class SegmentList:
         """
         removed = [segment for segment in self.items if segment.is_removed]
         for segment in removed:
-            if segment is not self.active and not (segment.is_dirty and segment.sync_is_awaited):
+            if segment is not self.active and not segment.must_sync_before_close:
                 segment.detach_file()
         return [segment.log_path for segment in removed]
 
