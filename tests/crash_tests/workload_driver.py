@@ -314,7 +314,7 @@ class WorkloadDriver:
             expected_log.cleaned, expected_log.horizon_ms = True, self.clock.now_ms + log.config.delete_retention_ms
         self.expected_state.changed()
         log.note_gaps()
-        chosen = log_to_clean.log_to_clean(log, directory.cleaner_offsets.get(tp), now_ms=self.clock.now_ms)
+        chosen = log_to_clean.log_to_clean(log, now_ms=self.clock.now_ms)
         assert chosen is not None or may_be_done, "nothing to clean"
         if chosen is None:
             return
@@ -327,7 +327,7 @@ class WorkloadDriver:
                 assert not cleaning.swap_in(step)
             else:
                 self.disk.sync_directory(log.directory)
-                directory.cleaner_offsets[tp] = step.end_offset
+                log.cleaned_to(step.end_offset)
                 directory.checkpoint()
         cleaning.discard()
 
@@ -403,8 +403,7 @@ class WorkloadDriver:
         """Begin to copy a log to the other directory."""
         source, log = self.directory_of(tp), self.log(tp)
         (target,) = (each for each in self.directories if each is not source)
-        cleaned = source.cleaner_offsets.get(tp) if log.in_cleaner_checkpoint else None
-        target.create_future_log(log, cleaned)
+        target.create_future_log(log)
 
     def move(self, steps: int = 1, tp: TopicPartition = TP) -> bool:
         """Copy and sync a part of a log, or let the copy replace it; return whether it did."""

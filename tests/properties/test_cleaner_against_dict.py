@@ -140,7 +140,7 @@ class CleanerAgainstDict(RuleBasedStateMachine):
     def power_cut_while_cleaning(self, seed: int, survival: Survival, steps: int) -> None:
         self.disk.stop_at(steps)
         try:
-            cleaning = begin_pass(self.directory, self.log, self.clock)
+            cleaning = begin_pass(self.log, self.clock)
             if cleaning is not None:
                 run(cleaning, self.log, self.clock)
         except PowerCut:
@@ -171,7 +171,8 @@ class CleanerAgainstDict(RuleBasedStateMachine):
     def _reopen(self) -> None:
         self.directory = open_directory(self.disk, CONFIG, self.clock)
         self.log = self.directory.logs[TP]
-        self.clean_end = self.directory.cleaner_offsets.get(TP, self.clean_end)
+        if self.log.cleaned_offset is not None:
+            self.clean_end = self.log.cleaned_offset
         self.log.update_high_watermark(self.log.end_offset)
 
     def _check_tombstones(self, before: list[Seen]) -> None:

@@ -32,11 +32,9 @@ def throttle_free(clock: StillClock) -> Throttler:
     return Throttler(float("inf"), clock=clock, sleep=no_sleep)
 
 
-def begin_pass(
-    directory: LogDirectory, log: PartitionLog, clock: StillClock, *, slots: int = 1000, load: float = 0.9
-) -> CleaningPass | None:
+def begin_pass(log: PartitionLog, clock: StillClock, *, slots: int = 1000, load: float = 0.9) -> CleaningPass | None:
     """A pass over the log, if there is anything to clean, whatever its dirty ratio."""
-    found = log_to_clean.log_to_clean(log, directory.cleaner_offsets.get(log.topic_partition), now_ms=clock.now_ms)
+    found = log_to_clean.log_to_clean(log, now_ms=clock.now_ms)
     if found is None:
         return None
     log.note_gaps()
@@ -60,12 +58,12 @@ def run(cleaning: CleaningPass, log: PartitionLog, clock: StillClock) -> PassDon
 
 def clean_once(directory: LogDirectory, log: PartitionLog, clock: StillClock, *, slots: int = 1000) -> PassDone | None:
     """One pass and the note of it."""
-    cleaning = begin_pass(directory, log, clock, slots=slots)
+    cleaning = begin_pass(log, clock, slots=slots)
     if cleaning is None:
         return None
     done = run(cleaning, log, clock)
     log.files.sync_directory(log.directory)
-    directory.cleaner_offsets[log.topic_partition] = done.end_offset
+    log.cleaned_to(done.end_offset)
     directory.checkpoint()
     return done
 

@@ -54,7 +54,7 @@ class CompactedLog:
 
     def begin(self, **more: int) -> CleaningPass:
         self.settle()
-        cleaning = begin_pass(self.directory, self.log, self.clock, **more)
+        cleaning = begin_pass(self.log, self.clock, **more)
         assert cleaning is not None
         return cleaning
 

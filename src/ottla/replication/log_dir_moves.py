@@ -78,8 +78,7 @@ class LogDirMoves:
         if left is target:
             self._continue(partition, source)
             return
-        cleaned = source.cleaner_offsets.get(topic_partition) if partition.log.in_cleaner_checkpoint else None
-        target.create_future_log(partition.log, cleaned)
+        target.create_future_log(partition.log)
         self._start(partition, source, target)
 
     def _start(self, partition: Partition, source: LogDirectory, target: LogDirectory) -> None:

@@ -30,7 +30,7 @@ def test_the_next_pass_over_a_log_waits_until_the_log_has_moved() -> None:
         cleaner = LogCleaner(lambda: directories.opened, config=CleanerConfig, clock=StillClock())
         try:
             assert cleaner._candidate(a, log) is not None
-            b.create_future_log(log, None)
+            b.create_future_log(log)
             assert cleaner._candidate(a, log) is None
             b.delete_future_log(TP)
             assert cleaner._candidate(a, log) is not None

@@ -370,11 +370,12 @@ def test_an_unexpected_error_of_a_truncation_costs_one_partition() -> None:
 def test_an_unexpected_error_of_a_checkpoint_leaves_no_partition_waiting() -> None:
     async def scenario(broker: Broker) -> None:
         (directory,) = broker.replicas.directories.opened
-        directory.cleaner_offsets[TopicPartition("unknown", 0)] = 5
+        unknown = TopicPartition("unknown", 0)
+        directory.logs[unknown] = cast("PartitionLog", None)
         broker[0].truncate_to_leader(EpochEnd(0, 7))
         await until_truncated(broker[0])
         assert broker.replicas.contradictory_partitions == {TopicPartition("t", 0)}
-        del directory.cleaner_offsets[TopicPartition("unknown", 0)]
+        del directory.logs[unknown]
         broker[1].truncate_to_leader(EpochEnd(0, 7))
         await until_truncated(broker[1])
         assert len(values(broker[1])) == 7

@@ -209,10 +209,10 @@ def test_the_youngest_record_is_not_sought_below_the_logs_start() -> None:
 
 def test_indexes_of_a_swap_that_had_not_come_to_the_log_yet_do_not_take_the_place_of_the_old_ones() -> None:
     disk, clock = SimDisk(), StillClock()
-    directory, log = compacted(disk, clock, batch(b"young", key=b"a", timestamp_ms=NOW_MS + 9), batch(b"old", key=b"a"))
+    _, log = compacted(disk, clock, batch(b"young", key=b"a", timestamp_ms=NOW_MS + 9), batch(b"old", key=b"a"))
     times = log.segments[0].path(".timeindex")
     before = read_file(disk, times)
-    cleaning = begin_pass(directory, log, clock)
+    cleaning = begin_pass(log, clock)
     assert cleaning is not None
     assert len(list(groups_of(cleaning, log, clock))) == 1
     disk.rename(log.segments[0].path(".timeindex" + cleaning.plan.suffix), log.segments[0].path(".timeindex.swap"))
@@ -223,11 +223,11 @@ def test_indexes_of_a_swap_that_had_not_come_to_the_log_yet_do_not_take_the_plac
 
 def test_records_not_on_the_disk_yet_are_not_compacted_and_so_replace_none_that_are() -> None:
     clock = StillClock()
-    directory, log = compacted(SimDisk(), clock, batch(b"1", key=b"a"))
+    _, log = compacted(SimDisk(), clock, batch(b"1", key=b"a"))
     log.append(batch(b"2", key=b"a"), leader_epoch=0, now_ms=NOW_MS)
     log.roll()
     log.update_high_watermark(log.end_offset)  # as with durability=page-cache
-    cleaning = begin_pass(directory, log, clock)
+    cleaning = begin_pass(log, clock)
     assert cleaning is not None and cleaning.plan.first_uncleanable_offset == 1
 
 

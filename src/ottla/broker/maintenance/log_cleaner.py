@@ -180,8 +180,7 @@ class LogCleaner:
             return None
         if any(target.topic_partition in each.future_logs for each in self._directories()):
             return None
-        cleaned = directory.cleaner_offsets.get(target.topic_partition)
-        return log_to_clean.log_to_clean(target, cleaned, now_ms=self._clock.wall_ms())
+        return log_to_clean.log_to_clean(target, now_ms=self._clock.wall_ms())
 
     async def _pass(self, cleaning: CleaningPass, worker: Worker) -> PassDone | None:
         """Run one pass and swap in each group as it is cleaned; None if the log was changed meanwhile."""
@@ -210,9 +209,9 @@ class LogCleaner:
     async def _note_gaps(self, directory: LogDirectory, target: PartitionLog) -> None:
         """Record that batches may be missing, for recovery, before the first one is removed."""
         if not target.in_cleaner_checkpoint:
-            directory.cleaner_offsets.setdefault(target.topic_partition, target.log_start_offset)
+            target.begin_cleaner_line(target.log_start_offset)
             await self._checkpoint(directory)
-            target.mark_gaps()
+            target.cleaner_line_written()
 
     async def _note_cleaned(
         self, directory: LogDirectory, target: PartitionLog, cleaning: CleaningPass, done: PassDone
@@ -226,7 +225,7 @@ class LogCleaner:
             raise target.health.refused(f"compaction of {target.topic_partition}", error) from error
         if cleaning.overtaken() or directory.logs.get(target.topic_partition) is not target:
             return False
-        directory.cleaner_offsets[target.topic_partition] = done.end_offset
+        target.cleaned_to(done.end_offset)
         await self._checkpoint(directory)
         return True
 

@@ -32,11 +32,11 @@ class LogToClean(NamedTuple):
         return self.dirty_bytes / (self.clean_bytes + self.dirty_bytes)
 
 
-def log_to_clean(log: PartitionLog, cleaned_offset: int | None, *, now_ms: int) -> LogToClean | None:
-    """Return the part of a log to clean if the last pass ended at `cleaned_offset`; None if there is none."""
+def log_to_clean(log: PartitionLog, *, now_ms: int) -> LogToClean | None:
+    """Return the part of a log to clean, after what the last pass has cleaned; None if there is none."""
     if log.is_truncating:
         return None
-    first_dirty = log.log_start_offset if cleaned_offset is None else cleaned_offset
+    first_dirty = log.log_start_offset if log.cleaned_offset is None else log.cleaned_offset
     if not log.log_start_offset <= first_dirty <= log.end_offset:
         first_dirty = log.log_start_offset  # a checkpoint from before a deletion or a truncation
     # What only the system's memory holds (durability=page-cache) must not take the place of what is on the disk.

@@ -28,7 +28,6 @@ class CheckpointJob:
         self,
         files: FileSystem,
         root: PurePath,
-        cleaner_offsets: Mapping[TopicPartition, int],
         backup: Mapping[str, BackedUpFile],
         *,
         lock: threading.Lock,
@@ -43,7 +42,7 @@ class CheckpointJob:
             names.RECOVERY_POINTS: {},
             names.LOG_STARTS: {},
             names.HIGH_WATERMARKS: {},
-            names.CLEANER_OFFSETS: dict(cleaner_offsets),
+            names.CLEANER_OFFSETS: {},
         }
         self._backups = dict(backup)  # of other small files, to be noted beside these
         # directory of a log, its leader-epoch file and partition.metadata
@@ -61,8 +60,15 @@ class CheckpointJob:
         # Kafka leaves out those that begin with a file. But a power cut may bring back files that retention removed.
         if log.log_start_offset:
             contents[names.LOG_STARTS][topic_partition] = log.log_start_offset
+        self.note_cleaned(topic_partition, log)
         if flush.epochs_backup is not None or flush.partition_metadata_backup is not None:
             self._logs.append((log.directory, flush.epochs_backup, flush.partition_metadata_backup))
+
+    def note_cleaned(self, topic_partition: TopicPartition, log: PartitionLog) -> None:
+        """Note how far compaction of a log came; a log and a future log of one name have one line."""
+        if log.cleaned_offset is not None:
+            cleaned = self._contents[names.CLEANER_OFFSETS]
+            cleaned[topic_partition] = min(log.cleaned_offset, cleaned.get(topic_partition, log.cleaned_offset))
 
     def note_lost(self, topic_partition: TopicPartition, lost: LostLog) -> None:
         """Keep what is known of a log whose files are missing, for the next start."""

@@ -103,7 +103,6 @@ class LogDirectory:
         self.checkpoint_lock = threading.Lock()
         self._newest_checkpoint = [0]
         self._checkpointed: set[TopicPartition] = set()  # who may have an offset in the checkpoint files
-        self.cleaner_offsets: dict[TopicPartition, int] = {}  # how far compaction came; who is named here may have gaps
         self.clean_broker_epoch: int | None = None  # of the run before, if it ended cleanly
         self.shortened: set[TopicPartition] = set()  # loaded logs that end below their checkpointed high watermark
         self.corrupt: set[TopicPartition] = set()  # logs that were found corrupt while they were loaded
@@ -210,8 +209,6 @@ class LogDirectory:
         log, is_synced = load_log(self._location_of(found.path), topic_partition, config, checkpoint, progress)
         if rewriter is not None:
             rewriter.rewrite(log, checkpoint.recovery_point)
-        if log.in_cleaner_checkpoint:
-            self.cleaner_offsets[topic_partition] = previous.cleaned.get(topic_partition, log.log_start_offset)
         noted = previous.high_watermarks.get(topic_partition, log.log_start_offset)
         is_corrupt = reports_of_lost_records() != reports
         if found.is_future:
@@ -305,11 +302,10 @@ class LogDirectory:
         self.logs[topic_partition] = log
         return log
 
-    def create_future_log(self, current: PartitionLog, cleaned_offset: int | None) -> PartitionLog:
+    def create_future_log(self, current: PartitionLog) -> PartitionLog:
         """Create an empty log that will be a copy of `current` and replace it. Raises StorageError.
 
-        Only what `current` has deleted is deleted in it. `cleaned_offset` is how far compaction of `current` came: the
-        copy has what is compacted, and no more.
+        Only what `current` has deleted is deleted in it, and what is compacted there is compacted in it.
         """
         topic_partition = current.topic_partition
         self.health.check_append()
@@ -329,10 +325,9 @@ class LogDirectory:
                 self.files.remove_tree(directory)
             raise self.health.refused(f"creating a copy of {topic_partition}", error) from error
         self.future_logs[topic_partition] = log
-        if cleaned_offset is not None:
-            self.cleaner_offsets[topic_partition] = cleaned_offset
-            self.checkpoint()
-            log.mark_gaps()
+        if current.in_cleaner_checkpoint and current.cleaned_offset is not None:
+            log.begin_cleaner_line(current.cleaned_offset)
+            log.note_gaps()
         return log
 
     def _adopt(self, log: PartitionLog, topic_id: uuid.UUID) -> None:
@@ -478,7 +473,7 @@ class LogDirectory:
             log.recovery_point,
             log.log_start_offset,
             log.high_watermark,
-            self.cleaner_offsets.pop(topic_partition, None),
+            log.cleaned_offset,
             log.pending_flush.partition_metadata_backup,
         )
         log.close_files()
@@ -508,10 +503,10 @@ class LogDirectory:
         except OSError as error:
             if isinstance(error, FileNotFoundError) and self.files.exists(self.path):
                 self.health.missing(f"renaming {topic_partition} to *{suffix}", str(log.directory))
-                self._remove_from(held, topic_partition)
+                del held[topic_partition]
                 return
             raise self.health.refused(f"renaming {topic_partition} to *{suffix}", error) from error
-        self._remove_from(held, topic_partition)
+        del held[topic_partition]
         try:
             self.files.sync_directory(self.path)
         except OSError as error:
@@ -519,12 +514,6 @@ class LogDirectory:
             if self.health.failure is not None:  # otherwise a power cut may undo the rename
                 raise refusal from error
         log.moved(self.path / name)
-
-    def _remove_from(self, held: dict[TopicPartition, PartitionLog], topic_partition: TopicPartition) -> None:
-        """Remove a log; a log and a future log of one name have one line in the cleaner's checkpoint."""
-        del held[topic_partition]
-        if topic_partition not in self.logs and topic_partition not in self.future_logs:
-            self.cleaner_offsets.pop(topic_partition, None)
 
     def stray_directories(self) -> list[PurePath]:
         """List the directories that `set_aside_log` or Kafka has renamed. Raises OSError."""
@@ -575,43 +564,38 @@ class LogDirectory:
         except OSError as error:
             raise self.health.refused("removing deleted files", error) from error
 
-    def note_gaps(self, topic_partition: TopicPartition, log_start_offset: int) -> None:
-        """Note that from now on batches may be missing inside a log; recovery must know before it happens.
-
-        A line in the cleaner's checkpoint records it for the log's whole life, whatever the topic's policy becomes.
-        Raises StorageError.
-        """
-        self.cleaner_offsets.setdefault(topic_partition, log_start_offset)
-        self.checkpoint()
-
     def begin_checkpoint(self, closing: Mapping[str, BackedUpFile] | None = None) -> CheckpointJob:
         """Return a job for a worker thread: write the checkpoint files of now; `closing`: more copies to note."""
         job = self._new_checkpoint(closing or {})
         for tp, log in {**self.future_logs, **self.logs}.items():
-            job.note(tp, log)
+            self._note(job, tp, log)
         return job
 
     def begin_checkpoint_slices(self, slices: WorkSlice) -> Generator[None, None, CheckpointJob]:
         """Begin a checkpoint in slices. A cut or truncation meanwhile begins a newer one, which is written instead."""
         job = self._new_checkpoint({})
         for tp, log in {**self.future_logs, **self.logs}.items():
-            job.note(tp, log)
+            self._note(job, tp, log)
             if slices.spend():
                 yield
         return job
 
+    def _note(self, job: CheckpointJob, tp: TopicPartition, log: PartitionLog) -> None:
+        future = self.future_logs.get(tp)
+        if future is None:
+            log.limit_cleaned_offset()
+        elif future is not log:
+            job.note_cleaned(tp, future)
+        job.note(tp, log)
+
     def _new_checkpoint(self, closing: Mapping[str, BackedUpFile]) -> CheckpointJob:
         """Create a checkpoint without the logs. From now on it is the newest."""
         self._checkpointed.update(self.logs, self.future_logs)
-        for tp, offset in self.cleaner_offsets.items():  # what was cut off is not clean when it is written again
-            if tp not in self.future_logs:
-                self.cleaner_offsets[tp] = min(offset, self.logs[tp].end_offset)
         meta = self.backup.entries.get(names.META_PROPERTIES)
         backup = {names.META_PROPERTIES: meta} if meta is not None else {}
         job = CheckpointJob(
             self.files,
             self.path,
-            self.cleaner_offsets,
             {**backup, **closing},
             lock=self.checkpoint_lock,
             newest=self._newest_checkpoint,

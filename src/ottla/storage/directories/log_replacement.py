@@ -64,9 +64,6 @@ def replace_log(source: LogDirectory, target: LogDirectory, topic_partition: Top
             "%s is offline until %s can be used again: it has replaced the log", future.directory, target.path
         )
     del source.logs[topic_partition]
-    cleaned_offset = source.cleaner_offsets.pop(topic_partition, None)
-    if cleaned_offset is not None and topic_partition in target.cleaner_offsets:
-        target.cleaner_offsets[topic_partition] = min(cleaned_offset, target.cleaner_offsets[topic_partition])
     future.replaces(current)
     current.moved(aside)
     if target.health.failure is None:

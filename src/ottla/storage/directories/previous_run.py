@@ -31,11 +31,12 @@ class PreviousRun:
 
     def checkpoint_of(self, topic_partition: TopicPartition) -> LogCheckpoint:
         """Return the entries of one log."""
+        log_start_offset = self.log_starts.get(topic_partition, 0)
         return LogCheckpoint(
             is_clean=self.is_clean,
             recovery_point=self.recovery_points.get(topic_partition, 0),
-            log_start_offset=self.log_starts.get(topic_partition, 0),
-            in_cleaner_checkpoint=topic_partition in self.cleaned or self._all_may_have_gaps,
+            log_start_offset=log_start_offset,
+            cleaned_offset=self.cleaned.get(topic_partition, log_start_offset if self._all_may_have_gaps else None),
             is_verified=self._is_certain and topic_partition in self.recovery_points,
         )
 

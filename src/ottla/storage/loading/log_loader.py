@@ -86,7 +86,7 @@ class LogCheckpoint(NamedTuple):
     is_clean: bool  # that run ended with a clean shutdown: all of the log was synced
     recovery_point: int  # below it everything was synced; after a clean shutdown the log's end
     log_start_offset: int
-    in_cleaner_checkpoint: bool  # compaction may have removed batches between others
+    cleaned_offset: int | None  # in the cleaner's checkpoint: compaction may have removed batches between others
     is_verified: bool  # the recovery point fits the backup of its file; what contradicts it is corruption
 
 
@@ -106,7 +106,7 @@ def load_log(
     segments = [_segment(location, base, now_ms) for base in listed.segments]
     snapshots = ProducerSnapshots(files, location.directory, listed.snapshots)
     known, found = _known_epochs(location, segments, is_there=listed.has_epochs), _sizes(segments)
-    epochs, may_have_gaps = known.cache, checkpoint.in_cleaner_checkpoint or config.is_compacted
+    epochs, may_have_gaps = known.cache, checkpoint.cleaned_offset is not None or config.is_compacted
     end_offset, scanned_from, scanned = _find_end(
         location, segments, known, config, checkpoint, progress, may_have_gaps=may_have_gaps
     )
@@ -135,7 +135,7 @@ def load_log(
         snapshots,
         log_start_offset,
         end_offset,
-        in_cleaner_checkpoint=checkpoint.in_cleaner_checkpoint,
+        cleaned_offset=checkpoint.cleaned_offset,
         is_as_stopped=is_as_stopped,
     )
     log = PartitionLog(location, topic_partition, config, state)

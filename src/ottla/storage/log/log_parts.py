@@ -59,5 +59,5 @@ class LoadedState(NamedTuple):
     snapshots: ProducerSnapshots
     log_start_offset: int
     end_offset: int
-    in_cleaner_checkpoint: bool = False  # batches may be missing inside the log
+    cleaned_offset: int | None = None  # how far compaction came, if the cleaner's checkpoint has it
     is_as_stopped: bool = False  # nothing has changed since a clean shutdown

@@ -61,6 +61,7 @@ class PartitionLog:
         "_aborted",
         "_checkpoints",
         "_clean_end_offset",
+        "cleaned_offset",
         "clock",
         "config",
         "deleted_files",
@@ -95,7 +96,9 @@ class PartitionLog:
         self.health = location.health
         self._checkpoints = location.checkpoints
         self._clean_end_offset = loaded.end_offset if loaded.is_as_stopped else None  # where a clean shutdown ended it
-        self.in_cleaner_checkpoint = loaded.in_cleaner_checkpoint  # batches may be missing inside the log
+        # How far compaction came, in the line that the cleaner's checkpoint has or is to get; None: there is none.
+        self.cleaned_offset = loaded.cleaned_offset
+        self.in_cleaner_checkpoint = self.cleaned_offset is not None  # durably: batches may be missing inside the log
         self.epochs = loaded.epochs
         self.producers = loaded.producers
         self.snapshots = loaded.snapshots
@@ -617,12 +620,30 @@ class PartitionLog:
     def note_gaps(self) -> None:
         """Note durably, once, that from now on batches may be missing between others. Raises StorageError."""
         if not self.in_cleaner_checkpoint:
-            self._checkpoints.note_gaps(self.topic_partition, self.log_start_offset)
-            self.mark_gaps()
+            self.begin_cleaner_line(self.log_start_offset)
+            self._checkpoints.checkpoint()
+            self.cleaner_line_written()
 
-    def mark_gaps(self) -> None:
-        """Note that the cleaner's checkpoint names this log: from now on batches may be missing between others."""
-        self.in_cleaner_checkpoint = True
+    def begin_cleaner_line(self, cleaned_offset: int) -> None:
+        """Have the next checkpoint record that from now on batches may be missing; recovery must know before they are.
+
+        It stays for the log's whole life, whatever the topic's policy becomes.
+        """
+        if self.cleaned_offset is None:
+            self.cleaned_offset = cleaned_offset
+
+    def cleaner_line_written(self) -> None:
+        """Note that the line is durable: from now on batches may be missing between others."""
+        self.in_cleaner_checkpoint = self.cleaned_offset is not None
+
+    def cleaned_to(self, offset: int) -> None:
+        """Note how far compaction came, for the next checkpoint."""
+        self.cleaned_offset = offset
+
+    def limit_cleaned_offset(self) -> None:
+        """Limit how far compaction came to the log's end: what was cut off is not clean when it is written again."""
+        if self.cleaned_offset is not None:
+            self.cleaned_offset = min(self.cleaned_offset, self.end_offset)
 
     def mark_created(self, *paths: PurePath) -> None:
         """Note that these files and this directory are new: the first flush makes their names durable."""
@@ -640,6 +661,8 @@ class PartitionLog:
         self.producers = other.producers  # has more than a snapshot: transactions that are being verified
         self.truncations.continue_from(other.truncations)
         self._aborted.forget()
+        if self.cleaned_offset is not None and other.cleaned_offset is not None:
+            self.cleaned_offset = min(self.cleaned_offset, other.cleaned_offset)
         self.update_high_watermark(other.high_watermark)
         self.reconfigure(other.config)
 

@@ -156,12 +156,12 @@ def test_nothing_is_cleaned_at_or_after_the_first_open_transaction() -> None:
     compacted.settle()
     compacted.append((b"a", b"3"))
     compacted.settle()
-    found = log_to_clean(compacted.log, None, now_ms=NOW_MS)
+    found = log_to_clean(compacted.log, now_ms=NOW_MS)
     assert found is not None
     assert [segment.base_offset for segment in found.segments] == [0]
     compacted.end(3, commit=True)
     compacted.settle()
-    found = log_to_clean(compacted.log, None, now_ms=NOW_MS)
+    found = log_to_clean(compacted.log, now_ms=NOW_MS)
     assert found is not None
     assert len(found.segments) == 4
 
@@ -173,7 +173,7 @@ def test_nothing_is_cleaned_beyond_the_high_watermark() -> None:
         compacted.log.roll()
     compacted.log.flush()
     compacted.log.update_high_watermark(2)
-    found = log_to_clean(compacted.log, None, now_ms=NOW_MS)
+    found = log_to_clean(compacted.log, now_ms=NOW_MS)
     assert found is not None
     assert found.first_uncleanable_offset == 2
 
@@ -186,7 +186,7 @@ def test_nothing_is_cleaned_that_is_not_on_the_disk_yet() -> None:
         if number == 0:
             compacted.log.flush()
     compacted.log.update_high_watermark(3)
-    found = log_to_clean(compacted.log, None, now_ms=NOW_MS)
+    found = log_to_clean(compacted.log, now_ms=NOW_MS)
     assert found is not None
     assert found.first_uncleanable_offset == 1
 
@@ -198,7 +198,8 @@ def test_the_dirtiest_log_comes_first_and_a_log_that_is_clean_enough_not_at_all(
         for _ in range(10):
             compacted.append((b"a", b"1" * 100))
             compacted.settle()
-        each = log_to_clean(compacted.log, clean_segments, now_ms=NOW_MS)
+        compacted.log.cleaned_to(clean_segments)
+        each = log_to_clean(compacted.log, now_ms=NOW_MS)
         assert each is not None
         found.append(each)
     assert dirtiest_log(found) is found[0]
@@ -211,7 +212,8 @@ def test_a_mark_from_before_a_deletion_or_a_truncation_is_passed_over(noted: int
     compacted = CompactedLog()
     compacted.append((b"a", b"1"))
     compacted.settle()
-    found = log_to_clean(compacted.log, noted, now_ms=NOW_MS)
+    compacted.log.cleaned_to(noted)
+    found = log_to_clean(compacted.log, now_ms=NOW_MS)
     assert found is not None
     assert found.first_dirty_offset == 0
 
@@ -222,9 +224,9 @@ def test_the_mark_falls_with_a_truncation() -> None:
         compacted.append((b"%d" % number, b"1"))
         compacted.log.roll()
     compacted.clean()
-    assert compacted.directory.cleaner_offsets[TP] == 6
+    assert compacted.log.cleaned_offset == 6
     compacted.log.truncate_to(2)
-    assert compacted.directory.cleaner_offsets[TP] == 2
+    assert compacted.log.cleaned_offset == 2
 
 
 # ---- Discarded results

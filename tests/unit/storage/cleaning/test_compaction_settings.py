@@ -31,7 +31,8 @@ def filled(count: int = 10) -> PartitionLog:
 def test_a_log_is_compacted_once_that_share_of_it_is_new(ratio: float, chosen: bool) -> None:
     log = filled()
     log.reconfigure(replace(COMPACT, min_cleanable_dirty_ratio=ratio))
-    found = log_to_clean(log, 7, now_ms=NOW_MS + 60_000)  # 2 of the 9 segments that are closed are new
+    log.cleaned_to(7)
+    found = log_to_clean(log, now_ms=NOW_MS + 60_000)  # 2 of the 9 segments that are closed are new
     assert found is not None
     assert (dirtiest_log([found]) is found) == chosen
 
@@ -42,7 +43,7 @@ def test_a_log_is_compacted_once_that_share_of_it_is_new(ratio: float, chosen: b
 def test_a_record_younger_than_the_lag_is_not_compacted(lag_ms: int, end_offset: int | None) -> None:
     log = filled()
     log.reconfigure(replace(COMPACT, min_compaction_lag_ms=lag_ms))
-    found = log_to_clean(log, None, now_ms=NOW_MS + 60_000)
+    found = log_to_clean(log, now_ms=NOW_MS + 60_000)
     assert (found.first_uncleanable_offset if found else None) == end_offset
 
 
@@ -52,6 +53,6 @@ def test_a_record_older_than_the_greatest_lag_makes_its_log_due_however_little_i
 ) -> None:
     log = filled()
     log.reconfigure(replace(COMPACT, min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=lag_ms))
-    found = log_to_clean(log, None, now_ms=NOW_MS + 60_000)
+    found = log_to_clean(log, now_ms=NOW_MS + 60_000)
     assert found is not None
     assert (dirtiest_log([found]) is found) == chosen

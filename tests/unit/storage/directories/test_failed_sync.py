@@ -232,7 +232,7 @@ def test_the_copy_of_a_move_is_written_again_too() -> None:
     put(log, *(b"%d" % number for number in range(9)))
     log.flush()
     a.checkpoint()
-    future = b.create_future_log(log, None)
+    future = b.create_future_log(log)
     for records in (3, 9):
         while future.end_offset < records:
             region = log.read(future.end_offset, max_bytes=1, end_offset=records)

@@ -13,7 +13,9 @@ import pytest
 
 from ottla.broker.maintenance.replica_reports import report_at_start
 from ottla.core.errors import StorageError
+from ottla.core.files import read_file
 from ottla.core.ids import TopicPartition
+from ottla.storage.checkpoint_files import CLEANER_OFFSETS, parse_offsets
 from ottla.storage.config import LogConfig
 from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.directories.log_manager import LogManager
@@ -77,7 +79,7 @@ class Replacement:
         directories = opened(self.disk, seed=2)
         self.a, self.b = directories.opened
         self.log = filled(self.a)
-        self.future = self.b.create_future_log(self.log, None)
+        self.future = self.b.create_future_log(self.log)
         copy(self.log, self.future)
         self.b.checkpoint()
 
@@ -261,8 +263,8 @@ def test_of_two_copies_the_longer_one_is_kept() -> None:
     directories = opened(disk, *paths)
     a, b, c = directories.opened
     log = filled(a)
-    b.create_future_log(log, None).flush()
-    copy(log, c.create_future_log(log, None))
+    b.create_future_log(log).flush()
+    copy(log, c.create_future_log(log))
     directories.close()
     again = opened(disk, *paths)
     assert [WEB in each.future_logs for each in again.opened] == [False, False, True]
@@ -343,15 +345,22 @@ def test_a_log_whose_copy_is_corrupt_after_a_crash_is_kept() -> None:
     assert_whole(held.logs[WEB])
 
 
+def cleaner_lines(replacement: Replacement) -> dict[TopicPartition, int] | None:
+    """The cleaner's checkpoint of the directory of the copy."""
+    return parse_offsets(read_file(replacement.disk, B / CLEANER_OFFSETS).decode())
+
+
 def test_the_deletion_of_a_copy_leaves_the_cleaner_checkpoint_of_a_log_of_its_name() -> None:
     """The topic was created again before the disk let the copy of its log be deleted."""
     replacement = Replacement()
     log = replacement.b.create_log(WEB, uuid.UUID(int=9), CONFIG)
     log.note_gaps()
     replacement.b.delete(replacement.future)
-    assert WEB in replacement.b.cleaner_offsets
+    replacement.b.checkpoint()
+    assert cleaner_lines(replacement) == {WEB: 0}
     replacement.b.delete_log(WEB)
-    assert WEB not in replacement.b.cleaner_offsets
+    replacement.b.checkpoint()
+    assert not cleaner_lines(replacement)
 
 
 def test_a_copy_with_gaps_counts_after_a_crash_only_as_far_as_it_was_synced() -> None:
@@ -360,7 +369,7 @@ def test_a_copy_with_gaps_counts_after_a_crash_only_as_far_as_it_was_synced() ->
     a, b = opened(disk).opened
     log = filled(a)
     log.note_gaps()
-    future = b.create_future_log(log, 0)
+    future = b.create_future_log(log)
     future.reconfigure(replace(future.config, segment_bytes=200))
     truncate_to_common_prefix(future, log)
     while future.end_offset < log.end_offset:
