@@ -92,6 +92,11 @@ def is_damaged_copy(identifier: uuid.UUID, of: uuid.UUID) -> bool:
     return 0 < (identifier.int ^ of.int).bit_count() <= _FLIPPED_BITS_MAX
 
 
+def may_be_topic_id(found: uuid.UUID, topic_id: uuid.UUID) -> bool:
+    """Return whether the id found in a partition's directory may be the topic's: it is, or it is missing or corrupt."""
+    return found in {NO_TOPIC_ID, topic_id} or is_damaged_copy(found, topic_id)
+
+
 def random_topic_id() -> uuid.UUID:
     """Draw a new id. Kafka avoids texts that start with '-', which command lines read as options."""
     while True:

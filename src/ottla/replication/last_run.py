@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ottla.coordination.view import ClusterView, TopicView
-from ottla.core.ids import NO_TOPIC_ID, TopicPartition, is_damaged_copy
+from ottla.core.ids import TopicPartition, may_be_topic_id
 from ottla.storage.directories.log_manager import LogManager
 
 
@@ -58,7 +58,6 @@ def inspect_last_run(view: ClusterView, directories: LogManager, *, node_id: int
 
 def _has_log(directories: LogManager, topic_partition: TopicPartition, topic: TopicView) -> bool:
     for directory in directories.holding(topic_partition):
-        found = directory.logs[topic_partition].topic_id
-        if found in {topic.topic_id, NO_TOPIC_ID} or is_damaged_copy(found, topic.topic_id):
+        if may_be_topic_id(directory.logs[topic_partition].topic_id, topic.topic_id):
             return True
     return False

@@ -27,7 +27,7 @@ from ottla.core.errors import (
     UnknownTopicOrPartition,
 )
 from ottla.core.executors import MakeExecutor
-from ottla.core.ids import NO_TOPIC_ID, TopicPartition, is_damaged_copy
+from ottla.core.ids import NO_TOPIC_ID, TopicPartition, may_be_topic_id
 from ottla.limits.loop_slices import LoopSlices
 from ottla.replication.commit import Flushable, GroupCommit
 from ottla.replication.config import ReplicationConfig
@@ -427,8 +427,10 @@ class Replicas:
             if directory.health.failure is not None:
                 self._go_offline(topic_partition, directory.health.failure)
                 return
-            if found.topic_id == NO_TOPIC_ID:  # a damaged partition.metadata is replaced
-                directory.create_log(topic_partition, topic.topic_id, config)
+            if found.topic_id != topic.topic_id:
+                if found.topic_id != NO_TOPIC_ID:
+                    log.warning("%s has a corrupt partition.metadata, which is replaced", found.directory)
+                directory.replace_topic_id(found, topic.topic_id)
         except StorageError as error:
             self._go_offline(topic_partition, error.message, is_tried_again=True)
             return
@@ -471,10 +473,7 @@ class Replicas:
         found = None
         for directory in self.directories.holding(topic_partition):
             there = directory.logs[topic_partition]
-            if is_damaged_copy(there.topic_id, topic.topic_id):
-                log.warning("%s has a damaged partition.metadata, which is replaced", there.directory)
-                there.topic_id = NO_TOPIC_ID
-            if there.topic_id in {NO_TOPIC_ID, topic.topic_id}:
+            if may_be_topic_id(there.topic_id, topic.topic_id):
                 found = directory, there
             elif directory.health.failure is None:
                 if there.topic_id in self._deletions.noted_topics:

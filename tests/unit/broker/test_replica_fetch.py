@@ -306,7 +306,7 @@ def test_stale_epochs_are_refused(tmp_path: Path) -> None:
 
 def test_the_log_of_a_deleted_topic_of_the_same_name_is_not_served(tmp_path: Path) -> None:
     async def scenario(follower: Follower) -> None:
-        follower.partition(1).log.topic_id = uuid.UUID(int=9)  # as long as the deletion is not applied here
+        follower.partition(1).log.set_topic_id(uuid.UUID(int=9))  # as long as the deletion is not applied here
         found = await follower.open_session({0: 0, 1: 0})
         assert [found[index].error_code for index in (0, 1)] == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID]
 

@@ -11,14 +11,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
-from uuid import UUID
 
 from ottla.coordination.embedded import EmbeddedMetadataStore
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.view import ClusterView
 from ottla.core.files import FileSystem
-from ottla.core.ids import NO_TOPIC_ID, id_text, is_damaged_copy
+from ottla.core.ids import id_text, may_be_topic_id
 from ottla.storage.checkpoint_files import LOCK, PARTITION_METADATA, parse_partition_metadata, text_or_none
 from ottla.storage.directory_names import STRAY_SUFFIX, parse_partition_directory
 
@@ -79,10 +78,6 @@ async def _read_view(store: Path) -> ClusterView:
     return view
 
 
-def _is_of(found: UUID, topic_id: UUID) -> bool:
-    return found in {NO_TOPIC_ID, topic_id} or is_damaged_copy(found, topic_id)
-
-
 def _unknown_in(files: FileSystem, directory: Path, view: ClusterView) -> Iterator[UnknownDirectory]:
     for name in files.names_in(directory):
         path, partition = directory / name, parse_partition_directory(name)
@@ -91,7 +86,7 @@ def _unknown_in(files: FileSystem, directory: Path, view: ClusterView) -> Iterat
         topic_id = parse_partition_metadata(text_or_none(files, path / PARTITION_METADATA))
         topic = view.topics.get(partition.topic)
         is_used = not name.endswith(STRAY_SUFFIX) and view.partition(*partition) is not None
-        if topic is not None and is_used and _is_of(topic_id, topic.topic_id):
+        if topic is not None and is_used and may_be_topic_id(topic_id, topic.topic_id):
             continue
         size = sum(files.size_of(path / each) for each in files.names_in(path))
         yield UnknownDirectory(path, partition.topic, partition.partition, id_text(topic_id), size)

@@ -279,10 +279,7 @@ class LogDirectory:
         existing = self.logs.get(topic_partition)
         if existing is not None:
             if existing.topic_id == NO_TOPIC_ID:
-                try:
-                    self._adopt(existing, topic_id)
-                except OSError as error:
-                    raise self.health.refused(f"naming the topic of {topic_partition}", error) from error
+                self.replace_topic_id(existing, topic_id)
             if topic_id in {NO_TOPIC_ID, existing.topic_id}:
                 return existing
             raise StorageError(f"{topic_partition} is there with another topic id")
@@ -334,9 +331,17 @@ class LogDirectory:
         """Write the topic's id into the partition's directory."""
         if topic_id != NO_TOPIC_ID:
             self.write_topic_id(log, topic_id)
-            log.topic_id = topic_id
+            log.set_topic_id(topic_id)
         else:
             log.mark_created()
+
+    def replace_topic_id(self, log: PartitionLog, topic_id: uuid.UUID) -> None:
+        """Write the topic's id where it is missing or corrupt. Raises StorageError."""
+        self.health.check()
+        try:
+            self._adopt(log, topic_id)
+        except OSError as error:
+            raise self.health.refused(f"naming the topic of {log.topic_partition}", error) from error
 
     def write_topic_id(self, log: PartitionLog, topic_id: uuid.UUID) -> None:
         """Write `partition.metadata`. Raises OSError."""

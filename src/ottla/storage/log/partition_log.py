@@ -645,6 +645,10 @@ class PartitionLog:
         if self.cleaned_offset is not None:
             self.cleaned_offset = min(self.cleaned_offset, self.end_offset)
 
+    def set_topic_id(self, topic_id: uuid.UUID) -> None:
+        """Set the topic's id, which `partition.metadata` has now."""
+        self.topic_id = topic_id
+
     def mark_created(self, *paths: PurePath) -> None:
         """Note that these files and this directory are new: the first flush makes their names durable."""
         self.pending_flush.add_files(*paths)
