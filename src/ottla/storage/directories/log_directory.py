@@ -235,7 +235,7 @@ class LogDirectory:
                 if self.health.failure is not None:
                     raise
                 for log in self.all_logs():
-                    log.pending_flush.has_uncheckpointed_truncation = True
+                    log.pending_flush.require_checkpoint()
 
     def _flush_recovered(self, logs: Sequence[PartitionLog]) -> None:
         """Sync what recovery kept of some logs. Raises OSError, and StorageError if the directory is lost."""
@@ -352,7 +352,7 @@ class LogDirectory:
             file.append(names.partition_metadata_text(topic_id).encode())
         finally:
             file.close()
-        log.pending_flush.partition_metadata_backup = backup_of(self.files, path)
+        log.pending_flush.partition_metadata_written(backup_of(self.files, path))
         log.mark_created(path)
 
     def repair_topic_id(self, log: PartitionLog, topic_id: uuid.UUID) -> None:

@@ -136,7 +136,7 @@ def _rewrite_metadata(log: PartitionLog) -> None:
     finally:
         file.close()
     if copy is not None:
-        log.pending_flush.partition_metadata_backup = backup_of(log.files, path)
+        log.pending_flush.partition_metadata_written(backup_of(log.files, path))
     log.pending_flush.add_files(path)
 
 

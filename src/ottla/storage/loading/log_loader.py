@@ -218,12 +218,14 @@ def _note_small_files(
 ) -> bool:
     """Note the copies of the small files, and what a flush has to sync; whether that is nothing. Raises OSError."""
     pending_flush = log.pending_flush
-    if log.topic_id.int:  # the copy of a corrupt file is kept, until the file is written again
-        pending_flush.partition_metadata_backup = location.copy_of(PARTITION_METADATA, metadata)
-    pending_flush.epochs_written = known.noted
-    if known.is_certain and not known.was_restored and location.backup is not None:
-        pending_flush.epochs_backup = location.backup.entries.get(f"{location.directory.name}/{EPOCHS_FILE}")
-    elif known.was_restored or known.is_lost:
+    backup = location.backup if known.is_certain and not known.was_restored else None
+    pending_flush.small_files_loaded(
+        known.noted,
+        epochs_backup=None if backup is None else backup.entries.get(f"{location.directory.name}/{EPOCHS_FILE}"),
+        # The copy of a corrupt file is kept, until the file is written again.
+        partition_metadata_backup=location.copy_of(PARTITION_METADATA, metadata) if log.topic_id.int else None,
+    )
+    if backup is None and (known.was_restored or known.is_lost):
         pending_flush.write_epochs(location.directory, log.epochs)
     pending_flush.add_files(*rewritten)
     if was_scanned and was_flushed and known.noted == log.epochs.entries and not pending_flush:

@@ -22,7 +22,7 @@ class RecoveredFlush:
                 segment.mark_clean()
                 log.pending_flush.add_sealed([segment])
         log.pending_flush.add_directories(log.directory, log.directory.parent)
-        if log.pending_flush.epochs_written != log.epochs.entries:
+        if not log.pending_flush.has_written(log.epochs):
             log.pending_flush.write_epochs(log.directory, log.epochs)
         try:
             self.job = log.begin_flush()

@@ -372,9 +372,9 @@ class PartitionLog:
         """
         if self.health.failure is not None:
             self.health.check()
-        if self.pending_flush.has_uncheckpointed_truncation:
+        if self.pending_flush.needs_checkpoint:
             self._checkpoints.checkpoint()
-            self.pending_flush.has_uncheckpointed_truncation = False
+            self.pending_flush.checkpointed()
         try:
             return self.pending_flush.start_flush(
                 self.directory,

@@ -25,14 +25,14 @@ class PendingFlush:
     __slots__ = (
         "_aborted",
         "_directories",
+        "_epochs_backup",
         "_epochs_pending",
+        "_epochs_written",
         "_files",
+        "_needs_checkpoint",
+        "_partition_metadata_backup",
         "_paths",
         "_sealed",
-        "epochs_backup",
-        "epochs_written",
-        "has_uncheckpointed_truncation",
-        "partition_metadata_backup",
     )
 
     def __init__(self, files: FileSystem) -> None:
@@ -41,17 +41,53 @@ class PendingFlush:
         self._paths: set[PurePath] = set()
         self._directories: set[PurePath] = set()
         self._epochs_pending = False
-        self.epochs_written: tuple[EpochEntry, ...] | None = ()  # the file's content; None: unknown
-        self.partition_metadata_backup: BackedUpFile | None = None  # of partition.metadata
-        self.epochs_backup: BackedUpFile | None = (
-            None  # of the leader-epoch file as it is now, if it is known to be right
-        )
-        self.has_uncheckpointed_truncation = False  # the recovery point on the disk may be beyond the log's end
+        self._epochs_written: tuple[EpochEntry, ...] | None = ()  # the file's content; None: unknown
+        self._epochs_backup: BackedUpFile | None = None
+        self._partition_metadata_backup: BackedUpFile | None = None
+        self._needs_checkpoint = False
         self._aborted: list[tuple[PurePath, AbortedTransaction]] = []  # entries that are not in a file yet
 
     def __bool__(self) -> bool:
-        epochs_lost = self._epochs_pending and self.epochs_written is None
+        epochs_lost = self._epochs_pending and self._epochs_written is None
         return bool(self._sealed or self._paths or self._directories or epochs_lost or self._aborted)
+
+    def small_files_loaded(
+        self,
+        epochs: tuple[EpochEntry, ...] | None,
+        *,
+        epochs_backup: BackedUpFile | None,
+        partition_metadata_backup: BackedUpFile | None,
+    ) -> None:
+        """Note what a start has found in the small files: the epochs, None if unknown, and copies for checkpoints."""
+        self._epochs_written = epochs
+        self._epochs_backup, self._partition_metadata_backup = epochs_backup, partition_metadata_backup
+
+    @property
+    def epochs_backup(self) -> BackedUpFile | None:
+        """The copy of the leader-epoch file as it is now, if it is known to be right."""
+        return self._epochs_backup
+
+    @property
+    def partition_metadata_backup(self) -> BackedUpFile | None:
+        """The copy of `partition.metadata`, if the log has an id of its topic."""
+        return self._partition_metadata_backup
+
+    def partition_metadata_written(self, backup: BackedUpFile | None) -> None:
+        """Note the copy of `partition.metadata` as it is now, for the checkpoints that follow."""
+        self._partition_metadata_backup = backup
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Whether the recovery point on the disk may be beyond the log's end: no flush counts before it is lowered."""
+        return self._needs_checkpoint
+
+    def require_checkpoint(self) -> None:
+        """Require a checkpoint before the next flush: the log was truncated."""
+        self._needs_checkpoint = True
+
+    def checkpointed(self) -> None:
+        """Note that the checkpoint files have the log's recovery point."""
+        self._needs_checkpoint = False
 
     def add_sealed(self, segments: Iterable[Segment]) -> None:
         """Add segments that were sealed, and whose index entries may still be in memory."""
@@ -77,6 +113,10 @@ class PendingFlush:
         """Whether the leader-epoch file lags the cache."""
         return self._epochs_pending
 
+    def has_written(self, epochs: LeaderEpochs) -> bool:
+        """Return whether the leader-epoch file has all of the cache, and no more."""
+        return self._epochs_written == epochs.entries
+
     def epoch_begun(self) -> None:
         """Mark the file as lagging: it gets the newest epoch with that epoch's first record.
 
@@ -87,7 +127,7 @@ class PendingFlush:
 
     def write_epochs(self, directory: PurePath, epochs: LeaderEpochs) -> None:
         """Write the cache to its file. If that fails, `start_flush` retries and raises the error."""
-        self._epochs_pending, self.epochs_written = True, None
+        self._epochs_pending, self._epochs_written = True, None
         with contextlib.suppress(OSError):
             self._write_epochs(directory, epochs)
 
@@ -100,9 +140,9 @@ class PendingFlush:
             file.append(text)
         finally:
             file.close()
-        self.epochs_backup = BackedUpFile.of(text, self._files.modified_ns(aside)) if epochs.certain else None
+        self._epochs_backup = BackedUpFile.of(text, self._files.modified_ns(aside)) if epochs.certain else None
         self._files.rename(aside, path)
-        self._epochs_pending, self.epochs_written = False, epochs.entries
+        self._epochs_pending, self._epochs_written = False, epochs.entries
         self.add_files(path)
 
     def add_aborted(self, path: PurePath, entry: AbortedTransaction) -> None:
@@ -134,7 +174,7 @@ class PendingFlush:
         self, directory: PurePath, active: Segment, epochs: LeaderEpochs, *, end_offset: int, truncation_count: int
     ) -> FlushJob:
         """Create the job that syncs everything pending. Raises OSError, and then everything stays pending."""
-        if self._epochs_pending and not epochs.agree_below(end_offset, self.epochs_written):
+        if self._epochs_pending and not epochs.agree_below(end_offset, self._epochs_written):
             self._write_epochs(directory, epochs)
         if self._aborted:
             self._write_aborted()

@@ -87,7 +87,7 @@ class TruncationState:
         limit, before = self._limit, self.recovery_point(flushed_offset)
         self.count += 1  # now and at the end: what began meanwhile is overtaken, too
         self._limit = min(before, first_changed)
-        if before <= first_changed and not self._pending_flush.has_uncheckpointed_truncation:
+        if before <= first_changed and not self._pending_flush.needs_checkpoint:
             return  # the checkpoint files have nothing above it
         try:
             yield None
@@ -99,10 +99,10 @@ class TruncationState:
         """Note the lower recovery point on the disk, before anything written after the truncation counts."""
         self.count += 1
         self._limit = None
-        self._pending_flush.has_uncheckpointed_truncation = True
+        self._pending_flush.require_checkpoint()
         try:
             yield None
-            self._pending_flush.has_uncheckpointed_truncation = False
+            self._pending_flush.checkpointed()
         except StorageError:
             if self._health.failure is not None:  # otherwise the next flush begins with it
                 raise
