@@ -271,9 +271,6 @@ class AlterLogDirs:
     def _append(self, move: LogDirMove, data: bytes) -> None:
         """Append whole batches. Raises CorruptMessage and StorageError."""
         future, records = move.future, memoryview(data)
-        first_offset = int.from_bytes(records[:8], "big")
-        if future.log_start_offset == future.end_offset and first_offset < future.end_offset:
-            future.truncate_fully_and_start_at(first_offset)  # the log starts within its first batch
         future.append_as_follower(records, now_ms=self._context.clock.wall_ms())
         self._context.alter_log_dirs_quota.record(len(data), self._context.clock.monotonic())
         move.unsynced_bytes += len(data)

@@ -560,9 +560,6 @@ class Partition:
         follower.note_leader_offsets(high_watermark, log_start)
         appended: AppendInfo | None = None
         if records.nbytes >= HEADER_BYTES:
-            first_offset = int.from_bytes(records[:8], "big")
-            if log.log_start_offset == log.end_offset and first_offset < log.end_offset:
-                log.truncate_fully_and_start_at(first_offset)  # the leader's first batch begins below its log start
             appended = log.append_as_follower(records, now_ms=now_ms, leader_epoch=self.leader_epoch)
         if appended is not None and log.config.durability == "fsync":
             follower.require_sync()

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from ottla.core.errors import OffsetOutOfRange, StorageError
 from ottla.core.files import FileRegion
 from ottla.core.ids import TopicPartition
-from ottla.records.batch import BatchHeader, stamp, stamp_log_append_time
+from ottla.records.batch import HEADER_BYTES, BatchHeader, stamp, stamp_log_append_time
 from ottla.storage.config import LogConfig
 from ottla.storage.log.aborted_transactions import AbortedTransactions
 from ottla.storage.log.append_info import AppendInfo, AppendOrigin, duplicate_of
@@ -206,9 +206,14 @@ class PartitionLog:
 
         A partial last batch is left out, as in any fetch response. Raises CorruptMessage for an invalid batch, an
         offset below the log's end, or an epoch below the last one here or above `leader_epoch`, that of the fetch;
-        nothing is written then.
+        nothing is written then. An empty log begins where the first batch does: the leader's log start, where this one
+        began, may be within it.
         """
         self.health.check_append()
+        if self.log_start_offset == self.end_offset and records.nbytes >= HEADER_BYTES:
+            first_offset = int.from_bytes(records[:8], "big")
+            if first_offset < self.end_offset:
+                self.truncate_fully_and_start_at(first_offset)
         batches = validate_follower_batches(
             records, end_offset=self.end_offset, last_epoch=self.epochs.latest, leader_epoch=leader_epoch
         )
