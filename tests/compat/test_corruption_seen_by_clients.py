@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.external, pytest.mark.slow]
 PATIENCE_S = 30.0
 TOPIC = "corrupted"
 BATCHES = 12
-DAMAGED = 5
+CORRUPT = 5
 
 
 def fill(bootstrap: str) -> None:
@@ -36,7 +36,7 @@ def fill(bootstrap: str) -> None:
 
 def flip(log: Path, *, byte: int) -> None:
     data = bytearray(log.read_bytes())
-    at = [position for position, _ in split(data)][DAMAGED]
+    at = [position for position, _ in split(data)][CORRUPT]
     data[at + byte] ^= 0x10
     with log.open("r+b") as file:
         file.seek(at + byte)
@@ -75,15 +75,15 @@ def test_librdkafka_gets_an_error_at_the_corrupt_batch_and_can_seek_past_it(corr
     consumer.assign([TopicPartition(TOPIC, 0, OFFSET_BEGINNING)])
 
     before, errors = polled(consumer, BATCHES)
-    assert [message.offset() for message in before] == list(range(DAMAGED))
+    assert [message.offset() for message in before] == list(range(CORRUPT))
     assert [error.code() for error in errors] == [KafkaError.INVALID_MSG]
 
-    consumer.seek(TopicPartition(TOPIC, 0, DAMAGED + 1))
+    consumer.seek(TopicPartition(TOPIC, 0, CORRUPT + 1))
     after: list[Message] = []
-    while len(after) < BATCHES - DAMAGED - 1:
+    while len(after) < BATCHES - CORRUPT - 1:
         more, _ = polled(consumer, 1)  # an error may be on its way still
         after += more
-    assert [message.offset() for message in after] == list(range(DAMAGED + 1, BATCHES))
+    assert [message.offset() for message in after] == list(range(CORRUPT + 1, BATCHES))
     consumer.close()
     assert re.search(r"corruption found in .*corrupted-0.*offsets 5 to 5.*What to do", corrupted.log)
 
@@ -102,7 +102,7 @@ def test_javas_consumer_throws_at_the_corrupt_batch_and_can_seek_past_it(
         "--partition",
         "0",
         "--offset",
-        str(DAMAGED + 1),
+        str(CORRUPT + 1),
         "--max-messages",
         "1",
         "--timeout-ms",
@@ -121,7 +121,7 @@ def test_real_kafka_sends_it_and_leaves_it_to_the_client_to_look(kafka_jars: Pat
         flip(kafka.data / f"{TOPIC}-0" / "00000000000000000000.log", byte=75)
         kafka.start()
         consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "g", "enable.auto.commit": False})
-        consumer.assign([TopicPartition(TOPIC, 0, DAMAGED)])
+        consumer.assign([TopicPartition(TOPIC, 0, CORRUPT)])
         [message], errors = polled(consumer, 1)
         consumer.close()
         assert not errors

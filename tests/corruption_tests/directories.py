@@ -1,4 +1,4 @@
-"""Directories to be damaged: every kind of log, stopped in every way. Built once, on a simulated disk; then copied."""
+"""Directories to be corrupted: every kind of log, stopped in every way. Built once, on a simulated disk; then copied."""
 
 from __future__ import annotations
 

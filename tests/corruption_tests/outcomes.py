@@ -41,8 +41,8 @@ class Contents:
 
 class Outcome(Enum):
     UNCHANGED = "nothing differs"
-    REPAIRED = "nothing differs, and damage was found"
-    REFUSED = "the damaged part is refused or the start is"
+    REPAIRED = "nothing differs, and corruption was found"
+    REFUSED = "the corrupt part is refused or the start is"
     REPORTED = "something differs and corruption was reported"
     SILENT = "something differs and nothing was reported"
     WRONG = "bytes were served that were never written"
@@ -135,7 +135,7 @@ def contents_of_undamaged(disk: SimDisk) -> dict[TopicPartition, Contents]:
 
 
 def classify(disk: SimDisk, expected: dict[TopicPartition, Contents]) -> Verdict:
-    """Open, read, ask; then look for damage; compare."""
+    """Open, read, ask; then look for corruption; compare."""
     with captured_warnings() as lines:
         try:
             findings = [str(one) for one in verify_directory(disk, ROOT).findings]

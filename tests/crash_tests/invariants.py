@@ -319,7 +319,7 @@ def check_transactions(disk: SimDisk, log: PartitionLog, oracle: ProducerOracle)
     context = []
     for segment in log.segments:
         entries = read_aborted(disk, segment.path(TXN_INDEX_SUFFIX))
-        require(entries is not None, f"the index of aborted transactions of {segment.base_offset} is damaged")
+        require(entries is not None, f"the index of aborted transactions of {segment.base_offset} is corrupt")
         assert entries is not None
         for entry in entries:
             require(
@@ -343,7 +343,7 @@ def check_checkpoints(disk: SimDisk, directory: LogDirectory) -> None:
     """Each file is whole, and names nothing that is not there."""
     for name in (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS):
         noted = parse_offsets(text_or_none(disk, directory.path / name))
-        require(noted is not None, f"{name} is damaged")
+        require(noted is not None, f"{name} is corrupt")
         for tp, offset in (noted or {}).items():
             log = directory.logs.get(tp) or directory.future_logs.get(tp)
             require(log is None or offset <= log.end_offset, f"{name} says {offset} of {tp}")

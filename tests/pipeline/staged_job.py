@@ -1,4 +1,4 @@
-"""Jobs over a topic of the test's own, for tests of the stages: their files, records with times, and hand-made damage.
+"""Jobs over a topic of the test's own, for tests of the stages: their files, records with times, and hand-made corruption.
 
 Run as a program it is a stream's process that kills itself with -9; arguments: the job file, and the moment ("before
 the commit", "after the commit").
@@ -219,14 +219,14 @@ class StagedJob:
         )
 
 
-def damage(table: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+def corrupt(table: Path, change: Callable[[pa.Table], pa.Table]) -> None:
     """Replace one file of a Delta table by a changed one in a commit written by hand, as no program of ours would."""
     delta = DeltaTable(table)
     adds = pa.table(delta.get_add_actions(flatten=True)).to_pylist()
     path = adds[0]["path"]
     where = {name.removeprefix("partition."): value for name, value in adds[0].items() if name.startswith("partition.")}
     old = pq.ParquetFile(table / path).read()
-    new = f"{path.removesuffix('.parquet')}-damaged.parquet"
+    new = f"{path.removesuffix('.parquet')}-corrupt.parquet"
     pq.write_table(change(old), table / new)
     values = {n: str(v).lower() if isinstance(v, bool) else str(v) for n, v in where.items()}
     about = {"partitionValues": values, "dataChange": True}

@@ -154,7 +154,7 @@ def test_a_recreated_topic_is_named_by_the_audit_and_by_a_load_with_the_same_exi
 
 def test_an_audit_that_could_not_compare_has_another_exit_code_than_a_difference(commands: Commands) -> None:
     path = Path(commands.job.table.paths()[0])
-    path.write_bytes(b"damaged")
+    path.write_bytes(b"corrupt")
     commands.ottla("audit", code=ExitCode.AUDIT_INCOMPLETE)
     path.unlink()
     commands.ottla("audit", code=ExitCode.AUDIT_INCOMPLETE)

@@ -1,4 +1,4 @@
-"""`ottla log verify` and `ottla log dump`: what they say of a sound directory, of a damaged one, and of anything else."""
+"""`ottla log verify` and `ottla log dump`: what they say of a sound directory, of a corrupt one, and of anything else."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def test_a_broker_killed_while_cleaning_takes_its_worker_along_and_loses_nothing
         assert server.stop() == 0
 
 
-def test_a_damaged_log_is_named_and_left_alone_and_the_others_have_their_turn(place: Path) -> None:
+def test_a_corrupt_log_is_named_and_left_alone_and_the_others_have_their_turn(place: Path) -> None:
     server = OttlaProcess(place, options=(*EAGER, "-o", "log.cleaner.threads=0")).start()
     latest = {}
     for topic in ("bad", "good"):
@@ -203,20 +203,20 @@ def test_a_damaged_log_is_named_and_left_alone_and_the_others_have_their_turn(pl
         latest[topic] = produce(server, topic, 10_000)
     assert server.stop() == 0
     segment = sorted((server.data / "bad-0").glob("*.log"))[2]
-    damaged = bytearray(segment.read_bytes())
-    damaged[len(damaged) // 2] ^= 0x10
-    segment.write_bytes(damaged)
+    corrupt = bytearray(segment.read_bytes())
+    corrupt[len(corrupt) // 2] ^= 0x10
+    segment.write_bytes(corrupt)
     before = sorted(path.name for path in (server.data / "bad-0").glob("*.log"))
     server.options = EAGER
     server.start()
     try:
-        until(lambda: "bad-0 cannot be compacted" in server.log, what="the word of the damage")
+        until(lambda: "bad-0 cannot be compacted" in server.log, what="the word of the corruption")
         assert segment.name in server.log.partition("bad-0 cannot be compacted")[2]
         until(lambda: cleaned_up_to(server, "good") > 8_000, what="the compaction of the other log")
         assert read(server, "good")[0] == latest["good"]
         left = sorted(path.name for path in (server.data / "bad-0").glob("*.log"))
         assert left[: len(before) - 1] == before[:-1]
-        assert segment.read_bytes() == bytes(damaged)
+        assert segment.read_bytes() == bytes(corrupt)
     finally:
         assert server.stop() == 0
 

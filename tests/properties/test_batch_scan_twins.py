@@ -134,7 +134,7 @@ def test_the_walk_finds_what_reading_batch_by_batch_finds(
 
 @some
 @given(seed=st.integers(0, 2**32), flip=st.integers(0, 7), gaps=st.booleans())
-def test_both_twins_walk_alike_over_good_and_damaged_bytes(
+def test_both_twins_walk_alike_over_good_and_corrupt_bytes(
     compiled: ModuleType, seed: int, flip: int, gaps: bool
 ) -> None:
     source = random.Random(seed)

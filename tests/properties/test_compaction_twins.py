@@ -57,7 +57,7 @@ def some_batch(source: random.Random) -> tuple[bytes, int]:
 
 @some
 @given(seed=st.integers(0, 2**32), capacity=st.integers(0, SLOTS - 1), latest=st.integers(98, 112), drops=st.booleans())
-def test_both_twins_see_the_same_in_good_and_in_damaged_bytes(
+def test_both_twins_see_the_same_in_good_and_in_corrupt_bytes(
     compiled: ModuleType, seed: int, capacity: int, latest: int, drops: bool
 ) -> None:
     source = random.Random(seed)

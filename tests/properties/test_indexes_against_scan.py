@@ -1,4 +1,4 @@
-"""The indexes of offsets, times and aborted transactions against a plain walk over the files, damage and all."""
+"""The indexes of offsets, times and aborted transactions against a plain walk over the files, corruption and all."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class IndexesAgainstScan(RuleBasedStateMachine):
         self.records: list[tuple[int, int]] = []  # offset and time
         self.ends = [0]  # where batches end: readers are never sent inside one
         self.oracle = ProducerOracle()
-        self.is_damaged = False  # entries may be wrong until their first use
+        self.is_corrupt = False  # entries may be wrong until their first use
 
     @rule(times=st.lists(TIMES, min_size=1, max_size=4), size=st.integers(0, 150), codec=st.integers(0, 4))
     def append(self, times: list[int], size: int, codec: int) -> None:
@@ -99,7 +99,7 @@ class IndexesAgainstScan(RuleBasedStateMachine):
         names = [name for name in self.disk.names_in(self.log.directory) if name.endswith((".index", ".timeindex"))]
         path = self.log.directory / names[number % len(names)]
         self._spoil(path, how, number)
-        self.is_damaged = True
+        self.is_corrupt = True
         self._open()
 
     def _spoil(self, path: PurePath, how: str, number: int) -> None:
@@ -127,7 +127,7 @@ class IndexesAgainstScan(RuleBasedStateMachine):
 
     @invariant()
     def each_entry_matches_the_log(self) -> None:
-        if not self.is_damaged:
+        if not self.is_corrupt:
             check_indexes(self.log, walk(self.disk, self.log))
 
     @invariant()

@@ -135,7 +135,7 @@ def seen(module: ModuleType, data: bytes, count: int, parts: int) -> Any:
 
 @some
 @given(data=logs(), seed=st.integers(0, 2**32), parts=st.integers(0, 7))
-def test_both_twins_place_the_same_in_good_and_in_damaged_bytes(
+def test_both_twins_place_the_same_in_good_and_in_corrupt_bytes(
     compiled: ModuleType, data: bytes, seed: int, parts: int
 ) -> None:
     source = random.Random(seed)

@@ -36,7 +36,7 @@ def seen(module: ModuleType, data: bytes, count: int, first: int, end: int) -> A
 
 @some
 @given(seed=st.integers(0, 2**32), first=st.integers(0, 8), length=st.integers(0, 8))
-def test_both_twins_see_the_same_in_good_and_in_damaged_bytes(
+def test_both_twins_see_the_same_in_good_and_in_corrupt_bytes(
     compiled: ModuleType, seed: int, first: int, length: int
 ) -> None:
     source = random.Random(seed)

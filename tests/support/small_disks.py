@@ -89,7 +89,7 @@ class LoopDisk:
         assert done.returncode < 4, done  # 1 and 2: it has corrected something
 
     def turn_read_only(self) -> None:
-        """As ext4 does by itself when it finds its own structures damaged."""
+        """As ext4 does by itself when it finds its own structures corrupt."""
         device = Path(_run("findmnt", "-no", "SOURCE", str(self.place))).name
         trigger = Path(f"/sys/fs/ext4/{device}/trigger_fs_error")
         if not trigger.exists():

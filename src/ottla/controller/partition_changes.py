@@ -39,7 +39,7 @@ class ElectionRules(NamedTuple):
     is_unclean_allowed: bool = False  # the setting unclean.leader.election.enable
     gone: Collection[int] = _NONE  # brokers whose registration has ended, also if they have registered again
     offline: Collection[int] = _NONE  # replicas in a failed log directory
-    suspects: Collection[int] = _NONE  # replicas that lost or damaged records
+    suspects: Collection[int] = _NONE  # replicas that lost records or have corrupt ones
     unclean: Collection[int] = _NONE  # brokers that started uncleanly just now and may have lost unsynced records
 
     def may_lead(self, replica: int) -> bool:

@@ -494,7 +494,7 @@ class ReplicaReport(NamedTuple):
     """The state in which a broker found its replicas at its start; written in the commit that registers it."""
 
     is_clean: bool  # the previous run stopped cleanly: every record that it had acknowledged is there
-    suspects: frozenset[TopicPartition] = frozenset()  # shorter than the checkpointed high watermark, damaged, missing
+    suspects: frozenset[TopicPartition] = frozenset()  # shorter than the checkpointed high watermark, corrupt, missing
     offline: frozenset[TopicPartition] = frozenset()  # in a log directory that failed or is missing
 
 

@@ -83,10 +83,10 @@ def parse_id(text: str) -> uuid.UUID:
     return uuid.UUID(bytes=raw)
 
 
-def is_damaged_copy(identifier: uuid.UUID, of: uuid.UUID) -> bool:
+def is_corrupt_copy(identifier: uuid.UUID, of: uuid.UUID) -> bool:
     """Return whether an id is another one with a few flipped bits: two random ids differ in about 61 bits.
 
-    >>> is_damaged_copy(uuid.UUID(int=5), of=uuid.UUID(int=7)), is_damaged_copy(uuid.UUID(int=7), of=uuid.UUID(int=7))
+    >>> is_corrupt_copy(uuid.UUID(int=5), of=uuid.UUID(int=7)), is_corrupt_copy(uuid.UUID(int=7), of=uuid.UUID(int=7))
     (True, False)
     """
     return 0 < (identifier.int ^ of.int).bit_count() <= _FLIPPED_BITS_MAX
@@ -94,7 +94,7 @@ def is_damaged_copy(identifier: uuid.UUID, of: uuid.UUID) -> bool:
 
 def may_be_topic_id(found: uuid.UUID, topic_id: uuid.UUID) -> bool:
     """Return whether the id found in a partition's directory may be the topic's: it is, or it is missing or corrupt."""
-    return found in {NO_TOPIC_ID, topic_id} or is_damaged_copy(found, topic_id)
+    return found in {NO_TOPIC_ID, topic_id} or is_corrupt_copy(found, topic_id)
 
 
 def random_topic_id() -> uuid.UUID:

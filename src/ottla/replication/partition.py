@@ -595,7 +595,7 @@ class Partition:
         """Truncate a follower's log. Return False, and fetch no longer, if records below the high watermark would go.
 
         They were replicated: only after an unclean election later than the last record here may they differ from the
-        leader's. Otherwise the leader is damaged, and must not erase the other replicas.
+        leader's. Otherwise the leader's log is corrupt, and must not erase the other replicas.
         """
         log = self.log
         if offset < log.high_watermark and self.last_unclean_epoch <= log.epochs.latest:

@@ -1,4 +1,4 @@
-"""Starts with a damaged, missing or foreign `meta.properties`, and without the metadata store."""
+"""Starts with a corrupt, missing or foreign `meta.properties`, and without the metadata store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def open_and_close(*paths: Path, options: dict[str, str] | None = None) -> str:
     return asyncio.run(run())
 
 
-def damage(path: Path, old: str, new: str) -> str:
+def corrupt(path: Path, old: str, new: str) -> str:
     """Edit `meta.properties`; returns the text before."""
     file = path / "meta.properties"
     text = file.read_text()
@@ -76,7 +76,7 @@ def test_an_empty_meta_properties_is_refused_with_the_lines_to_write(used: Path)
 
 
 def test_a_meta_properties_without_a_cluster_id_is_refused_with_the_id_of_the_store(used: Path) -> None:
-    before = damage(used, "cluster.id=.*", "")
+    before = corrupt(used, "cluster.id=.*", "")
 
     with pytest.raises(ForeignDirectory, match=re.escape(f"write cluster.id={field(before, 'cluster.id')} into")):
         open_and_close(used)
@@ -92,7 +92,7 @@ def test_a_missing_meta_properties_without_a_copy_is_written_with_the_cluster_id
 
 
 def test_a_meta_properties_of_another_cluster_is_refused_with_the_id_of_the_store(used: Path) -> None:
-    before = damage(used, "cluster.id=.*", "cluster.id=another")
+    before = corrupt(used, "cluster.id=.*", "cluster.id=another")
 
     with pytest.raises(ForeignDirectory, match=re.escape(f"write cluster.id={field(before, 'cluster.id')} into")):
         open_and_close(used)
@@ -101,7 +101,7 @@ def test_a_meta_properties_of_another_cluster_is_refused_with_the_id_of_the_stor
 def test_of_two_directories_the_one_that_contradicts_the_store_is_named(tmp_path: Path) -> None:
     paths = tmp_path / "one", tmp_path / "two"
     cluster_id = open_and_close(*paths)
-    damage(paths[0], "cluster.id=.*", "cluster.id=another")
+    corrupt(paths[0], "cluster.id=.*", "cluster.id=another")
 
     with pytest.raises(ForeignDirectory) as refused:
         open_and_close(*paths)
@@ -113,7 +113,7 @@ def test_of_two_directories_the_one_that_contradicts_the_store_is_named(tmp_path
 
 @pytest.mark.parametrize("options", [{}, {"node.id": "2"}])
 def test_a_meta_properties_of_another_node_never_starts_as_that_node(used: Path, options: dict[str, str]) -> None:
-    before = damage(used, "node.id=1", "node.id=2")
+    before = corrupt(used, "node.id=1", "node.id=2")
 
     with pytest.raises(ForeignDirectory) as refused:
         open_and_close(used, options=options)
@@ -124,12 +124,12 @@ def test_a_meta_properties_of_another_node_never_starts_as_that_node(used: Path,
     open_and_close(used)
 
 
-@pytest.mark.parametrize("damaged", ["", "abc", "-1", "1.5"])
-def test_a_node_id_that_is_no_number_is_refused_with_the_line_to_write(used: Path, damaged: str) -> None:
-    before = damage(used, "node.id=1", f"node.id={damaged}")
+@pytest.mark.parametrize("written", ["", "abc", "-1", "1.5"])
+def test_a_node_id_that_is_no_number_is_refused_with_the_line_to_write(used: Path, written: str) -> None:
+    before = corrupt(used, "node.id=1", f"node.id={written}")
 
     with pytest.raises(
-        ForeignDirectory, match=r"is damaged, it has no valid node\.id\. .* write node\.id=1 into the file"
+        ForeignDirectory, match=r"is corrupt, it has no valid node\.id\. .* write node\.id=1 into the file"
     ):
         open_and_close(used)
 

@@ -89,7 +89,7 @@ class Decisions(RuleBasedStateMachine):
 
     @rule()
     def all_return(self) -> None:
-        """All brokers run again, and all that is damaged is repaired."""
+        """All brokers run again, and all that is corrupt is repaired."""
         for node in NODES:
             if node not in self.view.brokers or self.view.brokers[node].is_shutting_down:
                 self.view = replace(self.view, brokers={n: b for n, b in self.view.brokers.items() if n != node})
@@ -131,7 +131,7 @@ class Decisions(RuleBasedStateMachine):
             self.decide(BrokerShutsDown(node))
 
     @rule(node=nodes, lost=st.integers(1, 3))
-    def damage(self, node: int, lost: int) -> None:
+    def corrupt(self, node: int, lost: int) -> None:
         """A replica loses records, and its broker reports it; it is repaired once it has fetched them again."""
         if node in self.view.brokers and self.ends[node]:
             self.ends[node] = max(0, self.ends[node] - lost)

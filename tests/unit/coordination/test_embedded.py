@@ -320,11 +320,11 @@ def test_no_flipped_bit_of_the_file_changes_what_is_read(tmp_path: Path) -> None
     rng = random.Random(4)
     for _ in range(400):
         bit = rng.randrange(len(sound) * 8)
-        damaged = bytearray(sound)
-        damaged[bit // 8] ^= 1 << bit % 8
+        corrupt = bytearray(sound)
+        corrupt[bit // 8] ^= 1 << bit % 8
         for leftover in tmp_path.iterdir():
             leftover.unlink()
-        path.write_bytes(damaged)
+        path.write_bytes(corrupt)
         try:
             found = read(path, *paths)
         except StorageError:
@@ -335,7 +335,7 @@ def test_no_flipped_bit_of_the_file_changes_what_is_read(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("corruption", ["a page gone", "zeros", "cut", "noise"])
-def test_a_damaged_file_is_refused_by_name(tmp_path: Path, corruption: str) -> None:
+def test_a_corrupt_file_is_refused_by_name(tmp_path: Path, corruption: str) -> None:
     path = tmp_path / FILE_NAME
     filled_store(path)
     data = path.read_bytes()

@@ -291,7 +291,7 @@ def test_commits_that_wait_for_the_disk_go_together() -> None:
     run_scenario(scenario)
 
 
-def test_damaged_and_foreign_records_do_not_stop_the_loading() -> None:
+def test_corrupt_and_foreign_records_do_not_stop_the_loading() -> None:
     async def main(rng: random.Random) -> None:
         log = Log()
         stored: list[KeyValue] = [

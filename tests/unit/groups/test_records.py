@@ -155,13 +155,13 @@ def every_cut(data: bytes) -> list[bytes]:
     ],
     ids=range(len(golden("group_metadata_value", 3)) + len(golden("group_metadata_value", 4)) + 2),
 )
-def test_damaged_bytes_are_named_damaged(bad: bytes) -> None:
+def test_corrupt_bytes_are_named_corrupt(bad: bytes) -> None:
     with pytest.raises(MalformedOffsetsRecord):
         records.decode(golden("group_metadata_key", 2), bad)
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_damaged_offsets_are_named_damaged(version: int) -> None:
+def test_corrupt_offsets_are_named_corrupt(version: int) -> None:
     for bad in every_cut(golden("offset_commit_value", version)):
         with pytest.raises(MalformedOffsetsRecord):
             records.decode(golden("offset_commit_key", 1), bad)

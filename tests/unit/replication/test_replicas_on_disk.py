@@ -45,9 +45,9 @@ def records_after_a_restart(metadata: bytes | None, topic_id: uuid.UUID) -> list
     return asyncio.run(hear_of_it())
 
 
-@pytest.mark.parametrize("damaged", [b"", b"version: 0\ntopic", b"\0" * 40, b"\xff" * 40])
-def test_a_corrupt_partition_metadata_costs_no_record_and_is_rewritten(damaged: bytes) -> None:
-    assert [value for _, value in records_after_a_restart(damaged, ID)] == [b"a", b"b", b"c"]
+@pytest.mark.parametrize("corrupt", [b"", b"version: 0\ntopic", b"\0" * 40, b"\xff" * 40])
+def test_a_corrupt_partition_metadata_costs_no_record_and_is_rewritten(corrupt: bytes) -> None:
+    assert [value for _, value in records_after_a_restart(corrupt, ID)] == [b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize("bit", range(0, 22 * 8, 5))

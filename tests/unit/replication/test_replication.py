@@ -493,7 +493,7 @@ def test_records_below_the_high_watermark_are_removed_only_after_an_unclean_elec
     def _(trio: Trio) -> None:
         trio[1].produce(b"a")
         trio.replicate()
-        trio[2].log.truncate_fully_and_start_at(0)  # damaged
+        trio[2].log.truncate_fully_and_start_at(0)  # corrupt
         trio.apply(view(2, 1))
         follower = trio[1].partition.follower
         assert follower is not None

@@ -148,7 +148,7 @@ def test_a_good_index_of_aborted_transactions_is_not_written_again() -> None:
     ]
 
 
-def test_batches_below_a_log_start_that_is_of_a_newer_epoch_are_not_taken_for_damage() -> None:
+def test_batches_below_a_log_start_that_is_of_a_newer_epoch_are_not_taken_for_corrupt() -> None:
     disk = SimDisk()
     directory = open_directory(disk)
     log = directory.create_log(TP, uuid.UUID(int=7))

@@ -141,7 +141,7 @@ class LogCleaner:
 
     def _failed(self, failed: PartitionLog, error: Exception | None) -> None:
         name = failed.topic_partition
-        if isinstance(error, PassFailed) and error.kind is Failure.DAMAGED:
+        if isinstance(error, PassFailed) and error.kind is Failure.CORRUPT:
             self.uncleanable[failed] = str(error)
             log.error("%s cannot be compacted and is skipped until a restart: %s", name, error)
             return

@@ -47,7 +47,7 @@ def assign(spec: GroupSpec) -> TargetAssignment:
 def _still_valid(spec: GroupSpec) -> _Mutable:
     """Copy the current assignment without what a member does not subscribe to and what does not exist.
 
-    A partition with two owners, which only a damaged log can report, stays with the first.
+    A partition with two owners, which only a corrupt log can report, stays with the first.
     """
     kept: _Mutable = {}
     owned: dict[UUID, set[int]] = {topic_id: set() for topic_id in spec.partitions}

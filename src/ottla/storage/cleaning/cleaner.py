@@ -31,7 +31,7 @@ def run_pass(
 ) -> Iterator[CleanedGroup | PassDone]:
     """Clean as far as the map reaches. Each group is to be swapped in before the next is asked for.
 
-    Raises Uncleanable for damage, SegmentGone where the log lost segments meanwhile, OSError. Files that are not
+    Raises Uncleanable for corruption, SegmentGone where the log lost segments meanwhile, OSError. Files that are not
     swapped in are the caller's to remove; of those begun and not given nothing is left.
     """
     began = clock.monotonic()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Uncleanable(Exception):
-    """The log cannot be compacted as it is: a damaged batch, or one that no longer fits. It is left untouched."""
+    """The log cannot be compacted as it is: a corrupt batch, or one that no longer fits. It is left untouched."""
 
 
 class SegmentGone(Exception):

@@ -83,6 +83,6 @@ def aborted_in(files: FileAccess, directory: PurePath, bases: Iterator[int]) -> 
         path = directory / offset_name(base, ".txnindex")
         entries = read_aborted(files, path)
         if entries is None:
-            raise Uncleanable(f"{path}, the index of aborted transactions, is damaged")
+            raise Uncleanable(f"{path}, the index of aborted transactions, is corrupt")
         found.extend(entries)
     return found

@@ -63,7 +63,7 @@ def _answers(plan: CleaningPlan, inbox: Inbox) -> Any:
             else:
                 yield {"done": step.to_json()}
     except Uncleanable as error:
-        yield _failed(Failure.DAMAGED, str(error))
+        yield _failed(Failure.CORRUPT, str(error))
     except (SegmentGone, FileNotFoundError) as error:
         yield _failed(Failure.GONE, str(error))
     except OSError as error:

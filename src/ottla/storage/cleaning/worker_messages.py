@@ -24,7 +24,7 @@ LENGTH = struct.Struct(">I")
 class Failure(Enum):
     """The reasons for which a pass ends without a result."""
 
-    DAMAGED = "damaged"  # the log cannot be cleaned as it is
+    CORRUPT = "corrupt"  # the log cannot be cleaned as it is
     GONE = "gone"  # files were deleted meanwhile
     DISK = "disk"  # the system refused: no space, a read error
     ERROR = "error"  # a defect

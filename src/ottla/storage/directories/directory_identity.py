@@ -28,7 +28,7 @@ def identity(
     cluster_id: str,
     new_id: Callable[[], uuid.UUID],
 ) -> MetaProperties:
-    """Read or write `meta.properties`. Raises ForeignDirectory if it names another broker or cluster, or is damaged."""
+    """Read or write `meta.properties`. Raises ForeignDirectory if it names another broker or cluster, or is corrupt."""
     file = path / META_PROPERTIES
     text, is_certain, was_restored = backup.text(META_PROPERTIES)
     if is_certain or files.exists(file):
@@ -52,7 +52,7 @@ def _identity_in(
     theirs = {"cluster.id": fields.get("cluster.id"), "node.id": node if node.isdecimal() else None}
     if lacking := [key for key in ours if not theirs[key]]:
         raise ForeignDirectory(
-            f"{file} is damaged, it has no valid {' and no valid '.join(lacking)}. If this directory belongs to this "
+            f"{file} is corrupt, it has no valid {' and no valid '.join(lacking)}. If this directory belongs to this "
             f"broker, write {' and '.join(f'{key}={ours[key]}' for key in lacking)} into the file"
         )
     for key, value in ours.items():
@@ -69,7 +69,7 @@ def _identity_in(
         return MetaProperties(cluster_id, node_id, parse_id(fields["directory.id"]))
     except ValueError:
         raise ForeignDirectory(
-            f"{file} is damaged, its directory.id cannot be read. Remove the line, and the directory gets a new id"
+            f"{file} is corrupt, its directory.id cannot be read. Remove the line, and the directory gets a new id"
         ) from None
 
 

@@ -366,7 +366,7 @@ class LogDirectory:
             self._adopt(log, topic_id)
 
     def rewrite_small_files(self) -> None:
-        """Write all small files in the root, because some were found damaged. Raises OSError or StorageError."""
+        """Write all small files in the root, because some were found corrupt. Raises OSError or StorageError."""
         meta = self.backup.entries.get(names.META_PROPERTIES)
         if meta is not None and meta.text is not None:
             path = self.path / names.META_PROPERTIES

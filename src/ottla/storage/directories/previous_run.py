@@ -27,7 +27,7 @@ class PreviousRun:
         self.log_starts = self._offsets(names.LOG_STARTS)
         self.high_watermarks = self._offsets(names.HIGH_WATERMARKS)
         self.cleaned = self._offsets(names.CLEANER_OFFSETS)
-        self._all_may_have_gaps = not self.cleaned and self._is_damaged(names.CLEANER_OFFSETS)
+        self._all_may_have_gaps = not self.cleaned and self._is_corrupt(names.CLEANER_OFFSETS)
 
     def checkpoint_of(self, topic_partition: TopicPartition) -> LogCheckpoint:
         """Return the entries of one log."""
@@ -43,8 +43,8 @@ class PreviousRun:
     def _offsets(self, name: str) -> dict[TopicPartition, int]:
         found = parse_offsets(self._backup.text(name).text)
         if found is None:
-            logger.warning("%s is damaged, and there is no copy of it: passed over", self._path / name)
+            logger.warning("%s is corrupt, and there is no copy of it: passed over", self._path / name)
         return found or {}
 
-    def _is_damaged(self, name: str) -> bool:
+    def _is_corrupt(self, name: str) -> bool:
         return parse_offsets(self._backup.text(name).text) is None

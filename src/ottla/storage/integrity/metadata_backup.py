@@ -112,7 +112,7 @@ class MetadataBackup:
         )
         return CheckedText(copy.text, is_certain=True, was_restored=True)
 
-    def is_damaged(self, name: str) -> bool:
+    def is_corrupt(self, name: str) -> bool:
         """Return whether a file that can be rebuilt is certainly corrupt."""
         path, copy = self._root / name, self.entries.get(name)
         if copy is None:

@@ -43,7 +43,7 @@ def load_after_clean_shutdown(
 ) -> int | None:
     """Return a log's end offset after a clean stop, its last segment ready to be written; None if it must be scanned.
 
-    With `distrust` the indexes of the last segment are known to be damaged. Raises OSError.
+    With `distrust` the indexes of the last segment are known to be corrupt. Raises OSError.
     """
     last = segments[-1]
     last.join(checkpointed)

@@ -254,11 +254,11 @@ def _after_clean_shutdown(
     The second value is from where on it is to be replayed, if at all.
     """
     base_offset, now_ms = segments[-1].base_offset, location.clock.wall_ms()
-    is_distrusted = any(location.is_damaged(base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
+    is_distrusted = any(location.is_corrupt(base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
     end_offset = load_after_clean_shutdown(
         segments, end, interval_bytes=config.index_interval_bytes, now_ms=now_ms, distrust=is_distrusted
     )
-    if end_offset is None or not location.is_damaged(base_offset, TXN_INDEX_SUFFIX):
+    if end_offset is None or not location.is_corrupt(base_offset, TXN_INDEX_SUFFIX):
         return end_offset, None
     return end_offset, base_offset  # the replay rebuilds that index
 
@@ -325,7 +325,7 @@ def _sizes(segments: Sequence[Segment]) -> list[tuple[int, int]]:
 
 
 def _rebuild_epochs(segments: Iterable[Segment], epochs: LeaderEpochs) -> None:
-    """Rebuild the epochs from the batches, where the checkpoint is missing or damaged."""
+    """Rebuild the epochs from the batches, where the checkpoint is missing or corrupt."""
     for segment in segments:
         for found in segment.batches():
             epochs.assign(found.header.partition_leader_epoch, found.header.base_offset)

@@ -32,7 +32,7 @@ class LogLocation(NamedTuple):
     backup: MetadataBackup | None = None  # what is known of the directory's small files
 
     def known(self, name: str) -> CheckedText:
-        """Return the text of a small file of this partition, or the copy of it if the file is damaged."""
+        """Return the text of a small file of this partition, or the copy of it if the file is corrupt."""
         if self.backup is None:
             return CheckedText(text_or_none(self.files, self.directory / name), is_certain=False)
         return self.backup.text(f"{self.directory.name}/{name}", must_exist=False)
@@ -43,10 +43,10 @@ class LogLocation(NamedTuple):
             return self.backup.entries.get(f"{self.directory.name}/{name}")
         return backup_of(self.files, self.directory / name)
 
-    def is_damaged(self, base_offset: int, suffix: str) -> bool:
+    def is_corrupt(self, base_offset: int, suffix: str) -> bool:
         """Return whether an index is certainly not what a clean stop left."""
         name = f"{self.directory.name}/{offset_name(base_offset, suffix)}"
-        return self.backup is not None and self.backup.is_damaged(name)
+        return self.backup is not None and self.backup.is_corrupt(name)
 
 
 class LoadedState(NamedTuple):

@@ -90,8 +90,8 @@ def replay_producers(
             if entry is not None:
                 aborted.append(entry)
         path = segment.path(TXN_INDEX_SUFFIX)
-        is_damaged = segment.verified_ranges is not None and bool(segment.verified_ranges.corrupt)
-        if first is None and not is_damaged and replace_aborted(segment.files, path, aborted):
+        is_corrupt = segment.verified_ranges is not None and bool(segment.verified_ranges.corrupt)
+        if first is None and not is_corrupt and replace_aborted(segment.files, path, aborted):
             rewritten.append(path)
     return rewritten
 

@@ -206,7 +206,7 @@ class _Root:
         for suffix in names_of_indexes:
             path = target.path(suffix)
             if path not in known:
-                self.backup.is_damaged(str(path.relative_to(self._path)))
+                self.backup.is_corrupt(str(path.relative_to(self._path)))
         return found.epochs_fit or any(corruption.costs_records for corruption in found.findings)
 
     def _is_reserve(self, corruption: Corruption) -> bool:

@@ -357,7 +357,7 @@ def _check_indexes(
         (TIME_INDEX_SUFFIX, _wrong_times),
         (TXN_INDEX_SUFFIX, _wrong_aborts),
     ):
-        wrong = judge(files, target, batches, log_is_damaged=any(item.costs_records for item in findings))
+        wrong = judge(files, target, batches, log_is_corrupt=any(item.costs_records for item in findings))
         if wrong is not None:
             bad.add(suffix)
             findings.append(Corruption(target.path(suffix), wrong, CACHE_ADVICE))
@@ -365,43 +365,43 @@ def _check_indexes(
 
 
 def _wrong_offsets(
-    files: FileAccess, target: SegmentTarget, batches: BatchColumns, *, log_is_damaged: bool
+    files: FileAccess, target: SegmentTarget, batches: BatchColumns, *, log_is_corrupt: bool
 ) -> str | None:
     index = OffsetIndex(files, target.path(INDEX_SUFFIX), target.base_offset)
     if not index.sane(log_bytes=max(target.size_bytes, 1)):
         return "it is missing, or cannot be an index of this log"
     ends = dict(zip(batches.positions, batches.lasts, strict=True))
-    for entry in () if log_is_damaged else index.entries():
+    for entry in () if log_is_corrupt else index.entries():
         if ends.get(entry.position) != entry.offset:
             return f"its entry for offset {entry.offset} points at byte {entry.position}, where no such batch begins"
     return None
 
 
 def _wrong_times(
-    files: FileAccess, target: SegmentTarget, batches: BatchColumns, *, log_is_damaged: bool
+    files: FileAccess, target: SegmentTarget, batches: BatchColumns, *, log_is_corrupt: bool
 ) -> str | None:
     index = TimeIndex(files, target.path(TIME_INDEX_SUFFIX), target.base_offset)
     if not index.sane(end_offset=target.end_offset):
         return "it is missing, or cannot be a time index of this log"
     times = dict(zip(batches.lasts, batches.times, strict=True))
-    for entry in () if log_is_damaged else index.entries():
+    for entry in () if log_is_corrupt else index.entries():
         known = times.get(entry.offset)
         if known != entry.timestamp:
             return f"its entry for offset {entry.offset} has time {entry.timestamp}, the batch there {known}"
     last = index.last()
     greatest = max(batches.times, default=-1)
-    if not log_is_damaged and greatest >= 0 and (last is None or last.timestamp < greatest):
+    if not log_is_corrupt and greatest >= 0 and (last is None or last.timestamp < greatest):
         return f"it does not reach the greatest time of its log, {greatest}"
     return None
 
 
 def _wrong_aborts(
-    files: FileAccess, target: SegmentTarget, batches: BatchColumns, *, log_is_damaged: bool
+    files: FileAccess, target: SegmentTarget, batches: BatchColumns, *, log_is_corrupt: bool
 ) -> str | None:
     entries = read_aborted(files, target.path(TXN_INDEX_SUFFIX))
     if entries is None:
         return "it cannot be an index of aborted transactions"
-    if log_is_damaged:
+    if log_is_corrupt:
         return None
     if batches.aborts_known:
         return None if entries == batches.aborted else "it does not list the transactions that the log shows as aborted"

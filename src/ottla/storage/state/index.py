@@ -1,6 +1,6 @@
 """Keeps the two sparse indexes of a segment: from offset to file position, and from time to offset.
 
-Both are caches. They hold what a scan of the log would find, so a missing or damaged one is rebuilt and may cost time,
+Both are caches. They hold what a scan of the log would find, so a missing or corrupt one is rebuilt and may cost time,
 never a wrong answer: `sane` checks the whole file when it is first read, and the segment checks that the batch found
 is the one its entry names (`segment.py`).
 

@@ -1,6 +1,6 @@
 """Writes and reads Kafka's `<20 digits>.snapshot` files: the state of producers before the record of that offset.
 
-One is written at each roll and at a clean stop, so that a start replays one segment at most. A damaged one is passed
+One is written at each roll and at a clean stop, so that a start replays one segment at most. A corrupt one is passed
 over for an older one; without any, the log is replayed from its beginning.
 
 A snapshot holds each producer's last batch (Kafka's format has space for one) and its open transaction:
@@ -66,7 +66,7 @@ def read_snapshot(data: bytes) -> list[tuple[int, int, int, int, int, int, int, 
 
 
 def load_snapshot(data: bytes, producers: ProducerStateManager, *, now_ms: int) -> bool:
-    """Replace the state by a snapshot's; False, and nothing changed, if it is damaged."""
+    """Replace the state by a snapshot's; False, and nothing changed, if it is corrupt."""
     rows = read_snapshot(data)
     if rows is None:
         return False
@@ -129,7 +129,7 @@ class ProducerSnapshots:
     def load_newest(
         self, producers: ProducerStateManager, *, not_after: int, end_offset: int, now_ms: int
     ) -> int | None:
-        """Load the newest whole snapshot at or below `not_after`; drop damaged ones and those after the log's end.
+        """Load the newest whole snapshot at or below `not_after`; drop corrupt ones and those after the log's end.
 
         Gives the offset to replay from, or None if the replay must begin with the log.
         """

@@ -46,14 +46,14 @@ def append_aborted(files: FileAccess, path: PurePath, entry: AbortedTransaction)
         try:
             file.write_at(whole, _ENTRY.pack(_VERSION, *entry))
         except OSError:
-            file.truncate(whole)  # half an entry would make the whole index look damaged
+            file.truncate(whole)  # half an entry would make the whole index look corrupt
             raise
     finally:
         file.close()
 
 
 def read_aborted(files: FileAccess, path: PurePath) -> list[AbortedTransaction] | None:
-    """Return a segment's aborted transactions; none if it has no index, None if that is damaged."""
+    """Return a segment's aborted transactions; none if it has no index, None if that is corrupt."""
     try:
         raw = read_file(files, path)
     except FileNotFoundError:
@@ -72,7 +72,7 @@ def read_aborted(files: FileAccess, path: PurePath) -> list[AbortedTransaction] 
 def find_aborted(
     files: FileAccess, path: PurePath, first_offset: int, end_offset: int
 ) -> tuple[list[AbortedTransaction], bool] | None:
-    """Find the aborted transactions within a range of offsets in a segment's index; None if that is damaged.
+    """Find the aborted transactions within a range of offsets in a segment's index; None if that is corrupt.
 
     Markers are in the order of the log, so the first one is searched for; the rest of the index is not read. The second
     value is whether no later index has any of the range.

@@ -320,7 +320,7 @@ def flip(compacted: CompactedLog, base: int, suffix: str, bit: int) -> None:
 
 
 @pytest.mark.parametrize("byte", [3, 8, 16, 18, 22, 70])  # offset, length, magic, checksum, attributes, a record
-def test_a_damaged_batch_makes_the_log_uncleanable_and_is_left_as_it_is(byte: int) -> None:
+def test_a_corrupt_batch_makes_the_log_uncleanable_and_is_left_as_it_is(byte: int) -> None:
     compacted = CompactedLog()
     for number in range(8):
         compacted.append((b"%d" % number, b"x" * 100))
@@ -333,7 +333,7 @@ def test_a_damaged_batch_makes_the_log_uncleanable_and_is_left_as_it_is(byte: in
     assert compacted.files() == before
 
 
-def test_a_damaged_index_of_aborted_transactions_makes_the_log_uncleanable() -> None:
+def test_a_corrupt_index_of_aborted_transactions_makes_the_log_uncleanable() -> None:
     compacted = CompactedLog()
     compacted.append((b"a", b"aborted"), producer_id=3, producer_epoch=0, base_sequence=0, transactional=True)
     compacted.end(3, commit=False)

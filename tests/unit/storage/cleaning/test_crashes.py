@@ -226,7 +226,7 @@ def test_a_follower_notes_a_gap_of_its_leader_before_it_takes_it() -> None:
     assert [record.offset for record in surviving(log)] == [0, 5, 9]
 
 
-def test_a_damaged_note_of_gaps_is_taken_as_a_note_of_gaps() -> None:
+def test_a_corrupt_note_of_gaps_is_taken_as_a_note_of_gaps() -> None:
     disk, clock = SimDisk(), StillClock()
     directory, log = written(disk, clock)
     clean_once(directory, log, clock)

@@ -244,7 +244,7 @@ def test_a_look_up_by_time_is_refused_where_the_answer_may_have_been_in_what_was
             log.offset_for_timestamp(time_ms, end_offset=60)
 
 
-def test_a_look_up_by_time_is_refused_where_a_damaged_batch_is_on_the_way() -> None:
+def test_a_look_up_by_time_is_refused_where_a_corrupt_batch_is_on_the_way() -> None:
     disk = SimDisk()
     written(disk)
     disk.flip_bit(LOG, (position_of(disk, 8) + 80) * 8)

@@ -35,7 +35,7 @@ def write(log: PartitionLog, records: int, *, epoch: int = 0) -> None:
 
 
 def change(disk: SimDisk, path: PurePath, old: bytes, new: bytes) -> None:
-    """As damage does it: the time of modification stays."""
+    """As corruption does it: the time of modification stays."""
     written_ns = disk.modified_ns(path)
     data = whole(disk, path)
     assert old in data, data
@@ -63,7 +63,7 @@ def reopened(disk: SimDisk) -> PartitionLog:
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["after a clean stop", "after a crash"])
 @pytest.mark.parametrize("wrong", [b"8", b"0", b"99"])
-def test_a_damaged_log_start_makes_no_record_vanish_and_brings_none_back(wrong: bytes, is_clean: bool) -> None:
+def test_a_corrupt_log_start_makes_no_record_vanish_and_brings_none_back(wrong: bytes, is_clean: bool) -> None:
     disk = SimDisk()
     directory = directory_with(disk, deleted_below=4)
     if is_clean:
@@ -73,7 +73,7 @@ def test_a_damaged_log_start_makes_no_record_vanish_and_brings_none_back(wrong: 
     assert [offset for offset, _ in everything(reopened(disk))] == [4, 5, 6, 7, 8]
 
 
-def test_a_damaged_recovery_point_hides_no_torn_tail() -> None:
+def test_a_corrupt_recovery_point_hides_no_torn_tail() -> None:
     disk = SimDisk()
     directory = directory_with(disk)
     log = directory.logs[TP]
@@ -123,7 +123,7 @@ def test_a_log_start_that_kafka_has_written_since_is_believed() -> None:
     assert reopened(disk).log_start_offset == 5
 
 
-def test_a_damaged_file_of_copies_costs_nothing_but_its_word(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_corrupt_file_of_copies_costs_nothing_but_its_word(caplog: pytest.LogCaptureFixture) -> None:
     disk = SimDisk()
     directory_with(disk, deleted_below=2).close()
     disk.flip_bit(ROOT / FILE_NAME, 900)
@@ -143,7 +143,7 @@ def test_without_copies_all_is_read_as_kafka_reads_it() -> None:
     assert len(everything(reopened(disk))) == 7
 
 
-def test_a_crash_between_the_copies_and_the_files_is_no_damage(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_crash_between_the_copies_and_the_files_is_no_corrupt(caplog: pytest.LogCaptureFixture) -> None:
     for stop in range(1, 60):
         disk = SimDisk()
         directory = directory_with(disk)
@@ -184,7 +184,7 @@ def test_a_corrupt_meta_properties_is_restored_from_its_copy_and_refused_without
         open_directory(disk)
 
 
-def test_damage_at_the_end_of_a_log_that_stopped_cleanly_is_not_cut_off() -> None:
+def test_corruption_at_the_end_of_a_log_that_stopped_cleanly_is_not_cut_off() -> None:
     disk = SimDisk()
     directory_with(disk).close()
     path = ROOT / str(TP) / "00000000000000000000.log"

@@ -47,8 +47,8 @@ def reopened(disk: SimDisk, config: LogConfig = CONFIG) -> PartitionLog:
     return open_directory(disk, config).logs[TP]
 
 
-@pytest.mark.parametrize("damage", ["cut", "zeros", "noise"])
-def test_a_tail_damaged_at_any_byte_of_the_last_batches_costs_only_the_batches_it_touches(damage: str) -> None:
+@pytest.mark.parametrize("corruption", ["cut", "zeros", "noise"])
+def test_a_tail_corrupt_at_any_byte_of_the_last_batches_costs_only_the_batches_it_touches(corruption: str) -> None:
     config = LogConfig()
     disk = SimDisk()
     log = open_log(disk, config)
@@ -58,13 +58,13 @@ def test_a_tail_damaged_at_any_byte_of_the_last_batches_costs_only_the_batches_i
     size = len(whole) // 4
     rng = random.Random(5)
     for at in range(len(whole) - 3 * size, len(whole)):
-        tail = {"cut": b"", "zeros": bytes(len(whole) - at), "noise": rng.randbytes(len(whole) - at)}[damage]
+        tail = {"cut": b"", "zeros": bytes(len(whole) - at), "noise": rng.randbytes(len(whole) - at)}[corruption]
         spoilt = next((n for n in range(at, len(whole)) if not tail or tail[n - at] != whole[n]), len(whole)) // size
         file = disk.open(FIRST_LOG)
         file.truncate(at)
         file.append(tail or b"")
         after = reopened(disk, config)
-        assert after.end_offset == spoilt, f"damage from byte {at} on"
+        assert after.end_offset == spoilt, f"corruption from byte {at} on"
         assert values(everything(after)) == [b"value-%d" % n for n in range(spoilt)]
         known = after.producers.entry(3)
         assert (known.last_sequence + 1 if known else 0) == spoilt
@@ -462,7 +462,7 @@ def test_a_lost_epoch_file_is_made_again_from_the_batches() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"0\n1\nweb 0", b"0\n2\nweb 0 9\n", b"1\n1\nweb 0 9\n", b"\xff\xfe"])
-def test_a_damaged_checkpoint_costs_time_and_nothing_else(content: bytes) -> None:
+def test_a_corrupt_checkpoint_costs_time_and_nothing_else(content: bytes) -> None:
     disk = SimDisk()
     directory = open_directory(disk, CONFIG)
     fill(directory.create_log(TP, uuid.UUID(int=7)), 9)

@@ -129,7 +129,7 @@ def test_a_corrupt_index_is_rebuilt_as_it_was(suffix: str, fault: str, again: bo
     scrubber = scrubbed(directory, disk) if again else Scrubber(directory, disk)
     path = directory.logs[TP].segments[1].path(suffix)
     before = whole(disk, path)
-    damage(disk, path, fault)
+    corrupt(disk, path, fault)
 
     one_pass(scrubber)
 
@@ -143,7 +143,7 @@ def whole(disk: SimDisk, path: PurePath) -> bytes:
     return disk.open(path).read_at(0, 1 << 30)
 
 
-def damage(disk: SimDisk, path: PurePath, harm: str) -> None:
+def corrupt(disk: SimDisk, path: PurePath, harm: str) -> None:
     """What a disk does, which leaves the time of modification alone."""
     written_ns = disk.modified_ns(path)
     match harm:
@@ -295,7 +295,7 @@ def test_epochs_that_kafka_wrote_are_verified_before_they_verify_batches() -> No
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["before the first look", "after it"])
-def test_a_damaged_snapshot_is_found_and_given_up(again: bool) -> None:
+def test_a_corrupt_snapshot_is_found_and_given_up(again: bool) -> None:
     disk = SimDisk()
     directory = filled(disk)
     scrubber = scrubbed(directory, disk) if again else Scrubber(directory, disk)
@@ -311,7 +311,7 @@ def test_a_damaged_snapshot_is_found_and_given_up(again: bool) -> None:
 
 
 @pytest.mark.parametrize("before", [6, 14, 15, 21])
-def test_batches_whose_epochs_were_forgotten_with_their_records_are_no_damage(before: int) -> None:
+def test_batches_whose_epochs_were_forgotten_with_their_records_are_no_corrupt(before: int) -> None:
     disk = SimDisk()
     directory = filled(disk)
     log = directory.logs[TP]

@@ -64,7 +64,7 @@ def test_a_large_index_costs_a_few_small_reads(tmp_path: Path) -> None:
     assert calls["read"] <= 17, f"{calls} to read a few of {len(entries)} entries"
 
 
-def test_a_damaged_index_is_not_searched() -> None:
+def test_a_corrupt_index_is_not_searched() -> None:
     disk = SimDisk()
     disk.make_directory(ROOT)
     append_aborted(disk, PATH, AbortedTransaction(1, 0, 5, 6))
