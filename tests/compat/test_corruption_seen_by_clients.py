@@ -85,7 +85,7 @@ def test_librdkafka_gets_an_error_at_the_corrupt_batch_and_can_seek_past_it(corr
         after += more
     assert [message.offset() for message in after] == list(range(CORRUPT + 1, BATCHES))
     consumer.close()
-    assert re.search(r"corruption found in .*corrupted-0.*offsets 5 to 5.*What to do", corrupted.log)
+    assert re.search(r"corruption found in .*corrupted-0.*offsets 5 to 5.*\. Copy the partition", corrupted.log)
 
 
 def test_javas_consumer_throws_at_the_corrupt_batch_and_can_seek_past_it(

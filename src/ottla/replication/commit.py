@@ -11,7 +11,7 @@ that arrived together share it, and with it one fsync per log. Where the round r
 
 A failed fsync is never retried: Linux marks the pages it could not write as clean, so a second try would "succeed"
 (fsyncgate); the log directory goes offline instead. A flush that could not begin, because a small file found no space
-or no file could be opened, has lost nothing: it is tried again until it works. Its waiters fail after a while.
+or no file could be opened, has lost nothing. It is retried every 250 ms; its waiters fail with StorageError after 5 s.
 
 Step 7 of 9 on the path of a batch (ARCHITECTURE.md).
 Before: storage/log/segment.py. Next: replication/partition.py wakes the waiters.

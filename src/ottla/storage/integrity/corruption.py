@@ -19,11 +19,11 @@ logger = logging.getLogger(__name__)
 ANYWHERE = -1
 
 RECORDS_ADVICE = (
-    "copy the partition from another replica or a backup, or let consumers seek past these offsets; "
+    "Copy the partition from another replica or a backup, or let consumers seek past these offsets; "
     "`ottla log verify` lists all corruption"
 )
-CACHE_ADVICE = "nothing: the broker rebuilds it from the log at its next use, or at its next start"
-CHECKPOINT_ADVICE = "nothing: the broker restores it from its own copy, at the latest at its next start"
+CACHE_ADVICE = "No action is needed: the broker rebuilds it from the log at its next use, or at its next start"
+CHECKPOINT_ADVICE = "No action is needed: the broker restores it from its own copy, at the latest at its next start"
 
 
 class Corruption(NamedTuple):
@@ -62,7 +62,7 @@ def report_corruption(corruption: Corruption) -> None:
     """Log the corruption, with the next action."""
     _Reported.records_lost += corruption.costs_records
     level = logging.ERROR if corruption.costs_records else logging.WARNING
-    logger.log(level, "corruption found in %s. What to do: %s", corruption, corruption.advice)
+    logger.log(level, "corruption found in %s. %s", corruption, corruption.advice)
 
 
 def corruption_error(corruption: Corruption) -> CorruptMessage:

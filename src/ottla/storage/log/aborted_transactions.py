@@ -1,7 +1,7 @@
 """Finds the aborted transactions of a log: in a segment's `.txnindex` if that can be right, otherwise in the batches.
 
-With an entry too few a reader of committed records gets records that never were; so before the index of an old segment
-is first believed it is compared with its checksum, where there is one that counts, and each entry with its marker.
+A missing entry would expose aborted records to read_committed consumers; the index of an old segment is verified
+against its checksum and its markers before first use.
 """
 
 from __future__ import annotations

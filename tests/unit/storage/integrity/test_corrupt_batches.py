@@ -147,7 +147,7 @@ def test_the_log_names_the_place_and_the_next_step_once(caplog: pytest.LogCaptur
     assert len(lines) == 1
     assert f"{LOG}, bytes {at} to " in lines[0]
     assert "offsets 16 to 17" in lines[0]
-    assert "What to do: " in lines[0]
+    assert ". Copy the partition from another replica" in lines[0]
 
 
 def test_batches_that_this_process_wrote_or_has_checked_are_not_read_again_before_they_are_sent() -> None:

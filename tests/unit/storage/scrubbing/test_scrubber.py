@@ -111,7 +111,7 @@ def test_corruption_in_a_sealed_log_is_reported_once_and_not_changed(
 
     [finding] = scrubber.findings.values()
     assert (finding.file, finding.position, finding.first_offset, finding.last_offset) == (FIRST, at, 8, 9)
-    assert sum("What to do" in record.getMessage() for record in caplog.records) == 1
+    assert sum("Copy the partition from another replica" in record.getMessage() for record in caplog.records) == 1
     assert disk.size_of(FIRST) == directory.logs[TP].segments[0].size_bytes
 
 
