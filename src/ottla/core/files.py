@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import Final, NamedTuple, Protocol
 
 from ottla.core.errors import SyncFailed
-from ottla.core.open_files import KeptOpen
+from ottla.core.open_files import OpenFileCache
 
 Buffer = bytes | bytearray | memoryview
 
@@ -87,8 +87,8 @@ class FileAccess(Protocol):
     """Port: opens and inspects files. Paths are absolute."""
 
     @property
-    def kept_open(self) -> KeptOpen:
-        """Return the registry of files that stay open between uses."""
+    def open_file_cache(self) -> OpenFileCache:
+        """Return the files that stay open between uses."""
         ...
 
     def open(self, path: PurePath, *, create: bool = False) -> File:
@@ -295,13 +295,13 @@ class SystemLock:
 
 
 class SystemFiles:
-    """Implements `FileSystem` with the operating system. At most `kept_open_max` files stay open; None: no limit.
+    """Implements `FileSystem` with the operating system. At most `open_files_max` files stay open; None: no limit.
 
     With `writable=False` files are opened read-only, to inspect the files of another process.
     """
 
-    def __init__(self, *, kept_open_max: int | None = None, writable: bool = True) -> None:
-        self.kept_open = KeptOpen(kept_open_max)
+    def __init__(self, *, open_files_max: int | None = None, writable: bool = True) -> None:
+        self.open_file_cache = OpenFileCache(open_files_max)
         self._writable = writable
 
     def open(self, path: PurePath, *, create: bool = False) -> File:

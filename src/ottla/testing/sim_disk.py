@@ -29,7 +29,7 @@ from pathlib import PurePath
 
 from ottla.core.errors import SyncFailed
 from ottla.core.files import Buffer
-from ottla.core.open_files import KeptOpen
+from ottla.core.open_files import OpenFileCache
 from ottla.testing.sim_disk_state import PAGE_BYTES, Directory, Inode
 
 
@@ -69,7 +69,7 @@ class SimDisk:
         self._root = root or Directory()
         self._used_bytes = sum(len(inode.data) for inode in self._root.inodes())
         self._ticks = max((inode.modified for inode in self._root.inodes()), default=0)
-        self.kept_open = KeptOpen()
+        self.open_file_cache = OpenFileCache()
         self._locks: set[PurePath] = set()
         self._life = 0  # handles from before a power cut are invalid
         self._stop_at: int | None = None

@@ -11,7 +11,7 @@ import pytest
 
 from ottla.core.errors import SyncFailed
 from ottla.core.files import File, SystemFiles
-from ottla.core.open_files import KeptOpen
+from ottla.core.open_files import OpenFileCache
 
 
 class Keeper:
@@ -20,13 +20,13 @@ class Keeper:
     def __init__(self, *, needs_it: bool = False) -> None:
         self.needs_it, self.asked = needs_it, 0
 
-    def let_go(self) -> bool:
+    def close_if_idle(self) -> bool:
         self.asked += 1
         return not self.needs_it
 
 
 def test_beyond_the_limit_those_who_have_kept_theirs_longest_let_go() -> None:
-    kept = KeptOpen(2)
+    kept = OpenFileCache(2)
     keepers = [Keeper() for _ in range(4)]
     for keeper in keepers:
         kept.add(keeper)
@@ -35,7 +35,7 @@ def test_beyond_the_limit_those_who_have_kept_theirs_longest_let_go() -> None:
 
 
 def test_one_that_must_keep_its_file_is_passed_over_and_asked_last_the_next_time() -> None:
-    kept = KeptOpen(2)
+    kept = OpenFileCache(2)
     stubborn, other, third, fourth = Keeper(needs_it=True), Keeper(), Keeper(), Keeper()
     for keeper in (stubborn, other, third):
         kept.add(keeper)
@@ -46,11 +46,11 @@ def test_one_that_must_keep_its_file_is_passed_over_and_asked_last_the_next_time
 
 def test_one_that_used_its_file_meanwhile_may_keep_it_until_all_have() -> None:
     class User(Keeper):
-        def let_go(self) -> bool:
+        def close_if_idle(self) -> bool:
             self.needs_it = self.asked == 0  # the first time it is asked it has just used it
-            return super().let_go()
+            return super().close_if_idle()
 
-    kept = KeptOpen(2)
+    kept = OpenFileCache(2)
     keepers = [User(), Keeper(), User()]
     for keeper in keepers:
         kept.add(keeper)
@@ -60,8 +60,8 @@ def test_one_that_used_its_file_meanwhile_may_keep_it_until_all_have() -> None:
     assert len(kept) == 2
 
 
-def test_a_file_beyond_the_limit_is_refused_until_a_holder_can_close_its_own() -> None:
-    kept = KeptOpen(1)
+def test_a_file_beyond_the_limit_is_refused_until_another_one_can_be_closed() -> None:
+    kept = OpenFileCache(1)
     stubborn, other = Keeper(needs_it=True), Keeper()
     kept.add(stubborn)
     with pytest.raises(OSError, match="Too many open files"):
@@ -73,8 +73,8 @@ def test_a_file_beyond_the_limit_is_refused_until_a_holder_can_close_its_own() -
     assert len(kept) == 1
 
 
-def test_without_a_limit_no_holder_is_registered() -> None:
-    kept = KeptOpen()
+def test_without_a_limit_no_file_is_registered() -> None:
+    kept = OpenFileCache()
     kept.add(Keeper())
     kept.discard(Keeper())
     assert len(kept) == 0

@@ -189,7 +189,7 @@ def test_a_follower_flushes_by_rule() -> None:
 
 def test_a_follower_closes_dirty_files_beyond_the_limit_of_open_files() -> None:
     disk = SimDisk()
-    disk.kept_open.limit = 2
+    disk.open_file_cache.limit = 2
 
     async def scenario(partition: Partition, commit: GroupCommit) -> None:
         while len(partition.log.segments) < 5:

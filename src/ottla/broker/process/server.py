@@ -297,7 +297,7 @@ async def _main(
         config,
         paths,
         clock=SystemClock(),
-        files=SystemFiles(kept_open_max=limits.segments),
+        files=SystemFiles(open_files_max=limits.segments),
         descriptors=limits,
         on_all_lost=all_lost,
         open_store=_store_opener(config, paths, process),

@@ -95,7 +95,7 @@ class LogDirectory:
         self.backup = backup
         self.health = DirectoryHealth(str(path), now=clock.monotonic)
         self._failed_sync = FailedSyncMark(files, path, other_paths, meta.directory_id)
-        self.health.on_failed_sync = self._failed_sync.leave
+        self.health.on_failed_sync = self._failed_sync.write
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.future_logs: dict[TopicPartition, PartitionLog] = {}  # copies that will replace logs of other directories
         self.replaced: list[ReplacedLog] = []  # found at the start; they are lost logs until their copies are found
@@ -192,7 +192,7 @@ class LogDirectory:
         self._flush_recovered(recovered)
         self.lost_logs = find_lost_logs({**self.logs, **self.future_logs}, self.replaced, self.backup, previous)
         self._checkpoint_recovered(is_clean=previous.is_clean)
-        self._failed_sync.settle(rewriter, is_complete=not self.lost_logs)
+        self._failed_sync.remove_if_complete(rewriter, is_complete=not self.lost_logs)
 
     def _load_log(
         self,

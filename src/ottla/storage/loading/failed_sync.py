@@ -43,7 +43,7 @@ class FailedSyncMark:
         self._files, self._path, self._paths = files, path, (path, *others)
         self._name = f"{FILE_NAME}.{directory_id.hex}"
 
-    def leave(self, what: str) -> None:
+    def write(self, what: str) -> None:
         """Write the mark of a failed sync."""
         for path in self._paths:
             try:
@@ -71,7 +71,7 @@ class FailedSyncMark:
             return Rewriter(what.decode(errors="replace"))
         return None
 
-    def settle(self, rewriter: Rewriter | None, *, is_complete: bool) -> None:
+    def remove_if_complete(self, rewriter: Rewriter | None, *, is_complete: bool) -> None:
         """Remove the mark, once all that was written again is synced. Raises OSError.
 
         It stays unless `is_complete`: a log that is missing now may be put back before a later start.

@@ -68,7 +68,7 @@ class Segment:
         "_sync_is_awaited",
         "_times_checked",
         "_used",
-        "_was_let_go",
+        "_was_closed_idle",
         "aborts_checked",
         "base_offset",
         "bytes_since_index",
@@ -99,7 +99,7 @@ class Segment:
         self.is_dirty = False  # whether the file changed since the last flush began
         self._sync_is_awaited = True  # whether a caller waits for the sync of what makes it dirty
         self._is_recovered = False  # what makes it dirty was written by an earlier process
-        self._was_let_go = False
+        self._was_closed_idle = False
         self._used = False  # the file was used since it was last to be closed
         self._is_torn = False  # part of a failed write could not be removed
         self._reserve_from: int | None = None  # the size from which on space is reserved; None: never
@@ -175,8 +175,8 @@ class Segment:
         file = self.open_file
         if file is None:
             file = self._open()
-            if self._was_let_go:
-                self._was_let_go = False  # ranges verified or written before stay verified
+            if self._was_closed_idle:
+                self._was_closed_idle = False  # ranges verified or written before stay verified
             elif self.size_bytes:
                 self._checksums = False
                 self.verified_ranges = VerifiedRanges(
@@ -186,11 +186,11 @@ class Segment:
         return file
 
     def _open(self, *, create: bool = False) -> File:
-        self.files.kept_open.add(self)
+        self.files.open_file_cache.add(self)
         try:
             self.open_file = self.files.open(self.path(LOG_SUFFIX), create=create)
         except OSError:
-            self.files.kept_open.discard(self)
+            self.files.open_file_cache.discard(self)
             raise
         return self.open_file
 
@@ -219,7 +219,7 @@ class Segment:
             return None
         return ranges
 
-    def let_go(self) -> bool:
+    def close_if_idle(self) -> bool:
         """Close the file when too many are open, unless it was used since the last call or must be synced.
 
         A failed write-back is reported to the descriptor that wrote, so a flush must have begun with that one first.
@@ -228,12 +228,12 @@ class Segment:
             self._used = False
             return False
         self.open_file = None  # a reader or a flush that uses it keeps it open until it is done
-        self._was_let_go = True
+        self._was_closed_idle = True
         return True
 
     def append(self, data: memoryview | bytes | bytearray) -> None:
         """Write at the end, in one call. After an OSError the file is as it was, or the second OSError is raised."""
-        self.is_dirty = self._used = True  # before the file is taken: a dirty file is not closed by `let_go`
+        self.is_dirty = self._used = True  # before the file is taken: a dirty file is not closed by `close_if_idle`
         file = self.open_file or self.file
         position = self.size_bytes
         try:
@@ -640,7 +640,7 @@ class Segment:
     def detach_file(self) -> File | None:
         """Return the open descriptor, if there is one, to the caller, which closes it later."""
         file, self.open_file = self.open_file, None
-        self.files.kept_open.discard(self)
+        self.files.open_file_cache.discard(self)
         return file
 
     def release_indexes(self) -> None:
@@ -653,4 +653,4 @@ class Segment:
         if self.open_file is not None:
             self.open_file.close()
             self.open_file = None
-            self.files.kept_open.discard(self)
+            self.files.open_file_cache.discard(self)

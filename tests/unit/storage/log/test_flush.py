@@ -223,29 +223,29 @@ def test_a_failure_of_a_directory_is_logged_and_reported_once(caplog: pytest.Log
 
 def test_a_segment_with_an_awaited_sync_keeps_its_file_open_and_others_are_closed() -> None:
     disk = SimDisk()
-    disk.kept_open.limit = 2
+    disk.open_file_cache.limit = 2
     log = open_log(disk, SMALL)
     put(log, b"a", b"b")
     with pytest.raises(StorageError, match="Too many open files"):
         put(log, b"c")  # a and b may not go before a flush has begun with them
     log.flush()
     put(log, b"c", b"d")
-    assert len(disk.kept_open) == 2
+    assert len(disk.open_file_cache) == 2
     with pytest.raises(StorageError):
         put(log, b"e")
     log.flush()
     assert values(everything(log)) == [b"a", b"b", b"c", b"d"]
-    assert len(disk.kept_open) == 2
+    assert len(disk.open_file_cache) == 2
     assert held_after_a_power_cut(disk) == [b"a", b"b", b"c", b"d"]
 
 
 def test_new_and_empty_segments_wait_for_no_sync_and_give_their_files_up() -> None:
     disk = SimDisk()
-    disk.kept_open.limit = 2
+    disk.open_file_cache.limit = 2
     directory = open_directory(disk)
     for number in range(10):
         directory.create_log(TopicPartition("web", number))
-    assert len(disk.kept_open) == 2
+    assert len(disk.open_file_cache) == 2
 
 
 def test_a_file_given_up_is_not_taken_for_one_that_must_be_checked() -> None:
@@ -254,6 +254,6 @@ def test_a_file_given_up_is_not_taken_for_one_that_must_be_checked() -> None:
     put(log, b"a", b"b")
     log.flush()
     for segment in log.segments:
-        segment.let_go()
-        assert segment.let_go()
+        segment.close_if_idle()
+        assert segment.close_if_idle()
     assert values(everything(log)) == [b"a", b"b"]
