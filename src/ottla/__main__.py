@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ottla.core import collector
+from ottla.core import garbage_collection
 
 
 def main() -> None:
     """Import the command line without collections, and run it."""
-    with collector.paused():
+    with garbage_collection.paused():
         from ottla.cli.main import main as run_command_line
     run_command_line()
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from ottla.broker import config
 from ottla.broker.broker import Broker
-from ottla.core import collector
+from ottla.core import garbage_collection
 from ottla.core.clock import SystemClock
 from ottla.core.files import SystemFiles
 
@@ -63,7 +63,7 @@ async def main(directory: Path, options: dict[str, str]) -> None:
 
     try:
         (endpoint,) = await broker.start()
-        collector.take_over()
+        garbage_collection.take_over()
         say(str(endpoint.port))
         loop.add_reader(sys.stdin.fileno(), on_line)
         await over.wait()

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 from ottla import compiled
 from ottla.cli import completion
 from ottla.cli.errors import MESSAGES_AS_JSON, CommandFailed, ExitCode, OutputClosed, show_error
-from ottla.core import collector
+from ottla.core import garbage_collection
 
 
 class Command(NamedTuple):
@@ -74,7 +74,7 @@ class LazyGroup(TyperGroup):
         found = COMMANDS.get(cmd_name)
         if found is None:
             return None
-        with collector.paused():
+        with garbage_collection.paused():
             command = typer.main.get_command(importlib.import_module(found.module).app)
         command.name = cmd_name
         return command

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from ottla.cli import server_start
 from ottla.cli.errors import MESSAGES_AS_JSON, CommandFailed, ExitCode, OutputClosed, show_error
-from ottla.core import collector
+from ottla.core import garbage_collection
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def _run(arguments: Sequence[str]) -> object:
         options = server_start.read(arguments[1:])
         if options is not None:
             return server_start.start(options)
-    with collector.paused():
+    with garbage_collection.paused():
         from ottla.cli import commands
 
     return commands.run(arguments)

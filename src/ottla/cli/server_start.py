@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ottla.cli.errors import usage_error
-from ottla.core import collector
+from ottla.core import garbage_collection
 
 COMMAND = "server"
 STDIN = 0
@@ -112,7 +112,7 @@ def start(given: ServerOptions) -> int:
         host = f"[{given.host}]" if ":" in given.host else given.host
         options["listeners"] = f"PLAINTEXT://{host}:{9092 if given.port is None else given.port}"
 
-    with collector.paused():
+    with garbage_collection.paused():
         from ottla.broker.process import server
 
     is_json = given.shape is ReadyFormat.JSON

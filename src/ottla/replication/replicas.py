@@ -16,7 +16,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView, TopicView
-from ottla.core import collector, runtime
+from ottla.core import garbage_collection, runtime
 from ottla.core.clock import Clock
 from ottla.core.errors import (
     InvalidConfig,
@@ -289,7 +289,7 @@ class Replicas:
 
     async def _apply_many(self, applying: Generator[None, None, None]) -> None:
         await self._slices.run(applying)
-        collector.exclude_present_objects()
+        garbage_collection.exclude_present_objects()
 
     def _follow(
         self,
@@ -322,7 +322,7 @@ class Replicas:
                 self._apply(topic, view, config, is_new=is_new)
                 is_same = len(self.partitions) == count
                 if not is_same and len(self.partitions) % _EXCLUDED_AT_ONCE == 0:
-                    collector.exclude_present_objects()
+                    garbage_collection.exclude_present_objects()
                 if self._slices.spend(APPLY_WORK if is_same else PARTITION_WORK):
                     yield
         if self._lost:

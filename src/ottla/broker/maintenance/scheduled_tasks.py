@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from ottla.core import collector
+from ottla.core import garbage_collection
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
 from ottla.limits.loop_slices import LoopSlices
@@ -107,7 +107,7 @@ class ScheduledTasks:
         await self._in_each("producers", lambda directory: directory.expire_producers(self._clock.wall_ms()))
 
     async def _collection(self) -> None:
-        collector.collect()
+        garbage_collection.collect()
 
     async def _in_each(self, name: str, work: Callable[[LogDirectory], Awaitable[object] | object]) -> None:
         """Run the work for every online directory; disk errors are reported by its health."""

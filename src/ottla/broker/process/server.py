@@ -27,7 +27,7 @@ from ottla.broker.startup.readiness import Ready, ReadyFile, ReadyWorker, notify
 from ottla.broker.startup.shared_store import store_opener, worker_store_opener, zookeeper_of
 from ottla.coordination.layout import MalformedNode
 from ottla.coordination.membership import BrokerIdInUse
-from ottla.core import collector
+from ottla.core import garbage_collection
 from ottla.core.clock import SystemClock
 from ottla.core.errors import KafkaError
 from ottla.core.files import SystemFiles
@@ -307,7 +307,7 @@ async def _main(
     try:
         if ready_file is not None:
             ready_file.remove()
-        with collector.paused():
+        with garbage_collection.paused():
             opened = await broker.start()
         ready = Ready(opened, config.server.node_id, broker.cluster_id, paths, seconds_since_start())
         if ready_file is not None:
@@ -318,7 +318,7 @@ async def _main(
     print_line(ready.json() if process.is_ready_json else ready.line())
     sys.stdout.flush()
     notify(os.environ, READY="1", STATUS=ready.line())
-    collector.take_over()  # after the start: its objects live on
+    garbage_collection.take_over()  # after the start: its objects live on
     await stop.wait()
     log.info("stopping")
     notify(os.environ, STOPPING="1", STATUS="stopping")

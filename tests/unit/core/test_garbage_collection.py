@@ -7,7 +7,7 @@ import sys
 
 PREPARED = """
 import gc, weakref
-from ottla.core import collector
+from ottla.core import garbage_collection
 
 class Node:
     pass
@@ -28,7 +28,7 @@ def run(program: str) -> None:
 
 def test_the_oldest_objects_are_collected_only_when_the_broker_asks() -> None:
     run("""
-collector.take_over()
+garbage_collection.take_over()
 lengths.clear()
 kept = [[number] for number in range(300_000)]
 assert 1 in lengths and 2 not in lengths, lengths
@@ -37,19 +37,19 @@ assert 1 in lengths and 2 not in lengths, lengths
 
 def test_cycles_are_freed_while_objects_are_few() -> None:
     run("""
-collector.take_over()
+garbage_collection.take_over()
 garbage = cycle()
-collector.collect()
+garbage_collection.collect()
 assert garbage() is None
 """)
 
 
 def test_many_new_objects_are_not_looked_at() -> None:
     run("""
-collector.take_over()
+garbage_collection.take_over()
 kept = [[number] for number in range(300_000)]
 before = gc.get_freeze_count()
-collector.collect()
+garbage_collection.collect()
 assert gc.get_freeze_count() - before > 290_000
 assert len(gc.get_objects(generation=2)) < 1_000
 """)
@@ -59,15 +59,15 @@ def test_a_program_that_embeds_a_broker_keeps_its_collector() -> None:
     run("""
 kept = [[number] for number in range(1_000)]
 before = gc.get_threshold(), gc.get_freeze_count()
-collector.collect()
-collector.exclude_present_objects()
+garbage_collection.collect()
+garbage_collection.exclude_present_objects()
 assert (gc.get_threshold(), gc.get_freeze_count()) == before
 """)
 
 
 def test_nothing_is_collected_in_a_pause_and_what_is_made_in_it_is_excluded_later() -> None:
     run("""
-with collector.paused():
+with garbage_collection.paused():
     kept = [[number] for number in range(300_000)]
 assert lengths == [], lengths
 assert gc.isenabled()
@@ -78,7 +78,7 @@ assert gc.get_freeze_count() > 290_000
 def test_a_pause_does_not_enable_collections_that_were_off_before() -> None:
     run("""
 gc.disable()
-with collector.paused():
+with garbage_collection.paused():
     pass
 assert not gc.isenabled()
 """)
