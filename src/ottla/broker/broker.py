@@ -266,19 +266,19 @@ class Broker:
         if self._open_store is None:
             return None
         from ottla.broker.maintenance.replica_reports import read_cluster, report_at_start
-        from ottla.replication.last_run import inspect_last_run
+        from ottla.replication.replica_inspection import inspect_replicas
 
-        last_run = inspect_last_run(
+        inspection = inspect_replicas(
             await read_cluster(storage.store),
             storage.directories,
             node_id=self._node_id,
             is_complete=storage.is_complete,
         )
-        services.replicas.continue_after(last_run)
+        services.replicas.continue_after(inspection)
         report = report_at_start(storage.directories)
         return report._replace(
-            is_clean=report.is_clean and not last_run.is_unclean,
-            suspects=report.suspects | last_run.missing | last_run.suspects,
+            is_clean=report.is_clean and not inspection.is_unclean,
+            suspects=report.suspects | inspection.missing | inspection.suspects,
         )
 
     async def _start_maintenance(self, services: Services) -> None:

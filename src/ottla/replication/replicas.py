@@ -33,10 +33,10 @@ from ottla.replication.commit import Flushable, GroupCommit
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.directory_checkpoints import DirectoryCheckpoints
 from ottla.replication.isr_changes import AlterPartitionSender
-from ottla.replication.last_run import LastRun
 from ottla.replication.log_deletions import LogDeletions
 from ottla.replication.log_dir_moves import LogDirMoves
 from ottla.replication.partition import ANY_EPOCH, Partition
+from ottla.replication.replica_inspection import ReplicaInspection
 from ottla.replication.replication_context import CheckedPartition, ReplicationContext
 from ottla.replication.truncations import Truncations
 from ottla.replication.view_changes import APPLY_WORK, PARTITION_WORK, gone_topic, is_small, partitions_to_apply
@@ -141,9 +141,9 @@ class Replicas:
     async def _begin_checkpoint(self, directory: LogDirectory) -> CheckpointJob:
         return await self._slices.run(directory.begin_checkpoint_slices(self._slices))
 
-    def continue_after(self, last_run: LastRun) -> None:
+    def continue_after(self, inspection: ReplicaInspection) -> None:
         """Lead no partition in a term of the last run. Call before the first snapshot."""
-        self._led = last_run.led
+        self._led = inspection.led
 
     def start_replication(self, connect: ConnectTo, sender: AlterPartitionSender) -> None:
         """Fetch what this broker follows, and propose changes of the ISR of what it leads."""

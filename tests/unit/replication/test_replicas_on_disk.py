@@ -8,7 +8,7 @@ import pytest
 
 from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.ids import TopicPartition
-from ottla.replication.last_run import inspect_last_run
+from ottla.replication.replica_inspection import inspect_replicas
 from ottla.replication.replicas import Replicas
 from ottla.storage.checkpoint_files import PARTITION_METADATA, partition_metadata_text
 from ottla.storage.config import LogConfig
@@ -98,7 +98,7 @@ def test_only_the_topic_that_was_led_in_the_last_run_waits_for_another_epoch(top
     async def start() -> bool:
         opened = open_directories(disk)
         found = Replicas(opened, node_id=1, defaults=LogConfig(), clock=StillClock())
-        found.continue_after(inspect_last_run(view_of(ID), opened, node_id=1, is_complete=True))
+        found.continue_after(inspect_replicas(view_of(ID), opened, node_id=1, is_complete=True))
         found.follow(ClusterView(), view_of(topic_id))  # deleted and created again meanwhile, its epochs begin at 0
         return found.partition(TP).is_serving
 

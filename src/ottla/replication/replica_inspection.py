@@ -22,16 +22,18 @@ from ottla.core.ids import TopicPartition, may_be_topic_id
 from ottla.storage.directories.log_manager import LogManager
 
 
-class LastRun(NamedTuple):
-    """The state in which the last run of this broker ended."""
+class ReplicaInspection(NamedTuple):
+    """The result of the comparison."""
 
     missing: frozenset[TopicPartition]  # replicas that may be elected, and whose logs are lost with a directory
-    is_unclean: bool  # it ended before the first flush of such a log: all directories are here
+    is_unclean: bool  # the last run ended before the first flush of such a log: all directories are here
     suspects: frozenset[TopicPartition]  # replicas that the last run has reported
     led: Mapping[tuple[uuid.UUID, TopicPartition], int]  # the leader epochs of the partitions that it led
 
 
-def inspect_last_run(view: ClusterView, directories: LogManager, *, node_id: int, is_complete: bool) -> LastRun:
+def inspect_replicas(
+    view: ClusterView, directories: LogManager, *, node_id: int, is_complete: bool
+) -> ReplicaInspection:
     """Compare the logs of the directories with the newest state of the cluster.
 
     The directories are complete if each that was ever used is here, by its id.
@@ -53,7 +55,7 @@ def inspect_last_run(view: ClusterView, directories: LogManager, *, node_id: int
             if report is not None and topic_partition in report.suspects and len(partition.replicas) > 1:
                 suspects.add(topic_partition)
     missing = frozenset[TopicPartition]() if is_complete else frozenset(absent)
-    return LastRun(missing, bool(absent) and is_complete, frozenset(suspects), led)
+    return ReplicaInspection(missing, bool(absent) and is_complete, frozenset(suspects), led)
 
 
 def _has_log(directories: LogManager, topic_partition: TopicPartition, topic: TopicView) -> bool:
