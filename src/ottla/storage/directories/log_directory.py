@@ -93,9 +93,8 @@ class LogDirectory:
         self.config = config
         self.meta = meta
         self.backup = backup
-        self.health = DirectoryHealth(str(path), now=clock.monotonic)
         self._failed_sync = FailedSyncMark(files, path, other_paths, meta.directory_id)
-        self.health.on_failed_sync = self._failed_sync.write
+        self.health = DirectoryHealth(str(path), now=clock.monotonic, on_failed_sync=self._failed_sync.write)
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.future_logs: dict[TopicPartition, PartitionLog] = {}  # copies that will replace logs of other directories
         self.replaced: list[ReplacedLog] = []  # found at the start; they are lost logs until their copies are found

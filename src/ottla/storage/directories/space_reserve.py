@@ -41,8 +41,6 @@ class SpaceReserve:
         self._size_bytes = min(SIZE_BYTES_MAX, files.total_bytes(directory) // DISK_SHARE)
         self.is_used = not self._is_whole() and not self._can_fill()
         self._inform()
-        if health is not None:
-            health.make_space = self.release
 
     def fill(self) -> bool:
         """Write the file if it is not there and there is free space; returns whether the reserve is whole."""
@@ -104,4 +102,4 @@ class SpaceReserve:
 
     def _inform(self) -> None:
         if self._health is not None:
-            self._health.is_reserve_used = self.is_used
+            self._health.use_reserve(self.release, is_used=self.is_used)

@@ -202,7 +202,8 @@ def _known_epochs(location: LogLocation, segments: Sequence[Segment], *, is_ther
     epochs = parse_epochs(text) if text else LeaderEpochs()
     is_lost = epochs is None or (not text and bool(segments) and segments[0].size_bytes > 0)
     epochs = epochs or LeaderEpochs()
-    epochs.certain = is_certain or is_lost or not text
+    if text and not is_certain and not is_lost:
+        epochs.mark_uncertain()
     return _KnownEpochs(epochs, None if is_lost else epochs.entries, is_lost, is_certain, was_restored)
 
 

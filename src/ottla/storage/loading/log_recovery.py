@@ -212,8 +212,7 @@ def keep_below_recovery_point(
     """
     epochs.truncate_from_end(segment.base_offset)
     if certain:
-        judge = LeaderEpochs(certain)
-        judge.complete_below = synced_offset
+        judge = LeaderEpochs(certain, complete_below=synced_offset)
         segment.join(CheckpointedEnd(synced_offset, is_certain=False, trusted_epochs=judge))
     for entry in certain:
         if segment.base_offset <= entry.start_offset < synced_offset:

@@ -57,24 +57,26 @@ class DirectoryHealth:
         "_logged_at",
         "_missing",
         "_now",
+        "_on_failed_sync",
+        "_release_reserve",
         "failure",
         "is_reserve_used",
-        "make_space",
         "name",
-        "on_failed_sync",
         "on_failure",
         "refusal",
     )
 
-    def __init__(self, name: str, *, now: Callable[[], float]) -> None:
+    def __init__(
+        self, name: str, *, now: Callable[[], float], on_failed_sync: Callable[[str], None] | None = None
+    ) -> None:
         self.name = name
         self._now = now  # seconds that only grow
         self.failure: str | None = None
         self.refusal: str | None = None  # the transient error of the last write, if it failed
         self.on_failure: Callable[[StorageError], None] | None = None  # called once, maybe in another thread
-        self.on_failed_sync: Callable[[str], None] | None = None  # called with the first one, maybe in another thread
+        self._on_failed_sync = on_failed_sync  # called with the first one, maybe in another thread
         self._is_sync_noted = False
-        self.make_space: Callable[[], bool] = _nothing_to_free  # `SpaceReserve.release`
+        self._release_reserve: Callable[[], bool] = _nothing_to_free
         self.is_reserve_used = False  # records are refused: the space is needed to free some
         self._logged, self._logged_at, self._is_logged = "", 0.0, False  # the last error logged, when, and if it lasts
         self._missing: set[str] = set()  # missing files that were logged
@@ -92,9 +94,9 @@ class DirectoryHealth:
 
     def note_failed_sync(self, what: str) -> None:
         """Leave a mark for the next start, once: the page cache may have what the disk has not."""
-        if self.on_failed_sync is not None and not self._is_sync_noted:
+        if self._on_failed_sync is not None and not self._is_sync_noted:
             self._is_sync_noted = True
-            self.on_failed_sync(what)
+            self._on_failed_sync(what)
 
     def refused(self, what: str, error: OSError) -> StorageError:
         """Handle a write that failed and was undone, or can be retried; returns the error to raise for the request."""
@@ -106,6 +108,14 @@ class DirectoryHealth:
             self._logged, self._logged_at, self._is_logged = why, now, True
             logger.warning("log directory %s: %s (%s); writes are retried", self.name, why, what)
         return StorageError(f"{what}: {why}")
+
+    def use_reserve(self, release: Callable[[], bool], *, is_used: bool) -> None:
+        """Use a space reserve, whose `release` returns whether it freed space. While it is used records are refused."""
+        self._release_reserve, self.is_reserve_used = release, is_used
+
+    def make_space(self) -> bool:
+        """Release the space reserve; return whether that freed space, so that a write may be repeated."""
+        return self._release_reserve()
 
     def run_with_reserve(self, write: Callable[[], None]) -> None:
         """Run a write, and once more if the space reserve could be freed for it. Raises its StorageError or OSError."""

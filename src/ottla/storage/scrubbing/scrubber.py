@@ -213,7 +213,7 @@ class Scrubber:
             found_epochs = [entry for each in seen if each.batches is not None for entry in each.batches.epochs]
             for entry in [*found_epochs, *following]:
                 log.epochs.assign(*entry)
-        log.epochs.certain = True
+        log.epochs.mark_certain()
         log.pending_flush.write_epochs(log.directory, log.epochs)
         return news
 

@@ -47,13 +47,21 @@ class LeaderEpochs:
 
     __slots__ = ("_entries", "certain", "complete_below", "latest")
 
-    def __init__(self, entries: Iterable[EpochEntry] = ()) -> None:
-        self.complete_below = NO_END_OFFSET  # batches from there on may have epochs that are not in here
+    def __init__(self, entries: Iterable[EpochEntry] = (), *, complete_below: int = NO_END_OFFSET) -> None:
+        self.complete_below = complete_below  # batches from there on may have epochs that are not in here
         self.certain = True  # whether batches can be verified with it: not while it comes from a file without a copy
         self._entries: list[EpochEntry] = []
         self.latest = UNDEFINED
         for entry in entries:
             self.assign(entry.epoch, entry.start_offset)
+
+    def mark_certain(self) -> None:
+        """Have batches verified with the epochs: they were compared with those of the batches."""
+        self.certain = True
+
+    def mark_uncertain(self) -> None:
+        """Verify no batch with the epochs: they come from a file that nothing confirms."""
+        self.certain = False
 
     @property
     def entries(self) -> tuple[EpochEntry, ...]:
