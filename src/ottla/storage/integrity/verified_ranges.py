@@ -89,6 +89,13 @@ class CorruptRange(NamedTuple):
     corruption: Corruption
 
 
+class BatchLookup(NamedTuple):
+    """The result of a search for an offset."""
+
+    found: BatchLocation | CorruptRange | None  # None if the segment ends before
+    index_is_wrong: bool  # an entry of it contradicts valid batches
+
+
 class VerifiedRange:
     """A range of valid batches, from where a batch begins to where one ends."""
 
@@ -328,11 +335,8 @@ class VerifiedRanges:
                 yield corrupt
                 position, next_offset = corrupt.end, corrupt.last_offset + 1
 
-    def find(self, offset: int) -> tuple[BatchLocation | CorruptRange | None, bool]:
-        """Find the batch that contains `offset` or the first after it, or the corrupt range that it may be in.
-
-        Also returns whether the index is wrong: an entry of it contradicts valid batches.
-        """
+    def find(self, offset: int) -> BatchLookup:
+        """Find the batch that contains `offset` or the first after it, or the corrupt range that it may be in."""
         position, next_offset, wrong_entry = self._search_start(offset)
         for found in self.batches(position, next_offset, portion=_LOOKUP_BYTES):
             last = found.last_offset if isinstance(found, CorruptRange) else found.header.last_offset
@@ -343,7 +347,7 @@ class VerifiedRanges:
         index_is_wrong = wrong_entry is not None and not any(
             corrupt.start <= wrong_entry.position < corrupt.end for corrupt in self.corrupt
         )
-        return found, index_is_wrong
+        return BatchLookup(found, index_is_wrong)
 
     def tail(self) -> list[BatchLocation]:
         """Return the batches from the last index entry to the end; none if that entry or a batch is invalid."""

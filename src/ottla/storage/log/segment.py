@@ -365,10 +365,10 @@ class Segment:
         if ranges is not None:
             if not self._offsets_checked:
                 self._check_offset_index()
-            where, index_is_wrong = ranges.find(offset)
-            if index_is_wrong:
+            lookup = ranges.find(offset)
+            if lookup.index_is_wrong:
                 self._replace_indexes("an entry of the offset index matches no batch")
-            return where
+            return lookup.found
         file = self.open_file or self.file
         for found in read_headers(file, self._position_at_or_before(offset), self.size_bytes):
             if found.header.last_offset >= offset:
