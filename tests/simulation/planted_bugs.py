@@ -136,8 +136,8 @@ BUGS: tuple[PlantedBug, ...] = (
         "a follower fetches from its end, which is not durable",
         (
             _PARTITION,
-            "            follower.require_sync()\n            self._commit.schedule(self)\n        else:",
-            "            self._commit.schedule(self)\n        else:",
+            "            follower.require_sync()\n            self._commit.schedule(self)\n            return\n",
+            "            self._commit.schedule(self)\n            return\n",
         ),
         (
             _PARTITION,
@@ -390,9 +390,10 @@ BUGS: tuple[PlantedBug, ...] = (
         "the log of a deleted topic is opened for a new one of the same name",
         (
             "replication/replicas.py",
-            "            if there.topic_id in {NO_TOPIC_ID, topic.topic_id}:\n",
+            "            if may_be_topic_id(there.topic_id, topic.topic_id):\n",
             "            if True:\n",
         ),
+        ("replication/replicas.py", "            if found.topic_id != topic.topic_id:\n", "            if False:\n"),
         script="topic-created-again",
     ),
     _bug(
