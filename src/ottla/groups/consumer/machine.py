@@ -68,9 +68,8 @@ from ottla.groups.machine import (
 )
 from ottla.groups.modern.events import JOIN_EPOCH, HeartbeatAnswer, RequestRefused, TopicsChanged
 from ottla.groups.modern.machine import ModernMachine
-from ottla.groups.modern.records import GroupMetadata, TargetMetadata
 from ottla.groups.modern.target_assignment import MemberSubscription, compute_target
-from ottla.groups.modern.topics import TopicsImage, group_metadata_hash
+from ottla.groups.modern.topics import TopicsImage
 from ottla.internal_topics.log import KeyValue
 from ottla.internal_topics.machine_events import NO_TICKET, Loaded, NotStored, Reply, Stored
 
@@ -96,7 +95,7 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
         topics: TopicsImage,
         first_records: Iterable[KeyValue] = (),
     ) -> None:
-        super().__init__(group, topics, first_records)
+        super().__init__(group, topics, records, first_records)
         self.settings = settings
         self._replacement: tuple[ClassicMachine, GroupConverted] | None = None  # the group became a classic one
         self._resolving = False  # regular expressions are being resolved
@@ -254,19 +253,11 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
             self._update_epoch(increase=increase)
         return after
 
-    def _update_epoch(self, *, increase: bool) -> None:
-        """Increase the group's epoch, at least if the metadata of its topics changed."""
-        group = self.group
-        self._refresh_requested = False
-        metadata_hash = group_metadata_hash(group.topics(), self.topics)
-        if not increase and metadata_hash == group.metadata_hash:
-            return
-        group.epoch += 1
-        group.metadata_hash = metadata_hash
-        if group.has_partition_metadata:
-            group.has_partition_metadata = False
-            self._records.append(records.tombstone(ConsumerRecordType.PARTITION_METADATA, group.group_id))
-        self._records.append(records.group_metadata(group.group_id, GroupMetadata(group.epoch, metadata_hash)))
+    def _increase_epoch(self, metadata_hash: int) -> None:
+        if self.group.has_partition_metadata:
+            self.group.has_partition_metadata = False
+            self._records.append(records.tombstone(ConsumerRecordType.PARTITION_METADATA, self.group.group_id))
+        super()._increase_epoch(metadata_hash)
 
     def _leave(self, beat: MemberHeartbeat, now: Now, ticket: int) -> None:
         group = self.group
@@ -297,15 +288,7 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
             member_id: MemberSubscription(group.topics_of(member), member.instance_id, member.rack_id)
             for member_id, member in group.members.items()
         }
-        target = compute_target(assignor, subscriptions, group.target, self.topics)
-        self._records += (
-            records.target_member(group.group_id, member_id, partitions)
-            for member_id, partitions in target.items()
-            if member_id not in group.target or group.target[member_id] != partitions
-        )
-        group.target, group.target_epoch, group.target_wall_ms = target, group.epoch, now.wall_ms
-        metadata = TargetMetadata(group.target_epoch, group.target_wall_ms)
-        self._records.append(records.target_metadata(group.group_id, metadata))
+        self._set_target(compute_target(assignor, subscriptions, group.target, self.topics), now)
 
     def _reconcile(
         self, member: ConsumerMember, owned: Partitions | None, now: Now, *, subscription_changed: bool

@@ -29,6 +29,14 @@ class ModernGroup(Generic[MemberT, TimerT]):
     is_written: bool = True  # all changes are durable
     timers: dict[TimerT, int] = field(default_factory=dict)  # deadlines of the timers that are set
 
+    def topics(self) -> frozenset[str]:
+        """Return the topics that a member subscribes to."""
+        raise NotImplementedError
+
+    def set_target(self, target: dict[str, Partitions], wall_ms: int) -> None:
+        """Replace the target assignment by one that was computed for the group's epoch."""
+        self.target, self.target_epoch, self.target_wall_ms = target, self.epoch, wall_ms
+
     def existing_member(self, member_id: str) -> MemberT:
         """Return a member. Raises RequestRefused."""
         member = self.members.get(member_id)

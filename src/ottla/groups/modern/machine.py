@@ -1,4 +1,4 @@
-"""Implements what the machines of all groups with server-side assignment have in common: writes, timers, deletion.
+"""Implements what all groups with server-side assignment have in common: epochs, targets, writes, timers, deletion.
 
 Changes are visible in memory at once and written in the order in which they happened, one batch at a time; a request is
 answered when everything before its answer is durable. If a write fails, its requests fail, and its records are written
@@ -8,19 +8,35 @@ with the next event: memory is never older than the log.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from ottla.core.errors import ErrorCode
+from ottla.groups.assignors.spec import Partitions, TargetAssignment
 from ottla.groups.classic.events import JoinAnswer, LeaveAnswer, SyncAnswer
-from ottla.groups.machine import CancelTimer, GroupAnswer, Output, PlainAnswer, SetTimer, Store
+from ottla.groups.machine import CancelTimer, GroupAnswer, Now, Output, PlainAnswer, SetTimer, Store
 from ottla.groups.modern.events import HeartbeatAnswer
 from ottla.groups.modern.group import ModernGroup
-from ottla.groups.modern.topics import TopicsImage
+from ottla.groups.modern.records import GroupMetadata, TargetMetadata
+from ottla.groups.modern.topics import TopicsImage, group_metadata_hash
 from ottla.internal_topics.log import KeyValue
 from ottla.internal_topics.machine_events import NotStored, Reply
 
 UNWRITTEN_MAX = 1_000
 """More records than this that could not be written are reduced to the last one of each key."""
+
+
+class RecordEncoder(Protocol):
+    """The functions of a `records.py` that encode the epochs and the target assignment of a group."""
+
+    def group_metadata(self, group_id: str, metadata: GroupMetadata) -> KeyValue:
+        """Encode the group's epoch."""
+
+    def target_metadata(self, group_id: str, metadata: TargetMetadata) -> KeyValue:
+        """Encode the epoch of the target assignment."""
+
+    def target_member(self, group_id: str, member_id: str, partitions: Partitions) -> KeyValue:
+        """Encode a member's part of the target."""
+
 
 GroupT = TypeVar("GroupT", bound=ModernGroup[Any, Any])
 
@@ -28,10 +44,23 @@ GroupT = TypeVar("GroupT", bound=ModernGroup[Any, Any])
 class ModernMachine(Generic[GroupT]):
     """Changes the state of one group, which is in `group`. `topics` may be replaced between events."""
 
-    __slots__ = ("_in_flight", "_out", "_records", "_refresh_requested", "_replies", "_stores", "group", "topics")
+    __slots__ = (
+        "_encoder",
+        "_in_flight",
+        "_out",
+        "_records",
+        "_refresh_requested",
+        "_replies",
+        "_stores",
+        "group",
+        "topics",
+    )
 
-    def __init__(self, group: GroupT, topics: TopicsImage, first_records: Iterable[KeyValue] = ()) -> None:
+    def __init__(
+        self, group: GroupT, topics: TopicsImage, encoder: RecordEncoder, first_records: Iterable[KeyValue] = ()
+    ) -> None:
         self.group, self.topics = group, topics
+        self._encoder = encoder
         self._stores = 0
         self._out: list[Output] = []
         self._records: list[KeyValue] = list(first_records)  # changes that are not being written yet
@@ -54,6 +83,33 @@ class ModernMachine(Generic[GroupT]):
     def cancel_deletion(self) -> None:
         """Restore the group after the write of its deletion failed."""
         self.group.is_dead = False
+
+    # ---- The epoch and the target
+
+    def _update_epoch(self, *, increase: bool) -> None:
+        """Increase the group's epoch, at least if the metadata of its topics changed."""
+        self._refresh_requested = False
+        metadata_hash = group_metadata_hash(self.group.topics(), self.topics)
+        if increase or metadata_hash != self.group.metadata_hash:
+            self._increase_epoch(metadata_hash)
+
+    def _increase_epoch(self, metadata_hash: int) -> None:
+        group = self.group
+        group.epoch += 1
+        group.metadata_hash = metadata_hash
+        self._records.append(self._encoder.group_metadata(group.group_id, GroupMetadata(group.epoch, metadata_hash)))
+
+    def _set_target(self, target: TargetAssignment, now: Now) -> None:
+        """Replace the target assignment by that of the group's epoch, and record the parts that differ."""
+        group, encoder = self.group, self._encoder
+        self._records += (
+            encoder.target_member(group.group_id, member_id, partitions)
+            for member_id, partitions in target.items()
+            if group.target.get(member_id) != partitions
+        )
+        group.set_target(target, now.wall_ms)
+        metadata = TargetMetadata(group.target_epoch, group.target_wall_ms)
+        self._records.append(encoder.target_metadata(group.group_id, metadata))
 
     # ---- Timers
 

@@ -26,9 +26,8 @@ from ottla.groups.classic.events import Heartbeat, Join, JoinAnswer, Leave, Leav
 from ottla.groups.machine import Commit, GroupAnswer, Now, Output, PlainAnswer, SessionTimer, TimerFired
 from ottla.groups.modern.events import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatAnswer, RequestRefused, TopicsChanged
 from ottla.groups.modern.machine import ModernMachine
-from ottla.groups.modern.records import GroupMetadata, TargetMetadata
 from ottla.groups.modern.target_assignment import MemberSubscription, compute_target
-from ottla.groups.modern.topics import TopicsImage, group_metadata_hash
+from ottla.groups.modern.topics import TopicsImage
 from ottla.groups.share import records
 from ottla.groups.share.events import Event, OffsetsAltered, ShareHeartbeat, StatesDeleted, StatesInitialized
 from ottla.groups.share.group import ShareGroup
@@ -43,7 +42,7 @@ class ShareMachine(ModernMachine[ShareGroup]):
     __slots__ = ("settings",)
 
     def __init__(self, group: ShareGroup, settings: ShareSettings, topics: TopicsImage) -> None:
-        super().__init__(group, topics)
+        super().__init__(group, topics, records)
         self.settings = settings
 
     def uninitialized(self, topics: Iterable[str]) -> Partitions:
@@ -158,16 +157,6 @@ class ShareMachine(ModernMachine[ShareGroup]):
         self._remove(self.group.existing_member(beat.member_id).member_id)
         self._reply(ticket, HeartbeatAnswer(member_id=beat.member_id, member_epoch=beat.member_epoch))
 
-    def _update_epoch(self, *, increase: bool) -> None:
-        """Increase the group's epoch, at least if the metadata of its topics changed."""
-        group = self.group
-        self._refresh_requested = False
-        metadata_hash = group_metadata_hash(group.topics(), self.topics)
-        if increase or metadata_hash != group.metadata_hash:
-            group.epoch += 1
-            group.metadata_hash = metadata_hash
-            self._records.append(records.group_metadata(group.group_id, GroupMetadata(group.epoch, metadata_hash)))
-
     def _update_target(self, now: Now) -> None:
         """Compute the target assignment of a newer epoch, unless the last one was computed just before."""
         group, interval_ms = self.group, self.settings.assignment_interval_ms
@@ -177,15 +166,7 @@ class ShareMachine(ModernMachine[ShareGroup]):
             member_id: MemberSubscription(member.topics, None, member.rack_id)
             for member_id, member in group.members.items()
         }
-        target = compute_target(simple.assign, subscriptions, group.target, self.topics)
-        self._records += (
-            records.target_member(group.group_id, member_id, partitions)
-            for member_id, partitions in target.items()
-            if group.target.get(member_id) != partitions
-        )
-        group.target, group.target_epoch, group.target_wall_ms = target, group.epoch, now.wall_ms
-        metadata = TargetMetadata(group.target_epoch, group.target_wall_ms)
-        self._records.append(records.target_metadata(group.group_id, metadata))
+        self._set_target(compute_target(simple.assign, subscriptions, group.target, self.topics), now)
 
     def _reconcile(self, member: ShareMember) -> ShareMember:
         """Give a member its part of the target."""
