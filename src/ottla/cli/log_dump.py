@@ -17,8 +17,7 @@ from typing import Any
 from ottla.core.errors import CorruptMessage
 from ottla.core.files import File, FileAccess, read_file
 from ottla.core.ids import OFFSETS_TOPIC
-from ottla.groups.record_reader import MalformedOffsetsRecord
-from ottla.groups.records import ForeignRecord, GroupRecord, OffsetRecord, decode
+from ottla.groups.records import ForeignRecord, GroupRecord, MalformedOffsetsRecord, OffsetRecord, decode
 from ottla.records.batch import HEADER_BYTES, NO_END_OFFSET, BatchHeader
 from ottla.records.codecs import Codec
 from ottla.records.record_reader import Record, read_records

@@ -15,7 +15,7 @@ from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.groups.classic.events import GroupSnapshot
 from ottla.groups.classic.records import GROUP_KEY_VERSION, read_group
 from ottla.groups.offsets import NEVER_MS, NO_LEADER_EPOCH, Change, CommittedOffset
-from ottla.groups.record_reader import MalformedOffsetsRecord, RecordReader
+from ottla.internal_topics.record_fields import RecordFieldReader
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.primitives import read_uuid, string_writer, write_uuid, write_uvarint
 
@@ -27,6 +27,10 @@ _FLEXIBLE_VALUE = 4
 
 _TAG_TOPIC_ID = 0
 _UUID_BYTES = 16
+
+
+class MalformedOffsetsRecord(ValueError):
+    """Reports a record of `__consumer_offsets` in an unknown format."""
 
 
 class OffsetRecord(NamedTuple):
@@ -91,7 +95,7 @@ def offset_pairs(group_id: str, change: Change) -> list[tuple[bytes, bytes | Non
 def decode(key: bytes, value: bytes | None) -> OffsetRecord | GroupRecord | ForeignRecord:
     """Decode a record. Raises `MalformedOffsetsRecord`."""
     try:
-        reader = RecordReader(key)
+        reader = RecordFieldReader(key)
         version = reader.int16()
         if version in _OFFSET_KEY_VERSIONS:
             group_id, topic, index = reader.text(), reader.text(), reader.int32()
@@ -104,7 +108,7 @@ def decode(key: bytes, value: bytes | None) -> OffsetRecord | GroupRecord | Fore
 
 
 def _offset(value: bytes) -> CommittedOffset:
-    reader = RecordReader(value)
+    reader = RecordFieldReader(value)
     version = reader.version(_VALUE_VERSION_MAX, flexible=_FLEXIBLE_VALUE)
     offset = reader.int64()
     leader_epoch = reader.int32() if version >= 3 else NO_LEADER_EPOCH

@@ -29,7 +29,7 @@ from ottla.groups.modern.cluster_image import ClusterImage
 from ottla.groups.modern.events import RequestRefused, TopicsChanged
 from ottla.groups.modern.records import GroupMetadata
 from ottla.groups.offsets import NO_PRODUCER_ID, Change, CommittedOffset, GroupOffsets, expired
-from ottla.groups.record_reader import MalformedOffsetsRecord
+from ottla.groups.records import MalformedOffsetsRecord
 from ottla.groups.share import records as share_records
 from ottla.groups.share.group import ShareGroup
 from ottla.groups.share.loading import LoadedShareGroup

@@ -11,16 +11,10 @@ from itertools import groupby
 from typing import NamedTuple
 
 from ottla.core.ids import TopicPartition
+from ottla.internal_topics.record_fields import RecordFieldReader
 from ottla.transactions.metadata import NO_PRODUCER_ID, TransactionMetadata, TransactionState, TransactionVersion
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.primitives import (
-    read_length,
-    read_tagged_fields,
-    string_reader,
-    string_writer,
-    write_length,
-    write_uvarint,
-)
+from ottla.wire.primitives import string_writer, write_length, write_uvarint
 
 KEY_VERSION = 0
 VALUE_VERSION = 1
@@ -96,73 +90,43 @@ def _write_partitions(out: bytearray, partitions: frozenset[TopicPartition]) -> 
 def decode(key: bytes, value: bytes | None) -> TransactionRecord | None:
     """Decode a record; None if it is of an unknown type. Raises `MalformedTransactionRecord`."""
     try:
-        (version,) = struct.unpack_from(">h", key)
-        if version != KEY_VERSION:
+        reader = RecordFieldReader(key)
+        if reader.int16() != KEY_VERSION:
             return None
-        transactional_id, _ = string_reader(flexible=False, nullable=False)(key, 2)
-        return TransactionRecord(
-            str(transactional_id), None if value is None else _TransactionValueReader(value).metadata()
-        )
+        return TransactionRecord(reader.text(), None if value is None else _metadata(RecordFieldReader(value)))
     except (MalformedRequest, struct.error, IndexError, UnicodeDecodeError, ValueError) as error:
         raise MalformedTransactionRecord(f"key {key[:64].hex()}: {error}") from error
 
 
-class _TransactionValueReader:
-    """Reads the fields of a value one by one."""
+def _metadata(reader: RecordFieldReader) -> TransactionMetadata:
+    reader.version(VALUE_VERSION, flexible=_FLEXIBLE_VALUE)
+    producer_id, epoch, timeout_ms = reader.int64(), reader.int16(), reader.int32()
+    state = TransactionState(reader.int8())
+    partitions = _partitions(reader)
+    updated_ms, started_ms = reader.int64(), reader.int64()
+    tags = reader.tags()
+    return TransactionMetadata(
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        timeout_ms=timeout_ms,
+        state=state,
+        partitions=partitions,
+        updated_wall_ms=updated_ms,
+        started_wall_ms=started_ms,
+        previous_producer_id=_number(tags.get(_TAG_PREVIOUS_PRODUCER_ID), NO_PRODUCER_ID),
+        next_producer_id=_number(tags.get(_TAG_NEXT_PRODUCER_ID), NO_PRODUCER_ID),
+        client_version=TransactionVersion(_number(tags.get(_TAG_CLIENT_VERSION), 0)),
+    )
 
-    __slots__ = ("_at", "_data", "_flexible")
 
-    def __init__(self, data: bytes) -> None:
-        self._data, self._at, self._flexible = data, 0, False
-
-    def metadata(self) -> TransactionMetadata:
-        version, producer_id, epoch, timeout_ms, status = self._unpack(_HEAD)
-        if not 0 <= version <= VALUE_VERSION:
-            raise MalformedRequest(f"a value of version {version}")
-        self._flexible = version >= _FLEXIBLE_VALUE
-        partitions = self._partitions()
-        updated_ms, started_ms = self._unpack(_TIMES)
-        tags = self._tags()
-        return TransactionMetadata(
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            timeout_ms=timeout_ms,
-            state=TransactionState(status),
-            partitions=partitions,
-            updated_wall_ms=updated_ms,
-            started_wall_ms=started_ms,
-            previous_producer_id=_number(tags.get(_TAG_PREVIOUS_PRODUCER_ID), NO_PRODUCER_ID),
-            next_producer_id=_number(tags.get(_TAG_NEXT_PRODUCER_ID), NO_PRODUCER_ID),
-            client_version=TransactionVersion(_number(tags.get(_TAG_CLIENT_VERSION), 0)),
-        )
-
-    def _unpack(self, layout: struct.Struct) -> tuple[int, ...]:
-        found: tuple[int, ...] = layout.unpack_from(self._data, self._at)
-        self._at += layout.size
-        return found
-
-    def _partitions(self) -> frozenset[TopicPartition]:
-        found: set[TopicPartition] = set()
-        for _ in range(self._count()):
-            topic, self._at = string_reader(self._flexible, nullable=False)(self._data, self._at)
-            for _ in range(self._count()):
-                (index,) = self._unpack(_INT32)
-                found.add(TopicPartition(str(topic), index))
-            self._tags()
-        return frozenset(found)
-
-    def _count(self) -> int:
-        found, self._at = read_length(self._data, self._at, self._flexible)
-        if found > len(self._data):
-            raise MalformedRequest(f"{found} elements in {len(self._data)} bytes")
-        return found  # -1 stands for null
-
-    def _tags(self) -> dict[int, bytes]:
-        """Read the tagged fields by number; none before the flexible versions."""
-        if not self._flexible:
-            return {}
-        found, self._at = read_tagged_fields(self._data, self._at)
-        return found
+def _partitions(reader: RecordFieldReader) -> frozenset[TopicPartition]:
+    found: set[TopicPartition] = set()
+    for _ in range(reader.count(nullable=True)):
+        topic = reader.text()
+        for _ in range(reader.count()):
+            found.add(TopicPartition(topic, reader.int32()))
+        reader.tags()
+    return frozenset(found)
 
 
 def _number(raw: bytes | None, default: int) -> int:

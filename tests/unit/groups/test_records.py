@@ -15,8 +15,7 @@ from ottla.groups import records
 from ottla.groups.classic.events import GroupSnapshot, MemberSnapshot
 from ottla.groups.classic.records import group_key, group_value
 from ottla.groups.offsets import CommittedOffset
-from ottla.groups.record_reader import MalformedOffsetsRecord
-from ottla.groups.records import ForeignRecord, GroupRecord, OffsetRecord
+from ottla.groups.records import ForeignRecord, GroupRecord, MalformedOffsetsRecord, OffsetRecord
 from ottla.internal_topics.partitioning import partition_of
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "consumer_offsets.json").read_text())

@@ -14,7 +14,7 @@ from ottla.groups.classic.events import Heartbeat, Leave, Leaver
 from ottla.groups.machine import Commit, Now, PlainAnswer, SessionTimer, SetTimer, Store, TimerFired
 from ottla.groups.modern.events import HeartbeatAnswer, TopicsChanged
 from ottla.groups.modern.topics import TopicsImage
-from ottla.groups.record_reader import MalformedOffsetsRecord
+from ottla.groups.records import MalformedOffsetsRecord
 from ottla.groups.share.events import OffsetsAltered, ShareHeartbeat, StatesDeleted, StatesInitialized
 from ottla.groups.share.group import ShareGroup
 from ottla.groups.share.loading import LoadedShareGroup

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from ottla.groups.classic.events import GroupSnapshot, MemberSnapshot
-from ottla.groups.record_reader import RecordReader
+from ottla.internal_topics.record_fields import RecordFieldReader
 from ottla.wire.primitives import bytes_writer, string_writer
 
 GROUP_KEY_VERSION = 2
@@ -43,7 +43,7 @@ def group_value(snapshot: GroupSnapshot) -> bytes:
 
 def read_group(value: bytes) -> GroupSnapshot:
     """Decode a GroupMetadataValue."""
-    reader = RecordReader(value)
+    reader = RecordFieldReader(value)
     version = reader.version(_VALUE_VERSION_MAX, flexible=_FLEXIBLE_VALUE)
     protocol_type, generation = reader.text(), reader.int32()
     protocol, leader = reader.maybe_text(), reader.maybe_text()
@@ -60,7 +60,7 @@ def read_group(value: bytes) -> GroupSnapshot:
     )
 
 
-def _member(reader: RecordReader, version: int) -> MemberSnapshot:
+def _member(reader: RecordFieldReader, version: int) -> MemberSnapshot:
     member_id = reader.text()
     instance_id = reader.maybe_text() if version >= 3 else None
     client_id, client_host = reader.text(), reader.text()

@@ -22,8 +22,9 @@ from uuid import UUID
 from ottla.groups.assignors.spec import Partitions
 from ottla.groups.consumer.member import AssignedPartitions, ClassicProtocol, ConsumerMember, MemberState
 from ottla.groups.modern.records import GroupMetadata, TargetMember, TargetMetadata
-from ottla.groups.record_reader import MalformedOffsetsRecord, RecordReader
+from ottla.groups.records import MalformedOffsetsRecord
 from ottla.internal_topics.log import KeyValue
+from ottla.internal_topics.record_fields import RecordFieldReader
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.primitives import bytes_writer, string_writer, write_length, write_uuid, write_uvarint
 
@@ -233,16 +234,16 @@ def is_consumer_group(raw_key: bytes) -> bool:
 def decode(raw_key: bytes, value: bytes | None) -> tuple[ConsumerRecordKey, ConsumerRecordValue]:
     """Decode a record. Raises `MalformedOffsetsRecord`."""
     try:
-        reader = RecordReader(raw_key)
+        reader = RecordFieldReader(raw_key)
         kind = ConsumerRecordType(reader.int16())
         group_id = reader.text()
         key = ConsumerRecordKey(kind, group_id, reader.text() if kind in _WITH_NAME else "")
-        return key, None if value is None else _value(key, RecordReader(value))
+        return key, None if value is None else _value(key, RecordFieldReader(value))
     except (MalformedRequest, struct.error, IndexError, UnicodeDecodeError) as error:
         raise MalformedOffsetsRecord(f"key {raw_key[:64].hex()}: {error}") from error
 
 
-def _value(key: ConsumerRecordKey, reader: RecordReader) -> ConsumerRecordValue:
+def _value(key: ConsumerRecordKey, reader: RecordFieldReader) -> ConsumerRecordValue:
     reader.version(_VALUE_VERSION, flexible=_VALUE_VERSION)
     match key.kind:
         case ConsumerRecordType.GROUP_METADATA:
@@ -269,7 +270,7 @@ def _value(key: ConsumerRecordKey, reader: RecordReader) -> ConsumerRecordValue:
             return resolved
 
 
-def _member(reader: RecordReader, member_id: str) -> ConsumerMember:
+def _member(reader: RecordFieldReader, member_id: str) -> ConsumerMember:
     instance_id, rack_id = reader.maybe_text(), reader.maybe_text()
     client_id, client_host = reader.text(), reader.text()
     topics, regex = frozenset(_texts(reader)), reader.maybe_text() or ""
@@ -289,7 +290,7 @@ def _member(reader: RecordReader, member_id: str) -> ConsumerMember:
     )
 
 
-def _classic_protocol(reader: RecordReader) -> ClassicProtocol | None:
+def _classic_protocol(reader: RecordFieldReader) -> ClassicProtocol | None:
     if reader.int8() < 0:
         return None
     session_timeout_ms = reader.int32()
@@ -300,7 +301,7 @@ def _classic_protocol(reader: RecordReader) -> ClassicProtocol | None:
     return ClassicProtocol(session_timeout_ms, tuple(protocols))
 
 
-def _current(reader: RecordReader) -> ConsumerCurrentAssignment:
+def _current(reader: RecordFieldReader) -> ConsumerCurrentAssignment:
     epoch, previous_epoch, state = reader.int32(), reader.int32(), reader.int8()
     assigned, pending = (
         {
@@ -315,11 +316,11 @@ def _current(reader: RecordReader) -> ConsumerCurrentAssignment:
     return ConsumerCurrentAssignment(epoch, previous_epoch, state_of, assigned, pending)
 
 
-def _texts(reader: RecordReader) -> list[str]:
+def _texts(reader: RecordFieldReader) -> list[str]:
     return [reader.text() for _ in range(reader.count())]
 
 
-def _topics(reader: RecordReader) -> list[tuple[UUID, list[int], list[int] | None]]:
+def _topics(reader: RecordFieldReader) -> list[tuple[UUID, list[int], list[int] | None]]:
     """Read topics with their partitions, and with the epochs of those if the record has them."""
     found = []
     for _ in range(reader.count()):
@@ -335,9 +336,9 @@ def _topics(reader: RecordReader) -> list[tuple[UUID, list[int], list[int] | Non
     return found
 
 
-def _flexible(field: bytes) -> RecordReader:
+def _flexible(field: bytes) -> RecordFieldReader:
     """Return a reader of a tagged field."""
-    reader = RecordReader(_VERSION_BYTES + field)
+    reader = RecordFieldReader(_VERSION_BYTES + field)
     reader.version(_VALUE_VERSION, flexible=_VALUE_VERSION)
     return reader
 

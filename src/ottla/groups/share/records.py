@@ -21,8 +21,9 @@ from uuid import UUID
 
 from ottla.groups.assignors.spec import NO_PARTITIONS, Partitions
 from ottla.groups.modern.records import GroupMetadata, TargetMember, TargetMetadata
-from ottla.groups.record_reader import MalformedOffsetsRecord, RecordReader
+from ottla.groups.records import MalformedOffsetsRecord
 from ottla.internal_topics.log import KeyValue
+from ottla.internal_topics.record_fields import RecordFieldReader
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.primitives import string_writer, write_length, write_uuid, write_uvarint
 
@@ -201,16 +202,16 @@ def is_share_group(raw_key: bytes) -> bool:
 def decode(raw_key: bytes, value: bytes | None) -> tuple[ShareRecordKey, ShareRecordValue]:
     """Decode a record. Raises `MalformedOffsetsRecord`."""
     try:
-        reader = RecordReader(raw_key)
+        reader = RecordFieldReader(raw_key)
         kind = ShareRecordType(reader.int16())
         group_id = reader.text()
         name = ShareRecordKey(kind, group_id, reader.text() if kind in _WITH_MEMBER else "")
-        return name, None if value is None else _decoded(name, RecordReader(value))
+        return name, None if value is None else _decoded(name, RecordFieldReader(value))
     except (MalformedRequest, struct.error, IndexError, UnicodeDecodeError) as error:
         raise MalformedOffsetsRecord(f"key {raw_key[:64].hex()}: {error}") from error
 
 
-def _decoded(name: ShareRecordKey, reader: RecordReader) -> ShareRecordValue:
+def _decoded(name: ShareRecordKey, reader: RecordFieldReader) -> ShareRecordValue:
     reader.version(0, flexible=0)
     if name.kind is ShareRecordType.TARGET_ASSIGNMENT_METADATA:
         epoch, tagged = reader.int32(), reader.tags().get(_TAG)
@@ -220,7 +221,7 @@ def _decoded(name: ShareRecordKey, reader: RecordReader) -> ShareRecordValue:
     return value
 
 
-def _value(name: ShareRecordKey, reader: RecordReader) -> ShareRecordValue:
+def _value(name: ShareRecordKey, reader: RecordFieldReader) -> ShareRecordValue:
     match name.kind:
         case ShareRecordType.GROUP_METADATA:
             return GroupMetadata(reader.int32(), reader.int64())
@@ -247,7 +248,7 @@ def _value(name: ShareRecordKey, reader: RecordReader) -> ShareRecordValue:
             return None
 
 
-def _topics(reader: RecordReader) -> Partitions:
+def _topics(reader: RecordFieldReader) -> Partitions:
     found = {}
     for _ in range(reader.count()):
         topic_id = reader.uuid()
@@ -256,7 +257,7 @@ def _topics(reader: RecordReader) -> Partitions:
     return found
 
 
-def _named_topics(reader: RecordReader) -> dict[UUID, tuple[str, frozenset[int]]]:
+def _named_topics(reader: RecordFieldReader) -> dict[UUID, tuple[str, frozenset[int]]]:
     found = {}
     for _ in range(reader.count()):
         topic_id, name = reader.uuid(), reader.text()

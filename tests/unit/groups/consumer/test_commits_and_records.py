@@ -24,7 +24,7 @@ from ottla.groups.consumer.validation import why_invalid as why_malformed
 from ottla.groups.group import GroupType, OffsetExpiry
 from ottla.groups.machine import Commit
 from ottla.groups.modern.records import GroupMetadata, TargetMember, TargetMetadata
-from ottla.groups.record_reader import MalformedOffsetsRecord
+from ottla.groups.records import MalformedOffsetsRecord
 from tests.support.consumer_group_driver import Driver, topic_id
 
 WEB = topic_id("web")

@@ -1,4 +1,4 @@
-"""Reads the fields of the keys and values of `__consumer_offsets`.
+"""Reads the fields of the keys and values in the internal topics.
 
 Every key and value begins with an int16 version; values are flexible (compact lengths, tagged fields) from a version of
 each record type on.
@@ -7,20 +7,17 @@ each record type on.
 from __future__ import annotations
 
 import struct
+from typing import Final
 from uuid import UUID
 
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.primitives import bytes_reader, read_length, read_tagged_fields, read_uuid, string_reader
 
-ELEMENTS_MAX = 1_000_000
+ELEMENTS_MAX: Final = 1_000_000
 """Bound on the elements of an array; a shorter record bounds it further."""
 
 
-class MalformedOffsetsRecord(ValueError):
-    """Reports a record of `__consumer_offsets` in an unknown format."""
-
-
-class RecordReader:
+class RecordFieldReader:
     """Reads the fields of a record one by one."""
 
     __slots__ = ("_at", "_data", "_flexible")
@@ -77,9 +74,11 @@ class RecordReader:
         found, self._at = bytes_reader(self._flexible, nullable=False)(self._data, self._at)
         return bytes(found)
 
-    def count(self) -> int:
-        """Read the length of an array. Raises MalformedRequest for one that cannot fit."""
+    def count(self, *, nullable: bool = False) -> int:
+        """Read the length of an array, 0 of a null one that is allowed. Raises MalformedRequest if it cannot fit."""
         found, self._at = read_length(self._data, self._at, self._flexible)
+        if nullable and found == -1:
+            return 0
         if not 0 <= found <= min(ELEMENTS_MAX, len(self._data)):
             raise MalformedRequest(f"{found} elements in {len(self._data)} bytes")
         return found
