@@ -15,11 +15,11 @@ import typer
 from ottla.cli import completion
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, command_failed, run_on_cluster
 from ottla.cli.errors import CommandFailed, ExitCode, show_notice, usage_error
+from ottla.cli.input_reader import STDIN, InputFormat, ReaderOptions, RecordChunk, read_input
 from ottla.cli.name_patterns import existing_topic
 from ottla.cli.options import Brokers, OutputFormat, Profile, Timeout, parse_seconds
 from ottla.cli.output import ProgressBar, show_json
 from ottla.cli.record_json import TextRecord
-from ottla.cli.record_reader import STDIN, InputFormat, ReaderOptions, RecordChunk, read_records
 from ottla.client.audit import AUDIT_TOPIC, ProducedCounter, bucket_of
 from ottla.client.cluster import Cluster
 from ottla.client.errors import CannotConnect
@@ -288,7 +288,7 @@ class _Job:
     async def _read_and_send(
         self, cluster: Cluster, producer: AnyProducer, files: list[str], progress: ProgressBar
     ) -> None:
-        async for chunk in read_records(files, self.reading, clock=self.clock):
+        async for chunk in read_input(files, self.reading, clock=self.clock):
             if chunk.topic not in self.known_topics:
                 await self._find_or_create(cluster, chunk.topic)
             await self._send(producer, chunk)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ottla.cli.input_reader import InputFormat, ReaderOptions, parse_json_line, parse_lines
 from ottla.cli.record_json import InvalidLine, TextRecord, from_json, to_json
-from ottla.cli.record_reader import InputFormat, ReaderOptions, parse_json_line, parse_lines
 from ottla.records.builder import NewRecord
 
 bytes_or_null = st.none() | st.binary() | st.text().map(lambda text: text.encode("utf-8", "surrogatepass"))

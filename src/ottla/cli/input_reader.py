@@ -62,7 +62,7 @@ class RecordChunk(NamedTuple):
         return f"{self.source} line {self.lines[index]}" if self.lines else self.source
 
 
-async def read_records(files: list[str], reading: ReaderOptions, *, clock: Clock) -> AsyncIterator[RecordChunk]:
+async def read_input(files: list[str], reading: ReaderOptions, *, clock: Clock) -> AsyncIterator[RecordChunk]:
     """Yield the records of all files in turn ("-" is standard input). Raises `CommandFailed` naming file and line.
 
     A record without a timestamp gets the time at which it was read. Before an invalid line is reported, the records
