@@ -47,6 +47,24 @@ class InFlightRange:
         """Return whether a member holds its records."""
         return self.state is RecordState.ACQUIRED and self.write == NO_WRITE
 
+    def acquire(self, member: str, lock_ms: int) -> None:
+        """Deliver its records to a member until its lock expires."""
+        self.state, self.member, self.lock_ms = RecordState.ACQUIRED, member, lock_ms
+        self.delivery_count += 1
+
+    def release(self, state: RecordState) -> None:
+        """Take its records from the member that holds them."""
+        self.state, self.member, self.lock_ms = state, NO_MEMBER, 0
+
+    def persisted(self) -> None:
+        """End the write of the end of a delivery: the member does not hold its records any more."""
+        self.write = NO_WRITE
+        self.release(self.state)
+
+    def not_persisted(self) -> None:
+        """End a write that failed: the member holds its records again."""
+        self.write, self.state = NO_WRITE, RecordState.ACQUIRED
+
     def as_batch(self) -> StateBatch:
         """Return its state as it is persisted."""
         return StateBatch(self.first, self.last, self.state, self.delivery_count)

@@ -21,7 +21,7 @@ from typing import assert_never
 
 from ottla.core.errors import ErrorCode
 from ottla.internal_topics.machine_events import NO_TICKET
-from ottla.share.in_flight import NO_MEMBER, NO_WRITE, InFlight, InFlightRange
+from ottla.share.in_flight import NO_WRITE, InFlight, InFlightRange
 from ottla.share.partition_events import (
     Acknowledge,
     Acquire,
@@ -190,8 +190,7 @@ class PartitionMachine:
         found += [self._take(each, request.member, now_ms) for each in flight.between(first, last)]
 
     def _take(self, each: InFlightRange, member: str, now_ms: int) -> AcquiredRecords:
-        each.state, each.member, each.lock_ms = RecordState.ACQUIRED, member, now_ms + self.limits.lock_duration_ms
-        each.delivery_count += 1
+        each.acquire(member, now_ms + self.limits.lock_duration_ms)
         self._expires_at(each.lock_ms)
         return AcquiredRecords(each.first, each.last, each.delivery_count)
 
@@ -224,7 +223,7 @@ class PartitionMachine:
         flight = self._flight
         for each in flight.between(max(fetch_offset, flight.start), min(first, flight.end) - 1):
             if each.is_available:
-                each.state = RecordState.ARCHIVED
+                each.release(RecordState.ARCHIVED)
 
     def _without_aborted(self, acquired: list[AcquiredRecords], aborted: Sequence[Extent]) -> list[AcquiredRecords]:
         """Archive what was acquired of aborted transactions; returns the rest."""
@@ -236,7 +235,7 @@ class PartitionMachine:
                 if begin > end:
                     continue
                 for each in self._flight.between(begin, end):
-                    each.state, each.member, each.lock_ms = RecordState.ARCHIVED, NO_MEMBER, 0
+                    each.release(RecordState.ARCHIVED)
                 if first < begin:
                     result.append(one._replace(first=first, last=begin - 1))
                 first = end + 1
@@ -363,8 +362,7 @@ class PartitionMachine:
             self._write(expired, NO_TICKET)
 
     def _lock_expired(self, each: InFlightRange) -> None:
-        each.state = self._state_after(each.delivery_count, RecordState.AVAILABLE)
-        each.member, each.lock_ms = NO_MEMBER, 0
+        each.release(self._state_after(each.delivery_count, RecordState.AVAILABLE))
 
     def _expires_at(self, lock_ms: int) -> None:
         self.next_expiry_ms = lock_ms if self.next_expiry_ms == NEVER_MS else min(self.next_expiry_ms, lock_ms)
@@ -391,7 +389,7 @@ class PartitionMachine:
         ticket = self._waiting.pop(write)
         ended = [each for each in self._flight if each.write == write]
         for each in ended:
-            each.write, each.member, each.lock_ms = NO_WRITE, NO_MEMBER, 0
+            each.persisted()
         if any(each.is_available for each in ended):
             self._out.append(AvailabilityChanged())
         self._reply(ticket, ErrorCode.NONE)
@@ -399,7 +397,7 @@ class PartitionMachine:
     def _not_persisted(self, event: NotPersisted, now_ms: int) -> None:
         ticket = self._waiting.pop(event.write)
         for each in [each for each in self._flight if each.write == event.write]:
-            each.write, each.state = NO_WRITE, RecordState.ACQUIRED
+            each.not_persisted()
             if each.lock_ms <= now_ms:
                 self._lock_expired(each)
                 self._out.append(AvailabilityChanged())
