@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from ottla.core.errors import ErrorCode
+from ottla.core.ids import NO_PRODUCER_ID
 from ottla.groups import shard
 from ottla.groups.classic import validation
 from ottla.groups.classic.group import ClassicGroup
 from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.machine import Now
-from ottla.groups.offsets import NO_PRODUCER_ID, GroupOffsets
+from ottla.groups.offsets import GroupOffsets
 from ottla.groups.shard import GroupShard
 from ottla.testing.sim_loop import simulate
 from tests.coordinator_schedules.test_groups import rolling_trouble

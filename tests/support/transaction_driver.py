@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from ottla.core.errors import ErrorCode
-from ottla.core.ids import ProducerIdAndEpoch, TopicPartition
+from ottla.core.ids import NO_PRODUCER_EPOCH, ProducerIdAndEpoch, TopicPartition
 from ottla.internal_topics.machine_events import NO_TICKET, Loaded, NotStored, Reply, Stored
 from ottla.transactions import records
 from ottla.transactions.events import (
@@ -27,7 +27,7 @@ from ottla.transactions.events import (
     TransactionAnswer,
 )
 from ottla.transactions.machine import TransactionMachine
-from ottla.transactions.metadata import NO_PRODUCER_EPOCH, TransactionMetadata, TransactionState, TransactionVersion
+from ottla.transactions.metadata import TransactionMetadata, TransactionState, TransactionVersion
 
 START_MS = 1_700_000_000_000
 TIMEOUT_MS = 60_000

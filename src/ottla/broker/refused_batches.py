@@ -15,9 +15,8 @@ from typing import Final, NamedTuple
 
 from ottla.core.clock import Clock
 from ottla.core.ids import TopicPartition
-from ottla.records.batch import HEADER_BYTES, BatchHeader
+from ottla.records.batch import HEADER_BYTES, NO_SEQUENCE, SEQUENCE_MAX, BatchHeader
 from ottla.replication.partition import Partition
-from ottla.storage.state.producer_state_manager import NO_SEQUENCE, SEQUENCE_MAX
 
 BATCHES_MAX: Final = 10_000
 REMEMBERED_S: Final = 5.0

@@ -23,12 +23,18 @@ from ottla.core.errors import FencedLeaderEpoch, KafkaError, NotLeaderOrFollower
 from ottla.net.connection import PendingResponse
 from ottla.replication.fetch_data_info import FetchDataInfo
 from ottla.replication.partition import Partition
-from ottla.wire.hot.fetch import NO_LEADER, NO_TOPIC_ID, FetchedTopic, FetchRequest, encode_fetch_response
+from ottla.wire.hot.fetch import (
+    FIRST_WITH_LEADERS,
+    NO_LEADER,
+    NO_TOPIC_ID,
+    FetchedTopic,
+    FetchRequest,
+    encode_fetch_response,
+)
 from ottla.wire.messages.fetch import LeaderIdAndEpoch, PartitionData
 
 log = logging.getLogger(__name__)
 
-FIRST_WITH_LEADERS = 16
 READS_MAX = 250
 """Partitions that one response reads, five milliseconds of work; the next response has the others."""
 

@@ -22,8 +22,7 @@ from ottla.records.batch import NO_END_OFFSET, BatchHeader, split
 from ottla.records.batch_verifier import is_checksum_right
 from ottla.records.record_reader import Record, read_records
 from ottla.wire.apis import ApiKey
-
-_NAMES_UNTIL = 12  # Fetch has topic names up to this version, topic ids in later ones (KIP-516)
+from ottla.wire.hot.fetch import FIRST_WITH_TOPIC_IDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +147,7 @@ class Consumer:
             isolation_level=int(options.read_committed),
             topics=topics,
         )
-        at_most = _NAMES_UNTIL if NO_TOPIC_ID in ids.values() else None
+        at_most = FIRST_WITH_TOPIC_IDS - 1 if NO_TOPIC_ID in ids.values() else None
         timeout_s = self._cluster.options.request_timeout_s + options.max_wait_s
         return await self._cluster.request(node_id, ApiKey.FETCH, ask, timeout_s=timeout_s, at_most=at_most)
 

@@ -25,14 +25,14 @@ from ottla.client.partitioner import StickyPartitions, partition_for_key
 from ottla.core.clock import Clock
 from ottla.core.errors import ErrorCode, KafkaError, MessageTooLarge, RecordListTooLarge, UnknownTopicOrPartition
 from ottla.core.ids import NO_TOPIC_ID, ProducerIdAndEpoch, TopicPartition
+from ottla.records.batch import increment_sequence
 from ottla.records.builder import NewRecord, build_batch
 from ottla.wire.apis import ApiKey
+from ottla.wire.hot.produce import FIRST_WITH_TOPIC_IDS
 
 Headers = list[tuple[str, bytes | None]]
 _RECORD_OVERHEAD_BYTES = 32  # an upper bound for lengths, deltas and attributes of one record
 _GROUPS_PER_BATCH = 4  # of a group's size: batches are filled well with groups that are smaller than they are
-_SEQUENCES = 1 << 31  # sequence numbers wrap around after int32
-_NAMES_UNTIL = 12  # Produce has topic names up to this version, topic ids in later ones (KIP-516)
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,7 +413,7 @@ class Producer:
             base_offset, append_time_ms = await self._write(queue, batch)
         except (MessageTooLarge, RecordListTooLarge) as error:
             # rejected as a whole: nothing was written
-            queue.next_sequence = (queue.next_sequence - count) % _SEQUENCES
+            queue.next_sequence = increment_sequence(queue.next_sequence, -count)
             if count == 1:
                 self._failed(batch, error)
                 return
@@ -457,7 +457,7 @@ class Producer:
                 transactional=self._transaction is not None,
             )
         )
-        queue.next_sequence = (queue.next_sequence + len(new_records)) % _SEQUENCES
+        queue.next_sequence = increment_sequence(queue.next_sequence, len(new_records))
         stale = False
 
         async def attempt() -> tuple[int, int]:
@@ -472,7 +472,7 @@ class Producer:
         from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
         topic_id = self._cluster.info.topics[tp.topic].topic_id
-        at_most = _NAMES_UNTIL if topic_id == NO_TOPIC_ID else None
+        at_most = FIRST_WITH_TOPIC_IDS - 1 if topic_id == NO_TOPIC_ID else None
         transaction = self._transaction
         if transaction is not None and transaction.produce_version_max is not None:
             at_most = transaction.produce_version_max

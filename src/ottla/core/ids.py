@@ -14,6 +14,7 @@ NO_TOPIC_ID = uuid.UUID(int=0)
 # The number in Kafka's messages and files where there is none, or it is unknown.
 NO_OFFSET: Final = -1
 NO_TIMESTAMP: Final = -1
+NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
 UNKNOWN_BROKER_EPOCH: Final = -1
 """In place of a broker epoch: the leader does not know it, and it is not compared."""

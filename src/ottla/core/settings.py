@@ -22,7 +22,7 @@ T = TypeVar("T")
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
 LONG_MAX: Final = (1 << 63) - 1
-INT_MAX = (1 << 31) - 1
+INT_MAX: Final = (1 << 31) - 1
 
 
 class Type(Enum):

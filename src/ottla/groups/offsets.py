@@ -13,15 +13,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
-from ottla.core.ids import NO_TOPIC_ID, TopicPartition
+from ottla.core.ids import NO_PRODUCER_ID, NO_TOPIC_ID, TopicPartition
 from ottla.groups.group import Group
 
 NO_LEADER_EPOCH = -1
 NEVER_MS = -1
 """As `expires_wall_ms`: offsets.retention.minutes applies."""
-
-NO_PRODUCER_ID = -1
-"""The producer of a commit outside of transactions."""
 
 
 _T = TypeVar("_T")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ottla.core.clock import Clock
 from ottla.core.errors import ErrorCode, GroupIdNotFound, error_for
-from ottla.core.ids import NO_TOPIC_ID, OFFSETS_TOPIC, TopicPartition
+from ottla.core.ids import NO_PRODUCER_ID, NO_TOPIC_ID, OFFSETS_TOPIC, TopicPartition
 from ottla.groups import records
 from ottla.groups.classic.events import GroupDisbanded, GroupSnapshot
 from ottla.groups.classic.group import ClassicGroup, restored
@@ -28,7 +28,7 @@ from ottla.groups.machine import GroupMachine
 from ottla.groups.modern.cluster_image import ClusterImage
 from ottla.groups.modern.events import RequestRefused, TopicsChanged
 from ottla.groups.modern.records import GroupMetadata
-from ottla.groups.offsets import NO_PRODUCER_ID, Change, CommittedOffset, GroupOffsets, expired
+from ottla.groups.offsets import Change, CommittedOffset, GroupOffsets, expired
 from ottla.groups.records import MalformedOffsetsRecord
 from ottla.groups.share import records as share_records
 from ottla.groups.share.group import ShareGroup

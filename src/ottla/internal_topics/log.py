@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ottla.storage.state.producer_state_manager import VerificationGuard
+
+RECORDS_ON_LOOP_MAX: Final = 500
+"""A batch of more records is built in a thread, and loaded in parts."""
 
 KeyValue = tuple[bytes, bytes | None]
 """The key and value of a record; None deletes the key."""

@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from ottla.internal_topics.log import LoadedRecords, ProducerIdentity
+from ottla.internal_topics.log import RECORDS_ON_LOOP_MAX, LoadedRecords, ProducerIdentity
 from ottla.records.batch import split
 from ottla.records.record_reader import read_records
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.state.transactions import MarkerType, read_marker
 
 READ_BYTES = 1 << 20
-
-RECORDS_ON_LOOP_MAX = 500
-"""A batch of more records is loaded in parts."""
 
 
 async def read_all(log: PartitionLog, end_offset: int) -> AsyncIterator[LoadedRecords]:

@@ -13,15 +13,12 @@ from ottla.coordination.metadata_cache import MetadataCache
 from ottla.core.clock import Clock
 from ottla.core.errors import NotEnoughReplicasAfterAppend
 from ottla.core.ids import TopicPartition
-from ottla.internal_topics.log import AppendedBatch, KeyValue, LoadedRecords, ProducerIdentity
+from ottla.internal_topics.log import RECORDS_ON_LOOP_MAX, AppendedBatch, KeyValue, LoadedRecords, ProducerIdentity
 from ottla.records.builder import NewRecord, build_batch
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
 from ottla.replication.waiters import FutureWaiter
 from ottla.storage.log.partition_log import AppendOrigin
-
-RECORDS_ON_LOOP_MAX = 500
-"""A batch of more records is built in a thread."""
 
 
 class InternalTopic:

@@ -37,6 +37,8 @@ MAGIC: Final = 2
 NO_END_OFFSET: Final = 1 << 63
 """After every offset: the end of a range that has none. It does not fit into 64 bits, as `LONG_MAX` does, which is an
 offset that a batch may claim."""
+NO_SEQUENCE: Final = -1
+SEQUENCE_MAX: Final = (1 << 31) - 1
 CRC_AT: Final = 17
 CRC_FROM: Final = 21
 
@@ -228,6 +230,15 @@ def split(buffer: bytes | bytearray | memoryview, *, partial_tail: bool = False)
             raise CorruptMessage(f"a batch of magic {header.magic} at {at}")
         yield at, header
         at += header.size_bytes
+
+
+def increment_sequence(sequence: int, increment: int) -> int:
+    """Add to a sequence number; after 2^31-1 comes 0.
+
+    >>> increment_sequence(2**31 - 1, 1), increment_sequence(5, 2), increment_sequence(0, -1) == SEQUENCE_MAX
+    (0, 7, True)
+    """
+    return (sequence + increment) & SEQUENCE_MAX
 
 
 def _size_bytes_at(buffer: bytes | bytearray | memoryview, at: int) -> int:

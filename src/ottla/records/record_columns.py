@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ottla.core.errors import CorruptMessage
+from ottla.core.settings import LONG_MAX
 from ottla.records._record_reader import HEADERS, KEYS, VALUES
 from ottla.records.batch import HEADER_BYTES, BatchHeader
 from ottla.records.codecs import DECOMPRESSED_BYTES_MAX, Codec, decompress
@@ -24,8 +25,7 @@ __all__ = ["HEADERS", "KEYS", "VALUES", "RecordColumns", "locate_records"]
 _PIECE_BYTES = 64 << 20
 """After so many bytes of records a piece is given: edges are numbers of 32 bits, and memory stays bounded."""
 _RECORD_BYTES_MIN = 7  # length, attributes and five varints
-_OFFSET_MAX = (1 << 63) - 1
-_BASE_OFFSET_MAX = _OFFSET_MAX - (1 << 31)
+_BASE_OFFSET_MAX = LONG_MAX - (1 << 31)
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ def _scan_all(
         edges=_zeros("i", 2 * wanted * capacity),
         edge_count=0,
     )
-    bounds = (max(from_offset, 0), min(end_offset, _OFFSET_MAX))
+    bounds = (max(from_offset, 0), min(end_offset, LONG_MAX))
     at = 0
     for header, body in held:
         if not 0 <= header.base_offset <= _BASE_OFFSET_MAX:

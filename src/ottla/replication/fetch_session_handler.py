@@ -10,6 +10,7 @@ from collections import deque
 from typing import Final
 
 from ottla.core.errors import NetworkException
+from ottla.core.settings import INT_MAX
 from ottla.replication.follower_state import FetchPosition
 from ottla.wire.hot.replica_fetch import FetchRequestWriter
 
@@ -20,8 +21,6 @@ NO_SESSION: Final = 0
 INITIAL_EPOCH: Final = 0
 REQUESTS_MAX: Final = 2
 """In flight at once: one that waits at the leader, and one that ends its wait."""
-
-_EPOCH_MAX: Final = (1 << 31) - 1
 
 
 class FetchSessionHandler:
@@ -120,7 +119,7 @@ class FetchSessionHandler:
             self._oldest_since_s = now_s
         self._in_flight.append(self._number)
         frame = writer.frame(self._number & 0x7FFFFFFF, self.session_id, self._epoch, self.broker_epoch)
-        self._epoch = 1 if self._epoch == _EPOCH_MAX else self._epoch + 1
+        self._epoch = 1 if self._epoch == INT_MAX else self._epoch + 1
         return frame
 
     def answered(self, correlation_id: int, now_s: float) -> int | None:

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol, assert_never
 
 from ottla.core.clock import Clock
 from ottla.core.errors import ErrorCode, KafkaError, NotLeaderOrFollower, error_code_for, error_for
+from ottla.core.ids import NO_OFFSET
 from ottla.internal_topics.machine_events import NO_TICKET
 from ottla.internal_topics.waiting_requests import WaitingRequests
 from ottla.replication.partition import Partition
@@ -31,7 +32,6 @@ from ottla.share.partition_events import (
 from ottla.share.partition_machine import NEVER_MS, PartitionMachine
 from ottla.share.persister import Persister
 from ottla.share.record_reading import ReadBatches, read_batches
-from ottla.share.state_batches import NO_OFFSET
 from ottla.share.state_coordinator import state_error
 from ottla.share.state_machine import StateWrite
 from ottla.share.state_records import SharePartitionKey

@@ -15,8 +15,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ottla.core.errors import ErrorCode
+from ottla.core.ids import NO_OFFSET
 from ottla.internal_topics.log import KeyValue
-from ottla.share.state_batches import NO_OFFSET, combine
+from ottla.share.state_batches import combine
 from ottla.share.state_records import (
     UNKNOWN_COUNT,
     SharePartitionKey,

@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Callable
 from ottla.coordination.view import ClusterView
 from ottla.core.clock import Clock
 from ottla.core.errors import CoordinatorLoadInProgress, ErrorCode, InvalidRequest, KafkaError, error_for
-from ottla.core.ids import TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
+from ottla.core.ids import NO_PRODUCER_EPOCH, TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
 from ottla.internal_topics.led_partitions import LedPartitions
 from ottla.internal_topics.log import TopicLog
 from ottla.transactions.config import TransactionConfig
 from ottla.transactions.events import AbortTimedOut, AddPartitions, EndTxn, Expire, InitProducerId, TransactionAnswer
 from ottla.transactions.markers import MarkerSender
-from ottla.transactions.metadata import NO_PRODUCER_EPOCH, TransactionMetadata, TransactionState, TransactionVersion
+from ottla.transactions.metadata import TransactionMetadata, TransactionState, TransactionVersion
 from ottla.transactions.shard import TransactionShard
 from ottla.transactions.transaction_runtime import ProducerIds, TransactionRuntime
 

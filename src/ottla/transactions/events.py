@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ottla.core.errors import ErrorCode
-from ottla.core.ids import ProducerIdAndEpoch, TopicPartition
+from ottla.core.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from ottla.internal_topics.machine_events import Loaded, NotStored, Reply, Stored
-from ottla.transactions.metadata import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionMetadata, TransactionVersion
+from ottla.transactions.metadata import TransactionMetadata, TransactionVersion
 
 # ---- Events
 

@@ -24,7 +24,7 @@ from enum import Enum
 from typing import NamedTuple, assert_never
 
 from ottla.core.errors import ErrorCode
-from ottla.core.ids import ProducerIdAndEpoch, TopicPartition
+from ottla.core.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, ProducerIdAndEpoch, TopicPartition
 from ottla.internal_topics.machine_events import NO_TICKET, Loaded, NotStored, Reply, Stored
 from ottla.transactions.events import (
     AbortTimedOut,
@@ -47,9 +47,6 @@ from ottla.transactions.events import (
 from ottla.transactions.metadata import (
     BETWEEN_TRANSACTIONS,
     EPOCH_MAX,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_TIMESTAMP,
     PREPARED,
     SERVER_VERSION,
     TransactionMetadata,

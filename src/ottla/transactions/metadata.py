@@ -9,12 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from ottla.core.ids import TopicPartition
+from ottla.core.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
-NO_PRODUCER_ID = -1
-NO_PRODUCER_EPOCH = -1
 EPOCH_MAX = (1 << 15) - 1
-NO_TIMESTAMP = -1
 
 
 class TransactionState(IntEnum):

@@ -10,9 +10,9 @@ import struct
 from itertools import groupby
 from typing import NamedTuple
 
-from ottla.core.ids import TopicPartition
+from ottla.core.ids import NO_PRODUCER_ID, TopicPartition
 from ottla.internal_topics.record_fields import RecordFieldReader
-from ottla.transactions.metadata import NO_PRODUCER_ID, TransactionMetadata, TransactionState, TransactionVersion
+from ottla.transactions.metadata import TransactionMetadata, TransactionState, TransactionVersion
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.primitives import string_writer, write_length, write_uvarint
 

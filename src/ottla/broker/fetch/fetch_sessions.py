@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from ottla.core.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
+from ottla.core.settings import INT_MAX
 
 if TYPE_CHECKING:  # the message classes are imported with the first Fetch
     from ottla.limits.loop_slices import LoopSlices
@@ -24,7 +25,6 @@ INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 EVICT_AFTER_SECONDS: Final = 120.0
 _AT_ONCE: Final = 50  # partitions of a long request that are applied between two looks at the slice of work
-_EPOCH_MAX: Final = (1 << 31) - 1  # and the greatest session id
 
 PartitionKey = tuple[str, bytes, int]
 """Topic name (empty from version 13 on), topic id (zero before), partition."""
@@ -32,15 +32,15 @@ PartitionKey = tuple[str, bytes, int]
 
 def new_session_id(rng: random.Random, taken: Collection[int]) -> int:
     """Return a session id that no other session has."""
-    session_id = rng.randint(1, _EPOCH_MAX)
+    session_id = rng.randint(1, INT_MAX)
     while session_id in taken:
-        session_id = rng.randint(1, _EPOCH_MAX)
+        session_id = rng.randint(1, INT_MAX)
     return session_id
 
 
 def epoch_after(epoch: int) -> int:
     """Return the epoch of the request that follows; the largest int32 is followed by 1."""
-    return 1 if epoch == _EPOCH_MAX else epoch + 1
+    return 1 if epoch == INT_MAX else epoch + 1
 
 
 class FetchSessionPartition:

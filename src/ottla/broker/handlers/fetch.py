@@ -48,6 +48,8 @@ from ottla.storage.state.leader_epochs import UNDEFINED
 from ottla.wire import codec
 from ottla.wire.apis import READ_COMMITTED, ApiKey
 from ottla.wire.hot.fetch import (
+    FIRST_WITH_LEADERS,
+    FIRST_WITH_TOPIC_IDS,
     NO_LEADER,
     FetchedTopic,
     FetchRequest,
@@ -64,8 +66,6 @@ from ottla.wire.plan import Slicing
 log = logging.getLogger(__name__)
 
 FIRST_WITH_RACK: Final = 11
-FIRST_WITH_TOPIC_IDS: Final = 13
-FIRST_WITH_LEADERS: Final = 16
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 _AT_ONCE: Final = 50  # partitions of a long response between two looks at the slice of work
 _PARTITION_WORK: Final = 4  # to read one takes ten to twenty microseconds

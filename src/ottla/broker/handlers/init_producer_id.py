@@ -19,8 +19,7 @@ from __future__ import annotations
 
 from ottla.broker.context import RequestContext
 from ottla.core.errors import ErrorCode, InvalidRequest, KafkaError, error_code_for
-from ottla.core.ids import ProducerIdAndEpoch
-from ottla.transactions.metadata import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from ottla.core.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
 from ottla.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 PRODUCER_FENCED_SINCE = 4

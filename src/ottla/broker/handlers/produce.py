@@ -61,6 +61,7 @@ from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.hot.produce import (
+    FIRST_WITH_TOPIC_IDS,
     ProducePartition,
     ProduceRequest,
     ProduceTopic,
@@ -80,7 +81,6 @@ FIRST_WITH_ZSTD: Final = 7
 ZSTD: Final = 4
 FIRST_WITH_TRANSACTION_ABORTABLE: Final = 11
 FIRST_THAT_ADDS_PARTITIONS: Final = 12
-FIRST_WITH_TOPIC_IDS: Final = 13
 FLUSH_SECONDS_MIN: Final = PATIENCE_SECONDS
 
 THIS_BROKER: Final = LeaderIdAndEpoch()  # sent only when another broker leads; shared, because nothing changes it

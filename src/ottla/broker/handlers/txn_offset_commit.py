@@ -24,7 +24,7 @@ from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.groups.machine import Commit
 from ottla.groups.offsets import CommittedOffset
 from ottla.internal_topics.log import ProducerIdentity
-from ottla.storage.state.producer_state_manager import NO_SEQUENCE
+from ottla.records.batch import NO_SEQUENCE
 from ottla.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,

@@ -27,8 +27,8 @@ from ottla.records.batch import BatchHeader, split
 from ottla.records.batch_verifier import is_checksum_right
 from ottla.records.record_reader import read_records
 from ottla.wire.apis import ApiKey
+from ottla.wire.hot.fetch import FIRST_WITH_TOPIC_IDS
 
-_NAMES_UNTIL = 12  # Fetch up to this version names topics, later ones carry their ids (KIP-516)
 _TURNS_TO_SEND = 3
 """Turns of the loop until a started request is sent."""
 _EMPTY_MEANS_NONE = 2
@@ -157,7 +157,7 @@ class RangeReader:
             isolation_level=int(read_options.read_committed),
             topics=[FetchTopic(topic=tp.topic, topic_id=topic_id, partitions=[part])],
         )
-        at_most = _NAMES_UNTIL if topic_id == NO_TOPIC_ID else None
+        at_most = FIRST_WITH_TOPIC_IDS - 1 if topic_id == NO_TOPIC_ID else None
         answer = await cluster.request(leader.leader_id, ApiKey.FETCH, ask, at_most=at_most)
         raise_for(answer.error_code, about=f"fetching {tp}")
         if not answer.responses:

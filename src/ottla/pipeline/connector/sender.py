@@ -15,11 +15,10 @@ from ottla.client.cluster import ANY_BROKER, Cluster
 from ottla.client.errors import raise_for
 from ottla.core.errors import ErrorCode, MessageTooLarge, RecordListTooLarge
 from ottla.core.ids import NO_TOPIC_ID, ProducerIdAndEpoch, TopicPartition
+from ottla.records.batch import increment_sequence
 from ottla.records.builder import NewRecord, build_batch
 from ottla.wire.apis import ApiKey
-
-_SEQUENCES = 1 << 31
-_NAMES_UNTIL = 12  # Produce up to this version names topics, later ones carry their ids (KIP-516)
+from ottla.wire.hot.produce import FIRST_WITH_TOPIC_IDS
 
 
 async def init_producer_id(cluster: Cluster) -> ProducerIdAndEpoch:
@@ -93,7 +92,7 @@ class Sender:
             await self._write(tp, records[:middle])
             await self._write(tp, records[middle:])
         else:
-            self._next_sequence[tp] = (base_sequence + len(records)) % _SEQUENCES
+            self._next_sequence[tp] = increment_sequence(base_sequence, len(records))
 
     async def _deliver(self, tp: TopicPartition, batch: bytes) -> None:
         stale = False
@@ -116,7 +115,7 @@ class Sender:
             timeout_ms=int(self._cluster.options.request_timeout_s * 1000),
             topic_data=[TopicProduceData(name=tp.topic, topic_id=topic_id, partition_data=[data])],
         )
-        at_most = _NAMES_UNTIL if topic_id == NO_TOPIC_ID else None
+        at_most = FIRST_WITH_TOPIC_IDS - 1 if topic_id == NO_TOPIC_ID else None
         answer = await self._cluster.request(leader.leader_id, ApiKey.PRODUCE, ask, at_most=at_most)
         result = answer.responses[0].partition_responses[0]
         if result.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from ottla.core.errors import CorruptMessage, InvalidTxnState, OutOfOrderSequenceNumber
 from ottla.core.files import File
-from ottla.records.batch import HEADER_BYTES, BatchHeader
+from ottla.records.batch import HEADER_BYTES, SEQUENCE_MAX, BatchHeader
 from ottla.records.batch_reader import HEADER_CHUNK_BYTES, BatchLocation
 from ottla.records.batch_scan import BATCHES_KEPT
 from ottla.storage.file_names import TXN_INDEX_SUFFIX
@@ -18,7 +18,6 @@ from ottla.storage.log.segment import Segment
 from ottla.storage.log.segment_list import SegmentList
 from ottla.storage.state.producer_snapshots import ProducerSnapshots
 from ottla.storage.state.producer_state_manager import (
-    SEQUENCE_MAX,
     BatchMetadata,
     ProducerStateEntry,
     ProducerStateManager,

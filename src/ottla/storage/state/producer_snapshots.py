@@ -19,14 +19,9 @@ from pathlib import PurePath
 from ottla.core.checksums import crc32c
 from ottla.core.files import FileSystem, read_file
 from ottla.core.ids import NO_OFFSET
+from ottla.records.batch import NO_SEQUENCE, SEQUENCE_MAX
 from ottla.storage.file_names import SNAPSHOT_SUFFIX, offset_name
-from ottla.storage.state.producer_state_manager import (
-    NO_SEQUENCE,
-    SEQUENCE_MAX,
-    BatchMetadata,
-    ProducerStateEntry,
-    ProducerStateManager,
-)
+from ottla.storage.state.producer_state_manager import BatchMetadata, ProducerStateEntry, ProducerStateManager
 
 _HEAD = struct.Struct(">hIi")
 _ENTRY = struct.Struct(">qhiqiqiq")

@@ -35,25 +35,13 @@ from ottla.core.errors import (
     TransactionCoordinatorFenced,
 )
 from ottla.core.ids import NO_OFFSET, NO_PRODUCER_EPOCH
-from ottla.records.batch import BatchHeader
+from ottla.records.batch import NO_SEQUENCE, SEQUENCE_MAX, BatchHeader, increment_sequence
 from ottla.records.batch_scan import BATCHES_KEPT
 from ottla.storage.state.transactions import AbortedTransaction, Marker, MarkerType, read_marker
 
-SEQUENCE_MAX: Final = (1 << 31) - 1
 EPOCH_MAX: Final = (1 << 15) - 1
 READ_BACK_RECORDS: Final = 1_000_000
 """A batch that is further before the last known one is none of the last five."""
-
-NO_SEQUENCE: Final = -1
-
-
-def increment_sequence(sequence: int, increment: int) -> int:
-    """Add to a sequence number; after 2^31-1 comes 0.
-
-    >>> increment_sequence(2**31 - 1, 1), increment_sequence(5, 2)
-    (0, 7)
-    """
-    return (sequence + increment) & SEQUENCE_MAX
 
 
 class BatchMetadata(NamedTuple):

@@ -49,9 +49,9 @@ _SESSION_SINCE: Final = 7
 _LEADER_EPOCH_SINCE: Final = 9
 _RACK_SINCE: Final = 11
 _FLEXIBLE_SINCE: Final = 12
-_TOPIC_ID_SINCE: Final = 13
+FIRST_WITH_TOPIC_IDS: Final = 13  # in place of topic names (KIP-516)
 _REPLICA_STATE_SINCE: Final = 15
-_ENDPOINTS_SINCE: Final = 16
+FIRST_WITH_LEADERS: Final = 16
 _DIRECTORY_SINCE: Final = 17
 _HIGH_WATERMARK_SINCE: Final = 18
 
@@ -200,7 +200,7 @@ def decode_fetch_request(body: memoryview, version: int, at: int = 0) -> FetchRe
 
 def _topic_at(body: memoryview, at: int, version: int, flexible: bool, elements: int) -> tuple[FetchTopic, int]:
     topic_id, name = NO_TOPIC_ID, ""
-    if version >= _TOPIC_ID_SINCE:
+    if version >= FIRST_WITH_TOPIC_IDS:
         topic_id, at = topic_id_at(body, at)
     else:
         name, at = name_at(body, at, flexible)
@@ -303,7 +303,7 @@ def _read_request_tags(body: memoryview, at: int, version: int, request: FetchRe
 
 def _forgotten_at(body: memoryview, at: int, version: int, flexible: bool, elements: int) -> tuple[ForgottenTopic, int]:
     topic_id, name = NO_TOPIC_ID, ""
-    if version >= _TOPIC_ID_SINCE:
+    if version >= FIRST_WITH_TOPIC_IDS:
         topic_id, at = topic_id_at(body, at)
     else:
         name, at = name_at(body, at, flexible)
@@ -341,7 +341,7 @@ def encode_fetch_response(
         out += _INT32_BYTES(throttle_time_ms)
     write_length(out, len(topics), flexible)
     for topic in topics:
-        out += topic.topic_id if version >= _TOPIC_ID_SINCE else string_bytes(topic.topic, flexible)
+        out += topic.topic_id if version >= FIRST_WITH_TOPIC_IDS else string_bytes(topic.topic, flexible)
         write_length(out, len(topic.partitions), flexible)
         for partition in topic.partitions:
             _write_head(out, partition, version, flexible)
@@ -362,7 +362,7 @@ def encode_fetch_response(
                 _write_partition_tags(out, partition)
         if flexible:
             out.append(0)
-    if version >= _ENDPOINTS_SINCE and endpoints:
+    if version >= FIRST_WITH_LEADERS and endpoints:
         write_endpoints(out, endpoints)
     elif flexible:
         out.append(0)
@@ -391,7 +391,7 @@ def encode_fetch_slices(
     out += _HEAD_7(0, 0, session_id) if version >= _SESSION_SINCE else _INT32_BYTES(0)
     write_length(out, len(topics), flexible)
     for topic in topics:
-        out += topic.topic_id if version >= _TOPIC_ID_SINCE else string_bytes(topic.topic, flexible)
+        out += topic.topic_id if version >= FIRST_WITH_TOPIC_IDS else string_bytes(topic.topic, flexible)
         write_length(out, len(topic.partitions), flexible)
         for partition in topic.partitions:
             _write_head(out, partition, version, flexible)
@@ -413,7 +413,7 @@ def encode_fetch_slices(
             out.append(0)
         if slicing.spend(0):
             yield
-    if version >= _ENDPOINTS_SINCE:
+    if version >= FIRST_WITH_LEADERS:
         write_endpoints(out, endpoints)
     elif flexible:
         out.append(0)

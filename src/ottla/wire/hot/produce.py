@@ -38,7 +38,7 @@ _LOG_START_SINCE: Final = 5
 _ERRORS_SINCE: Final = 8
 _FLEXIBLE_SINCE: Final = 9
 _LEADER_SINCE: Final = 10
-_TOPIC_ID_SINCE: Final = 13
+FIRST_WITH_TOPIC_IDS: Final = 13  # in place of topic names (KIP-516)
 
 _AT_ONCE: Final = 100
 """Partitions of a long request that are read or written between two looks at the slice of work."""
@@ -122,7 +122,7 @@ def decode_produce_request(frame: memoryview, version: int, at: int = 0) -> Prod
         topics: list[ProduceTopic] = []
         for _ in range(topic_count):
             begins = at
-            if version >= _TOPIC_ID_SINCE:
+            if version >= FIRST_WITH_TOPIC_IDS:
                 at += 16
                 if at > len(frame):
                     raise MalformedRequest("an id that ends after the message")
@@ -163,7 +163,7 @@ def decode_produce_slices(frame: memoryview, version: int, at: int, slicing: Sli
         for _ in range(topic_count):
             begins = at
             name = ""
-            if version >= _TOPIC_ID_SINCE:
+            if version >= FIRST_WITH_TOPIC_IDS:
                 _, at = topic_id_at(frame, at)
             else:
                 name, at = name_at(frame, at, flexible)

@@ -22,12 +22,11 @@ from ottla.core.errors import (
     RecordListTooLarge,
     TransactionCoordinatorFenced,
 )
-from ottla.records.batch import BatchHeader, write_crc
+from ottla.records.batch import BatchHeader, increment_sequence, write_crc
 from ottla.records.batch_verifier import is_checksum_right
 from ottla.storage.config import LogConfig
 from ottla.storage.log.partition_log import AppendInfo, AppendOrigin, PartitionLog
 from ottla.storage.log.producer_replay import HEADERS_READ_BACK_MAX
-from ottla.storage.state.producer_state_manager import increment_sequence
 from ottla.testing.sim_disk import SimDisk
 from tests.support.storage import (
     NOW_MS,
