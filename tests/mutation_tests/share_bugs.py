@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ottla.core.errors import ErrorCode
-from ottla.share import state_machine
+from ottla.share import coordinator_machine
 from ottla.share.in_flight import InFlightRange
 from ottla.share.partition_events import ShareReply
 from ottla.share.partition_machine import PartitionMachine
@@ -85,9 +85,9 @@ SHARE_BUGS = (
     _bug("share-acknowledged-before-durable", "an acknowledgement is answered before it is durable",
          Patch(PartitionMachine, "_persist", _answered_first)),
     _bug("acknowledged-record-redelivered", "an update replaces the states of earlier ones: after loading they are available",
-         Patch(state_machine, "combine", _newest_alone)),
+         Patch(coordinator_machine, "combine", _newest_alone)),
     _bug("snapshot-without-states", "a snapshot leaves out the states of records",
-         Patch(state_machine, "snapshot_record", _snapshot_without_states)),
+         Patch(coordinator_machine, "snapshot_record", _snapshot_without_states)),
     _bug("unpersisted-records-dropped", "what was acquired at a crash counts as done",
          Patch(PartitionMachine, "_append", _gap_is_done)),
 )  # fmt: skip

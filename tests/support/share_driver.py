@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from ottla.core.errors import ErrorCode
 from ottla.internal_topics.log import KeyValue
+from ottla.share.coordinator_machine import ShareCoordinatorMachine, StateWrite
 from ottla.share.partition_events import (
     Acknowledge,
     Acquire,
@@ -29,7 +30,6 @@ from ottla.share.partition_events import (
     ShareReply,
 )
 from ottla.share.partition_machine import NEVER_MS, PartitionMachine
-from ottla.share.state_machine import StateMachine, StateWrite
 from ottla.share.state_records import SharePartitionKey, decode
 from ottla.share.states import AcknowledgementBatch, AcknowledgeType, AcquiredRecords, AcquireMode
 
@@ -127,7 +127,7 @@ class StateLog:
     def __init__(self, rng: random.Random, *, snapshot_interval: int) -> None:
         self.rng, self.interval = rng, snapshot_interval
         self.records: list[KeyValue] = []
-        self.machine = StateMachine(snapshot_interval, lambda _topic, _partition: True)
+        self.machine = ShareCoordinatorMachine(snapshot_interval, lambda _topic, _partition: True)
         self.keep(self.machine.initialize(KEY, 0, 0, now_wall_ms=1, end_offset=0).records)
 
     def keep(self, records: Sequence[KeyValue]) -> None:
@@ -142,7 +142,7 @@ class StateLog:
     def reload(self) -> None:
         """Load the log from its first needed record, as after a restart."""
         first = self.machine.first_needed_offset or 0
-        self.machine = StateMachine(self.interval, lambda _topic, _partition: True)
+        self.machine = ShareCoordinatorMachine(self.interval, lambda _topic, _partition: True)
         for offset, record in enumerate(self.records):
             if offset >= first:
                 key, content = decode(*record)

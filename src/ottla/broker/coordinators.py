@@ -30,8 +30,8 @@ if TYPE_CHECKING:  # imported when they are first needed
     from ottla.groups.share_group_coordinator import ShareGroupCoordinator
     from ottla.internal_topics.led_partitions import LedPartitions
     from ottla.replication.replicas import Replicas
+    from ottla.share.coordinator import ShareCoordinator
     from ottla.share.partition_manager import SharePartitionManager
-    from ottla.share.state_coordinator import ShareCoordinator
     from ottla.transactions.coordinator import TransactionCoordinator
 
 Follower = Callable[[ClusterView, ClusterView], None]
@@ -144,7 +144,7 @@ class Coordinators:
     def share_states(self) -> ShareCoordinator:
         """The share coordinator, which keeps the states of share partitions."""
         from ottla.broker.share_groups import topic_exists
-        from ottla.share.state_coordinator import ShareCoordinator
+        from ottla.share.coordinator import ShareCoordinator
 
         created = ShareCoordinator(
             self._config.share,

@@ -12,11 +12,11 @@ from ottla.core.errors import ErrorCode, error_for
 from ottla.core.settings import SettingText, load
 from ottla.groups.share.events import StateSummary
 from ottla.share.config import ShareConfig
+from ottla.share.coordinator_machine import StateResult
 from ottla.share.partition_events import SharePartitionLimits
 from ottla.share.partition_manager import SharePartitionManager
 from ottla.share.persister import Persister
 from ottla.share.share_partition import GroupSettings
-from ottla.share.state_machine import StateResult
 from ottla.share.state_records import SharePartitionKey, Snapshot
 
 READ_COMMITTED = "read_committed"

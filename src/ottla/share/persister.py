@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ottla.share.state_machine import StateResult, StateWrite
+from ottla.share.coordinator_machine import StateResult, StateWrite
 from ottla.share.state_records import SharePartitionKey
 
 

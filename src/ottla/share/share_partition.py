@@ -13,6 +13,8 @@ from ottla.core.ids import NO_OFFSET
 from ottla.internal_topics.machine_events import NO_TICKET
 from ottla.internal_topics.waiting_requests import WaitingRequests
 from ottla.replication.partition import Partition
+from ottla.share.coordinator import state_error
+from ottla.share.coordinator_machine import StateWrite
 from ottla.share.offset_reset import LATEST, first_offset
 from ottla.share.partition_events import (
     Acknowledge,
@@ -32,8 +34,6 @@ from ottla.share.partition_events import (
 from ottla.share.partition_machine import NEVER_MS, PartitionMachine
 from ottla.share.persister import Persister
 from ottla.share.record_reading import ReadBatches, read_batches
-from ottla.share.state_coordinator import state_error
-from ottla.share.state_machine import StateWrite
 from ottla.share.state_records import SharePartitionKey
 from ottla.share.states import AcknowledgementBatch, AcquiredRecords, AcquireMode
 

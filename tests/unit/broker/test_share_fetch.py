@@ -19,10 +19,10 @@ from ottla.core.ids import SHARE_STATE_TOPIC
 from ottla.records.batch import split
 from ottla.replication.partition import Partition
 from ottla.share.config import ShareConfig
+from ottla.share.coordinator import ShareCoordinator
+from ottla.share.coordinator_machine import StateResult
 from ottla.share.partition_manager import SharePartitionManager
 from ottla.share.share_partition import GroupSettings
-from ottla.share.state_coordinator import ShareCoordinator
-from ottla.share.state_machine import StateResult
 from ottla.share.state_records import SharePartitionKey
 from ottla.share.states import AcknowledgeType
 from ottla.wire import codec

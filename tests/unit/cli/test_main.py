@@ -139,7 +139,7 @@ LATER = {  # what a broker alone imports after its start, or never
     "ottla.broker.remote.alter_partition",
     "ottla.groups.coordinator",
     "ottla.replication.fetcher",
-    "ottla.share.state_coordinator",
+    "ottla.share.coordinator",
     "ottla.transactions.coordinator",
     "ottla.wire.messages",
     "shutil",

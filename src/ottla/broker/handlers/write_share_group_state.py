@@ -16,7 +16,7 @@ from __future__ import annotations
 from ottla.broker.context import RequestContext
 from ottla.broker.share_state_requests import answer_each
 from ottla.core.errors import ErrorCode
-from ottla.share.state_machine import StateWrite
+from ottla.share.coordinator_machine import StateWrite
 from ottla.share.state_records import SharePartitionKey
 from ottla.share.states import RecordState, StateBatch
 from ottla.wire.messages.write_share_group_state import (

@@ -17,8 +17,8 @@ from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core.errors import CoordinatorNotAvailable, ErrorCode, KafkaError
 from ottla.core.ids import SHARE_STATE_TOPIC
 from ottla.internal_topics.partitioning import partition_of
-from ottla.share.state_coordinator import ShareCoordinator
-from ottla.share.state_machine import StateResult, StateWrite
+from ottla.share.coordinator import ShareCoordinator
+from ottla.share.coordinator_machine import StateResult, StateWrite
 from ottla.share.state_records import SharePartitionKey, Snapshot
 from ottla.share.states import RecordState, StateBatch
 from ottla.wire.apis import ApiKey

@@ -1,4 +1,4 @@
-"""Runs one partition of the share coordinator as a pure machine: requests in, records and results out.
+"""Runs one partition of the share coordinator as a pure state machine: requests in, records and results out.
 
 It keeps the state of share partitions (KIP-932): what a share partition persists with WriteShareGroupState, and reads
 again when it is loaded elsewhere. Every `snapshot_interval` changes the whole state is written as a snapshot; earlier
@@ -61,7 +61,7 @@ class _Kept:
     snapshot_at: int = 0  # offset in the log at or before the last snapshot
 
 
-class StateMachine:
+class ShareCoordinatorMachine:
     """Holds the states of the share partitions of one partition of `__share_group_state`."""
 
     def __init__(self, snapshot_interval: int, exists: Callable[[UUID, int], bool]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from ottla.core.errors import ErrorCode
-from ottla.share.state_machine import StateMachine, StateResult, StateWrite
+from ottla.share.coordinator_machine import ShareCoordinatorMachine, StateResult, StateWrite
 from ottla.share.state_records import SharePartitionKey, Snapshot, Update, decode
 from ottla.share.states import RecordState, StateBatch
 
@@ -15,16 +15,20 @@ OTHER = SharePartitionKey("team", TOPIC, 1)
 ACKNOWLEDGED = RecordState.ACKNOWLEDGED
 
 
-def new_machine(interval: int = 500) -> StateMachine:
-    return StateMachine(interval, lambda topic, partition: topic == TOPIC and partition < 2)
+def new_machine(interval: int = 500) -> ShareCoordinatorMachine:
+    return ShareCoordinatorMachine(interval, lambda topic, partition: topic == TOPIC and partition < 2)
 
 
-def write(machine: StateMachine, *batches: StateBatch, state: int = 0, leader: int = 0, start: int = -1) -> StateResult:
+def write(
+    machine: ShareCoordinatorMachine, *batches: StateBatch, state: int = 0, leader: int = 0, start: int = -1
+) -> StateResult:
     content = StateWrite(state, leader, start, -1, batches)
     return machine.write(KEY, content, now_wall_ms=50, end_offset=7)
 
 
-def initialize(machine: StateMachine, key: SharePartitionKey = KEY, state: int = 0, start: int = 0) -> StateResult:
+def initialize(
+    machine: ShareCoordinatorMachine, key: SharePartitionKey = KEY, state: int = 0, start: int = 0
+) -> StateResult:
     return machine.initialize(key, state, start, now_wall_ms=10, end_offset=0)
 
 
@@ -130,7 +134,7 @@ def test_records_before_the_oldest_snapshot_are_redundant() -> None:
 
 def test_states_of_deleted_topics_are_deleted() -> None:
     partitions = {0, 1}
-    machine = StateMachine(5, lambda _topic, partition: partition in partitions)
+    machine = ShareCoordinatorMachine(5, lambda _topic, partition: partition in partitions)
     initialize(machine)
     initialize(machine, OTHER)
     partitions.discard(1)

@@ -11,8 +11,8 @@ import pytest
 from ottla.core.errors import CoordinatorNotAvailable, ErrorCode, NotCoordinator, StorageError
 from ottla.internal_topics.writer import QUEUE_BYTES_MAX
 from ottla.share.config import ShareConfig
-from ottla.share.state_coordinator import ShareCoordinator
-from ottla.share.state_machine import StateWrite
+from ottla.share.coordinator import ShareCoordinator
+from ottla.share.coordinator_machine import StateWrite
 from ottla.share.state_records import SharePartitionKey
 from ottla.share.states import RecordState, StateBatch
 from ottla.testing.sim_loop import SimClock, simulate
