@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ottla.coordination import layout, zookeeper_session
+from ottla.coordination import znodes, zookeeper_session
 from ottla.coordination.commit_feed import FEED, VALUE_MAX, entry_path
 from ottla.coordination.store import (
     Check,
@@ -260,15 +260,15 @@ def test_requests_of_older_tools_are_seen_although_they_are_not_in_the_feed(serv
                 assert await watch.wait()
                 seen.update({each.path: each.node.value if each.node else None for each in watch.take()})
 
-        path = layout.REASSIGN_PARTITIONS
+        path = znodes.REASSIGN_PARTITIONS
         for value in (b"1", b"2"):
             await connection_of(tool).commit([Create(path, value)])
             await until_seen(path, value)
             await connection_of(tool).commit([Delete(path, 0)])
             await until_seen(path, None)
         stores.proxy.cut()
-        await connection_of(tool).commit([Create(layout.PREFERRED_REPLICA_ELECTION, b"3")])
-        await until_seen(layout.PREFERRED_REPLICA_ELECTION, b"3")
+        await connection_of(tool).commit([Create(znodes.PREFERRED_REPLICA_ELECTION, b"3")])
+        await until_seen(znodes.PREFERRED_REPLICA_ELECTION, b"3")
 
     run(server, scenario)
 
@@ -293,7 +293,7 @@ def test_the_controllers_session_deletes_old_entries(server: RealZooKeeper, monk
         while min((checks - before)[each._session] for each in (store, reader)) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         assert len(await connection_of(store).children(FEED)) == 12
-        await store.commit([Create(layout.CONTROLLER, ephemeral=True)])
+        await store.commit([Create(znodes.CONTROLLER, ephemeral=True)])
         while len(await connection_of(store).children(FEED)) > 3:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         assert await connection_of(store).exists(entry_path(12)) is not None

@@ -19,7 +19,7 @@ from ottla.client.addresses import Address
 from ottla.client.cluster import ClientOptions
 from ottla.client.cluster import Cluster as Client
 from ottla.client.connection import dial_tcp
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.embedded import EmbeddedMetadataStore
 from ottla.coordination.store import Check, Delete, Op, SessionLost
 from ottla.core.errors import KafkaError
@@ -250,7 +250,7 @@ class Machine:
         """Record what only a controller may write."""
         written = [op.path for op in ops if not isinstance(op, Check)]
         states = tuple(path for path in written if path.endswith("/state"))
-        begins_term = layout.CONTROLLER in written
+        begins_term = znodes.CONTROLLER in written
         if states or begins_term:
             write = StoreWrite(self.loop.time(), self.node_id, session, begins_term, states)
             self.cluster.history.store_writes.append(write)
@@ -386,20 +386,20 @@ class SimCluster:
     async def depose_controller(self) -> None:
         """Delete the node of the controller, as an operator does who wants another one: its session goes on."""
         operator = self.store.session()
-        if layout.CONTROLLER in self.store.list_nodes(layout.CONTROLLER):
-            await operator.commit([Delete(layout.CONTROLLER)])
+        if znodes.CONTROLLER in self.store.list_nodes(znodes.CONTROLLER):
+            await operator.commit([Delete(znodes.CONTROLLER)])
         await operator.close()
 
     # ---- Access
 
-    def states(self) -> dict[TopicPartition, layout.PartitionState]:
+    def states(self) -> dict[TopicPartition, znodes.PartitionState]:
         """Return the state of each partition as the metadata store has it."""
         found = {}
-        for path, node in self.store.list_nodes(layout.TOPICS).items():
+        for path, node in self.store.list_nodes(znodes.TOPICS).items():
             if path.endswith("/state"):
                 *_, topic, _, index, _ = path.split("/")
                 partition = TopicPartition(topic, int(index))
-                found[partition] = layout.decode_state(topic, int(index), node.value)
+                found[partition] = znodes.decode_state(topic, int(index), node.value)
         return found
 
     def assignments(self) -> dict[TopicPartition, list[int]]:
@@ -416,13 +416,13 @@ class SimCluster:
         """Return whether a broker that started without some of its records has them all again, as the store knows."""
         services = self.machines[node_id].services
         nodes = self.store.list_nodes("/")
-        handled, report = nodes.get(layout.HANDLED_BROKERS), nodes.get(layout.replica_report_path(node_id))
+        handled, report = nodes.get(znodes.HANDLED_BROKERS), nodes.get(znodes.replica_report_path(node_id))
         if services is None or handled is None or report is None or node_id not in services.cluster.current.brokers:
             return False
         epoch = services.cluster.current.brokers[node_id].epoch
         return (
-            layout.decode_handled_brokers(handled.value).get(node_id) == epoch
-            and not layout.decode_replica_report(node_id, report.value).suspects
+            znodes.decode_handled_brokers(handled.value).get(node_id) == epoch
+            and not znodes.decode_replica_report(node_id, report.value).suspects
             and all(node_id in state.isr for state in self.states().values())
         )
 

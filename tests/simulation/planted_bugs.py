@@ -108,7 +108,7 @@ BUGS: tuple[PlantedBug, ...] = (
         "a controller's commit does not check the controller epoch",
         (
             "controller/terms.py",
-            "batch = [Check(layout.CONTROLLER_EPOCH, term.version), *waiting[0]]",
+            "batch = [Check(znodes.CONTROLLER_EPOCH, term.version), *waiting[0]]",
             "batch = [*waiting[0]]",
         ),
         script="deposed-controller",

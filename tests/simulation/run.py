@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.view import PartitionView
 from ottla.core.ids import TopicPartition
 from ottla.replication.partition import Partition
@@ -253,8 +253,8 @@ class Run:
     def stored_isr(self) -> tuple[int, ...]:
         """Return the ISR of the first partition as the metadata store has it."""
         topic, index = self.workload.partitions[0]
-        return layout.decode_state(
-            topic, index, self.cluster.store.nodes[layout.state_path(topic, index)].node.value
+        return znodes.decode_state(
+            topic, index, self.cluster.store.nodes[znodes.state_path(topic, index)].node.value
         ).isr
 
     def cut(self, *machines: Machine) -> None:

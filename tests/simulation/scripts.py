@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ottla.client.admin import delete_topics
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.view import PartitionView
 from ottla.testing.sim_disk import Survival
 from tests.simulation.cluster import DATA, Machine
@@ -255,7 +255,7 @@ async def snapshot_without_the_topic(a_run: Run) -> None:
     machines = a_run.cluster.machines.values()
     late = next(each for each in machines if each.services is not None and not each.services.controller.is_active)
     late.kill()
-    late.link.hidden = layout.topic_path("web")
+    late.link.hidden = znodes.topic_path("web")
     late.restart()
     await asyncio.sleep(5)
     assert late.disk.is_directory(DATA / "web-0"), "records of a topic that the broker does not know are kept"

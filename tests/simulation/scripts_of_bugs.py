@@ -9,7 +9,7 @@ from typing import Any
 from ottla.client.groups import commit_offsets, committed_offsets
 from ottla.client.producer import Producer, ProducerOptions
 from ottla.client.transactions import TransactionalProducer
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.view import PartitionView
 from ottla.core.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from ottla.internal_topics.partitioning import partition_of
@@ -22,7 +22,7 @@ from tests.simulation.script_steps import send
 
 
 def _path(a_run: Run) -> str:
-    return layout.state_path(*a_run.workload.partitions[0])
+    return znodes.state_path(*a_run.workload.partitions[0])
 
 
 def _block(a_run: Run, source: Machine, target: Machine) -> None:

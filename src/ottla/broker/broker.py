@@ -27,7 +27,7 @@ from ottla.broker.startup.descriptor_limits import UNLIMITED, DescriptorLimits
 from ottla.broker.startup.open_storage import OpenedStorage, OpenStore, forget_missing, open_storage
 from ottla.broker.startup.shared_store import expiry_wait_s
 from ottla.controller.controller import Controller
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.producer_ids import ProducerIdManager
 from ottla.coordination.store import MetadataStore, StoreError
@@ -56,7 +56,7 @@ _MAINTENANCE_AFTER_SECONDS = 1.0
 
 def overrides_of(view: ClusterView, node_id: int) -> dict[str, str]:
     """Merge the dynamic settings of all brokers with those of this one, which take precedence."""
-    everyone = view.broker_configs.get(layout.DEFAULT_ENTITY)
+    everyone = view.broker_configs.get(znodes.DEFAULT_ENTITY)
     this_one = view.broker_configs.get(str(node_id))
     return {**(everyone.values if everyone else {}), **(this_one.values if this_one else {})}
 
@@ -202,15 +202,15 @@ class Broker:
         return [await self._listeners.open(endpoint) for endpoint in endpoints.to_listen_at(net)]
 
     async def _register(
-        self, services: Services, opened: list[ListenerAddress], report: layout.ReplicaReport | None
+        self, services: Services, opened: list[ListenerAddress], report: znodes.ReplicaReport | None
     ) -> None:
         """Start the controller and register this broker: from then on it serves clients. Raises InvalidSettings."""
         config = self._config
         advertised = endpoints.to_advertise(config.net, opened)
         await services.controller.start(
-            layout.BrokerRegistration(
+            znodes.BrokerRegistration(
                 node_id=self._node_id,
-                endpoints={name: layout.Endpoint(*place) for name, place in advertised.items()},
+                endpoints={name: znodes.Endpoint(*place) for name, place in advertised.items()},
                 protocols=dict.fromkeys(advertised, "PLAINTEXT"),
                 rack=config.server.rack or None,
                 started_ms=self._clock.wall_ms(),
@@ -236,7 +236,7 @@ class Broker:
         self._following = asyncio.get_running_loop().create_task(cluster.follow(), name="follow the cluster")
 
     def _start_tasks(
-        self, storage: OpenedStorage, services: Services, cluster: MetadataCache, report: layout.ReplicaReport | None
+        self, storage: OpenedStorage, services: Services, cluster: MetadataCache, report: znodes.ReplicaReport | None
     ) -> None:
         """Start the scheduled tasks, and a little later the cleaner and the scrubber."""
         reports = None
@@ -261,7 +261,7 @@ class Broker:
             self._start_maintenance(services), name="start the cleaner and the scrubber"
         )
 
-    async def _report_at_start(self, storage: OpenedStorage, services: Services) -> layout.ReplicaReport | None:
+    async def _report_at_start(self, storage: OpenedStorage, services: Services) -> znodes.ReplicaReport | None:
         """Return what to report of this broker's replicas with its registration. None if it is alone."""
         if self._open_store is None:
             return None

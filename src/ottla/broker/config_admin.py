@@ -17,7 +17,7 @@ from ottla.broker.context import RequestContext, Services
 from ottla.broker.entity_config import INTERVAL_MS_MAX, INTERVAL_MS_MIN, ClientMetricsConfig, OneGroupConfig
 from ottla.client.errors import error_or_none
 from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigOp, ConfigSpec
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.core.errors import InvalidConfig, InvalidRequest, KafkaError, UnknownTopicOrPartition
 from ottla.core.settings import InvalidSettings, SettingText, default_of, load, settings_of, text_of
 from ottla.limits.loop_slices import LoopSlices
@@ -226,7 +226,7 @@ def _topic(services: Services, name: str) -> _Rules:
         key: ConfigSpec(found.spec.kind, text_of(default_of(found.section, found.field_name)))
         for key, found in topic_settings().items()
     }
-    return _Rules(layout.TOPICS_KIND, name, known, lambda values: topic_config(services.config.log, values))
+    return _Rules(znodes.TOPICS_KIND, name, known, lambda values: topic_config(services.config.log, values))
 
 
 def _broker(ctx: RequestContext, name: str, changes: Sequence[ConfigChange]) -> _Rules:
@@ -257,7 +257,7 @@ def _broker(ctx: RequestContext, name: str, changes: Sequence[ConfigChange]) -> 
         for _, section in SECTIONS.values()
         for field_name, spec in settings_of(section).items()
     }
-    return _Rules(layout.BROKERS_KIND, name or layout.DEFAULT_ENTITY, lists, check)
+    return _Rules(znodes.BROKERS_KIND, name or znodes.DEFAULT_ENTITY, lists, check)
 
 
 def _group(services: Services, name: str) -> _Rules:
@@ -272,7 +272,7 @@ def _group(services: Services, name: str) -> _Rules:
         _check_offset_reset(values)
         _check_group_bounds(services, values)
 
-    return _Rules(layout.GROUPS_KIND, name, {}, check)
+    return _Rules(znodes.GROUPS_KIND, name, {}, check)
 
 
 def _check_offset_reset(values: Mapping[str, str]) -> None:
@@ -316,7 +316,7 @@ def _client_metrics(name: str) -> _Rules:
             if not equals or attribute.strip() not in CLIENT_PROPERTIES or not _compiles(expression):
                 raise InvalidConfig(f"Illegal client matching pattern: {pattern}")
 
-    return _Rules(layout.CLIENT_METRICS_KIND, name, {}, check)
+    return _Rules(znodes.CLIENT_METRICS_KIND, name, {}, check)
 
 
 def _check_section(section: type[Any], values: Mapping[str, str]) -> None:

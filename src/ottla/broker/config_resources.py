@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ottla.broker.config import SECTIONS
 from ottla.broker.context import Services
 from ottla.broker.entity_config import ClientMetricsConfig, OneGroupConfig
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.core.settings import Setting, Type, default_of, settings_of, text_of
 from ottla.storage.config import LogConfig, topic_settings
 
@@ -128,7 +128,7 @@ def _broker_entry(layers: Layers, spec: Setting, name: str, value: str, default:
 
 def all_brokers_entries(services: Services) -> list[DescribedConfig]:
     """Return the dynamic settings of all brokers; as in Kafka, without defaults."""
-    stored = services.cluster.current.broker_configs.get(layout.DEFAULT_ENTITY)
+    stored = services.cluster.current.broker_configs.get(znodes.DEFAULT_ENTITY)
     known = {spec.key: spec for _, cls in SECTIONS.values() for spec in settings_of(cls).values()}
     return [
         _stored_entry(key, text, known.get(key), ConfigSource.ALL_BROKERS)
@@ -156,7 +156,7 @@ def _entry(
 def _layers(services: Services) -> Layers:
     """Return the layers of a broker's settings: its own dynamic ones, those of all brokers, those of its start."""
     stored = services.cluster.current.broker_configs
-    this, every = stored.get(str(services.node_id)), stored.get(layout.DEFAULT_ENTITY)
+    this, every = stored.get(str(services.node_id)), stored.get(znodes.DEFAULT_ENTITY)
     return [
         (ConfigSource.BROKER, this.values if this else {}),
         (ConfigSource.ALL_BROKERS, every.values if every else {}),
@@ -252,15 +252,15 @@ def entity_entries(services: Services, kind: str, name: str) -> list[DescribedCo
     stored = services.cluster.current.configs.get(kind, {}).get(name)
     values = stored.values if stored else {}
     section, source = {
-        layout.GROUPS_KIND: (OneGroupConfig, ConfigSource.GROUP),
-        layout.CLIENT_METRICS_KIND: (ClientMetricsConfig, ConfigSource.CLIENT_METRICS),
+        znodes.GROUPS_KIND: (OneGroupConfig, ConfigSource.GROUP),
+        znodes.CLIENT_METRICS_KIND: (ClientMetricsConfig, ConfigSource.CLIENT_METRICS),
     }[kind]
-    bounds = group_bounds(services) if kind == layout.GROUPS_KIND else {}
+    bounds = group_bounds(services) if kind == znodes.GROUPS_KIND else {}
     entries = []
     for field_name, spec in sorted(settings_of(section).items(), key=lambda item: item[1].key):
         default = str(bounds[spec.key].default) if spec.key in bounds else _default(section, field_name)
         chain = [Synonym(spec.key, values[spec.key], source)] if spec.key in values else []
-        if kind == layout.GROUPS_KIND and not chain:
+        if kind == znodes.GROUPS_KIND and not chain:
             chain = [Synonym(spec.key, default, ConfigSource.DEFAULT)]
         entries.append(
             _entry(

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 from ottla.broker.entity_config import OneGroupConfig
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.core.errors import ErrorCode, error_for
 from ottla.core.settings import SettingText, load
@@ -79,7 +79,7 @@ class ShareGroupSettings:
 
     def __call__(self, group_id: str) -> GroupSettings:
         """Return the settings of a group."""
-        stored = self._cluster.current.configs.get(layout.GROUPS_KIND, {}).get(group_id)
+        stored = self._cluster.current.configs.get(znodes.GROUPS_KIND, {}).get(group_id)
         cached = self._cache.get(group_id)
         if cached is not None and cached[0] is stored:
             return cached[1]

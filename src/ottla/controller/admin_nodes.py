@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from ottla.controller.partition_changes import Election
 from ottla.controller.reassignments import RequestedReassignment
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.store import Delete, MetadataStore, Node, NoSuchNode, VersionConflict
 from ottla.coordination.view import ClusterView
 from ottla.core.errors import KafkaError
@@ -38,11 +38,11 @@ class AdminNodes:
         """Do what is requested, and delete the requests that are done. Raises StoreError and NotController."""
         for path, node in self._view().admin_requests.items():
             try:
-                if path == layout.REASSIGN_PARTITIONS:
+                if path == znodes.REASSIGN_PARTITIONS:
                     is_done = await self._reassign_partitions(node)
                 else:
                     is_done = await self._elect_preferred_leaders(node)
-            except layout.MalformedNode as error:
+            except znodes.MalformedNode as error:
                 log.warning("a request of an older tool is not what it should be and is deleted: %s", error)
                 is_done = True
             if is_done:
@@ -50,7 +50,7 @@ class AdminNodes:
 
     async def _reassign_partitions(self, node: Node) -> bool:
         """Begin the moves; return whether all are over."""
-        wanted = layout.decode_reassign_partitions(node.value)
+        wanted = znodes.decode_reassign_partitions(node.value)
         new = {tp: replicas for tp, replicas in wanted.items() if (node.created, tp) not in self._begun}
         todo = [RequestedReassignment(tp, replicas) for tp, replicas in new.items() if not self._has(tp, replicas)]
         if todo:
@@ -70,7 +70,7 @@ class AdminNodes:
         return partition is not None and bool(partition.adding or partition.removing)
 
     async def _elect_preferred_leaders(self, node: Node) -> bool:
-        wanted = layout.decode_preferred_replica_election(node.value)
+        wanted = znodes.decode_preferred_replica_election(node.value)
         errors = await self._elect_leaders(Election.PREFERRED, wanted)
         _log_refused("led by their preferred leaders", wanted, errors)
         return True

@@ -18,7 +18,7 @@ from ottla.controller.elections import (
     ReplicasReported,
 )
 from ottla.controller.overlay import PartitionIndex
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView
 from ottla.core.ids import TopicPartition
 
@@ -31,7 +31,7 @@ class HandledBrokers(NamedTuple):
 
     epochs: Mapping[int, int]  # of the brokers, by node id
     shutting_down: frozenset[int] = frozenset()
-    reports: Mapping[int, layout.ReplicaReport] = {}
+    reports: Mapping[int, znodes.ReplicaReport] = {}
 
 
 def handled_after(view: ClusterView) -> HandledBrokers:

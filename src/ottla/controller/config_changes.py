@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import NamedTuple, assert_never
 
 from ottla.controller.overlay import MIN_ISR, Overlay
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.store import NO_VERSION, Create, Op, Put
 from ottla.coordination.view import ClusterView, TopicView
 from ottla.core.errors import InvalidConfig, UnknownTopicOrPartition
@@ -52,10 +52,10 @@ class AlterConfig(NamedTuple):
 
 def alter_config(overlay: Overlay, event: AlterConfig) -> None:
     """Decide the change of the settings of one entity. Raises the `KafkaError`."""
-    topic = overlay.topic(event.name) if event.kind == layout.TOPICS_KIND else None
-    if event.kind == layout.TOPICS_KIND and topic is None:
+    topic = overlay.topic(event.name) if event.kind == znodes.TOPICS_KIND else None
+    if event.kind == znodes.TOPICS_KIND and topic is None:
         raise UnknownTopicOrPartition
-    path = layout.config_path(event.kind, event.name)
+    path = znodes.config_path(event.kind, event.name)
     stored = overlay.base.configs.get(event.kind, {}).get(event.name)
     old: Mapping[str, str] = topic.config if topic else (stored.values if stored else {})
     version = topic.config_version if topic else (stored.version if stored else NO_VERSION)
@@ -63,7 +63,7 @@ def alter_config(overlay: Overlay, event: AlterConfig) -> None:
     event.check(new)
     if new == dict(old):
         return
-    text = layout.encode_config(new)
+    text = znodes.encode_config(new)
     ops: list[Op] = [Create(path, text) if version == NO_VERSION else Put(path, text, version)]
     if topic is not None:
         _clear_elr(overlay, [topic], old, new)
@@ -71,7 +71,7 @@ def alter_config(overlay: Overlay, event: AlterConfig) -> None:
         assert topic is not None, "a change of its partitions removes no topic"
         overlay.put_topic(event.name, topic._replace(config=new, config_version=version + 1), ops)
         return
-    if event.kind == layout.BROKERS_KIND:
+    if event.kind == znodes.BROKERS_KIND:
         _clear_elr(overlay, overlay.base.topics.values(), old, new)
     overlay.put_nodes(ops)
 
@@ -96,11 +96,11 @@ def publish_min_isr(view: ClusterView, of_controller: int) -> list[AlterConfig]:
 
     A leader with a lower value in its file would let the high watermark pass what an eligible replica has.
     """
-    every = view.broker_configs.get(layout.DEFAULT_ENTITY)
+    every = view.broker_configs.get(znodes.DEFAULT_ENTITY)
     if of_controller == 1 or (every is not None and MIN_ISR in every.values):
         return []
     change = ConfigChange(ConfigOp.SET, MIN_ISR, str(of_controller))
-    return [AlterConfig(layout.BROKERS_KIND, layout.DEFAULT_ENTITY, [change], {}, lambda _values: None)]
+    return [AlterConfig(znodes.BROKERS_KIND, znodes.DEFAULT_ENTITY, [change], {}, lambda _values: None)]
 
 
 def changed_config(

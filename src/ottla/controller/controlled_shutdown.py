@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.store import MetadataStore, Put
 from ottla.coordination.view import ClusterView
@@ -22,7 +22,7 @@ class ControlledShutdown:
         """Note that there is a newer snapshot."""
         self._news.set()
 
-    async def run(self, broker: layout.BrokerRegistration, within_s: float) -> int:
+    async def run(self, broker: znodes.BrokerRegistration, within_s: float) -> int:
         """Wait until this broker is in no ISR with a broker that stays: leaders would wait for its fetches.
 
         Returns how many partitions others could still take over; at once without other live brokers.
@@ -31,10 +31,10 @@ class ControlledShutdown:
         if len(view.brokers) < 2 or not (self._can_hand_over(view) or self._is_awaited(view)):
             return 0
         deadline = self._clock.monotonic() + within_s
-        node = await self._store.get(layout.broker_path(self._node_id))
+        node = await self._store.get(znodes.broker_path(self._node_id))
         if node is not None:
-            text = layout.encode_broker(broker._replace(is_shutting_down=True))
-            await self._store.commit([Put(layout.broker_path(self._node_id), text, node.version)])
+            text = znodes.encode_broker(broker._replace(is_shutting_down=True))
+            await self._store.commit([Put(znodes.broker_path(self._node_id), text, node.version)])
             await self._cluster.refresh()
         while (remaining := self._can_hand_over(self._cluster.current)) or self._is_awaited(self._cluster.current):
             self._news.clear()

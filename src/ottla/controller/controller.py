@@ -43,7 +43,7 @@ from ottla.controller.topics import (
     FinishDeletion,
     too_many_partitions,
 )
-from ottla.coordination import layout, membership
+from ottla.coordination import membership, znodes
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.store import (
     Create,
@@ -104,8 +104,8 @@ class Controller:
         self.log_defaults = log_defaults  # the owner replaces it when the broker's own settings change
         self._store, self._cluster = store, cluster
         self._clock, self._rng, self._node_id = clock, rng, node_id
-        self._registration: layout.BrokerRegistration | None = None
-        self._report: layout.ReplicaReport | None = None
+        self._registration: znodes.BrokerRegistration | None = None
+        self._report: znodes.ReplicaReport | None = None
         self._term: ControllerTerm | None = None
         self._handled = HandledBrokers({})
         self._noted: Mapping[int, int] | None = None  # what the store has about `_handled`; None: it has no node
@@ -130,7 +130,7 @@ class Controller:
     # ---- Broker lifecycle
 
     async def start(
-        self, broker: layout.BrokerRegistration, report: layout.ReplicaReport | None = None, *, wait_s: float = 0.0
+        self, broker: znodes.BrokerRegistration, report: znodes.ReplicaReport | None = None, *, wait_s: float = 0.0
     ) -> None:
         """Make the broker known, stand for election, and take part from then on.
 
@@ -175,7 +175,7 @@ class Controller:
                 if self._term is None:
                     await membership.register(self._store, ops)
             except NodeExists as error:
-                if error.path != layout.broker_path(self._node_id):
+                if error.path != znodes.broker_path(self._node_id):
                     continue  # the report of an earlier run appeared meanwhile
                 if self._clock.monotonic() >= deadline or not await self._is_own_registration():
                     text = f"a live broker already has the id {self._node_id}"
@@ -187,12 +187,12 @@ class Controller:
                 return
 
     async def _is_own_registration(self) -> bool:
-        node = await self._store.get(layout.broker_path(self._node_id))
+        node = await self._store.get(znodes.broker_path(self._node_id))
         if node is None or self._registration is None:
             return True
         try:
-            return layout.decode_broker(self._node_id, node.value).endpoints == self._registration.endpoints
-        except layout.MalformedNode:
+            return znodes.decode_broker(self._node_id, node.value).endpoints == self._registration.endpoints
+        except znodes.MalformedNode:
             return False
 
     async def _follow_session(self) -> None:
@@ -323,7 +323,7 @@ class Controller:
                 log.warning("the controller failed to handle a change of brokers and will try again: %r", error)
                 self._is_stale = True
                 await asyncio.sleep(RETRY_S)
-            except layout.MalformedNode as error:
+            except znodes.MalformedNode as error:
                 if error.path not in self._malformed:
                     self._malformed.add(error.path)
                     log.error(  # noqa: TRY400 - the message says all
@@ -344,10 +344,10 @@ class Controller:
         """Begin a term: find what happened without a controller, and act on it."""
         await self._cluster.sync()
         term.is_followed.set()
-        node = await self._store.get(layout.HANDLED_BROKERS)
+        node = await self._store.get(znodes.HANDLED_BROKERS)
         try:
-            self._noted = layout.decode_handled_brokers(node.value) if node else None
-        except layout.MalformedNode as error:
+            self._noted = znodes.decode_handled_brokers(node.value) if node else None
+        except znodes.MalformedNode as error:
             log.warning("every broker counts as started again: %s", error)
             self._noted = {}
         self._handled = HandledBrokers(self._noted or {})
@@ -478,13 +478,13 @@ class Controller:
     async def _finish_deletions(self) -> None:
         """Remove what is left of topics whose deletion has begun: of large ones, or by an earlier controller."""
         async with self._finishing:
-            begun = await self._store.children(layout.TOPIC_DELETIONS)
+            begun = await self._store.children(znodes.TOPIC_DELETIONS)
             if not begun:
                 return
-            noted = {f"{layout.DELETED_TOPICS}/{name}" for name in await self._store.children(layout.DELETED_TOPICS)}
+            noted = {f"{znodes.DELETED_TOPICS}/{name}" for name in await self._store.children(znodes.DELETED_TOPICS)}
             for name in sorted(begun):
-                nodes = await self._store.list_nodes(layout.topic_path(name))
-                config = layout.topic_config_path(name)
+                nodes = await self._store.list_nodes(znodes.topic_path(name))
+                config = znodes.topic_config_path(name)
                 found = await self._store.get(config)
                 if found is not None:
                     nodes = {**nodes, config: found}
@@ -526,9 +526,9 @@ class Controller:
 
     # ---- This broker's replicas
 
-    async def report_replicas(self, report: layout.ReplicaReport) -> None:
+    async def report_replicas(self, report: znodes.ReplicaReport) -> None:
         """Replace the report that `start` has written. Raises `StoreError`."""
-        path, text = layout.replica_report_path(self._node_id), layout.encode_replica_report(report)
+        path, text = znodes.replica_report_path(self._node_id), znodes.encode_replica_report(report)
         exists = await self._store.get(path) is not None
         await self._store.commit([Put(path, text) if exists else Create(path, text)])
         self._report = report

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ottla.controller.overlay import Overlay, partitions_of
 from ottla.controller.partition_changes import Election, ElectionRules, PartitionTarget, changed
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.store import NO_VERSION, Create, Put
 from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView
 from ottla.core.errors import (
@@ -97,7 +97,7 @@ class ContradictoryStates:
                     name,
                     list(partition.isr),
                     list(partition.replicas),
-                    layout.state_path(*name),
+                    znodes.state_path(*name),
                 )
             self._logged[name] = epoch
 
@@ -153,8 +153,8 @@ def _next_state(
 
 def note_brokers(overlay: Overlay, event: NoteBrokers) -> None:
     """Decide to write the note; the controller epoch alone fences it."""
-    text = layout.encode_handled_brokers(event.epochs)
-    write = Create(layout.HANDLED_BROKERS, text) if event.is_new else Put(layout.HANDLED_BROKERS, text)
+    text = znodes.encode_handled_brokers(event.epochs)
+    write = Create(znodes.HANDLED_BROKERS, text) if event.is_new else Put(znodes.HANDLED_BROKERS, text)
     overlay.put_nodes([write])
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ottla.controller.config import ControllerConfig
 from ottla.controller.partition_changes import ElectionRules
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.store import NO_VERSION, Create, Op, Put, parent_of
 from ottla.coordination.view import ClusterView, EntityConfig, PartitionView, TopicView, metric_name
 from ottla.core.ids import TopicPartition
@@ -193,11 +193,11 @@ class Overlay:
         old = self.partition(topic, new.index)
         assert old is not None, "the partition exists"
         self._partitions.setdefault(topic, {})[new.index] = new
-        path, text = layout.state_path(topic, new.index), encoded_state(new, self.rules.controller_epoch)
+        path, text = znodes.state_path(topic, new.index), encoded_state(new, self.rules.controller_epoch)
         if (old.replicas, old.adding, old.removing) != (new.replicas, new.adding, new.removing):
             self._assignment_changes(topic)
         if old.partition_epoch == NO_VERSION:
-            self._ops += [Create(layout.partition_path(topic, new.index)), Create(path, text)]
+            self._ops += [Create(znodes.partition_path(topic, new.index)), Create(path, text)]
         else:
             self._ops.append(Put(path, text, old.partition_epoch))
         self._ends.append(len(self._ops))
@@ -209,7 +209,7 @@ class Overlay:
         found = self._topics[topic] if topic in self._topics else self.base.topics[topic]
         assert found is not None, "the partition's topic exists"
         self._unencoded[topic] = len(self._ops)
-        self._ops.append(Put(layout.topic_path(topic), b"", found.version))
+        self._ops.append(Put(znodes.topic_path(topic), b"", found.version))
         self._topics[topic] = found._replace(version=found.version + 1)
 
     def _encode_assignment(self, name: str) -> None:
@@ -246,7 +246,7 @@ class Overlay:
         if found is None:
             known = self._topics[topic] if topic in self._topics else self.base.topics.get(topic)
             config = known.config if known else {}
-            every = self.base.broker_configs.get(layout.DEFAULT_ENTITY, EntityConfig({}, 0)).values
+            every = self.base.broker_configs.get(znodes.DEFAULT_ENTITY, EntityConfig({}, 0)).values
             defaults = self.rules.log_defaults
             min_isr = config.get(MIN_ISR) or every.get(MIN_ISR)
             unclean = config.get(UNCLEAN_ELECTION) or every.get(UNCLEAN_ELECTION)
@@ -261,8 +261,8 @@ class Overlay:
 
 def encoded_assignment(topic: TopicView) -> bytes:
     """Encode the assignment of a topic with the reassignments that are running."""
-    return layout.encode_assignment(
-        layout.Assignment(
+    return znodes.encode_assignment(
+        znodes.Assignment(
             topic.topic_id,
             {partition.index: partition.replicas for partition in topic.partitions},
             {partition.index: partition.adding for partition in topic.partitions if partition.adding},
@@ -274,8 +274,8 @@ def encoded_assignment(topic: TopicView) -> bytes:
 
 def encoded_state(partition: PartitionView, controller_epoch: int) -> bytes:
     """Encode the state of a partition."""
-    return layout.encode_state(
-        layout.PartitionState(
+    return znodes.encode_state(
+        znodes.PartitionState(
             partition.leader,
             partition.leader_epoch,
             partition.isr,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ottla.controller.overlay import PartitionIndex
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.store import (
     ANY_VERSION,
     Check,
@@ -59,11 +59,11 @@ async def become_controller(store: MetadataStore, node_id: int, now_ms: int, *to
     """
     session = store.state.ordinal
     while True:
-        node = await store.get(layout.CONTROLLER_EPOCH)
-        epoch = layout.decode_epoch(node.value) + 1 if node else 1
-        text = layout.encode_epoch(epoch)
-        write = Put(layout.CONTROLLER_EPOCH, text, node.version) if node else Create(layout.CONTROLLER_EPOCH, text)
-        me = Create(layout.CONTROLLER, layout.encode_controller(node_id, now_ms), ephemeral=True)
+        node = await store.get(znodes.CONTROLLER_EPOCH)
+        epoch = znodes.decode_epoch(node.value) + 1 if node else 1
+        text = znodes.encode_epoch(epoch)
+        write = Put(znodes.CONTROLLER_EPOCH, text, node.version) if node else Create(znodes.CONTROLLER_EPOCH, text)
+        me = Create(znodes.CONTROLLER, znodes.encode_controller(node_id, now_ms), ephemeral=True)
         ops = [*together, me, write]
         _check_session(store, session)
         try:
@@ -73,7 +73,7 @@ async def become_controller(store: MetadataStore, node_id: int, now_ms: int, *to
                 continue
             version = node.version + 1 if node else 0
         except StoreError as error:
-            if isinstance(error, SessionLost) or error.path not in {layout.CONTROLLER, layout.CONTROLLER_EPOCH}:
+            if isinstance(error, SessionLost) or error.path not in {znodes.CONTROLLER, znodes.CONTROLLER_EPOCH}:
                 raise
             return None  # another broker was elected
         _check_session(store, session)
@@ -84,7 +84,7 @@ async def become_controller(store: MetadataStore, node_id: int, now_ms: int, *to
 def _check_session(store: MetadataStore, session: int) -> None:
     """Raise `SessionLost` in a later session: a term there would have a node that ends with the wrong session."""
     if store.state.ordinal != session:
-        raise SessionLost(layout.CONTROLLER)
+        raise SessionLost(znodes.CONTROLLER)
 
 
 async def give_up_controller(store: MetadataStore, node_id: int) -> bool:
@@ -92,11 +92,11 @@ async def give_up_controller(store: MetadataStore, node_id: int) -> bool:
 
     Without that there would be no controller for as long as the session lasts. Raises `StoreError`.
     """
-    epoch = await store.get(layout.CONTROLLER_EPOCH)
-    node = await store.get(layout.CONTROLLER)
-    if epoch is None or node is None or layout.decode_controller(node.value) != node_id:
+    epoch = await store.get(znodes.CONTROLLER_EPOCH)
+    node = await store.get(znodes.CONTROLLER)
+    if epoch is None or node is None or znodes.decode_controller(node.value) != node_id:
         return False
-    await store.commit([Check(layout.CONTROLLER_EPOCH, epoch.version), Delete(layout.CONTROLLER)])
+    await store.commit([Check(znodes.CONTROLLER_EPOCH, epoch.version), Delete(znodes.CONTROLLER)])
     return True
 
 
@@ -105,7 +105,7 @@ async def write_in_term(store: MetadataStore, term: ControllerTerm, commits: Seq
     committed = 0
     waiting = deque(commits)
     while waiting:
-        batch = [Check(layout.CONTROLLER_EPOCH, term.version), *waiting[0]]
+        batch = [Check(znodes.CONTROLLER_EPOCH, term.version), *waiting[0]]
         while (state := store.state).status is SessionStatus.SUSPENDED:
             await store.next_state(state)
         if state.ordinal != term.session:
@@ -121,7 +121,7 @@ async def write_in_term(store: MetadataStore, term: ControllerTerm, commits: Seq
         except SessionLost:
             raise NotController from None
         except StoreError as error:
-            if error.path == layout.CONTROLLER_EPOCH:
+            if error.path == znodes.CONTROLLER_EPOCH:
                 raise NotController from None
             return CommitOutcome(committed, error.path)
         committed += len(waiting.popleft())

@@ -12,7 +12,7 @@ from ottla.controller.config import ControllerConfig
 from ottla.controller.elections import first_state
 from ottla.controller.overlay import OPS_PER_COMMIT, Overlay, encoded_assignment, encoded_state
 from ottla.controller.placement import place
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.store import NO_VERSION, Check, Create, Delete, Node, Op, Put
 from ottla.coordination.view import NO_LEADER, BrokerInfo, ClusterView, PartitionView, TopicView, metric_name
 from ottla.core.errors import (
@@ -76,11 +76,11 @@ def create_topic(overlay: Overlay, event: CreateTopic) -> TopicView:
     partitions = [new_partition(view, index, brokers) for index, brokers in enumerate(replicas)]
     topic = TopicView(event.name, event.topic_id, tuple(partitions), config, 0, 0 if config else NO_VERSION)
     ops: list[Op] = [
-        Create(layout.topic_path(event.name), encoded_assignment(topic)),
-        Create(f"{layout.topic_path(event.name)}/partitions"),
+        Create(znodes.topic_path(event.name), encoded_assignment(topic)),
+        Create(f"{znodes.topic_path(event.name)}/partitions"),
     ]
     if config:
-        ops.append(Create(layout.topic_config_path(event.name), layout.encode_config(config)))
+        ops.append(Create(znodes.topic_config_path(event.name), znodes.encode_config(config)))
     overlay.put_topic(event.name, topic, [*ops, *_new_states(event.name, partitions, overlay)])
     return topic
 
@@ -206,7 +206,7 @@ def create_partitions(overlay: Overlay, event: CreatePartitions) -> TopicView:
         replicas = [checked_assignment(view, brokers, topic.replication_factor) for brokers in event.assignments]
     new = [new_partition(view, have + index, brokers) for index, brokers in enumerate(replicas)]
     grown = topic._replace(partitions=(*topic.partitions, *new), version=topic.version + 1)
-    ops: list[Op] = [Put(layout.topic_path(event.name), encoded_assignment(grown), topic.version)]
+    ops: list[Op] = [Put(znodes.topic_path(event.name), encoded_assignment(grown), topic.version)]
     overlay.put_topic(event.name, grown, [*ops, *_new_states(event.name, new, overlay)])
     return grown
 
@@ -221,17 +221,17 @@ def delete_topic(overlay: Overlay, event: DeleteTopic) -> None:
         raise UnknownTopicOrPartition
     noted = _noted(topic.topic_id, name, {each for partition in topic.partitions for each in partition.replicas})
     if 2 * len(topic.partitions) + 4 > OPS_PER_COMMIT:
-        begin = [Check(layout.topic_path(name), topic.version), Create(layout.topic_deletion_path(name)), *noted]
+        begin = [Check(znodes.topic_path(name), topic.version), Create(znodes.topic_deletion_path(name)), *noted]
         overlay.put_topic(name, None, begin)
         return
     ops: list[Op] = []
     for partition in topic.partitions:
         if partition.partition_epoch != NO_VERSION:
-            ops.append(Delete(layout.state_path(name, partition.index), partition.partition_epoch))
-            ops.append(Delete(layout.partition_path(name, partition.index)))
+            ops.append(Delete(znodes.state_path(name, partition.index), partition.partition_epoch))
+            ops.append(Delete(znodes.partition_path(name, partition.index)))
     if topic.config_version != NO_VERSION:
-        ops.append(Delete(layout.topic_config_path(name), topic.config_version))
-    ops += [Delete(f"{layout.topic_path(name)}/partitions"), Delete(layout.topic_path(name), topic.version)]
+        ops.append(Delete(znodes.topic_config_path(name), topic.config_version))
+    ops += [Delete(f"{znodes.topic_path(name)}/partitions"), Delete(znodes.topic_path(name), topic.version)]
     overlay.put_topic(name, None, [*ops, *noted])
 
 
@@ -239,8 +239,8 @@ def _noted(topic_id: uuid.UUID, name: str, brokers: Iterable[int]) -> list[Op]:
     """Note the brokers that have logs of a deleted topic: one that is down now deletes them at its start."""
     if topic_id == NO_TOPIC_ID:
         return []
-    text = layout.encode_deleted_topic(layout.DeletedTopic(name, tuple(sorted(brokers))))
-    return [Create(layout.deleted_topic_path(topic_id), text)]
+    text = znodes.encode_deleted_topic(znodes.DeletedTopic(name, tuple(sorted(brokers))))
+    return [Create(znodes.deleted_topic_path(topic_id), text)]
 
 
 class FinishDeletion(NamedTuple):
@@ -256,23 +256,23 @@ class FinishDeletion(NamedTuple):
 
 def finish_deletion(overlay: Overlay, event: FinishDeletion) -> None:
     """Decide the rest of a deletion; the topic's node goes last."""
-    topic = event.nodes.get(layout.topic_path(event.name))
+    topic = event.nodes.get(znodes.topic_path(event.name))
     ops: list[Op] = []
     if topic is not None:
         ops += _note_of(event, topic)
     ops += [Delete(path, node.version) for path, node in reversed(list(event.nodes.items()))]
-    overlay.put_nodes([*ops, Delete(layout.topic_deletion_path(event.name))])
+    overlay.put_nodes([*ops, Delete(znodes.topic_deletion_path(event.name))])
 
 
 def _note_of(event: FinishDeletion, topic: Node) -> list[Op]:
     try:
-        assignment = layout.decode_assignment(event.name, topic.value)
-    except layout.MalformedNode as error:
+        assignment = znodes.decode_assignment(event.name, topic.value)
+    except znodes.MalformedNode as error:
         log.error(  # noqa: TRY400 - the message says all
             "topic %s is deleted, but brokers keep its logs: its id is not known, because %s", event.name, error
         )
         return []
-    if layout.deleted_topic_path(assignment.topic_id) in event.noted:
+    if znodes.deleted_topic_path(assignment.topic_id) in event.noted:
         return []
     brokers = {each for replicas in assignment.replicas.values() for each in replicas}
     return _noted(assignment.topic_id, event.name, brokers)
@@ -308,6 +308,6 @@ def _new_states(topic: str, partitions: Iterable[PartitionView], overlay: Overla
     ops: list[Op] = []
     for partition in partitions:
         state = encoded_state(partition, overlay.rules.controller_epoch)
-        ops.append(Create(layout.partition_path(topic, partition.index)))
-        ops.append(Create(layout.state_path(topic, partition.index), state))
+        ops.append(Create(znodes.partition_path(topic, partition.index)))
+        ops.append(Create(znodes.state_path(topic, partition.index), state))
     return ops

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Sequence
 
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.store import Create, MetadataStore, NodeExists, Op, OutcomeUnknown, Put
 
 
@@ -15,33 +15,33 @@ class BrokerIdInUse(Exception):
 
 async def join_cluster(store: MetadataStore, proposed_id: str) -> str:
     """Create the root nodes that are missing and return the cluster id: the first proposed id wins."""
-    while (node := await store.get(layout.CLUSTER_ID)) is None or await _missing_roots(store):
+    while (node := await store.get(znodes.CLUSTER_ID)) is None or await _missing_roots(store):
         ops: list[Op] = [Create(root) for root in await _missing_roots(store)]
         if node is None:
-            ops.append(Create(layout.CLUSTER_ID, layout.encode_cluster_id(proposed_id)))
+            ops.append(Create(znodes.CLUSTER_ID, znodes.encode_cluster_id(proposed_id)))
         try:
             await store.commit(ops)
         except (NodeExists, OutcomeUnknown):
             await store.sync()  # another broker is joining too, or the answer was lost: read again
-    return layout.decode_cluster_id(node.value)
+    return znodes.decode_cluster_id(node.value)
 
 
 async def _missing_roots(store: MetadataStore) -> list[str]:
-    return [root for root in layout.ROOTS if await store.get(root) is None]
+    return [root for root in znodes.ROOTS if await store.get(root) is None]
 
 
-def registration(broker: layout.BrokerRegistration) -> Create:
+def registration(broker: znodes.BrokerRegistration) -> Create:
     """Return the operation that registers a broker; its node is deleted when the broker's session ends."""
-    return Create(layout.broker_path(broker.node_id), layout.encode_broker(broker), ephemeral=True)
+    return Create(znodes.broker_path(broker.node_id), znodes.encode_broker(broker), ephemeral=True)
 
 
 async def registration_with_report(
-    store: MetadataStore, broker: layout.BrokerRegistration, report: layout.ReplicaReport | None
+    store: MetadataStore, broker: znodes.BrokerRegistration, report: znodes.ReplicaReport | None
 ) -> list[Op]:
     """Return the operations that register a broker and replace its last report on its replicas."""
     ops: list[Op] = [registration(broker)]
     if report is not None:
-        path, text = layout.replica_report_path(broker.node_id), layout.encode_replica_report(report)
+        path, text = znodes.replica_report_path(broker.node_id), znodes.encode_replica_report(report)
         node = await store.get(path)
         ops.append(Create(path, text) if node is None else Put(path, text, node.version))
     return ops
@@ -61,13 +61,13 @@ async def register(store: MetadataStore, ops: Sequence[Op]) -> None:
 
 async def absent_nodes(store: MetadataStore, present: Collection[int]) -> list[int]:
     """List the nodes with replicas that are not in `present`, by id. Costs a look-up where all were ever present."""
-    if all(int(node) in present for node in await store.children(layout.LOG_DIRS)):
+    if all(int(node) in present for node in await store.children(znodes.LOG_DIRS)):
         return []
     found: set[int] = set()
-    for path, node in (await store.list_nodes(layout.TOPICS)).items():
-        topic = layout.parse_topic_path(path)
-        if topic is not None and path == layout.topic_path(topic):
-            with contextlib.suppress(layout.MalformedNode):  # the snapshot logs it
-                for replicas in layout.decode_assignment(topic, node.value).replicas.values():
+    for path, node in (await store.list_nodes(znodes.TOPICS)).items():
+        topic = znodes.parse_topic_path(path)
+        if topic is not None and path == znodes.topic_path(topic):
+            with contextlib.suppress(znodes.MalformedNode):  # the snapshot logs it
+                for replicas in znodes.decode_assignment(topic, node.value).replicas.values():
                     found.update(replicas)
     return sorted(found.difference(present))

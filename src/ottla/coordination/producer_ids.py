@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.store import (
     Create,
     MetadataStore,
@@ -50,15 +50,15 @@ class ProducerIdManager:
         self._next_id += 1
         return taken
 
-    async def _reserve_block(self) -> layout.ProducerIdBlock:
+    async def _reserve_block(self) -> znodes.ProducerIdBlock:
         for _ in range(_ATTEMPTS_MAX):
-            node = await self._store.get(layout.PRODUCER_ID_BLOCK)
-            latest = layout.decode_producer_id_block(node.value) if node else None
+            node = await self._store.get(znodes.PRODUCER_ID_BLOCK)
+            latest = znodes.decode_producer_id_block(node.value) if node else None
             first = latest.last + 1 if latest else 0
-            assert first <= _LAST_ID - layout.PRODUCER_IDS_PER_BLOCK, "the producer ids of this cluster are exhausted"
-            block = layout.ProducerIdBlock(self._node_id, first, first + layout.PRODUCER_IDS_PER_BLOCK - 1)
-            text = layout.encode_producer_id_block(block)
-            path = layout.PRODUCER_ID_BLOCK
+            assert first <= _LAST_ID - znodes.PRODUCER_IDS_PER_BLOCK, "the producer ids of this cluster are exhausted"
+            block = znodes.ProducerIdBlock(self._node_id, first, first + znodes.PRODUCER_IDS_PER_BLOCK - 1)
+            text = znodes.encode_producer_id_block(block)
+            path = znodes.PRODUCER_ID_BLOCK
             operation: Op = Put(path, text, node.version) if node else Create(path, text)
             try:
                 await self._store.commit([operation])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.store import Node
 from ottla.core.ids import INTERNAL_TOPICS
 
@@ -25,7 +25,7 @@ class BrokerInfo(NamedTuple):
     """Describes a live broker."""
 
     node_id: int
-    endpoints: Mapping[str, layout.Endpoint]  # listener name -> (host, port), the first one first
+    endpoints: Mapping[str, znodes.Endpoint]  # listener name -> (host, port), the first one first
     rack: str | None
     epoch: int  # grows with every start of any broker
     protocols: Mapping[str, str]
@@ -114,7 +114,7 @@ class ClusterView:
     topic_by_id: Mapping[bytes, TopicView] = field(default_factory=dict)  # the 16 bytes of an id, as on the wire
     topic_by_metric_name: Mapping[str, str] = field(default_factory=dict)  # see `metric_name`
     configs: Configs = field(default_factory=dict)
-    replica_reports: Mapping[int, layout.ReplicaReport] = field(default_factory=dict)  # by node id
+    replica_reports: Mapping[int, znodes.ReplicaReport] = field(default_factory=dict)  # by node id
     deleted_topics: frozenset[uuid.UUID] = frozenset()  # those noted as deleted: their logs may be removed
     admin_requests: Mapping[str, Node] = field(default_factory=dict)  # of Kafka's older tools, by path
     unreadable_topics: frozenset[str] = frozenset()  # topics that exist, whose nodes are malformed
@@ -124,7 +124,7 @@ class ClusterView:
     @property
     def broker_configs(self) -> Mapping[str, EntityConfig]:
         """Return brokers' settings by node id as text, or `<default>` for all brokers."""
-        return self.configs.get(layout.BROKERS_KIND, _NO_CONFIGS)
+        return self.configs.get(znodes.BROKERS_KIND, _NO_CONFIGS)
 
     def with_topics(self, changed: Mapping[str, TopicView | None]) -> ClusterView:
         """Return a snapshot with some topics added, changed or (None) removed."""

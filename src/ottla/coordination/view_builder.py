@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.store import NO_VERSION, Node, NodeChange
 from ottla.coordination.view import (
     NO_LEADER,
@@ -31,8 +31,8 @@ NODES_AT_ONCE = 200
 """After so many nodes the event loop serves others."""
 
 _SHARED_MAX = 1000
-_KINDS = (layout.BROKERS_KIND, layout.GROUPS_KIND, layout.CLIENT_METRICS_KIND)
-_NO_STATE = layout.PartitionState(NO_LEADER, 0, (), 0)
+_KINDS = (znodes.BROKERS_KIND, znodes.GROUPS_KIND, znodes.CLIENT_METRICS_KIND)
+_NO_STATE = znodes.PartitionState(NO_LEADER, 0, (), 0)
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class ViewBuilder:
         # nodes of topics that exist, but are in no snapshot, because a node of theirs is malformed
         self._unreadable: dict[str, _TopicChanges] = {}
         self._shared: dict[tuple[int, ...], tuple[int, ...]] = {}
-        self._states: dict[bytes, layout.PartitionState] = {}
+        self._states: dict[bytes, znodes.PartitionState] = {}
         self._nodes = 0
 
     async def build(self, view: ClusterView, changes: Sequence[NodeChange], *, is_complete: bool) -> ClusterView:
@@ -91,7 +91,7 @@ class ViewBuilder:
             for name in view.topics:
                 if name not in topics or topics[name].assignment is None:
                     gone = topics.setdefault(name, _TopicChanges())
-                    gone.assignment = NodeChange(0, layout.topic_path(name), None)
+                    gone.assignment = NodeChange(0, znodes.topic_path(name), None)
         changed: dict[str, TopicView | None] = {}
         partitions: dict[str, tuple[int, ...]] = {}
         for name, news in topics.items():
@@ -178,10 +178,10 @@ class ViewBuilder:
         node = nodes.assignment.node
         assert node is not None
         try:
-            assignment = layout.decode_assignment(name, node.value)
+            assignment = znodes.decode_assignment(name, node.value)
             if list(assignment.replicas) != list(range(len(assignment.replicas))):
-                raise layout.MalformedNode(layout.topic_path(name), "the partitions are not numbered from 0")
-        except layout.MalformedNode as error:
+                raise znodes.MalformedNode(znodes.topic_path(name), "the partitions are not numbered from 0")
+        except znodes.MalformedNode as error:
             _log(error)
             return old
         known = old.partitions if old is not None else ()
@@ -192,7 +192,7 @@ class ViewBuilder:
                 partitions.append(self._reassigned(known[index], replicas, adding, removing))
             else:
                 change = nodes.states.pop(index, None)
-                state_node = change.node if change is not None else self._orphan(layout.state_path(name, index))
+                state_node = change.node if change is not None else self._orphan(znodes.state_path(name, index))
                 state = self._state(name, index, state_node)
                 version = state_node.version if state_node is not None else NO_VERSION
                 partitions.append(
@@ -208,7 +208,7 @@ class ViewBuilder:
             old.config_version if old is not None else NO_VERSION,
             assignment.unknown_keys,
         )
-        path = layout.topic_config_path(name)
+        path = znodes.topic_config_path(name)
         orphan = self._orphan(path)
         if orphan is None or nodes.config is not None:
             return topic
@@ -222,8 +222,8 @@ class ViewBuilder:
         if node is None:
             return topic._replace(config={}, config_version=NO_VERSION)
         try:
-            return topic._replace(config=layout.decode_config(path, node.value), config_version=node.version)
-        except layout.MalformedNode as error:
+            return topic._replace(config=znodes.decode_config(path, node.value), config_version=node.version)
+        except znodes.MalformedNode as error:
             _log(error)
             return topic if is_known else None
 
@@ -253,7 +253,7 @@ class ViewBuilder:
 
     def _state(
         self, topic: str, index: int, node: Node | None, known: PartitionView | None = None
-    ) -> layout.PartitionState:
+    ) -> znodes.PartitionState:
         """Decode a state, once for all partitions that have the same.
 
         A malformed state is one without leader and ISR: the partition is offline, and no election changes it.
@@ -264,10 +264,10 @@ class ViewBuilder:
         if state is not None:
             return state
         try:
-            state = layout.decode_state(topic, index, node.value)
+            state = znodes.decode_state(topic, index, node.value)
             if not state.isr:
-                raise layout.MalformedNode(layout.state_path(topic, index), "the ISR is empty")
-        except layout.MalformedNode as error:
+                raise znodes.MalformedNode(znodes.state_path(topic, index), "the ISR is empty")
+        except znodes.MalformedNode as error:
             last = (
                 ""
                 if known is None
@@ -305,8 +305,8 @@ class ViewBuilder:
     def _keep_config(self, name: str, old: TopicView | None, nodes: _TopicChanges) -> None:
         """Keep the settings that outlive their topic: a topic of that name would have them again."""
         if nodes.config is None and old is not None and old.config_version != NO_VERSION:
-            value = layout.encode_config(old.config)
-            self._orphans[layout.topic_config_path(name)] = Node(value, old.config_version, 0, ephemeral=False)
+            value = znodes.encode_config(old.config)
+            self._orphans[znodes.topic_config_path(name)] = Node(value, old.config_version, 0, ephemeral=False)
 
     def _keep_orphan(self, change: NodeChange) -> None:
         if change.node is not None:
@@ -327,24 +327,24 @@ class ViewBuilder:
         deleted, requests = base.deleted_topics, base.admin_requests
         for _, path, node in changes:
             try:
-                if path.startswith(layout.BROKER_IDS + "/"):
+                if path.startswith(znodes.BROKER_IDS + "/"):
                     _put(brokers, path, None if node is None else _broker(path, node))
-                elif path.startswith(layout.REPLICA_REPORTS + "/"):
+                elif path.startswith(znodes.REPLICA_REPORTS + "/"):
                     _put(reports, path, None if node is None else _report(path, node))
-                elif path.startswith(layout.DELETED_TOPICS + "/"):
-                    noted = layout.decode_deleted_topic_ids([path.rpartition("/")[2]])
+                elif path.startswith(znodes.DELETED_TOPICS + "/"):
+                    noted = znodes.decode_deleted_topic_ids([path.rpartition("/")[2]])
                     deleted = deleted - noted if node is None else deleted | noted
-                elif path in layout.ADMIN_REQUESTS:
+                elif path in znodes.ADMIN_REQUESTS:
                     requests = {**requests, path: node} if node else {p: n for p, n in requests.items() if p != path}
-                elif path == layout.CONTROLLER:
-                    controller_id = layout.decode_controller(node.value) if node else NO_LEADER
-                elif path == layout.CONTROLLER_EPOCH:
-                    epoch = layout.decode_epoch(node.value) if node else 0
-                elif path == layout.CLUSTER_ID:
-                    cluster_id = layout.decode_cluster_id(node.value) if node else ""
-                elif (entity := layout.parse_config_path(path)) and entity[0] in _KINDS:
+                elif path == znodes.CONTROLLER:
+                    controller_id = znodes.decode_controller(node.value) if node else NO_LEADER
+                elif path == znodes.CONTROLLER_EPOCH:
+                    epoch = znodes.decode_epoch(node.value) if node else 0
+                elif path == znodes.CLUSTER_ID:
+                    cluster_id = znodes.decode_cluster_id(node.value) if node else ""
+                elif (entity := znodes.parse_config_path(path)) and entity[0] in _KINDS:
                     configs = _with_config(configs, *entity, path, node)
-            except layout.MalformedNode as error:
+            except znodes.MalformedNode as error:
                 _log(error)
         new = replace(
             view,
@@ -361,7 +361,7 @@ class ViewBuilder:
         return view if new == view else new
 
 
-def _log(error: layout.MalformedNode) -> None:
+def _log(error: znodes.MalformedNode) -> None:
     logger.error(
         "a node of the metadata store is malformed and is ignored until it changes: %s. Restore its value with "
         "ZooKeeper's shell",
@@ -369,14 +369,14 @@ def _log(error: layout.MalformedNode) -> None:
     )
 
 
-def _report(path: str, node: Node) -> layout.ReplicaReport:
+def _report(path: str, node: Node) -> znodes.ReplicaReport:
     """Decode a report; one that is malformed is that of an unclean start."""
     node_id = _node_id(path)
     try:
-        return layout.decode_replica_report(node_id, node.value)
-    except layout.MalformedNode as error:
+        return znodes.decode_replica_report(node_id, node.value)
+    except znodes.MalformedNode as error:
         _log(error)
-        return layout.ReplicaReport(is_clean=False)
+        return znodes.ReplicaReport(is_clean=False)
 
 
 def _partition(
@@ -384,7 +384,7 @@ def _partition(
     replicas: tuple[int, ...],
     adding: tuple[int, ...],
     removing: tuple[int, ...],
-    state: layout.PartitionState,
+    state: znodes.PartitionState,
     version: int,
 ) -> PartitionView:
     return PartitionView(
@@ -426,13 +426,13 @@ def _put(by_node_id: dict[int, _Value], path: str, value: _Value | None) -> None
 def _node_id(path: str) -> int:
     name = path.rpartition("/")[2]
     if not name.isdecimal():
-        raise layout.MalformedNode(path, "the name is not a node id")
+        raise znodes.MalformedNode(path, "the name is not a node id")
     return int(name)
 
 
 def _broker(path: str, node: Node) -> BrokerInfo:
     node_id = _node_id(path)
-    registered = layout.decode_broker(node_id, node.value)
+    registered = znodes.decode_broker(node_id, node.value)
     return BrokerInfo(
         node_id, registered.endpoints, registered.rack, node.created, registered.protocols, registered.is_shutting_down
     )
@@ -440,7 +440,7 @@ def _broker(path: str, node: Node) -> BrokerInfo:
 
 def _with_config(configs: Configs, kind: str, name: str, path: str, node: Node | None) -> Configs:
     """Change one entity's settings; returns the same object if nothing changed."""
-    new = EntityConfig(layout.decode_config(path, node.value), node.version) if node else None
+    new = EntityConfig(znodes.decode_config(path, node.value), node.version) if node else None
     if new == configs.get(kind, {}).get(name):
         return configs
     of_kind = {key: config for key, config in configs.get(kind, {}).items() if key != name}

@@ -6,7 +6,7 @@ looked for once the session is connected again, and sent again if it was not mad
 over.
 
 All writers of the tree must be Ottla's: the changes of other programs are seen at the next full load only. Requests of
-Kafka's older tools (`layout.ADMIN_REQUESTS`) are watched.
+Kafka's older tools (`znodes.ADMIN_REQUESTS`) are watched.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.commit_feed import (
     ENTRY_PREFIX,
     FEED,
@@ -144,7 +144,7 @@ class ZooKeeperSession:
             self._awaited = -1
             self._is_checked = False
             self._touched.update(path for path, node in self.nodes.items() if node.ephemeral)
-            self._touched.update(layout.ADMIN_REQUESTS)
+            self._touched.update(znodes.ADMIN_REQUESTS)
         if not self._is_closing:
             if status is SessionStatus.LOST:
                 self._connection.abandon()
@@ -298,7 +298,7 @@ class ZooKeeperSession:
             raise _Gap("commits were deleted while all metadata was read")
         self._ahead = {}
         self._must_load = False
-        self._touched.update(layout.ADMIN_REQUESTS)
+        self._touched.update(znodes.ADMIN_REQUESTS)
         self._wake.set()
 
     async def _end_of_feed(self) -> int:
@@ -321,7 +321,7 @@ class ZooKeeperSession:
             paths, partitions = [], []
             for parent, below in zip(parents, names, strict=True):
                 children = [f"{parent.rstrip('/')}/{name}" for name in sorted(below)]
-                if layout.is_partitions_path(parent):
+                if znodes.is_partitions_path(parent):
                     partitions += children
                 else:
                     paths += [child for child in children if child not in _NOT_OURS]
@@ -341,7 +341,7 @@ class ZooKeeperSession:
 
     async def _read(self, path: str) -> ZooKeeperNode | None:
         """Read a node; an ephemeral one is watched, and one that other programs create without an entry in the feed."""
-        if path in layout.ADMIN_REQUESTS:
+        if path in znodes.ADMIN_REQUESTS:
             await self._connection.exists(path, partial(self._touch, path))
         found = await self._connection.get(path)
         if found is not None and found.is_ephemeral:
@@ -407,7 +407,7 @@ class ZooKeeperSession:
         numbers = sorted(map(entry_number, await self._connection.children(FEED)))
         if end > self._next and (not numbers or numbers[0] > self._next):
             raise _Gap("commits were deleted before this broker read them")
-        controller = await self._connection.exists(layout.CONTROLLER)
+        controller = await self._connection.exists(znodes.CONTROLLER)
         if controller is not None and controller.owner == self._connection.session_id:
             await self._trim(numbers)
 

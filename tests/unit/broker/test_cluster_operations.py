@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import ErrorCode
 from ottla.wire.messages import alter_partition_reassignments, elect_leaders, list_partition_reassignments
@@ -157,9 +157,9 @@ def test_a_topic_deleted_while_a_broker_is_down_leaves_no_log_there(tmp_path: Pa
         controller = cluster.services(cluster.controller).controller
         assert await controller.delete_topics([TP.topic]) == [None]
         await cluster.until(lambda: not has_log(cluster, 1) and not has_log(cluster, 2))
-        node = await cluster.store.session().get(layout.deleted_topic_path(topic_id))
+        node = await cluster.store.session().get(znodes.deleted_topic_path(topic_id))
         assert node is not None
-        assert 3 in layout.decode_deleted_topic("", node.value).brokers
+        assert 3 in znodes.decode_deleted_topic("", node.value).brokers
         await controller.create_topic(TP.topic, assignments=[(0, [1, 2])])
         await cluster.restart(3)
         await cluster.until(lambda: not has_log(cluster, 3))

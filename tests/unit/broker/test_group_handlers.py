@@ -26,9 +26,9 @@ from ottla.broker.handlers import (
     offset_fetch,
     sync_group,
 )
-from ottla.coordination.layout import Endpoint
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, TopicView
+from ottla.coordination.znodes import Endpoint
 from ottla.core.errors import ErrorCode, StorageError
 from ottla.groups.config import GroupConfig
 from ottla.groups.coordinator import GroupCoordinator

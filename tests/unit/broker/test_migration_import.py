@@ -14,7 +14,7 @@ from ottla.broker.config import BrokerConfig
 from ottla.broker.migration.import_commit import check_unchanged_since_import, commit_import, is_unused, summary
 from ottla.broker.migration.import_plan import ImportPlan, plan_import
 from ottla.coordination import kraft_records as kraft
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.kraft_batches import snapshot
 from ottla.coordination.kraft_records import ConfigResourceType, MetadataRecordType
@@ -256,16 +256,16 @@ def test_everything_is_written_so_that_the_election_takes_the_next_epoch(tmp_pat
         assert node is not None, path
         return node.value
 
-    assert layout.decode_assignment("web", asyncio.run(read("/brokers/topics/web"))) == layout.Assignment(
+    assert znodes.decode_assignment("web", asyncio.run(read("/brokers/topics/web"))) == znodes.Assignment(
         ID, {0: (NODE,)}
     )
-    state = layout.decode_state("web", 0, asyncio.run(read("/brokers/topics/web/partitions/0/state")))
+    state = znodes.decode_state("web", 0, asyncio.run(read("/brokers/topics/web/partitions/0/state")))
     assert (state.leader, state.leader_epoch, state.isr) == (NODE, 5, (NODE,))
-    assert layout.decode_config("", asyncio.run(read("/config/topics/web"))) == {"retention.ms": "5"}
-    assert layout.decode_config("", asyncio.run(read("/config/groups/team"))) == {
+    assert znodes.decode_config("", asyncio.run(read("/config/topics/web"))) == {"retention.ms": "5"}
+    assert znodes.decode_config("", asyncio.run(read("/config/groups/team"))) == {
         "consumer.session.timeout.ms": "50000"
     }
-    block = layout.decode_producer_id_block(asyncio.run(read(layout.PRODUCER_ID_BLOCK)))
+    block = znodes.decode_producer_id_block(asyncio.run(read(znodes.PRODUCER_ID_BLOCK)))
     assert block is not None
     assert block.last + 1 == 7000
 
@@ -276,7 +276,7 @@ def test_a_topic_without_an_id_gets_one(tmp_path: Path) -> None:
     session = committed(found(directory), directory)
     node = asyncio.run(session.get("/brokers/topics/web"))
     assert node is not None
-    assert layout.decode_assignment("web", node.value).topic_id != NO_TOPIC_ID
+    assert znodes.decode_assignment("web", node.value).topic_id != NO_TOPIC_ID
 
 
 def test_a_kafka_that_ran_after_the_import_is_detected(tmp_path: Path) -> None:

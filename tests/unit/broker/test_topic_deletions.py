@@ -17,7 +17,7 @@ from ottla.broker.broker import Broker
 from ottla.broker.context import Services
 from ottla.broker.maintenance.topic_deletions import TopicDeletions
 from ottla.broker.maintenance.unknown_directories import CannotDecide, unknown_directories
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.store import MetadataStore
 from ottla.core.clock import SystemClock
 from ottla.core.files import SystemFiles
@@ -89,9 +89,9 @@ def test_a_start_completes_the_deletions_that_were_begun(tmp_path: Path) -> None
 
     async def check(services: Services, store: MetadataStore) -> None:
         assert names(tmp_path) == {"kept-0"}
-        assert len(await store.children(layout.DELETED_TOPICS)) == 1
+        assert len(await store.children(znodes.DELETED_TOPICS)) == 1
         await TopicDeletions(store, services.replicas, services.node_id).remove_completed()
-        assert not await store.children(layout.DELETED_TOPICS)
+        assert not await store.children(znodes.DELETED_TOPICS)
 
     live(tmp_path, check)
 

@@ -16,7 +16,7 @@ from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigOp
 from ottla.controller.controller import RETRY_S, Controller
 from ottla.controller.isr import ProposedIsr
 from ottla.controller.topics import CreatePartitions, CreateTopic
-from ottla.coordination import layout, membership
+from ottla.coordination import membership, znodes
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.metadata_file import FILE_NAME
@@ -48,8 +48,8 @@ class Node:
 
     async def start(self) -> str:
         cluster_id = await membership.join_cluster(self.store, f"proposed by {self.node_id}")
-        endpoints = {"PLAINTEXT": layout.Endpoint("localhost", 9000 + self.node_id)}
-        await self.controller.start(layout.BrokerRegistration(self.node_id, endpoints, {"PLAINTEXT": "PLAINTEXT"}))
+        endpoints = {"PLAINTEXT": znodes.Endpoint("localhost", 9000 + self.node_id)}
+        await self.controller.start(znodes.BrokerRegistration(self.node_id, endpoints, {"PLAINTEXT": "PLAINTEXT"}))
         self.following = asyncio.ensure_future(self.cluster.follow())
         return cluster_id
 
@@ -197,14 +197,14 @@ def test_partitions_settings_and_deletion_arrive_in_the_snapshot() -> None:
         assert len(node.cluster.current.topics["t"].partitions) == 3
 
         change = AlterConfig(
-            layout.BROKERS_KIND, "<default>", [ConfigChange(ConfigOp.SET, "k", "v")], {}, lambda _: None
+            znodes.BROKERS_KIND, "<default>", [ConfigChange(ConfigOp.SET, "k", "v")], {}, lambda _: None
         )
         assert await node.controller.alter_configs([change]) == [None]
         assert node.cluster.current.broker_configs["<default>"].values == {"k": "v"}
 
         assert await node.controller.delete_topics(["t", "u"]) == [None, Any_(errors.UnknownTopicOrPartition)]
         assert node.cluster.current.topics == {}
-        assert await node.store.children(layout.TOPICS) == frozenset()
+        assert await node.store.children(znodes.TOPICS) == frozenset()
         await node.stop()
 
     run(scenario)
@@ -263,7 +263,7 @@ def test_a_partition_with_a_bad_state_keeps_no_other_from_an_election(
             await each.start()
         for name in ("a", "t", "u"):
             await first.controller.create_topic(name, assignments=[(0, [3, 1])])
-        path = layout.state_path("t", 0)
+        path = znodes.state_path("t", 0)
         isr = {"malformed": b"{", "empty": b"[]", "elsewhere": b"[7]"}[bad]
         text = (
             isr
@@ -286,8 +286,8 @@ def test_a_partition_with_a_bad_state_keeps_no_other_from_an_election(
         assert (
             caplog.text.count("is offline, because the node" if bad != "elsewhere" else "no leader can be elected") >= 1
         )
-        restored = layout.PartitionState(NO_LEADER, view.topics["t"].partitions[0].leader_epoch + 1, (1,), 1)
-        await second.store.commit([Put(path, layout.encode_state(restored))])
+        restored = znodes.PartitionState(NO_LEADER, view.topics["t"].partitions[0].leader_epoch + 1, (1,), 1)
+        await second.store.commit([Put(path, znodes.encode_state(restored))])
         view = await first.until(lambda view: view.topics["t"].partitions[0].leader == 1)
         for each in (again, second, first):
             await each.stop()
@@ -295,7 +295,7 @@ def test_a_partition_with_a_bad_state_keeps_no_other_from_an_election(
     run(scenario)
 
 
-@pytest.mark.parametrize("path", [layout.HANDLED_BROKERS, layout.topic_path("gone")])
+@pytest.mark.parametrize("path", [znodes.HANDLED_BROKERS, znodes.topic_path("gone")])
 def test_a_malformed_node_keeps_no_controller_from_its_term(path: str) -> None:
     async def scenario() -> None:
         tree = EmbeddedMetadataStore()
@@ -304,15 +304,15 @@ def test_a_malformed_node_keeps_no_controller_from_its_term(path: str) -> None:
         await second.start()
         await first.controller.create_topic("t", assignments=[(0, [1, 2])])
         await first.until(lambda view: len(view.brokers) == 2)
-        if path == layout.HANDLED_BROKERS:
+        if path == znodes.HANDLED_BROKERS:
             while await second.store.get(path) is None:  # noqa: ASYNC110 - no event reports it
                 await asyncio.sleep(0.01)
             await second.store.commit([Put(path, b"[]")])
         else:
-            await second.store.commit([Create(path, b"{"), Create(f"{layout.TOPIC_DELETIONS}/gone")])
+            await second.store.commit([Create(path, b"{"), Create(f"{znodes.TOPIC_DELETIONS}/gone")])
         await first.stop()
         await second.until(lambda view: view.topics["t"].partitions[0].leader == 2 and second.controller.is_active)
-        while path != layout.HANDLED_BROKERS and await second.store.get(path) is not None:  # noqa: ASYNC110 - as above
+        while path != znodes.HANDLED_BROKERS and await second.store.get(path) is not None:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.01)
         await second.controller.create_topic("u")
         await second.stop()
@@ -326,11 +326,11 @@ async def test_a_malformed_controller_epoch_is_logged_once_and_waited_for(caplog
     first, second = Node(tree, 1), Node(tree, 2)
     await first.start()
     await second.start()
-    await second.store.commit([Put(layout.CONTROLLER_EPOCH, b"x")])
+    await second.store.commit([Put(znodes.CONTROLLER_EPOCH, b"x")])
     await first.stop()
     await asyncio.sleep(10 * RETRY_S)
     assert not second.controller.is_active
-    await second.store.commit([Put(layout.CONTROLLER_EPOCH, b"7")])
+    await second.store.commit([Put(znodes.CONTROLLER_EPOCH, b"7")])
     await second.until(lambda view: view.controller_epoch == 8)
     assert caplog.text.count("there is no controller before this node has its value again") == 1
     await second.stop()
@@ -346,13 +346,13 @@ def test_a_controller_that_was_replaced_changes_nothing() -> None:
         await asyncio.gather(old.following, return_exceptions=True)
         old.following = None
         await new.start()
-        await new.store.commit([Delete(layout.CONTROLLER)])
+        await new.store.commit([Delete(znodes.CONTROLLER)])
         await new.until(lambda view: view.controller_id == 2)
 
         with pytest.raises(errors.NotController):
             await old.controller.create_topic("t")
 
-        assert await new.store.children(layout.TOPICS) == frozenset()
+        assert await new.store.children(znodes.TOPICS) == frozenset()
         assert not old.controller.is_active
         await old.stop()
         await new.stop()

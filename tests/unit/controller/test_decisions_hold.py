@@ -25,7 +25,7 @@ from ottla.controller.machine import Event, apply
 from ottla.controller.overlay import Overlay
 from ottla.controller.partition_changes import Election
 from ottla.controller.reassignments import Reassign, RequestedReassignment
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.store import Create, Delete, Op, Put
 from ottla.coordination.view import NO_LEADER, BrokerInfo, ClusterView, PartitionView
 from ottla.core.errors import KafkaError
@@ -193,7 +193,7 @@ class Decisions(RuleBasedStateMachine):
 
     def report(self, node: int, *, suspect: bool) -> None:
         suspects = frozenset({HERE} if suspect else ())
-        reports = {**self.view.replica_reports, node: layout.ReplicaReport(True, suspects=suspects)}
+        reports = {**self.view.replica_reports, node: znodes.ReplicaReport(True, suspects=suspects)}
         self.view = replace(self.view, replica_reports=reports)
         self.decide(ReplicasReported(node, [HERE]))
 
@@ -260,10 +260,10 @@ def written(view: ClusterView, ops: list[Op]) -> PartitionView:
     partition, version = only(view), view.topics["t"].version
     for op in ops:
         assert not isinstance(op, Create | Delete)
-        if isinstance(op, Put) and op.path == layout.topic_path("t"):
+        if isinstance(op, Put) and op.path == znodes.topic_path("t"):
             assert op.expected_version == version
             version += 1
-            assignment = layout.decode_assignment("t", op.value)
+            assignment = znodes.decode_assignment("t", op.value)
             partition = replace(
                 partition,
                 replicas=assignment.replicas[0],
@@ -272,7 +272,7 @@ def written(view: ClusterView, ops: list[Op]) -> PartitionView:
             )
         elif isinstance(op, Put):
             assert op.expected_version == partition.partition_epoch
-            state = layout.decode_state("t", 0, op.value)
+            state = znodes.decode_state("t", 0, op.value)
             partition = replace(
                 partition,
                 leader=state.leader,

@@ -23,7 +23,7 @@ from ottla.controller.machine import Event
 from ottla.controller.overlay import Overlay, PartitionIndex
 from ottla.controller.partition_changes import Election
 from ottla.controller.topics import CreatePartitions
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.store import Create
 from ottla.coordination.view import NO_LEADER, ClusterView, EntityConfig, PartitionView
 from ottla.core import errors
@@ -42,7 +42,7 @@ def alive(view: ClusterView, *nodes: int, shutting_down: Iterable[int] = ()) -> 
 
 
 def reporting(view: ClusterView, node: int, **report: Any) -> ClusterView:
-    found = layout.ReplicaReport(**{"is_clean": True, **report})
+    found = znodes.ReplicaReport(**{"is_clean": True, **report})
     return replace(view, replica_reports={**view.replica_reports, node: found})
 
 
@@ -276,7 +276,7 @@ def test_an_event_that_names_partitions_changes_no_others() -> None:
     view = alive(view_of(a_partition(), a_partition()), 2, 3)
     decision = decide(view, BrokersGone(frozenset({1}), [HERE]), RULES)
     assert [each.leader for each in decision.view.topics["t"].partitions] == [2, 1]
-    assert [op.path for op in decision.ops] == [layout.state_path("t", 0)]
+    assert [op.path for op in decision.ops] == [znodes.state_path("t", 0)]
 
 
 # ---- Settings and health
@@ -287,13 +287,13 @@ def test_a_change_of_the_minimum_clears_the_eligible_replicas_first() -> None:
         return AlterConfig(kind, name, [ConfigChange(ConfigOp.SET, "min.insync.replicas", value)], {}, lambda _: None)
 
     waiting = a_partition(isr=(1,), elr=(2, 3))
-    own = decide(view_of(waiting, config=TWO_IN_SYNC), set_to(layout.TOPICS_KIND, "t", "1"), RULES)
-    every = decide(view_of(waiting), set_to(layout.BROKERS_KIND, layout.DEFAULT_ENTITY, "1"), RULES)
+    own = decide(view_of(waiting, config=TWO_IN_SYNC), set_to(znodes.TOPICS_KIND, "t", "1"), RULES)
+    every = decide(view_of(waiting), set_to(znodes.BROKERS_KIND, znodes.DEFAULT_ENTITY, "1"), RULES)
     for decision in (own, every):
         assert only(decision.view).elr == ()
         assert only(decision.view).partition_epoch == 7
         assert [op.path.startswith("/config/") for op in decision.ops] == [False, True]
-    other = AlterConfig(layout.TOPICS_KIND, "t", [ConfigChange(ConfigOp.SET, "flush.ms", "5")], {}, lambda _: None)
+    other = AlterConfig(znodes.TOPICS_KIND, "t", [ConfigChange(ConfigOp.SET, "flush.ms", "5")], {}, lambda _: None)
     assert only(decide(view_of(waiting, config=TWO_IN_SYNC), other, RULES).view).elr == (2, 3)
 
 
@@ -303,8 +303,8 @@ def test_the_minimum_of_the_controller_becomes_that_of_the_cluster_once() -> Non
     (event,) = publish_min_isr(view, 2)
     (op,) = decide(view, event, RULES).ops
     assert isinstance(op, Create)
-    assert (op.path, layout.decode_config("", op.value)) == ("/config/brokers/<default>", {"min.insync.replicas": "2"})
-    known = {layout.BROKERS_KIND: {layout.DEFAULT_ENTITY: EntityConfig({"min.insync.replicas": "3"}, 0)}}
+    assert (op.path, znodes.decode_config("", op.value)) == ("/config/brokers/<default>", {"min.insync.replicas": "2"})
+    known = {znodes.BROKERS_KIND: {znodes.DEFAULT_ENTITY: EntityConfig({"min.insync.replicas": "3"}, 0)}}
     assert publish_min_isr(replace(view, configs=known), 2) == []
     assert Overlay(replace(view, configs=known), RULES).min_isr("t") == 3
 

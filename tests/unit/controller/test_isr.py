@@ -9,7 +9,7 @@ import pytest
 
 from ottla.controller.isr import AlterPartition, AlterPartitionResult, ProposedIsr, alter_partition, alter_partitions
 from ottla.controller.overlay import Overlay
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.store import Put
 from ottla.coordination.view import ClusterView
 from ottla.core import errors
@@ -44,8 +44,8 @@ def test_a_shrunk_isr_is_written_with_the_same_leader_epoch() -> None:
     assert altered == AlterPartitionResult(TOPIC_ID, 0, 1, 4, (1, 2), False, 7)
     (op,) = overlay.ops()
     assert isinstance(op, Put)
-    assert (op.path, op.expected_version) == (layout.state_path("t", 0), 6)
-    assert layout.decode_state("t", 0, op.value) == layout.PartitionState(1, 4, (1, 2), 5)
+    assert (op.path, op.expected_version) == (znodes.state_path("t", 0), 6)
+    assert znodes.decode_state("t", 0, op.value) == znodes.PartitionState(1, 4, (1, 2), 5)
 
 
 def test_an_expanded_isr_is_in_the_order_of_the_assignment() -> None:
@@ -99,7 +99,7 @@ def test_replicas_of_brokers_that_are_gone_shut_down_or_lost_records_are_ineligi
         with pytest.raises(errors.IneligibleReplica):
             decide(view, proposed(1, 2))
     here = frozenset({TopicPartition("t", 0)})
-    for report in (layout.ReplicaReport(True, suspects=here), layout.ReplicaReport(True, offline=here)):
+    for report in (znodes.ReplicaReport(True, suspects=here), znodes.ReplicaReport(True, offline=here)):
         view = view_of(a_partition(isr=(1,)))
         view.replica_reports[2] = report  # type: ignore[index]
         with pytest.raises(errors.IneligibleReplica):
@@ -138,7 +138,7 @@ def test_a_proposal_completes_a_reassignment_and_the_old_leader_gets_to_know_it(
     new = only(overlay.view())
     assert (new.replicas, new.adding, new.removing, new.isr) == ((2, 3), (), (), (2, 3))
     assert (new.leader, new.leader_epoch) == (2, 5)
-    assert [op.path for op in overlay.ops()] == [layout.topic_path("t"), layout.state_path("t", 0)]
+    assert [op.path for op in overlay.ops()] == [znodes.topic_path("t"), znodes.state_path("t", 0)]
 
 
 def test_each_proposal_of_a_request_has_its_own_outcome_and_an_old_broker_epoch_fails_all() -> None:

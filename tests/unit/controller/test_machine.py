@@ -14,7 +14,7 @@ from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigOp,
 from ottla.controller.elections import BrokersGone, BrokerStarted
 from ottla.controller.overlay import Rules
 from ottla.controller.topics import PARTITIONS_PER_REQUEST_MAX, CreatePartitions, CreateTopic, DeleteTopic
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.store import Create, Delete, Put
 from ottla.coordination.view import NO_LEADER, BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.core import errors
@@ -65,7 +65,7 @@ def test_everything_of_a_topic_is_written_in_one_go_and_parents_first() -> None:
     ]
     state = decision.ops[-1]
     assert isinstance(state, Create)
-    assert layout.decode_state("t", 0, state.value) == layout.PartitionState(1, 0, (1,), 5)
+    assert znodes.decode_state("t", 0, state.value) == znodes.PartitionState(1, 0, (1,), 5)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_new_partitions_come_after_the_old_which_stay_as_they_are() -> None:
     assert [each.index for each in topic.partitions] == [0, 1, 2, 3, 4]
     assert isinstance(decision.ops[0], Put)
     assert decision.ops[0].expected_version == view.topics["t"].version
-    assert layout.decode_assignment("t", decision.ops[0].value).topic_id == topic.topic_id
+    assert znodes.decode_assignment("t", decision.ops[0].value).topic_id == topic.topic_id
 
 
 def test_more_partitions_and_elections_keep_a_running_reassignment_and_unknown_keys() -> None:
@@ -164,13 +164,13 @@ def test_more_partitions_and_elections_keep_a_running_reassignment_and_unknown_k
 
     written = decide(view, CreatePartitions("t", 5), RULES).ops[0]
     assert isinstance(written, Put)
-    assignment = layout.decode_assignment("t", written.value)
+    assignment = znodes.decode_assignment("t", written.value)
     assert (assignment.adding, assignment.removing) == ({0: (2,)}, {0: (1,)})
     assert assignment.unknown_keys == '{"later":1}'
 
-    (state,) = [op for op in decide(view, BrokerStarted(1), RULES).ops if op.path == layout.state_path("t", 0)]
+    (state,) = [op for op in decide(view, BrokerStarted(1), RULES).ops if op.path == znodes.state_path("t", 0)]
     assert isinstance(state, Put)
-    decoded = layout.decode_state("t", 0, state.value)
+    decoded = znodes.decode_state("t", 0, state.value)
     assert (decoded.last_unclean_epoch, decoded.unknown_keys) == (3, '{"later":2}')
 
 
@@ -198,7 +198,7 @@ def test_a_deleted_topic_leaves_no_node_but_the_note_for_its_logs() -> None:
     deleted = decide(created.view, DeleteTopic("t"), RULES)
 
     *removed, noted = deleted.ops
-    assert noted == Create(layout.deleted_topic_path(ID), layout.encode_deleted_topic(layout.DeletedTopic("t", (1, 2))))
+    assert noted == Create(znodes.deleted_topic_path(ID), znodes.encode_deleted_topic(znodes.DeletedTopic("t", (1, 2))))
     assert sorted(op.path for op in removed) == sorted(op.path for op in created.ops)
     assert all(isinstance(op, Delete) for op in removed)
     for op in removed:  # children first
@@ -224,7 +224,7 @@ def alter(view: ClusterView, changes: Sequence[tuple[Any, ...]], *, replaces_all
         for key, found in topic_settings().items()
     }
     event = AlterConfig(
-        layout.TOPICS_KIND,
+        znodes.TOPICS_KIND,
         "t",
         [ConfigChange(*change) for change in changes],
         known,
@@ -295,7 +295,7 @@ def test_a_started_broker_leads_again_what_it_led_under_a_new_epoch() -> None:
     assert leaders(decision.view) == [(1, 1, (1, 2)), (2, 0, (2, 1))]
     (op,) = decision.ops
     assert isinstance(op, Put)
-    assert (op.path, op.expected_version) == (layout.state_path("t", 0), 0)
+    assert (op.path, op.expected_version) == (znodes.state_path("t", 0), 0)
 
 
 def test_the_first_live_in_sync_replica_of_the_assignment_takes_over() -> None:

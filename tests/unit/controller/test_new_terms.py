@@ -10,7 +10,7 @@ import pytest
 
 from ottla.controller.isr import AlterPartitionResult, ProposedIsr
 from ottla.controller.topics import CreatePartitions
-from ottla.coordination import layout, membership
+from ottla.coordination import membership, znodes
 from ottla.coordination.embedded import EmbeddedMetadataStore
 from ottla.coordination.store import Create, Op
 from ottla.core import errors
@@ -33,8 +33,8 @@ async def test_a_new_controller_decides_nothing_before_it_knows_what_was_created
     tree = EmbeddedMetadataStore()
     nodes = await cluster_of(tree, 1, 2)
     leader = tree.session()
-    endpoints = {"PLAINTEXT": layout.Endpoint("localhost", 9003)}
-    registered = layout.BrokerRegistration(3, endpoints, {"PLAINTEXT": "PLAINTEXT"})
+    endpoints = {"PLAINTEXT": znodes.Endpoint("localhost", 9003)}
+    registered = znodes.BrokerRegistration(3, endpoints, {"PLAINTEXT": "PLAINTEXT"})
     await membership.register(leader, [membership.registration(registered)])
     for node in nodes.values():
         await node.until(lambda view: 3 in view.brokers)
@@ -121,13 +121,13 @@ async def test_a_reassignment_of_an_older_tool_that_the_store_refuses_at_first_i
     original, failures = store.commit, [errors.StorageError("the disk is full")]
 
     async def refuse_once(ops: Sequence[Op]) -> list[int]:
-        if failures and any(op.path == layout.topic_path("t") for op in ops):
+        if failures and any(op.path == znodes.topic_path("t") for op in ops):
             raise failures.pop()
         return await original(ops)
 
     monkeypatch.setattr(store, "commit", refuse_once)
     wanted = {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}
-    await nodes[2].store.commit([Create(layout.REASSIGN_PARTITIONS, json.dumps(wanted).encode())])
+    await nodes[2].store.commit([Create(znodes.REASSIGN_PARTITIONS, json.dumps(wanted).encode())])
     await nodes[1].until(lambda view: view.topics["t"].partitions[0].adding == (2,))
     assert not failures
     await stop(nodes)

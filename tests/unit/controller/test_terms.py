@@ -18,7 +18,7 @@ from ottla.controller.partition_changes import Election
 from ottla.controller.reassignments import RequestedReassignment
 from ottla.controller.terms import become_controller, write_in_term
 from ottla.controller.topics import CreateTopic
-from ottla.coordination import layout, membership
+from ottla.coordination import membership, znodes
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.store import Create, Delete, Op, OutcomeUnknown, Put, SessionLost
 from ottla.coordination.store import Node as StoreNode
@@ -110,7 +110,7 @@ def test_an_election_with_an_unknown_outcome_is_resolved_by_reading(outcome: str
         session.outcomes = [outcome]
         term = await become_controller(session, 1, 77)
         assert term is not None
-        node = await session.get(layout.CONTROLLER_EPOCH)
+        node = await session.get(znodes.CONTROLLER_EPOCH)
         assert node is not None
         assert (term.epoch, term.version, node.version) == (1, 0, 0)
         other = store.session()
@@ -126,7 +126,7 @@ class RenewedSession(Session):
 
     async def get(self, path: str) -> StoreNode | None:
         found = await super().get(path)
-        if path == layout.CONTROLLER_EPOCH and self.state.ordinal == 1:
+        if path == znodes.CONTROLLER_EPOCH and self.state.ordinal == 1:
             await self.expire()
             await self.renew()
         return found
@@ -139,7 +139,7 @@ def test_an_election_in_a_session_that_was_renewed_meanwhile_leaves_no_controlle
         await membership.join_cluster(session, "c")
         with pytest.raises(SessionLost):
             await become_controller(session, 1, 77)
-        assert await session.get(layout.CONTROLLER) is None
+        assert await session.get(znodes.CONTROLLER) is None
         term = await become_controller(session, 1, 78)
         assert term is not None
         await write_in_term(session, term, [[Create("/written")]])
@@ -153,13 +153,13 @@ def test_a_broker_that_is_controller_without_knowing_its_term_begins_another() -
 
     async def scenario() -> None:
         nodes = await cluster_of(EmbeddedMetadataStore(), 1, 2)
-        epoch = await nodes[1].store.get(layout.CONTROLLER_EPOCH)
+        epoch = await nodes[1].store.get(znodes.CONTROLLER_EPOCH)
         assert epoch is not None
         await nodes[1].store.commit(
             [
-                Delete(layout.CONTROLLER),
-                Create(layout.CONTROLLER, layout.encode_controller(1, 77), ephemeral=True),
-                Put(layout.CONTROLLER_EPOCH, layout.encode_epoch(2), epoch.version),
+                Delete(znodes.CONTROLLER),
+                Create(znodes.CONTROLLER, znodes.encode_controller(1, 77), ephemeral=True),
+                Put(znodes.CONTROLLER_EPOCH, znodes.encode_epoch(2), epoch.version),
             ]
         )
         await nodes[2].until(lambda view: view.controller_epoch > 2)
@@ -210,7 +210,7 @@ def test_an_old_controller_changes_nothing_after_another_was_elected() -> None:
         await membership.join_cluster(old, "c")
         first = await become_controller(old, 1, 77)
         assert first is not None
-        await old.commit([Delete(layout.CONTROLLER)])
+        await old.commit([Delete(znodes.CONTROLLER)])
         assert await become_controller(new, 2, 78) is not None
         with pytest.raises(errors.NotController):
             await write_in_term(old, first, [[Create("/late")]])
@@ -232,7 +232,7 @@ def test_the_partitions_of_a_topic_have_leaders_though_its_creation_is_cut_short
         original, commits = store.commit, list[int]()
 
         async def stop_after_the_first(ops: Sequence[Op]) -> list[int]:
-            if any(each.path.startswith(layout.TOPICS) for each in ops):
+            if any(each.path.startswith(znodes.TOPICS) for each in ops):
                 commits.append(len(ops))
             if len(commits) == 2 and not is_cut.is_set():
                 is_cut.set()
@@ -332,14 +332,14 @@ def test_a_broker_registers_again_whose_next_session_is_lost_before_it_looks() -
     run(scenario)
 
 
-@pytest.mark.parametrize("error", [OutcomeUnknown(layout.HANDLED_BROKERS), RuntimeError("a defect")])
+@pytest.mark.parametrize("error", [OutcomeUnknown(znodes.HANDLED_BROKERS), RuntimeError("a defect")])
 def test_a_take_over_that_fails_is_begun_again(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     async def scenario() -> None:
         monkeypatch.setattr("ottla.controller.controller.RETRY_S", 0.01)
         nodes = await cluster_of(EmbeddedMetadataStore(), 1, 2)
         await nodes[1].controller.create_topic("t", assignments=[(0, [1, 2])])
         await nodes[2].until(lambda view: "t" in view.topics)
-        original, failures = nodes[2].store.get, [layout.HANDLED_BROKERS] * 2
+        original, failures = nodes[2].store.get, [znodes.HANDLED_BROKERS] * 2
 
         async def failing(path: str) -> Any:
             if path in failures:
@@ -471,7 +471,7 @@ def test_partitions_without_a_state_get_one_from_the_next_controller() -> None:
     async def scenario() -> None:
         tree = EmbeddedMetadataStore()
         nodes = await cluster_of(tree, 1, 2)
-        assignment = layout.encode_assignment(layout.Assignment(TOPIC_ID, {0: (1, 2), 1: (2, 1)}))
+        assignment = znodes.encode_assignment(znodes.Assignment(TOPIC_ID, {0: (1, 2), 1: (2, 1)}))
         await nodes[2].store.commit([Create("/brokers/topics/t", assignment), Create("/brokers/topics/t/partitions")])
         await nodes[1].stop()
         view = await nodes[2].until(lambda view: "t" in view.topics and view.topics["t"].partitions[1].leader == 2)
@@ -609,13 +609,13 @@ def test_a_large_topic_is_deleted_in_two_phases_and_its_brokers_are_noted() -> N
         assert await node.controller.delete_topics(["t"]) == [None]
         sizes = [len(ops) for ops in node.store.commits]
         assert (sizes[0], max(sizes), sum(sizes)) == (4, 500, 4 + 1200 + 4 + len(sizes) - 1)
-        assert await node.store.list_nodes(layout.TOPICS + "/t") == {}
-        assert await node.store.children(layout.TOPIC_DELETIONS) == frozenset()
-        assert await node.store.get(layout.topic_config_path("t")) is None
-        path = layout.deleted_topic_path(created.topic_id)
+        assert await node.store.list_nodes(znodes.TOPICS + "/t") == {}
+        assert await node.store.children(znodes.TOPIC_DELETIONS) == frozenset()
+        assert await node.store.get(znodes.topic_config_path("t")) is None
+        path = znodes.deleted_topic_path(created.topic_id)
         note = await node.store.get(path)
         assert note is not None
-        assert layout.decode_deleted_topic(path, note.value) == layout.DeletedTopic("t", (1,))
+        assert znodes.decode_deleted_topic(path, note.value) == znodes.DeletedTopic("t", (1,))
         assert (await node.controller.create_topic("t")).topic_id != created.topic_id
         await node.stop()
 
@@ -644,8 +644,8 @@ def test_a_deletion_that_a_controller_left_unfinished_is_finished_by_the_next(co
         assert await nodes[1].controller.delete_topics(["t"]) == [None]
         view = await nodes[2].until(lambda view: view.controller_id == 2)
         assert view.topics == {}
-        watch = nodes[2].store.watch(layout.TOPICS)
-        while await nodes[2].store.children(layout.TOPICS) | await nodes[2].store.children(layout.TOPIC_DELETIONS):
+        watch = nodes[2].store.watch(znodes.TOPICS)
+        while await nodes[2].store.children(znodes.TOPICS) | await nodes[2].store.children(znodes.TOPIC_DELETIONS):
             await watch.wait()
             watch.take()
         await nodes[2].controller.create_topic("t")
@@ -659,15 +659,15 @@ def test_a_deletion_requested_in_the_store_by_kafkas_tools_is_made() -> None:
     async def scenario() -> None:
         nodes = await cluster_of(EmbeddedMetadataStore(), 1, 2)
         created = await nodes[1].controller.create_topic("t", assignments=[(0, [2, 1])])
-        await nodes[2].store.commit([Create(layout.topic_deletion_path("t"))])
-        path = layout.deleted_topic_path(created.topic_id)
-        watch = nodes[2].store.watch(layout.DELETED_TOPICS)
-        while await nodes[2].store.get(path) is None or await nodes[2].store.children(layout.TOPICS):
+        await nodes[2].store.commit([Create(znodes.topic_deletion_path("t"))])
+        path = znodes.deleted_topic_path(created.topic_id)
+        watch = nodes[2].store.watch(znodes.DELETED_TOPICS)
+        while await nodes[2].store.get(path) is None or await nodes[2].store.children(znodes.TOPICS):
             await watch.wait()
             watch.take()
         note = await nodes[2].store.get(path)
         assert note is not None
-        assert layout.decode_deleted_topic(path, note.value).brokers == (1, 2)
+        assert znodes.decode_deleted_topic(path, note.value).brokers == (1, 2)
         assert nodes[2].cluster.current.topics == {}
         await stop(nodes)
 
@@ -706,26 +706,26 @@ def test_requests_of_older_tools_to_reassign_and_to_elect_are_obeyed() -> None:
         await first.controller.create_topic("u", assignments=[(0, [1])])
         tool = tree.session()
         moves = {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [2, 1]}]}
-        await tool.commit([Create(layout.REASSIGN_PARTITIONS, json.dumps(moves).encode())])
+        await tool.commit([Create(znodes.REASSIGN_PARTITIONS, json.dumps(moves).encode())])
         view = await first.until(lambda view: view.topics["t"].partitions[0].replicas == (2, 1))
         assert view.topics["t"].partitions[0].leader == 1
-        await until_gone(tool, layout.REASSIGN_PARTITIONS)
+        await until_gone(tool, znodes.REASSIGN_PARTITIONS)
 
         elections = {"version": 1, "partitions": [{"topic": "t", "partition": 0}, {"topic": "no", "partition": 1}]}
-        await tool.commit([Create(layout.PREFERRED_REPLICA_ELECTION, json.dumps(elections).encode())])
+        await tool.commit([Create(znodes.PREFERRED_REPLICA_ELECTION, json.dumps(elections).encode())])
         await first.until(lambda view: view.topics["t"].partitions[0].leader == 2)
-        await until_gone(tool, layout.PREFERRED_REPLICA_ELECTION)
+        await until_gone(tool, znodes.PREFERRED_REPLICA_ELECTION)
 
-        for path in (layout.REASSIGN_PARTITIONS, layout.PREFERRED_REPLICA_ELECTION):
+        for path in (znodes.REASSIGN_PARTITIONS, znodes.PREFERRED_REPLICA_ELECTION):
             await tool.commit([Create(path, b"{}")])
             await until_gone(tool, path)
 
         growing = {"version": 1, "partitions": [{"topic": "u", "partition": 0, "replicas": [1, 2]}]}
-        await tool.commit([Create(layout.REASSIGN_PARTITIONS, json.dumps(growing).encode())])
+        await tool.commit([Create(znodes.REASSIGN_PARTITIONS, json.dumps(growing).encode())])
         await first.until(lambda view: view.topics["u"].partitions[0].adding == (2,))
-        assert await tool.get(layout.REASSIGN_PARTITIONS) is not None  # until the new replica is in sync
+        assert await tool.get(znodes.REASSIGN_PARTITIONS) is not None  # until the new replica is in sync
         await first.controller.reassign([RequestedReassignment(TopicPartition("u", 0), None)])
-        await until_gone(tool, layout.REASSIGN_PARTITIONS)
+        await until_gone(tool, znodes.REASSIGN_PARTITIONS)
         assert first.cluster.current.topics["u"].partitions[0].replicas == (1,)
         await tool.close()
         for node in (first, second):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.membership import join_cluster
 from ottla.coordination.producer_ids import ProducerIdManager
@@ -44,7 +44,7 @@ async def test_a_block_of_producer_ids_with_an_unknown_outcome_is_not_used(has_e
     await join_cluster(Session(store), "AAAAAAAAAAAAAAAAAAAAAQ")
     session = LosingSession(store, has_effect=has_effect)
     first = await ProducerIdManager(session, node_id=1).allocate()
-    assert first == (layout.PRODUCER_IDS_PER_BLOCK if has_effect else 0)
+    assert first == (znodes.PRODUCER_IDS_PER_BLOCK if has_effect else 0)
     assert session.lost
 
 

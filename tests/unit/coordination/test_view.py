@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from ottla.coordination import layout, membership
+from ottla.coordination import membership, znodes
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.store import NO_VERSION, Create, Delete, NodeChange, Op, Put
@@ -22,12 +22,12 @@ ID = uuid.UUID(int=5)
 
 
 def topic(name: str, *, topic_id: uuid.UUID = ID) -> list[Op]:
-    path = layout.topic_path(name)
+    path = znodes.topic_path(name)
     return [
-        Create(path, layout.encode_assignment(layout.Assignment(topic_id, {0: (1, 2)}))),
+        Create(path, znodes.encode_assignment(znodes.Assignment(topic_id, {0: (1, 2)}))),
         Create(f"{path}/partitions"),
-        Create(layout.partition_path(name, 0)),
-        Create(layout.state_path(name, 0), layout.encode_state(layout.PartitionState(1, 4, (1,), 7))),
+        Create(znodes.partition_path(name, 0)),
+        Create(znodes.state_path(name, 0), znodes.encode_state(znodes.PartitionState(1, 4, (1,), 7))),
     ]
 
 
@@ -44,15 +44,15 @@ def run(scenario: Callable[[Session, MetadataCache], Awaitable[None]]) -> None:
 
 def test_everything_in_the_store_is_in_the_snapshot() -> None:
     async def scenario(store: Session, cluster: MetadataCache) -> None:
-        broker = layout.BrokerRegistration(1, {"L": layout.Endpoint("h", 1)}, {"L": "PLAINTEXT"}, rack="r")
+        broker = znodes.BrokerRegistration(1, {"L": znodes.Endpoint("h", 1)}, {"L": "PLAINTEXT"}, rack="r")
         await store.commit([membership.registration(broker), *topic("t")])
         await store.commit(
             [
-                Create(layout.topic_config_path("t"), layout.encode_config({"a": "1"})),
-                Create(layout.config_path("brokers", "<default>"), layout.encode_config({"b": "2"})),
-                Create(layout.config_path("groups", "x/y"), layout.encode_config({"c": "3"})),
-                Create(layout.CONTROLLER, layout.encode_controller(1, 0)),
-                Create(layout.CONTROLLER_EPOCH, b"9"),
+                Create(znodes.topic_config_path("t"), znodes.encode_config({"a": "1"})),
+                Create(znodes.config_path("brokers", "<default>"), znodes.encode_config({"b": "2"})),
+                Create(znodes.config_path("groups", "x/y"), znodes.encode_config({"c": "3"})),
+                Create(znodes.CONTROLLER, znodes.encode_controller(1, 0)),
+                Create(znodes.CONTROLLER_EPOCH, b"9"),
             ]
         )
 
@@ -77,17 +77,17 @@ def test_everything_in_the_store_is_in_the_snapshot() -> None:
 
 def test_the_state_of_replication_is_in_the_snapshot() -> None:
     async def scenario(store: Session, cluster: MetadataCache) -> None:
-        report = layout.ReplicaReport(is_clean=True, suspects=frozenset({TopicPartition("t", 0)}))
-        broker = layout.BrokerRegistration(1, {"L": layout.Endpoint("h", 1)}, {"L": "PLAINTEXT"}, is_shutting_down=True)
-        assignment = layout.Assignment(ID, {0: (1, 2)}, adding={0: (2,)}, removing={0: (1,)}, unknown_keys='{"a":1}')
-        state = layout.PartitionState(1, 5, (1,), 7, True, (2,), (3,), 5, '{"b":2}')
+        report = znodes.ReplicaReport(is_clean=True, suspects=frozenset({TopicPartition("t", 0)}))
+        broker = znodes.BrokerRegistration(1, {"L": znodes.Endpoint("h", 1)}, {"L": "PLAINTEXT"}, is_shutting_down=True)
+        assignment = znodes.Assignment(ID, {0: (1, 2)}, adding={0: (2,)}, removing={0: (1,)}, unknown_keys='{"a":1}')
+        state = znodes.PartitionState(1, 5, (1,), 7, True, (2,), (3,), 5, '{"b":2}')
         await store.commit(
             [
                 *topic("t"),
-                Put(layout.topic_path("t"), layout.encode_assignment(assignment)),
-                Put(layout.state_path("t", 0), layout.encode_state(state)),
+                Put(znodes.topic_path("t"), znodes.encode_assignment(assignment)),
+                Put(znodes.state_path("t", 0), znodes.encode_state(state)),
                 membership.registration(broker),
-                Create(layout.replica_report_path(1), layout.encode_replica_report(report)),
+                Create(znodes.replica_report_path(1), znodes.encode_replica_report(report)),
             ]
         )
 
@@ -100,7 +100,7 @@ def test_the_state_of_replication_is_in_the_snapshot() -> None:
         assert (partition.elr, partition.last_known_elr) == ((2,), (3,))
         assert (partition.is_recovering, partition.last_unclean_epoch) == (True, 5)
         assert (view.topics["t"].unknown_keys, partition.unknown_keys) == ('{"a":1}', '{"b":2}')
-        await store.commit([Delete(layout.replica_report_path(1))])
+        await store.commit([Delete(znodes.replica_report_path(1))])
         assert (await cluster.refresh()).replica_reports == {}
 
     run(scenario)
@@ -114,11 +114,11 @@ def test_an_unchanged_topic_is_the_same_object_and_notifies_no_subscriber() -> N
         cluster.subscribe(lambda _old, new: notified.append(new))
         notified.clear()
 
-        await store.commit([Put(layout.BROKER_IDS, b"nothing of interest")])
+        await store.commit([Put(znodes.BROKER_IDS, b"nothing of interest")])
         assert await cluster.refresh() is before
         assert notified == []
 
-        await store.commit([Put(layout.topic_path("u"), layout.encode_assignment(layout.Assignment(ID, {0: (1,)})))])
+        await store.commit([Put(znodes.topic_path("u"), znodes.encode_assignment(znodes.Assignment(ID, {0: (1,)})))])
         after = await cluster.refresh()
         assert after.topics["t"] is before.topics["t"]
         assert after.topics["u"] is not before.topics["u"]
@@ -144,13 +144,13 @@ def test_a_late_subscriber_gets_the_current_topics_at_once() -> None:
 
 def test_following_sees_others_changes_even_those_before_the_watch() -> None:
     async def scenario(store: Session, cluster: MetadataCache) -> None:
-        await store.commit([*topic("gone"), Create(layout.CONTROLLER, layout.encode_controller(1, 0))])
+        await store.commit([*topic("gone"), Create(znodes.CONTROLLER, znodes.encode_controller(1, 0))])
         await cluster.load()
         changed = asyncio.Event()
         cluster.subscribe(lambda _old, _new: changed.set())
-        path = layout.topic_path("gone")
-        below = [layout.state_path("gone", 0), layout.partition_path("gone", 0), f"{path}/partitions", path]
-        await store.commit([*map(Delete, below), Delete(layout.CONTROLLER)])
+        path = znodes.topic_path("gone")
+        below = [znodes.state_path("gone", 0), znodes.partition_path("gone", 0), f"{path}/partitions", path]
+        await store.commit([*map(Delete, below), Delete(znodes.CONTROLLER)])
         following = asyncio.ensure_future(cluster.follow())
         while cluster.current.topics or cluster.current.controller_id != NO_LEADER:
             changed.clear()
@@ -301,7 +301,7 @@ def test_of_two_brokers_that_found_a_cluster_the_first_names_it() -> None:
         tree = EmbeddedMetadataStore()
         ids = await asyncio.gather(*(membership.join_cluster(tree.session(), name) for name in ("one", "two")))
         assert ids[0] == ids[1]
-        for root in layout.ROOTS:
+        for root in znodes.ROOTS:
             assert await tree.session().get(root) is not None
 
     run(scenario)
@@ -309,16 +309,16 @@ def test_of_two_brokers_that_found_a_cluster_the_first_names_it() -> None:
 
 def test_a_change_of_one_partition_is_all_that_a_new_snapshot_differs_in() -> None:
     async def scenario(store: Session, cluster: MetadataCache) -> None:
-        many = layout.Assignment(ID, dict.fromkeys(range(50), (1, 2)))
+        many = znodes.Assignment(ID, dict.fromkeys(range(50), (1, 2)))
         ops: list[Op] = [*topic("u", topic_id=uuid.UUID(int=6)), *topic("t")]
-        ops.append(Put(layout.topic_path("t"), layout.encode_assignment(many)))
+        ops.append(Put(znodes.topic_path("t"), znodes.encode_assignment(many)))
         for index in range(1, 50):
-            state = layout.encode_state(layout.PartitionState(1, 0, (1, 2), 0))
-            ops += [Create(layout.partition_path("t", index)), Create(layout.state_path("t", index), state)]
+            state = znodes.encode_state(znodes.PartitionState(1, 0, (1, 2), 0))
+            ops += [Create(znodes.partition_path("t", index)), Create(znodes.state_path("t", index), state)]
         await store.commit(ops)
         before = await cluster.load()
-        shrunk = layout.encode_state(layout.PartitionState(1, 0, (1,), 0))
-        await store.commit([Put(layout.state_path("t", 7), shrunk)])
+        shrunk = znodes.encode_state(znodes.PartitionState(1, 0, (1,), 0))
+        await store.commit([Put(znodes.state_path("t", 7), shrunk)])
 
         after = await cluster.refresh()
 
@@ -336,23 +336,23 @@ def test_a_change_of_one_partition_is_all_that_a_new_snapshot_differs_in() -> No
 def test_the_difference_of_two_snapshots_names_brokers_and_recreated_topics() -> None:
     async def scenario(store: Session, cluster: MetadataCache) -> None:
         def broker(node_id: int, rack: str) -> bytes:
-            return layout.encode_broker(
-                layout.BrokerRegistration(node_id, {"L": layout.Endpoint("h", 1)}, {"L": "PLAINTEXT"}, rack=rack)
+            return znodes.encode_broker(
+                znodes.BrokerRegistration(node_id, {"L": znodes.Endpoint("h", 1)}, {"L": "PLAINTEXT"}, rack=rack)
             )
 
         await store.commit([*topic("t"), *topic("gone", topic_id=uuid.UUID(int=6))])
-        await store.commit([Create(layout.broker_path(node), broker(node, "r"), ephemeral=True) for node in (1, 2, 3)])
+        await store.commit([Create(znodes.broker_path(node), broker(node, "r"), ephemeral=True) for node in (1, 2, 3)])
         first = await cluster.load()
         assert first.changes_since(ClusterView()) == ClusterDelta({"t": (0,), "gone": (0,)}, (1, 2, 3))
 
-        await store.commit([Delete(layout.broker_path(1)), Put(layout.broker_path(2), broker(2, "s"))])
-        await store.commit([Create(layout.broker_path(1), broker(1, "r"), ephemeral=True)])  # another life
+        await store.commit([Delete(znodes.broker_path(1)), Put(znodes.broker_path(2), broker(2, "s"))])
+        await store.commit([Create(znodes.broker_path(1), broker(1, "r"), ephemeral=True)])  # another life
         await store.commit([*deletion("t"), *topic("t", topic_id=uuid.UUID(int=7)), *deletion("gone")])
-        await store.commit([Create(layout.topic_config_path("t"), layout.encode_config({"a": "1"}))])
+        await store.commit([Create(znodes.topic_config_path("t"), znodes.encode_config({"a": "1"}))])
         second = await cluster.refresh()
         assert second.changes_since(first) == ClusterDelta({"t": (0,), "gone": (0,)}, (1, 2))
 
-        await store.commit([Put(layout.topic_config_path("t"), layout.encode_config({"a": "2"}))])
+        await store.commit([Put(znodes.topic_config_path("t"), znodes.encode_config({"a": "2"}))])
         third = await cluster.refresh()
         assert third.changes_since(second) == ClusterDelta({"t": ()}, ())
         assert third.changes_since(first) == ClusterDelta({"t": (0,), "gone": (0,)}, (1, 2))
@@ -365,7 +365,7 @@ def test_settings_that_are_older_than_their_topic_are_its_settings() -> None:
 
     async def scenario(store: Session, cluster: MetadataCache) -> None:
         await cluster.load()
-        await store.commit([Create(layout.topic_config_path("t"), layout.encode_config({"a": "1"}))])
+        await store.commit([Create(znodes.topic_config_path("t"), znodes.encode_config({"a": "1"}))])
         assert (await cluster.refresh()).topics == {}
         await store.commit(topic("t"))
         assert (await cluster.refresh()).topics["t"].config == {"a": "1"}
@@ -381,12 +381,12 @@ def test_a_malformed_node_changes_nothing_else(caplog: pytest.LogCaptureFixture)
     async def scenario(store: Session, cluster: MetadataCache) -> None:
         await store.commit(topic("t"))
         before = await cluster.load()
-        grown = layout.encode_assignment(layout.Assignment(ID, {0: (1, 2, 3)}))
+        grown = znodes.encode_assignment(znodes.Assignment(ID, {0: (1, 2, 3)}))
         await store.commit(
             [
-                Put(layout.state_path("t", 0), b"{"),
-                Put(layout.topic_path("t"), grown),
-                Create(f"{layout.BROKER_IDS}/none", b"{}"),
+                Put(znodes.state_path("t", 0), b"{"),
+                Put(znodes.topic_path("t"), grown),
+                Create(f"{znodes.BROKER_IDS}/none", b"{}"),
                 *topic("u", topic_id=uuid.UUID(int=6)),
             ]
         )
@@ -403,7 +403,7 @@ def test_a_malformed_node_changes_nothing_else(caplog: pytest.LogCaptureFixture)
         fresh = await MetadataCache(store).load()
         assert fresh.topics["t"].partitions[0] == replace(offline, leader_epoch=0)
         await store.commit(
-            [Put(layout.state_path("t", 0), layout.encode_state(layout.PartitionState(NO_LEADER, 5, (2,), 7)))]
+            [Put(znodes.state_path("t", 0), znodes.encode_state(znodes.PartitionState(NO_LEADER, 5, (2,), 7)))]
         )
         restored = await cluster.refresh()
         assert restored.topics["t"].partitions[0].isr == (2,)
@@ -415,11 +415,11 @@ def test_a_topic_with_a_malformed_assignment_is_not_deleted_by_a_full_load() -> 
     async def scenario(store: Session, cluster: MetadataCache) -> None:
         await store.commit(topic("t"))
         before = await cluster.load()
-        await store.commit([Put(layout.topic_path("t"), b"{")])
+        await store.commit([Put(znodes.topic_path("t"), b"{")])
         await cluster.refresh()
         after = await cluster.load()  # as after a lost session
         assert after.topics["t"] == before.topics["t"]
-        await store.commit([Create(f"{layout.TOPIC_DELETIONS}/t")])
+        await store.commit([Create(f"{znodes.TOPIC_DELETIONS}/t")])
         assert "t" not in (await cluster.load()).topics
 
     run(scenario)
@@ -428,17 +428,17 @@ def test_a_topic_with_a_malformed_assignment_is_not_deleted_by_a_full_load() -> 
 @pytest.mark.parametrize("kind", ["assignment", "settings"])
 def test_a_topic_that_was_malformed_from_the_start_is_left_out_until_its_nodes_are_restored(kind: str) -> None:
     async def scenario(store: Session, cluster: MetadataCache) -> None:
-        await store.commit([*topic("t"), Create(layout.topic_config_path("t"), layout.encode_config({"a": "1"}))])
+        await store.commit([*topic("t"), Create(znodes.topic_config_path("t"), znodes.encode_config({"a": "1"}))])
         complete = await MetadataCache(store).load()
-        path = layout.topic_path("t") if kind == "assignment" else layout.topic_config_path("t")
+        path = znodes.topic_path("t") if kind == "assignment" else znodes.topic_config_path("t")
         node = await store.get(path)
         assert node is not None
         await store.commit([Put(path, b"{"), *topic("u", topic_id=uuid.UUID(int=6))])
         view = await cluster.load()
         assert set(view.topics) == {"u"}
         assert view.unreadable_topics == {"t"}
-        state = layout.encode_state(layout.PartitionState(2, 5, (1, 2), 7))
-        await store.commit([Put(layout.state_path("t", 0), state)])
+        state = znodes.encode_state(znodes.PartitionState(2, 5, (1, 2), 7))
+        await store.commit([Put(znodes.state_path("t", 0), state)])
         assert (await cluster.refresh()).unreadable_topics == {"t"}
         await store.commit([Put(path, node.value)])
         view = await cluster.refresh()
@@ -456,7 +456,7 @@ def test_an_assignment_without_a_place_for_each_partition_changes_nothing(partit
         await store.commit(topic("t"))
         before = await cluster.load()
         text = f'{{"version":3,"topic_id":"AAAAAAAAAAAAAAAAAAAABQ","partitions":{partitions}}}'
-        await store.commit([Put(layout.topic_path("t"), text.encode())])
+        await store.commit([Put(znodes.topic_path("t"), text.encode())])
         assert (await cluster.refresh()).topics == before.topics
 
     run(scenario)
@@ -464,14 +464,14 @@ def test_an_assignment_without_a_place_for_each_partition_changes_nothing(partit
 
 def test_the_notes_of_deleted_topics_are_in_the_snapshot() -> None:
     async def scenario(store: Session, cluster: MetadataCache) -> None:
-        note = layout.deleted_topic_path(ID)
+        note = znodes.deleted_topic_path(ID)
         await store.commit([*topic("t")])
         await cluster.load()
         await store.commit(
             [
                 *deletion("t"),
-                Create(note, layout.encode_deleted_topic(layout.DeletedTopic("t", (1,)))),
-                Create(f"{layout.DELETED_TOPICS}/none"),
+                Create(note, znodes.encode_deleted_topic(znodes.DeletedTopic("t", (1,)))),
+                Create(f"{znodes.DELETED_TOPICS}/none"),
             ]
         )
         assert (await cluster.refresh()).deleted_topics == {ID}
@@ -512,8 +512,8 @@ def test_following_changes_gives_the_same_snapshot_as_reading_everything(seed: i
 
 
 def deletion(name: str) -> list[Op]:
-    path = layout.topic_path(name)
-    below = [layout.state_path(name, 0), layout.partition_path(name, 0), f"{path}/partitions", path]
+    path = znodes.topic_path(name)
+    below = [znodes.state_path(name, 0), znodes.partition_path(name, 0), f"{path}/partitions", path]
     return [*map(Delete, below)]
 
 
@@ -521,36 +521,36 @@ def random_change(rng: random.Random, tree: EmbeddedMetadataStore, step: int) ->
     """Change anything: topics, partitions, settings, brokers."""
     name = rng.choice(("t", "u", "v"))
     exists = tree.nodes.keys()
-    state = layout.encode_state(
-        layout.PartitionState(rng.randrange(3), step, tuple(rng.sample(range(3), rng.randint(1, 3))), 1)
+    state = znodes.encode_state(
+        znodes.PartitionState(rng.randrange(3), step, tuple(rng.sample(range(3), rng.randint(1, 3))), 1)
     )
-    config, broker = layout.topic_config_path(name), layout.broker_path(rng.randrange(3))
+    config, broker = znodes.topic_config_path(name), znodes.broker_path(rng.randrange(3))
     match rng.randrange(5):
-        case 0 if layout.topic_path(name) in exists:
-            indexes = [int(index) for index in tree.child_names.get(f"{layout.topic_path(name)}/partitions", ())]
-            below = [path for index in indexes for path in (f"{layout.partition_path(name, index)}",)]
+        case 0 if znodes.topic_path(name) in exists:
+            indexes = [int(index) for index in tree.child_names.get(f"{znodes.topic_path(name)}/partitions", ())]
+            below = [path for index in indexes for path in (f"{znodes.partition_path(name, index)}",)]
             gone = [op for path in below for op in (Delete(f"{path}/state"), Delete(path))]
-            ops: list[Op] = [*gone, Delete(f"{layout.topic_path(name)}/partitions"), Delete(layout.topic_path(name))]
+            ops: list[Op] = [*gone, Delete(f"{znodes.topic_path(name)}/partitions"), Delete(znodes.topic_path(name))]
             return [*ops, *topic(name, topic_id=uuid.UUID(int=step))] if rng.random() < 0.5 else ops
-        case 0 | 1 if layout.topic_path(name) not in exists:
+        case 0 | 1 if znodes.topic_path(name) not in exists:
             return topic(name, topic_id=uuid.UUID(int=step))
         case 1:
-            index = len(tree.child_names[f"{layout.topic_path(name)}/partitions"])
-            topic_id = layout.decode_assignment(name, tree.nodes[layout.topic_path(name)].node.value).topic_id
+            index = len(tree.child_names[f"{znodes.topic_path(name)}/partitions"])
+            topic_id = znodes.decode_assignment(name, tree.nodes[znodes.topic_path(name)].node.value).topic_id
             replicas = {each: tuple(rng.sample(range(3), 2)) for each in range(index + 1)}
-            assignment = layout.Assignment(topic_id, replicas, {0: (replicas[0][0],)} if step % 2 else {})
-            grown: list[Op] = [Put(layout.topic_path(name), layout.encode_assignment(assignment))]
-            grown.append(Create(layout.partition_path(name, index)))
-            return [*grown, Create(layout.state_path(name, index), state)] if step % 3 else grown[:1]
+            assignment = znodes.Assignment(topic_id, replicas, {0: (replicas[0][0],)} if step % 2 else {})
+            grown: list[Op] = [Put(znodes.topic_path(name), znodes.encode_assignment(assignment))]
+            grown.append(Create(znodes.partition_path(name, index)))
+            return [*grown, Create(znodes.state_path(name, index), state)] if step % 3 else grown[:1]
         case 2 if config in exists:
-            return [Delete(config)] if rng.random() < 0.5 else [Put(config, layout.encode_config({"a": str(step)}))]
+            return [Delete(config)] if rng.random() < 0.5 else [Put(config, znodes.encode_config({"a": str(step)}))]
         case 2:
-            return [Create(config, layout.encode_config({"b": str(step)}))]
+            return [Create(config, znodes.encode_config({"b": str(step)}))]
         case 3 if broker in exists:
             return [Delete(broker)]
         case 3:
-            registration = layout.BrokerRegistration(1, {"L": layout.Endpoint("h", 1)}, {"L": "PLAINTEXT"})
-            return [Create(broker, layout.encode_broker(registration))]
+            registration = znodes.BrokerRegistration(1, {"L": znodes.Endpoint("h", 1)}, {"L": "PLAINTEXT"})
+            return [Create(broker, znodes.encode_broker(registration))]
         case _:
-            path = layout.state_path(name, 0)
+            path = znodes.state_path(name, 0)
             return [Put(path, state)] if path in exists else []

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.commit_feed import FEED
 from ottla.coordination.store import Create, Delete, Node, NodeExists, Op, SessionStatus
 from ottla.coordination.zookeeper_connection import ZooKeeperConnection, ZooKeeperNode
@@ -84,7 +84,7 @@ class MemoryConnection:
             return None
         below, created = len(self._children(path)), self._created.get(path, 0)
         changes = below + 2 * self._deleted if path == FEED else below  # all that is deleted was in the feed
-        owner = self.session_id if path == layout.CONTROLLER else 0
+        owner = self.session_id if path == znodes.CONTROLLER else 0
         return ZooKeeperNode(self.values[path], 0, created, created, owner, below, changes, 0)
 
 

@@ -27,7 +27,7 @@ from ottla.broker.config_resources import (
     topic_entries,
 )
 from ottla.broker.context import RequestContext
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.core.errors import InvalidRequest, KafkaError, UnknownTopicOrPartition
 from ottla.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -89,11 +89,11 @@ def _entries(ctx: RequestContext, asked: DescribeConfigsResource) -> list[Descri
         case Resource.CLIENT_METRICS:
             if not name:
                 raise InvalidRequest("Client metrics subscription name must not be empty")
-            return entity_entries(services, layout.CLIENT_METRICS_KIND, name)
+            return entity_entries(services, znodes.CLIENT_METRICS_KIND, name)
         case Resource.GROUP:
             if not name:
                 raise InvalidRequest("Group name must not be empty")
-            return entity_entries(services, layout.GROUPS_KIND, name)
+            return entity_entries(services, znodes.GROUPS_KIND, name)
         case unknown:
             raise InvalidRequest(f"Unsupported resource type: {unknown}")
 

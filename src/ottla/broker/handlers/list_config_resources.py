@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from ottla.broker.config_resources import Resource
 from ottla.broker.context import RequestContext
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.core.errors import ErrorCode
 from ottla.wire.messages.list_config_resources import (
     ConfigResource,
@@ -29,8 +29,8 @@ async def handle(ctx: RequestContext, request: ListConfigResourcesRequest) -> Li
     """List the names of config resources by type."""
     view = ctx.services.cluster.current
     names = {
-        Resource.GROUP: _with_settings(ctx, layout.GROUPS_KIND),
-        Resource.CLIENT_METRICS: _with_settings(ctx, layout.CLIENT_METRICS_KIND),
+        Resource.GROUP: _with_settings(ctx, znodes.GROUPS_KIND),
+        Resource.CLIENT_METRICS: _with_settings(ctx, znodes.CLIENT_METRICS_KIND),
         Resource.BROKER_LOGGER: [str(node) for node in view.brokers],
         Resource.BROKER: [str(node) for node in view.brokers],
         Resource.TOPIC: list(view.topics),

@@ -7,11 +7,11 @@ lost records leaves the report once it has all that its leader has committed, or
 from __future__ import annotations
 
 from ottla.controller.controller import Controller
-from ottla.coordination.layout import ReplicaReport
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.store import MetadataStore, NodeChange, StoreError
 from ottla.coordination.view import ClusterView
 from ottla.coordination.view_builder import ViewBuilder
+from ottla.coordination.znodes import ReplicaReport
 from ottla.core.ids import TopicPartition
 from ottla.replication.replicas import Replicas
 from ottla.storage.directories.log_manager import LogManager

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.store import Delete, MetadataStore, Op, Put, SessionLost, StoreError
 from ottla.core.errors import StorageError
 from ottla.replication.replicas import Replicas
@@ -28,26 +28,26 @@ class TopicDeletions:
         A full disk or another broker's change at the same moment keeps a note until the next call.
         """
         try:
-            noted = await self._store.children(layout.DELETED_TOPICS)
+            noted = await self._store.children(znodes.DELETED_TOPICS)
         except SessionLost:
             return  # until there is another session
         if not noted:
             return
-        for topic_id in sorted(self._replicas.completed_deletions(layout.decode_deleted_topic_ids(noted))):
+        for topic_id in sorted(self._replicas.completed_deletions(znodes.decode_deleted_topic_ids(noted))):
             try:
                 await self._remove(topic_id)
-            except (StorageError, StoreError, layout.MalformedNode):
+            except (StorageError, StoreError, znodes.MalformedNode):
                 continue  # the store has logged it, or the note is read again at the next call; a malformed one stays
 
     async def _remove(self, topic_id: uuid.UUID) -> None:
-        path = layout.deleted_topic_path(topic_id)
+        path = znodes.deleted_topic_path(topic_id)
         node = await self._store.get(path)
         if node is None:
             return
-        deleted = layout.decode_deleted_topic(path, node.value)
+        deleted = znodes.decode_deleted_topic(path, node.value)
         others = tuple(each for each in deleted.brokers if each != self._node_id)
         if others and others == deleted.brokers:
             return
-        text = layout.encode_deleted_topic(deleted._replace(brokers=others))
+        text = znodes.encode_deleted_topic(deleted._replace(brokers=others))
         op: Op = Put(path, text, node.version) if others else Delete(path, node.version)
         await self._store.commit([op])

@@ -28,7 +28,7 @@ from uuid import UUID
 
 from ottla.broker.migration.kafka_directory import BOOTSTRAP, METADATA_LOG, UnreadableMetadata, read_image
 from ottla.coordination import kraft_records as kraft
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.embedded import EmbeddedMetadataStore
 from ottla.coordination.kraft_batches import Voter, snapshot
 from ottla.coordination.kraft_records import ConfigResourceType
@@ -49,9 +49,9 @@ FEATURES = MappingProxyType({"metadata.version": 25, "group.version": 1, "transa
 _NOT_KAFKAS = ("durability", "ottla.")
 _KINDS = MappingProxyType(
     {
-        layout.BROKERS_KIND: ConfigResourceType.BROKER,
-        layout.GROUPS_KIND: ConfigResourceType.GROUP,
-        layout.CLIENT_METRICS_KIND: ConfigResourceType.CLIENT_METRICS,
+        znodes.BROKERS_KIND: ConfigResourceType.BROKER,
+        znodes.GROUPS_KIND: ConfigResourceType.GROUP,
+        znodes.CLIENT_METRICS_KIND: ConfigResourceType.CLIENT_METRICS,
     }
 )
 _CONTROLLER = ("CONTROLLER", "localhost", 9093)  # the name counts; Kafka corrects the rest when it starts
@@ -160,13 +160,13 @@ async def _read_store(path: Path) -> _StoreContent:
         view = await MetadataCache(session).load()
         if view.unreadable_topics:
             raise CannotExport(f"the metadata store has malformed nodes of {', '.join(sorted(view.unreadable_topics))}")
-        block = await session.get(layout.PRODUCER_ID_BLOCK)
-        latest = layout.decode_producer_id_block(block.value) if block else None
-        imported = await session.get(layout.KAFKA_IMPORT)
+        block = await session.get(znodes.PRODUCER_ID_BLOCK)
+        latest = znodes.decode_producer_id_block(block.value) if block else None
+        imported = await session.get(znodes.KAFKA_IMPORT)
         return _StoreContent(
             view=view,
             next_producer_id=latest.last + 1 if latest else 0,
-            pinned=frozenset(layout.decode_kafka_import(imported.value).pinned if imported else ()),
+            pinned=frozenset(znodes.decode_kafka_import(imported.value).pinned if imported else ()),
         )
     finally:
         await session.close()
@@ -191,7 +191,7 @@ def _records(
                 yield kraft.ConfigRecord(resource_type=kind, resource_name=topic.name, name=key, value=value)
     for kind_name, kind in _KINDS.items():
         for entity, config in sorted(content.view.configs.get(kind_name, {}).items()):
-            name = "" if entity == layout.DEFAULT_ENTITY else entity
+            name = "" if entity == znodes.DEFAULT_ENTITY else entity
             for key, value in config.values.items():
                 if key.startswith(_NOT_KAFKAS):
                     left_out.append(f"{kind_name} {entity}: {key}={value}, which Kafka does not have")

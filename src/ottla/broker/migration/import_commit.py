@@ -14,7 +14,7 @@ from uuid import UUID
 
 from ottla.broker.migration.import_plan import ImportedTopic, ImportPlan
 from ottla.broker.migration.kafka_directory import metadata_log_end
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.store import Create, MetadataStore, Op, Put
 from ottla.core.ids import INTERNAL_TOPICS, NO_TOPIC_ID, TRANSACTIONS_TOPIC, TopicPartition, random_topic_id
 from ottla.storage.directories.log_directory import ForeignDirectory
@@ -27,16 +27,16 @@ Logs = Mapping[TopicPartition, PartitionLog]
 
 async def is_unused(store: MetadataStore) -> bool:
     """Return whether no controller has ever used this store: then the logs on the disk come from elsewhere."""
-    return await store.get(layout.CONTROLLER_EPOCH) is None and await store.get(layout.KAFKA_IMPORT) is None
+    return await store.get(znodes.CONTROLLER_EPOCH) is None and await store.get(znodes.KAFKA_IMPORT) is None
 
 
 async def check_unchanged_since_import(store: MetadataStore, directories: Sequence[Path], metadata_file: Path) -> None:
     """Raise ForeignDirectory if a Kafka has run on the directory since it was imported."""
-    node = await store.get(layout.KAFKA_IMPORT)
+    node = await store.get(znodes.KAFKA_IMPORT)
     if node is None:
         return
     now = metadata_log_end(directories)
-    if now is not None and tuple(now) != layout.decode_kafka_import(node.value).metadata_log_end:
+    if now is not None and tuple(now) != znodes.decode_kafka_import(node.value).metadata_log_end:
         raise ForeignDirectory(
             f"a Kafka has run on {directories[0]} since Ottla imported it. Move {metadata_file} away, and Ottla "
             "imports the directory again as Kafka left it"
@@ -57,17 +57,17 @@ async def commit_import(
     for topic in found.topics:
         ops += _topic_ops(topic, logs, node_id=node_id, new_id=new_id)
     ops += [
-        Create(layout.config_path(kind, name), layout.encode_config(values))
+        Create(znodes.config_path(kind, name), znodes.encode_config(values))
         for (kind, name), values in found.configs.items()
     ]
     next_producer_id = max(found.next_producer_id, _after_known_producers(logs.values()))
     if next_producer_id:
-        block = layout.ProducerIdBlock(node_id, 0, next_producer_id - 1)
-        ops.append(Put(layout.PRODUCER_ID_BLOCK, layout.encode_producer_id_block(block)))
+        block = znodes.ProducerIdBlock(node_id, 0, next_producer_id - 1)
+        ops.append(Put(znodes.PRODUCER_ID_BLOCK, znodes.encode_producer_id_block(block)))
     pinned = tuple(topic.name for topic in found.topics if topic.pinned)
     end = metadata_log_end(directories)
-    done = layout.KafkaImport((end.file, end.size) if end else None, pinned)
-    ops.append(Create(layout.KAFKA_IMPORT, layout.encode_kafka_import(done)))
+    done = znodes.KafkaImport((end.file, end.size) if end else None, pinned)
+    ops.append(Create(znodes.KAFKA_IMPORT, znodes.encode_kafka_import(done)))
     await store.commit(ops)
     log.info("%s", summary(found, directories[0]))
 
@@ -76,24 +76,24 @@ def _topic_ops(topic: ImportedTopic, logs: Logs, *, node_id: int, new_id: Callab
     topic_id = new_id() if topic.topic_id == NO_TOPIC_ID else topic.topic_id
     replicas: dict[int, tuple[int, ...]] = dict.fromkeys(topic.leader_epochs, (node_id,))
     ops: list[Op] = [
-        Create(layout.topic_path(topic.name), layout.encode_assignment(layout.Assignment(topic_id, replicas))),
-        Create(f"{layout.topic_path(topic.name)}/partitions"),
+        Create(znodes.topic_path(topic.name), znodes.encode_assignment(znodes.Assignment(topic_id, replicas))),
+        Create(f"{znodes.topic_path(topic.name)}/partitions"),
     ]
     if topic.config:
-        ops.append(Create(layout.topic_config_path(topic.name), layout.encode_config(topic.config)))
+        ops.append(Create(znodes.topic_config_path(topic.name), znodes.encode_config(topic.config)))
     for index, epoch in topic.leader_epochs.items():
         found = logs.get(TopicPartition(topic.name, index))
         newest = max(epoch, found.epochs.latest if found else 0, 0)  # the election at the start takes the next one
-        state = layout.PartitionState(node_id, newest, (node_id,), controller_epoch=0)
-        ops.append(Create(layout.partition_path(topic.name, index)))
-        ops.append(Create(layout.state_path(topic.name, index), layout.encode_state(state)))
+        state = znodes.PartitionState(node_id, newest, (node_id,), controller_epoch=0)
+        ops.append(Create(znodes.partition_path(topic.name, index)))
+        ops.append(Create(znodes.state_path(topic.name, index), znodes.encode_state(state)))
     return ops
 
 
 def _after_known_producers(logs: Iterable[PartitionLog]) -> int:
     """Return the first id after every block from which a producer with records here may have got its id."""
     known = [producer.producer_id for log in logs for producer in log.producers.describe()]
-    block = layout.PRODUCER_IDS_PER_BLOCK
+    block = znodes.PRODUCER_IDS_PER_BLOCK
     return (max(known) // block + 1) * block if known else 0
 
 

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from ottla.broker.config import BrokerConfig
 from ottla.broker.migration.kafka_directory import UnreadableMetadata, metadata_log_end, read_image
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.kraft_image import KraftImage, KraftTopic
 from ottla.coordination.kraft_records import ConfigResourceType, MetadataRecordType
 from ottla.core.errors import InvalidConfig
@@ -158,8 +158,8 @@ def _check_complete(
 def _from_image(image: KraftImage, held: Mapping[TopicPartition, Path], config: BrokerConfig) -> ImportPlan:
     notes: list[str] = []
     configs = _other_configs(image, config, notes)
-    brokers = {**configs.get((layout.BROKERS_KIND, layout.DEFAULT_ENTITY), {})}
-    brokers |= configs.get((layout.BROKERS_KIND, str(config.server.node_id)), {})
+    brokers = {**configs.get((znodes.BROKERS_KIND, znodes.DEFAULT_ENTITY), {})}
+    brokers |= configs.get((znodes.BROKERS_KIND, str(config.server.node_id)), {})
     defaults = config.with_overrides(brokers).log
     retention_is_given = bool((config.given.keys() | brokers.keys()) & set(_RETENTION))
     topics = [
@@ -217,9 +217,9 @@ def _acceptable(defaults: LogConfig, given: Mapping[str, str]) -> dict[str, str]
 def _other_configs(image: KraftImage, config: BrokerConfig, notes: list[str]) -> dict[tuple[str, str], dict[str, str]]:
     """Select the dynamic settings of brokers, groups and metric subscriptions that this broker accepts."""
     kinds = {
-        ConfigResourceType.BROKER: layout.BROKERS_KIND,
-        ConfigResourceType.GROUP: layout.GROUPS_KIND,
-        ConfigResourceType.CLIENT_METRICS: layout.CLIENT_METRICS_KIND,
+        ConfigResourceType.BROKER: znodes.BROKERS_KIND,
+        ConfigResourceType.GROUP: znodes.GROUPS_KIND,
+        ConfigResourceType.CLIENT_METRICS: znodes.CLIENT_METRICS_KIND,
     }
     found: dict[tuple[str, str], dict[str, str]] = {}
     for (kind, name), values in sorted(image.configs.items()):
@@ -233,7 +233,7 @@ def _other_configs(image: KraftImage, config: BrokerConfig, notes: list[str]) ->
                 except InvalidSettings:
                     del taken[key]
                     notes.append(f"broker setting that Ottla does not accept: {key}={value}")
-        found[kinds[ConfigResourceType(kind)], name or layout.DEFAULT_ENTITY] = taken
+        found[kinds[ConfigResourceType(kind)], name or znodes.DEFAULT_ENTITY] = taken
     return found
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from ottla.broker.config import BrokerConfig, default_data_directory
-from ottla.coordination import layout, membership
+from ottla.coordination import membership, znodes
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.metadata_file import EXPORTED_SUFFIX
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
@@ -134,12 +134,12 @@ async def open_storage(
         cluster_id = await membership.join_cluster(store, proposed)
         if cluster_id != proposed:
             raise _two_clusters(owners, proposed, place / METADATA_FILE, cluster_id)
-        _check_node(place / METADATA_FILE, await store.children(layout.LOG_DIRS), owners, config.server.node_id)
+        _check_node(place / METADATA_FILE, await store.children(znodes.LOG_DIRS), owners, config.server.node_id)
         if not is_new:
             await _import_from_kafka(config, paths, place, store, directories, found, has_run_here=has_run_here)
         missing, is_complete = await _missing(store, directories, config.server.node_id)
         await warn_of_absent_nodes(store, config.server.node_id)
-        deleted = layout.decode_deleted_topic_ids(await store.children(layout.DELETED_TOPICS))
+        deleted = znodes.decode_deleted_topic_ids(await store.children(znodes.DELETED_TOPICS))
         return OpenedStorage(directories, store, missing, is_complete, deleted, list(reserves.values()))
     except BaseException:
         directories.close()
@@ -165,7 +165,7 @@ async def _open_with_shared_store(
         _check_usable(directories)
         await _check_other_nodes(store, directories, node_id)
         missing, is_complete = await _missing(store, directories, node_id, may_be_replaced=True)
-        deleted = layout.decode_deleted_topic_ids(await store.children(layout.DELETED_TOPICS))
+        deleted = znodes.decode_deleted_topic_ids(await store.children(znodes.DELETED_TOPICS))
         reserves = [SpaceReserve(files, each.path, each.health) for each in directories.opened]
         return OpenedStorage(directories, store, missing, is_complete, deleted, reserves)
     except BaseException:
@@ -207,11 +207,11 @@ def _cluster_of_store(file: Path, owners: Mapping[Path, DirectoryOwner], node_id
     except StorageError:
         return None
     try:
-        nodes, cluster = store.child_names.get(layout.LOG_DIRS, set()), store.nodes.get(layout.CLUSTER_ID)
+        nodes, cluster = store.child_names.get(znodes.LOG_DIRS, set()), store.nodes.get(znodes.CLUSTER_ID)
     finally:
         store.close()
     _check_node(file, nodes, owners, node_id)
-    return layout.decode_cluster_id(cluster.node.value) if cluster is not None else None
+    return znodes.decode_cluster_id(cluster.node.value) if cluster is not None else None
 
 
 def _check_node(file: Path, nodes: Collection[str], owners: Mapping[Path, DirectoryOwner], node_id: int) -> None:
@@ -230,12 +230,12 @@ def _check_node(file: Path, nodes: Collection[str], owners: Mapping[Path, Direct
 async def _check_other_nodes(store: MetadataStore, directories: LogManager, node_id: int) -> None:
     """Raise ForeignDirectory if another node of the cluster has used a directory: no partition of it would be led."""
     here = {id_text(each.meta.directory_id): each.path for each in directories.opened}
-    for name in await store.children(layout.LOG_DIRS):
-        node = await store.get(f"{layout.LOG_DIRS}/{name}")
+    for name in await store.children(znodes.LOG_DIRS):
+        node = await store.get(f"{znodes.LOG_DIRS}/{name}")
         if name == str(node_id) or node is None:
             continue
-        with suppress(ValueError, layout.MalformedNode):  # no reason for another broker not to start
-            for directory_id in here.keys() & layout.decode_log_dirs(int(name), node.value):
+        with suppress(ValueError, znodes.MalformedNode):  # no reason for another broker not to start
+            for directory_id in here.keys() & znodes.decode_log_dirs(int(name), node.value):
                 path = here[directory_id]
                 raise ForeignDirectory(
                     f"{path} belongs to node {name} of the cluster, but this broker has node.id={node_id}. "
@@ -311,8 +311,8 @@ async def _import_from_kafka(
     has_run_here: bool,
 ) -> None:
     """Create the topics that are on the disk in a store that was never used (broker/migration/)."""
-    new = await store.get(layout.CONTROLLER_EPOCH) is None
-    if not new and await store.get(layout.KAFKA_IMPORT) is None:
+    new = await store.get(znodes.CONTROLLER_EPOCH) is None
+    if not new and await store.get(znodes.KAFKA_IMPORT) is None:
         return
     from ottla.broker.migration import import_commit
 
@@ -367,8 +367,8 @@ async def _missing(
     With `may_be_replaced` an empty directory at the same path takes the place of one that is lost: the replicas in it
     are fetched again from other brokers.
     """
-    node = await store.get(layout.log_dirs_path(node_id))
-    known = layout.decode_log_dirs(node_id, node.value) if node else {}
+    node = await store.get(znodes.log_dirs_path(node_id))
+    known = znodes.decode_log_dirs(node_id, node.value) if node else {}
     here = _here(directories)
     if here.items() - known.items():
         await _note(store, node_id, {**known, **here})
@@ -400,7 +400,7 @@ def _here(directories: LogManager) -> dict[str, str]:
 
 
 async def _note(store: MetadataStore, node_id: int, known: dict[str, str]) -> None:
-    path, value = layout.log_dirs_path(node_id), layout.encode_log_dirs(known)
+    path, value = znodes.log_dirs_path(node_id), znodes.encode_log_dirs(known)
     while True:
         exists = await store.get(path) is not None
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.coordination.view import ClusterView
 from ottla.groups.modern.topics import TopicsImage
 
@@ -32,5 +32,5 @@ class ClusterImage:
 
     def settings_of(self, group_id: str) -> Mapping[str, str]:
         """Return what is set for one group."""
-        found = self._view.configs.get(layout.GROUPS_KIND, {}).get(group_id)
+        found = self._view.configs.get(znodes.GROUPS_KIND, {}).get(group_id)
         return _NO_SETTINGS if found is None else found.values

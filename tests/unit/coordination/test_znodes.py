@@ -8,22 +8,22 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ottla.coordination import layout
+from ottla.coordination import znodes
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition, id_text
 
 ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
 
 
 def test_a_broker_is_written_as_kafka_writes_version_5() -> None:
-    broker = layout.BrokerRegistration(
+    broker = znodes.BrokerRegistration(
         1,
-        {"CLIENT": layout.Endpoint("h", 9092), "SECURE": layout.Endpoint("::1", 9093)},
+        {"CLIENT": znodes.Endpoint("h", 9092), "SECURE": znodes.Endpoint("::1", 9093)},
         {"CLIENT": "PLAINTEXT", "SECURE": "SSL"},
         rack="r1",
         started_ms=1690000000000,
     )
 
-    written = layout.encode_broker(broker)
+    written = znodes.encode_broker(broker)
 
     assert json.loads(written) == {
         "version": 5,
@@ -36,34 +36,34 @@ def test_a_broker_is_written_as_kafka_writes_version_5() -> None:
         "timestamp": "1690000000000",
         "features": {},
     }
-    assert layout.decode_broker(1, written) == broker
+    assert znodes.decode_broker(1, written) == broker
 
 
 def test_a_broker_without_a_plain_listener_has_no_host_for_old_readers() -> None:
-    broker = layout.BrokerRegistration(1, {"S": layout.Endpoint("h", 1)}, {"S": "SSL"})
-    parsed = json.loads(layout.encode_broker(broker))
+    broker = znodes.BrokerRegistration(1, {"S": znodes.Endpoint("h", 1)}, {"S": "SSL"})
+    parsed = json.loads(znodes.encode_broker(broker))
     assert (parsed["host"], parsed["port"]) == (None, -1)
     assert "rack" not in parsed
 
 
 def test_a_topic_is_written_as_kafka_writes_version_3() -> None:
-    assignment = layout.Assignment(ID, {0: (1, 2), 1: (2, 1)})
-    written = layout.encode_assignment(assignment)
+    assignment = znodes.Assignment(ID, {0: (1, 2), 1: (2, 1)})
+    written = znodes.encode_assignment(assignment)
     assert written == (
         b'{"partitions":{"0":[1,2],"1":[2,1]},"topic_id":"' + id_text(ID).encode() + b'",'
         b'"adding_replicas":{},"removing_replicas":{},"version":3}'
     )
-    assert layout.decode_assignment("t", written) == assignment
+    assert znodes.decode_assignment("t", written) == assignment
 
 
 def test_a_topic_from_before_topic_ids_is_read() -> None:
     value = b'{"version":1,"partitions":{"10":[3],"2":[1]}}'
-    assert layout.decode_assignment("t", value) == layout.Assignment(NO_TOPIC_ID, {2: (1,), 10: (3,)})
+    assert znodes.decode_assignment("t", value) == znodes.Assignment(NO_TOPIC_ID, {2: (1,), 10: (3,)})
 
 
 def test_a_partitions_state_is_written_as_kafka_writes_it() -> None:
-    state = layout.PartitionState(1, 4, (1, 2, 3), 7)
-    written = layout.encode_state(state)
+    state = znodes.PartitionState(1, 4, (1, 2, 3), 7)
+    written = znodes.encode_state(state)
     assert json.loads(written) == {
         "version": 1,
         "leader": 1,
@@ -71,24 +71,24 @@ def test_a_partitions_state_is_written_as_kafka_writes_it() -> None:
         "controller_epoch": 7,
         "isr": [1, 2, 3],
     }
-    assert layout.decode_state("t", 0, written) == state
+    assert znodes.decode_state("t", 0, written) == state
 
 
 def test_a_reassignment_is_written_as_kafka_writes_it() -> None:
-    assignment = layout.Assignment(ID, {0: (1, 2, 3), 1: (2, 1)}, adding={0: (3,)}, removing={0: (1,)})
-    written = layout.encode_assignment(assignment)
+    assignment = znodes.Assignment(ID, {0: (1, 2, 3), 1: (2, 1)}, adding={0: (3,)}, removing={0: (1,)})
+    written = znodes.encode_assignment(assignment)
     assert written == (
         b'{"partitions":{"0":[1,2,3],"1":[2,1]},"topic_id":"' + id_text(ID).encode() + b'",'
         b'"adding_replicas":{"0":[3]},"removing_replicas":{"0":[1]},"version":3}'
     )
-    assert layout.decode_assignment("t", written) == assignment
+    assert znodes.decode_assignment("t", written) == assignment
 
 
 def test_eligible_leaders_and_an_unclean_election_are_extra_keys_of_a_state() -> None:
-    state = layout.PartitionState(
+    state = znodes.PartitionState(
         1, 4, (1,), 7, is_recovering=True, elr=(2, 3), last_known_elr=(4,), last_unclean_epoch=4
     )
-    written = layout.encode_state(state)
+    written = znodes.encode_state(state)
     assert json.loads(written) == {
         "version": 1,
         "leader": 1,
@@ -100,49 +100,49 @@ def test_eligible_leaders_and_an_unclean_election_are_extra_keys_of_a_state() ->
         "last_known_elr": [4],
         "last_unclean_epoch": 4,
     }
-    assert layout.decode_state("t", 0, written) == state
+    assert znodes.decode_state("t", 0, written) == state
 
 
 def test_keys_of_another_version_are_written_again() -> None:
     topic = {"version": 3, "partitions": {"0": [1]}, "topic_id": id_text(ID), "later": {"a": [1]}}
-    assignment = layout.decode_assignment("t", json.dumps(topic).encode())
-    assert json.loads(layout.encode_assignment(assignment))["later"] == {"a": [1]}
+    assignment = znodes.decode_assignment("t", json.dumps(topic).encode())
+    assert json.loads(znodes.encode_assignment(assignment))["later"] == {"a": [1]}
 
     state = {"version": 1, "leader": 1, "leader_epoch": 0, "controller_epoch": 0, "isr": [1], "later": "é"}
-    decoded = layout.decode_state("t", 0, json.dumps(state).encode())
-    assert json.loads(layout.encode_state(decoded._replace(leader=2))) == {**state, "leader": 2}
+    decoded = znodes.decode_state("t", 0, json.dumps(state).encode())
+    assert json.loads(znodes.encode_state(decoded._replace(leader=2))) == {**state, "leader": 2}
 
 
 def test_a_broker_that_shuts_down_says_so_in_its_registration() -> None:
-    broker = layout.BrokerRegistration(1, {"C": layout.Endpoint("h", 9092)}, {"C": "PLAINTEXT"})
-    assert b"shutting_down" not in layout.encode_broker(broker)
+    broker = znodes.BrokerRegistration(1, {"C": znodes.Endpoint("h", 9092)}, {"C": "PLAINTEXT"})
+    assert b"shutting_down" not in znodes.encode_broker(broker)
     stopping = broker._replace(is_shutting_down=True)
-    assert layout.decode_broker(1, layout.encode_broker(stopping)) == stopping
+    assert znodes.decode_broker(1, znodes.encode_broker(stopping)) == stopping
 
 
 def test_a_replica_report_lists_partitions_by_topic() -> None:
-    report = layout.ReplicaReport(
+    report = znodes.ReplicaReport(
         is_clean=False,
         suspects=frozenset({TopicPartition("t", 1), TopicPartition("t", 0)}),
         offline=frozenset({TopicPartition("u", 7)}),
     )
-    written = layout.encode_replica_report(report)
+    written = znodes.encode_replica_report(report)
     assert written == b'{"version":1,"is_clean":false,"suspects":{"t":[0,1]},"offline":{"u":[7]}}'
-    assert layout.decode_replica_report(1, written) == report
+    assert znodes.decode_replica_report(1, written) == report
 
 
 def test_the_small_nodes_round_trip_in_kafkas_form() -> None:
-    assert layout.encode_cluster_id("abc") == b'{"version":"1","id":"abc"}'
-    assert layout.decode_cluster_id(b'{"version":"1","id":"abc"}') == "abc"
-    assert layout.encode_controller(3, 17) == b'{"version":1,"brokerid":3,"timestamp":"17"}'
-    assert layout.decode_controller(b'{"version":2,"brokerid":3,"timestamp":"17","kraftControllerEpoch":-1}') == 3
-    assert layout.decode_epoch(layout.encode_epoch(7)) == 7
-    assert layout.encode_config({"b": "2", "a": "é"}) == '{"version":1,"config":{"a":"é","b":"2"}}'.encode()
-    assert layout.decode_config("/c", b"") == {}
-    block = layout.ProducerIdBlock(1, 0, 999)
-    assert layout.encode_producer_id_block(block) == (b'{"version":1,"broker":1,"block_start":"0","block_end":"999"}')
-    assert layout.decode_producer_id_block(layout.encode_producer_id_block(block)) == block
-    assert layout.decode_producer_id_block(b"") is None
+    assert znodes.encode_cluster_id("abc") == b'{"version":"1","id":"abc"}'
+    assert znodes.decode_cluster_id(b'{"version":"1","id":"abc"}') == "abc"
+    assert znodes.encode_controller(3, 17) == b'{"version":1,"brokerid":3,"timestamp":"17"}'
+    assert znodes.decode_controller(b'{"version":2,"brokerid":3,"timestamp":"17","kraftControllerEpoch":-1}') == 3
+    assert znodes.decode_epoch(znodes.encode_epoch(7)) == 7
+    assert znodes.encode_config({"b": "2", "a": "é"}) == '{"version":1,"config":{"a":"é","b":"2"}}'.encode()
+    assert znodes.decode_config("/c", b"") == {}
+    block = znodes.ProducerIdBlock(1, 0, 999)
+    assert znodes.encode_producer_id_block(block) == (b'{"version":1,"broker":1,"block_start":"0","block_end":"999"}')
+    assert znodes.decode_producer_id_block(znodes.encode_producer_id_block(block)) == block
+    assert znodes.decode_producer_id_block(b"") is None
 
 
 def deviating(value: object) -> Iterator[object]:
@@ -164,33 +164,33 @@ def deviating(value: object) -> Iterator[object]:
     ("decode", "value"),
     [
         (
-            lambda value: layout.decode_broker(1, value),
-            layout.encode_broker(layout.BrokerRegistration(1, {"L": layout.Endpoint("h", 1)}, {"L": "PLAINTEXT"}, "r")),
+            lambda value: znodes.decode_broker(1, value),
+            znodes.encode_broker(znodes.BrokerRegistration(1, {"L": znodes.Endpoint("h", 1)}, {"L": "PLAINTEXT"}, "r")),
         ),
         (
-            lambda value: layout.decode_assignment("t", value),
-            layout.encode_assignment(layout.Assignment(uuid.UUID(int=7), {0: (1, 2)}, {0: (2,)}, {0: (1,)})),
+            lambda value: znodes.decode_assignment("t", value),
+            znodes.encode_assignment(znodes.Assignment(uuid.UUID(int=7), {0: (1, 2)}, {0: (2,)}, {0: (1,)})),
         ),
         (
-            lambda value: layout.decode_state("t", 0, value),
-            layout.encode_state(
-                layout.PartitionState(1, 4, (1,), 7, is_recovering=True, elr=(2,), last_known_elr=(3,))
+            lambda value: znodes.decode_state("t", 0, value),
+            znodes.encode_state(
+                znodes.PartitionState(1, 4, (1,), 7, is_recovering=True, elr=(2,), last_known_elr=(3,))
             ),
         ),
         (
-            lambda value: layout.decode_replica_report(1, value),
-            layout.encode_replica_report(layout.ReplicaReport(True, frozenset({TopicPartition("t", 1)}))),
+            lambda value: znodes.decode_replica_report(1, value),
+            znodes.encode_replica_report(znodes.ReplicaReport(True, frozenset({TopicPartition("t", 1)}))),
         ),
-        (lambda value: layout.decode_config("/config/topics/t", value), layout.encode_config({"a": "b"})),
-        (layout.decode_cluster_id, layout.encode_cluster_id("c")),
-        (layout.decode_controller, layout.encode_controller(1, 2)),
-        (layout.decode_producer_id_block, layout.encode_producer_id_block(layout.ProducerIdBlock(1, 0, 999))),
-        (layout.decode_handled_brokers, layout.encode_handled_brokers({1: 7})),
+        (lambda value: znodes.decode_config("/config/topics/t", value), znodes.encode_config({"a": "b"})),
+        (znodes.decode_cluster_id, znodes.encode_cluster_id("c")),
+        (znodes.decode_controller, znodes.encode_controller(1, 2)),
+        (znodes.decode_producer_id_block, znodes.encode_producer_id_block(znodes.ProducerIdBlock(1, 0, 999))),
+        (znodes.decode_handled_brokers, znodes.encode_handled_brokers({1: 7})),
         (
-            lambda value: layout.decode_deleted_topic("/d", value),
-            layout.encode_deleted_topic(layout.DeletedTopic("t", (1,))),
+            lambda value: znodes.decode_deleted_topic("/d", value),
+            znodes.encode_deleted_topic(znodes.DeletedTopic("t", (1,))),
         ),
-        (lambda value: layout.decode_log_dirs(1, value), layout.encode_log_dirs({"a": "/b"})),
+        (lambda value: znodes.decode_log_dirs(1, value), znodes.encode_log_dirs({"a": "/b"})),
     ],
 )
 def test_a_value_that_deviates_anywhere_is_read_or_is_malformed(
@@ -201,7 +201,7 @@ def test_a_value_that_deviates_anywhere_is_read_or_is_malformed(
     for text in [*texts, b"[" * 100_000]:
         try:
             decode(text)
-        except layout.MalformedNode:
+        except znodes.MalformedNode:
             malformed += 1
     assert malformed > len(texts) // 4
 
@@ -219,28 +219,28 @@ def test_a_value_that_deviates_anywhere_is_read_or_is_malformed(
     ],
 )
 def test_a_state_that_no_controller_would_write_is_malformed(state: dict[str, object]) -> None:
-    valid = json.loads(layout.encode_state(layout.PartitionState(1, 4, (1, 2), 7)))
-    with pytest.raises(layout.MalformedNode):
-        layout.decode_state("t", 0, json.dumps({**valid, **state}).encode())
+    valid = json.loads(znodes.encode_state(znodes.PartitionState(1, 4, (1, 2), 7)))
+    with pytest.raises(znodes.MalformedNode):
+        znodes.decode_state("t", 0, json.dumps({**valid, **state}).encode())
 
 
 @pytest.mark.parametrize("value", [b"", b"{", b"[]", b"7", b"{}", b'{"partitions":7,"endpoints":7}', b"\xff"])
 @pytest.mark.parametrize(
     "decode",
     [
-        lambda value: layout.decode_broker(1, value),
-        lambda value: layout.decode_assignment("t", value),
-        lambda value: layout.decode_state("t", 0, value),
-        lambda value: layout.decode_replica_report(1, value),
-        lambda value: layout.decode_config("/config/topics/t", value or b"{"),
-        layout.decode_cluster_id,
-        layout.decode_controller,
-        lambda value: layout.decode_epoch(value if value != b"7" else b"seven"),
-        lambda value: layout.decode_producer_id_block(value or b"{"),
+        lambda value: znodes.decode_broker(1, value),
+        lambda value: znodes.decode_assignment("t", value),
+        lambda value: znodes.decode_state("t", 0, value),
+        lambda value: znodes.decode_replica_report(1, value),
+        lambda value: znodes.decode_config("/config/topics/t", value or b"{"),
+        znodes.decode_cluster_id,
+        znodes.decode_controller,
+        lambda value: znodes.decode_epoch(value if value != b"7" else b"seven"),
+        lambda value: znodes.decode_producer_id_block(value or b"{"),
     ],
 )
 def test_a_value_that_kafka_would_not_write_is_named_with_its_path(
     decode: Callable[[bytes], object], value: bytes
 ) -> None:
-    with pytest.raises(layout.MalformedNode, match=r"^/"):
+    with pytest.raises(znodes.MalformedNode, match=r"^/"):
         decode(value)
