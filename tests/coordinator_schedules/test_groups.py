@@ -18,8 +18,8 @@ from ottla.groups.config import GroupConfig
 from ottla.groups.coordinator import GroupCoordinator, Joining
 from ottla.groups.machine import Commit
 from ottla.groups.offsets import CommittedOffset
-from ottla.internal_topics.log import AppendedBatch, KeyValue, LoadedRecords, ProducerIdentity
 from ottla.internal_topics.partitioning import partition_of
+from ottla.internal_topics.topic_log import AppendedBatch, KeyValue, LoadedRecords, ProducerIdentity
 from ottla.testing.sim_loop import Deadlock, SimClock, TooLong, Unseen, simulate
 from tests.coordinator_schedules.schedules import seeds
 from tests.support.group_driver import subscription

@@ -15,8 +15,8 @@ from ottla.groups.coordinator import GroupCoordinator
 from ottla.groups.machine import Commit
 from ottla.groups.offsets import CommittedOffset
 from ottla.groups.records import OffsetRecord, decode
-from ottla.internal_topics.log import AppendedBatch, KeyValue, ProducerIdentity
 from ottla.internal_topics.partitioning import partition_of
+from ottla.internal_topics.topic_log import AppendedBatch, KeyValue, ProducerIdentity
 from ottla.testing.sim_loop import simulate
 from tests.coordinator_schedules.schedules import seeds
 from tests.coordinator_schedules.test_groups import PARTITIONS, WORK, RestartingBroker, SlowLog

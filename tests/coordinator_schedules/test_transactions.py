@@ -25,7 +25,7 @@ from ottla.broker.transaction_markers import TransactionMarkerWriter
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import ErrorCode, KafkaError, StorageError
 from ottla.core.ids import OFFSETS_TOPIC, ProducerIdAndEpoch, TopicPartition
-from ottla.internal_topics.log import AppendedBatch, KeyValue, ProducerIdentity
+from ottla.internal_topics.topic_log import AppendedBatch, KeyValue, ProducerIdentity
 from ottla.records.batch import split
 from ottla.records.record_reader import read_records
 from ottla.replication.commit import GroupCommit

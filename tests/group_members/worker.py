@@ -17,8 +17,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from ottla.client.addresses import parse_addresses
 from ottla.client.cluster import Cluster
+from ottla.client.group_member import GroupMember
 from ottla.client.groups import committed_offsets
-from ottla.client.membership import Membership
 from ottla.core import ids
 
 COMMIT_EVERY_S = 0.2
@@ -84,7 +84,7 @@ async def ottla_member(name: str, asked: argparse.Namespace, log: EventLog, stop
     """A member of our client: the same, and its generations are known."""
     async with await Cluster.connect(parse_addresses(asked.bootstrap)) as cluster:
         rebalance = asyncio.Event()
-        member = Membership(
+        member = GroupMember(
             cluster,
             asked.group,
             [asked.topic],
@@ -108,7 +108,7 @@ async def ottla_member(name: str, asked: argparse.Namespace, log: EventLog, stop
 async def _commit_until(
     rebalance: asyncio.Event,
     stop: threading.Event,
-    member: Membership,
+    member: GroupMember,
     offsets: dict[ids.TopicPartition, int],
     name: str,
     log: EventLog,

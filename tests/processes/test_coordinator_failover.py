@@ -13,8 +13,8 @@ import pytest
 from ottla.client.cluster import Cluster
 from ottla.client.consumer import Consumer, ConsumerOptions
 from ottla.client.errors import CannotConnect, raise_for
+from ottla.client.group_member import GroupMember
 from ottla.client.groups import OffsetAndMetadata, commit_offsets, committed_offsets
-from ottla.client.membership import Membership
 from ottla.client.offsets import LATEST, list_offsets
 from ottla.client.producer import Producer
 from ottla.client.transactions import ConsumerGroupMetadata, TransactionalProducer
@@ -298,7 +298,7 @@ def test_a_group_continues_without_a_rebalance_when_its_coordinator_is_killed(
                 return answer
 
             monkeypatch.setattr(client, "request", count_heartbeats)
-            old = Membership(client, classic, ["web"], on_rebalance=lambda: rebalances.append(1), heartbeat_s=0.1)
+            old = GroupMember(client, classic, ["web"], on_rebalance=lambda: rebalances.append(1), heartbeat_s=0.1)
             new = ModernMember(client, modern)
             assert len(await old.join()) == 3
             while len(new.assigned) < 3:

@@ -21,8 +21,8 @@ from ottla.groups.consumer.settings import ConsumerSettings
 from ottla.groups.machine import CancelTimer, Compute, GroupAnswer, Now, Output, Replace, SetTimer, Store, TimerFired
 from ottla.groups.modern.events import HeartbeatAnswer
 from ottla.groups.modern.topics import TopicsImage
-from ottla.internal_topics.log import KeyValue
 from ottla.internal_topics.machine_events import Loaded, NotStored, Reply, Stored
+from ottla.internal_topics.topic_log import KeyValue
 from tests.support.group_driver import subscription
 
 WALL_MS = 1_700_000_000_000

@@ -33,8 +33,8 @@ from ottla.groups.consumer.validation import validate_commit
 from ottla.groups.machine import CancelTimer, Commit, Compute, Now, Replace, SetTimer, Store, TimerFired
 from ottla.groups.modern.events import HeartbeatAnswer, TopicsChanged
 from ottla.groups.modern.topics import TopicsImage
-from ottla.internal_topics.log import KeyValue
 from ottla.internal_topics.machine_events import Loaded, NotStored, Reply, Stored
+from ottla.internal_topics.topic_log import KeyValue
 from tests.support.consumer_group_driver import topic_id, view
 
 WALL_MS = 1_700_000_000_000

@@ -26,8 +26,8 @@ from ottla.groups.classic.limits import ClassicGroupLimits
 from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.machine import NO_MEMBER, CancelTimer, Commit, GroupAnswer, Now, SetTimer, Store, TimerFired
 from ottla.groups.records import GroupRecord, decode
-from ottla.internal_topics.log import KeyValue
 from ottla.internal_topics.machine_events import NotStored, Reply, Stored
+from ottla.internal_topics.topic_log import KeyValue
 
 WALL_MS = 1_700_000_000_000
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NamedTuple
 
 from ottla.core.errors import FencedLeaderEpoch, NotLeaderOrFollower, UnknownLeaderEpoch
-from ottla.internal_topics.log import AppendedBatch, KeyValue, LoadedRecords, ProducerIdentity
+from ottla.internal_topics.topic_log import AppendedBatch, KeyValue, LoadedRecords, ProducerIdentity
 
 ANY_EPOCH = -1
 

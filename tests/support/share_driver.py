@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ottla.core.errors import ErrorCode
-from ottla.internal_topics.log import KeyValue
+from ottla.internal_topics.topic_log import KeyValue
 from ottla.share.coordinator_machine import ShareCoordinatorMachine, StateWrite
 from ottla.share.partition_events import (
     Acknowledge,

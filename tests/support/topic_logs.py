@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Generator, Sequence
 
 from ottla.core.errors import FencedLeaderEpoch, KafkaError, NotLeaderOrFollower
-from ottla.internal_topics.log import AppendedBatch, KeyValue, LoadedRecords, ProducerIdentity
+from ottla.internal_topics.topic_log import AppendedBatch, KeyValue, LoadedRecords, ProducerIdentity
 
 
 class MemoryTopicLog:

@@ -28,7 +28,7 @@ from ottla.client import groups
 from ottla.client.admin import list_topics
 from ottla.client.cluster import Cluster
 from ottla.client.consumer import Consumer, ConsumerOptions
-from ottla.client.membership import Membership
+from ottla.client.group_member import GroupMember
 from ottla.client.metadata import TopicInfo
 from ottla.client.offset_spec import END, START, OffsetSpec, resolve
 from ottla.client.offset_spec import HELP as OFFSET_HELP
@@ -271,7 +271,7 @@ class _GroupReader:
         self._printer = _Printer(show, wanted, None)
         self._consumer: Consumer | None = None
         self._rebalancing = asyncio.Event()
-        self._membership = Membership(cluster, group, topics, on_rebalance=self._rebalance)
+        self._member = GroupMember(cluster, group, topics, on_rebalance=self._rebalance)
 
     def _rebalance(self) -> None:
         self._rebalancing.set()
@@ -283,12 +283,12 @@ class _GroupReader:
         try:
             while True:
                 self._rebalancing.clear()
-                assigned = await self._membership.join()
+                assigned = await self._member.join()
                 done = await self._read(assigned)
                 if done and not self._rebalancing.is_set():
                     return
         finally:
-            await asyncio.shield(self._membership.leave())
+            await asyncio.shield(self._member.leave())
 
     async def _read(self, assigned: list[TopicPartition]) -> bool:
         """Read the partitions of one generation; returns whether all records were read."""
@@ -311,13 +311,13 @@ class _GroupReader:
                     if self._printer.is_done:
                         return True
                     if loop.time() > commit_at:
-                        await self._membership.commit(_moved(shown, starts))
+                        await self._member.commit(_moved(shown, starts))
                         commit_at = loop.time() + _COMMIT_EVERY_S
                 return True
             finally:
                 self._consumer = None
                 if moved := _moved(shown, starts):
-                    await asyncio.shield(self._membership.commit(moved))
+                    await asyncio.shield(self._member.commit(moved))
 
     async def _idle(self) -> bool:
         """Wait for the next rebalance, without a partition; return True without --follow: there is nothing to do."""
@@ -335,7 +335,7 @@ class _GroupReader:
         starts = {tp: committed[tp].offset if tp in committed else first[tp] for tp in assigned}
         kept = {tp: bounds[tp].clamp(at) for tp, at in starts.items()}
         if begun := {tp: at for tp, at in kept.items() if tp not in committed}:
-            await self._membership.commit(begun)
+            await self._member.commit(begun)
         return kept, None if self._follow else {tp: bounds[tp].end_offset for tp in assigned}
 
 

@@ -2,7 +2,7 @@
 
 One fetch per leader is in flight; the next one is sent before the records of the previous response are decoded, so
 that the network and this process work at the same time. Memory is bounded by two responses per broker. Consumer groups
-are in `client/membership.py`.
+are in `client/group_member.py`.
 """
 
 from __future__ import annotations

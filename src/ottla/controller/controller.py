@@ -43,7 +43,7 @@ from ottla.controller.topics import (
     FinishDeletion,
     too_many_partitions,
 )
-from ottla.coordination import membership, znodes
+from ottla.coordination import broker_registration, znodes
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.store import (
     Create,
@@ -134,10 +134,10 @@ class Controller:
     ) -> None:
         """Make the broker known, stand for election, and take part from then on.
 
-        Call once, after `membership.join_cluster`. When it returns the cluster snapshot is loaded and, if this broker
-        is the controller, every partition it can lead has a leader. `report` is written with the registration, so that
-        no election comes between. The registration of a broker with the same id and address may be that of an earlier
-        run: it may expire within `wait_s`. Raises `membership.BrokerIdInUse`.
+        Call once, after `broker_registration.join_cluster`. When it returns the cluster snapshot is loaded and, if this
+        broker is the controller, every partition it can lead has a leader. `report` is written with the registration,
+        so that no election comes between. The registration of a broker with the same id and address may be that of an
+        earlier run: it may expire within `wait_s`. Raises `broker_registration.BrokerIdInUse`.
         """
         self._registration, self._report = broker, report
         await self._register(wait_s)
@@ -169,17 +169,17 @@ class Controller:
         assert self._registration is not None, "`start` comes first"
         deadline = self._clock.monotonic() + wait_s
         while True:
-            ops = await membership.registration_with_report(self._store, self._registration, self._report)
+            ops = await broker_registration.registration_with_report(self._store, self._registration, self._report)
             try:
                 self._term = await become_controller(self._store, self._node_id, self._clock.wall_ms(), *ops)
                 if self._term is None:
-                    await membership.register(self._store, ops)
+                    await broker_registration.register(self._store, ops)
             except NodeExists as error:
                 if error.path != znodes.broker_path(self._node_id):
                     continue  # the report of an earlier run appeared meanwhile
                 if self._clock.monotonic() >= deadline or not await self._is_own_registration():
                     text = f"a live broker already has the id {self._node_id}"
-                    raise membership.BrokerIdInUse(text) from None
+                    raise broker_registration.BrokerIdInUse(text) from None
                 await asyncio.sleep(min(0.5, wait_s))
             except (VersionConflict, NoSuchNode):
                 continue
@@ -227,7 +227,7 @@ class Controller:
                 await self._register(wait_s=math.inf)
             except SessionLost:
                 raise
-            except (StoreError, StorageError, membership.BrokerIdInUse) as error:
+            except (StoreError, StorageError, broker_registration.BrokerIdInUse) as error:
                 log.warning("the broker could not register after its session was lost and will try again: %s", error)
                 await asyncio.sleep(RETRY_S)
             except Exception:

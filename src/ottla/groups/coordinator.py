@@ -43,7 +43,7 @@ from ottla.groups.records import offset_pairs
 from ottla.groups.shard import GroupShard
 from ottla.internal_topics.coordinator_partition import Term
 from ottla.internal_topics.led_partitions import LedPartitions
-from ottla.internal_topics.log import ProducerIdentity, TopicLog
+from ottla.internal_topics.topic_log import ProducerIdentity, TopicLog
 
 log = logging.getLogger(__name__)
 

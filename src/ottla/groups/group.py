@@ -9,7 +9,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from ottla.core.errors import ErrorCode
-from ottla.internal_topics.log import KeyValue
+from ottla.internal_topics.topic_log import KeyValue
 
 
 class GroupType(Enum):

@@ -21,9 +21,9 @@ from ottla.groups.machine import (
     TimerFired,
 )
 from ottla.groups.offsets import GroupOffsets
-from ottla.internal_topics.log import KeyValue
 from ottla.internal_topics.machine_events import NO_TICKET, NotStored, Reply, Stored
 from ottla.internal_topics.machine_runtime import MachineRuntime
+from ottla.internal_topics.topic_log import KeyValue
 from ottla.internal_topics.writer import PartitionWriter
 
 

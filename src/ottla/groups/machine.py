@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Protocol
 
 from ottla.core.errors import ErrorCode
 from ottla.groups.group import Group
-from ottla.internal_topics.log import KeyValue
 from ottla.internal_topics.machine_events import NO_TICKET, Loaded, NotStored, Reply, Stored
+from ottla.internal_topics.topic_log import KeyValue
 
 NO_MEMBER = ""
 """Kafka's UNKNOWN_MEMBER_ID: the member has no id yet."""

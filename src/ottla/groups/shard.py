@@ -35,8 +35,8 @@ from ottla.groups.share.group import ShareGroup
 from ottla.groups.share.loading import LoadedShareGroup
 from ottla.groups.share.machine import ShareMachine
 from ottla.internal_topics.coordinator_partition import CoordinatorPartition, Term
-from ottla.internal_topics.log import KeyValue, LoadedRecords, ProducerIdentity, TopicLog
 from ottla.internal_topics.shard import CoordinatorShard
+from ottla.internal_topics.topic_log import KeyValue, LoadedRecords, ProducerIdentity, TopicLog
 from ottla.internal_topics.write_errors import coordinator_write_error
 
 log = logging.getLogger(__name__)

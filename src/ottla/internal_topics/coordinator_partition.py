@@ -23,7 +23,7 @@ from ottla.core.errors import (
     NotCoordinator,
     error_for,
 )
-from ottla.internal_topics.log import KeyValue, LoadedRecords, ProducerIdentity, TopicLog
+from ottla.internal_topics.topic_log import KeyValue, LoadedRecords, ProducerIdentity, TopicLog
 from ottla.internal_topics.writer import PartitionWriter
 
 log = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from typing import Generic, TypeVar
 from ottla.coordination.view import ClusterView
 from ottla.core.errors import CoordinatorLoadInProgress, NotCoordinator
 from ottla.internal_topics.coordinator_partition import Term
-from ottla.internal_topics.log import TopicLog
 from ottla.internal_topics.partitioning import partition_of
 from ottla.internal_topics.shard import CoordinatorShard
+from ottla.internal_topics.topic_log import TopicLog
 
 S = TypeVar("S", bound=CoordinatorShard)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from ottla.internal_topics.log import RECORDS_ON_LOOP_MAX, LoadedRecords, ProducerIdentity
+from ottla.internal_topics.topic_log import RECORDS_ON_LOOP_MAX, LoadedRecords, ProducerIdentity
 from ottla.records.batch import split
 from ottla.records.record_reader import read_records
 from ottla.storage.log.partition_log import PartitionLog

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from ottla.core.errors import ErrorCode, NotCoordinator
-from ottla.internal_topics.log import KeyValue
 from ottla.internal_topics.machine_events import NO_TICKET, Loaded, NotStored, Stored
+from ottla.internal_topics.topic_log import KeyValue
 from ottla.internal_topics.waiting_requests import WaitingRequests
 from ottla.internal_topics.write_errors import coordinator_write_error
 from ottla.internal_topics.writer import PartitionWriter

@@ -13,7 +13,13 @@ from ottla.coordination.metadata_cache import MetadataCache
 from ottla.core.clock import Clock
 from ottla.core.errors import NotEnoughReplicasAfterAppend
 from ottla.core.ids import TopicPartition
-from ottla.internal_topics.log import RECORDS_ON_LOOP_MAX, AppendedBatch, KeyValue, LoadedRecords, ProducerIdentity
+from ottla.internal_topics.topic_log import (
+    RECORDS_ON_LOOP_MAX,
+    AppendedBatch,
+    KeyValue,
+    LoadedRecords,
+    ProducerIdentity,
+)
 from ottla.records.builder import NewRecord, build_batch
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ottla.core.errors import ErrorCode, error_code_for
-from ottla.internal_topics.log import KeyValue, ProducerIdentity, TopicLog
+from ottla.internal_topics.topic_log import KeyValue, ProducerIdentity, TopicLog
 from ottla.limits import eager_tasks
 
 BATCH_BYTES = 256 * 1024

@@ -14,7 +14,7 @@ from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import SHARE_STATE_TOPIC
 from ottla.internal_topics.coordinator_partition import Term
 from ottla.internal_topics.led_partitions import LedPartitions
-from ottla.internal_topics.log import TopicLog
+from ottla.internal_topics.topic_log import TopicLog
 from ottla.share.config import ShareConfig
 from ottla.share.coordinator_machine import StateResult, StateWrite
 from ottla.share.shard import Exists, ShareCoordinatorShard

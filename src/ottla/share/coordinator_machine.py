@@ -16,7 +16,7 @@ from uuid import UUID
 
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import NO_OFFSET
-from ottla.internal_topics.log import KeyValue
+from ottla.internal_topics.topic_log import KeyValue
 from ottla.share.state_batches import combine
 from ottla.share.state_records import (
     UNKNOWN_COUNT,

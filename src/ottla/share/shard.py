@@ -8,8 +8,8 @@ from uuid import UUID
 
 from ottla.core.ids import SHARE_STATE_TOPIC
 from ottla.internal_topics.coordinator_partition import CoordinatorPartition, Term
-from ottla.internal_topics.log import KeyValue, LoadedRecords, TopicLog
 from ottla.internal_topics.shard import CoordinatorShard
+from ottla.internal_topics.topic_log import KeyValue, LoadedRecords, TopicLog
 from ottla.share.config import ShareConfig
 from ottla.share.coordinator_machine import ShareCoordinatorMachine
 from ottla.share.state_records import MalformedStateRecord, SharePartitionKey, Snapshot, Update, decode

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ottla.core.ids import id_text
-from ottla.internal_topics.log import KeyValue
+from ottla.internal_topics.topic_log import KeyValue
 from ottla.share.states import RecordState, StateBatch
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.primitives import (

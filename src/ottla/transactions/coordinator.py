@@ -15,7 +15,7 @@ from ottla.core.clock import Clock
 from ottla.core.errors import CoordinatorLoadInProgress, ErrorCode, InvalidRequest, KafkaError, error_for
 from ottla.core.ids import NO_PRODUCER_EPOCH, TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
 from ottla.internal_topics.led_partitions import LedPartitions
-from ottla.internal_topics.log import TopicLog
+from ottla.internal_topics.topic_log import TopicLog
 from ottla.transactions.config import TransactionConfig
 from ottla.transactions.events import AbortTimedOut, AddPartitions, EndTxn, Expire, InitProducerId, TransactionAnswer
 from ottla.transactions.markers import MarkerSender

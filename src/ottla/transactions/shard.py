@@ -10,8 +10,8 @@ import logging
 from ottla.core.clock import Clock
 from ottla.core.ids import TRANSACTIONS_TOPIC
 from ottla.internal_topics.coordinator_partition import CoordinatorPartition, Term
-from ottla.internal_topics.log import LoadedRecords, TopicLog
 from ottla.internal_topics.shard import CoordinatorShard
+from ottla.internal_topics.topic_log import LoadedRecords, TopicLog
 from ottla.transactions import records
 from ottla.transactions.markers import MarkerSender
 from ottla.transactions.metadata import TransactionMetadata

@@ -10,9 +10,9 @@ from typing import NamedTuple, Protocol, assert_never
 
 from ottla.core.clock import Clock
 from ottla.core.errors import ErrorCode, error_code_for
-from ottla.internal_topics.log import KeyValue
 from ottla.internal_topics.machine_events import NO_TICKET, NotStored, Reply, Stored
 from ottla.internal_topics.machine_runtime import MachineRuntime
+from ottla.internal_topics.topic_log import KeyValue
 from ottla.internal_topics.writer import PartitionWriter
 from ottla.transactions import records
 from ottla.transactions.events import (

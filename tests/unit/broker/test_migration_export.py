@@ -16,11 +16,11 @@ from ottla.broker.migration.export import CannotExport, Exported, export
 from ottla.broker.migration.import_commit import commit_import
 from ottla.broker.migration.import_plan import ImportedTopic, ImportPlan, plan_import
 from ottla.broker.migration.kafka_directory import read_image
+from ottla.coordination.broker_registration import join_cluster
 from ottla.coordination.embedded import EmbeddedMetadataStore
 from ottla.coordination.kraft_batches import snapshot
 from ottla.coordination.kraft_image import KraftImage
 from ottla.coordination.kraft_records import FeatureLevelRecord, MetadataRecordType, Other, encode
-from ottla.coordination.membership import join_cluster
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.core.files import SystemFiles
 from ottla.core.ids import id_text

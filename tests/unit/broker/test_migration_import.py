@@ -15,10 +15,10 @@ from ottla.broker.migration.import_commit import check_unchanged_since_import, c
 from ottla.broker.migration.import_plan import ImportPlan, plan_import
 from ottla.coordination import kraft_records as kraft
 from ottla.coordination import znodes
+from ottla.coordination.broker_registration import join_cluster
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.kraft_batches import snapshot
 from ottla.coordination.kraft_records import ConfigResourceType, MetadataRecordType
-from ottla.coordination.membership import join_cluster
 from ottla.core.ids import NO_TOPIC_ID, id_text
 from ottla.records.builder import NewRecord, build_batch
 from ottla.storage.directories.log_directory import ForeignDirectory

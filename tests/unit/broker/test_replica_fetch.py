@@ -17,7 +17,7 @@ from ottla.broker.handlers import fetch as fetch_handler
 from ottla.broker.handlers import produce as produce_handler
 from ottla.broker.replica_fetch import READS_MAX
 from ottla.controller.isr import ProposedIsr
-from ottla.coordination import membership, znodes
+from ottla.coordination import broker_registration, znodes
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.replication.partition import Partition
@@ -50,7 +50,7 @@ class Follower:
         endpoints = {"PLAINTEXT": znodes.Endpoint("127.0.0.1", 1)}
         broker = znodes.BrokerRegistration(FOLLOWER, endpoints, {"PLAINTEXT": "PLAINTEXT"}, None, 0)
         session = cluster.store.session()
-        await membership.register(session, [membership.registration(broker)])
+        await broker_registration.register(session, [broker_registration.registration(broker)])
         node = await session.get(znodes.broker_path(FOLLOWER))
         assert node is not None
         await cluster.until(lambda: FOLLOWER in cluster.services(LEADER).cluster.current.brokers)

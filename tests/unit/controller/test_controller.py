@@ -16,7 +16,7 @@ from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigOp
 from ottla.controller.controller import RETRY_S, Controller
 from ottla.controller.isr import ProposedIsr
 from ottla.controller.topics import CreatePartitions, CreateTopic
-from ottla.coordination import membership, znodes
+from ottla.coordination import broker_registration, znodes
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.metadata_file import FILE_NAME
@@ -47,7 +47,7 @@ class Node:
         self.following: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
-        cluster_id = await membership.join_cluster(self.store, f"proposed by {self.node_id}")
+        cluster_id = await broker_registration.join_cluster(self.store, f"proposed by {self.node_id}")
         endpoints = {"PLAINTEXT": znodes.Endpoint("localhost", 9000 + self.node_id)}
         await self.controller.start(znodes.BrokerRegistration(self.node_id, endpoints, {"PLAINTEXT": "PLAINTEXT"}))
         self.following = asyncio.ensure_future(self.cluster.follow())
@@ -215,7 +215,7 @@ def test_a_second_broker_with_the_same_id_is_turned_away() -> None:
         tree = EmbeddedMetadataStore()
         node, twin = Node(tree), Node(tree)
         await node.start()
-        with pytest.raises(membership.BrokerIdInUse):
+        with pytest.raises(broker_registration.BrokerIdInUse):
             await twin.start()
         await twin.store.close()
         await node.stop()

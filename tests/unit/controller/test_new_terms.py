@@ -10,7 +10,7 @@ import pytest
 
 from ottla.controller.isr import AlterPartitionResult, ProposedIsr
 from ottla.controller.topics import CreatePartitions
-from ottla.coordination import membership, znodes
+from ottla.coordination import broker_registration, znodes
 from ottla.coordination.embedded import EmbeddedMetadataStore
 from ottla.coordination.store import Create, Op
 from ottla.core import errors
@@ -35,7 +35,7 @@ async def test_a_new_controller_decides_nothing_before_it_knows_what_was_created
     leader = tree.session()
     endpoints = {"PLAINTEXT": znodes.Endpoint("localhost", 9003)}
     registered = znodes.BrokerRegistration(3, endpoints, {"PLAINTEXT": "PLAINTEXT"})
-    await membership.register(leader, [membership.registration(registered)])
+    await broker_registration.register(leader, [broker_registration.registration(registered)])
     for node in nodes.values():
         await node.until(lambda view: 3 in view.brokers)
     epoch, controller = nodes[2].cluster.current.brokers[3].epoch, nodes[2].controller

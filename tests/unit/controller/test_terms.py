@@ -18,7 +18,7 @@ from ottla.controller.partition_changes import Election
 from ottla.controller.reassignments import RequestedReassignment
 from ottla.controller.terms import become_controller, write_in_term
 from ottla.controller.topics import CreateTopic
-from ottla.coordination import membership, znodes
+from ottla.coordination import broker_registration, znodes
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.store import Create, Delete, Op, OutcomeUnknown, Put, SessionLost
 from ottla.coordination.store import Node as StoreNode
@@ -106,7 +106,7 @@ def test_an_election_with_an_unknown_outcome_is_resolved_by_reading(outcome: str
     async def scenario() -> None:
         store = ForgetfulStore()
         session = store.session()
-        await membership.join_cluster(session, "c")
+        await broker_registration.join_cluster(session, "c")
         session.outcomes = [outcome]
         term = await become_controller(session, 1, 77)
         assert term is not None
@@ -136,7 +136,7 @@ def test_an_election_in_a_session_that_was_renewed_meanwhile_leaves_no_controlle
     async def scenario() -> None:
         session = EmbeddedMetadataStore().session()
         session.__class__ = RenewedSession
-        await membership.join_cluster(session, "c")
+        await broker_registration.join_cluster(session, "c")
         with pytest.raises(SessionLost):
             await become_controller(session, 1, 77)
         assert await session.get(znodes.CONTROLLER) is None
@@ -189,7 +189,7 @@ def test_a_change_with_an_unknown_outcome_is_made_once(outcome: str, which: int)
 def test_nothing_is_written_in_another_session_than_that_of_the_term() -> None:
     async def scenario() -> None:
         session = EmbeddedMetadataStore().session()
-        await membership.join_cluster(session, "c")
+        await broker_registration.join_cluster(session, "c")
         term = await become_controller(session, 1, 77)
         assert term is not None
         await write_in_term(session, term, [[Create("/before")]])
@@ -207,7 +207,7 @@ def test_an_old_controller_changes_nothing_after_another_was_elected() -> None:
     async def scenario() -> None:
         store = EmbeddedMetadataStore()
         old, new = store.session(), store.session()
-        await membership.join_cluster(old, "c")
+        await broker_registration.join_cluster(old, "c")
         first = await become_controller(old, 1, 77)
         assert first is not None
         await old.commit([Delete(znodes.CONTROLLER)])

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from ottla.coordination import znodes
+from ottla.coordination.broker_registration import join_cluster
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
-from ottla.coordination.membership import join_cluster
 from ottla.coordination.producer_ids import ProducerIdManager
 from ottla.coordination.store import Op, OutcomeUnknown
 from ottla.core.errors import CoordinatorLoadInProgress

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from ottla.coordination import membership, znodes
+from ottla.coordination import broker_registration, znodes
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.store import NO_VERSION, Create, Delete, NodeChange, Op, Put
@@ -34,7 +34,7 @@ def topic(name: str, *, topic_id: uuid.UUID = ID) -> list[Op]:
 def run(scenario: Callable[[Session, MetadataCache], Awaitable[None]]) -> None:
     async def run_scenario() -> None:
         store = EmbeddedMetadataStore().session()
-        await membership.join_cluster(store, "c")
+        await broker_registration.join_cluster(store, "c")
         cluster = MetadataCache(store)
         await asyncio.wait_for(scenario(store, cluster), 10)
         await store.close()
@@ -45,7 +45,7 @@ def run(scenario: Callable[[Session, MetadataCache], Awaitable[None]]) -> None:
 def test_everything_in_the_store_is_in_the_snapshot() -> None:
     async def scenario(store: Session, cluster: MetadataCache) -> None:
         broker = znodes.BrokerRegistration(1, {"L": znodes.Endpoint("h", 1)}, {"L": "PLAINTEXT"}, rack="r")
-        await store.commit([membership.registration(broker), *topic("t")])
+        await store.commit([broker_registration.registration(broker), *topic("t")])
         await store.commit(
             [
                 Create(znodes.topic_config_path("t"), znodes.encode_config({"a": "1"})),
@@ -86,7 +86,7 @@ def test_the_state_of_replication_is_in_the_snapshot() -> None:
                 *topic("t"),
                 Put(znodes.topic_path("t"), znodes.encode_assignment(assignment)),
                 Put(znodes.state_path("t", 0), znodes.encode_state(state)),
-                membership.registration(broker),
+                broker_registration.registration(broker),
                 Create(znodes.replica_report_path(1), znodes.encode_replica_report(report)),
             ]
         )
@@ -255,7 +255,7 @@ def test_a_session_that_is_renewed_during_a_change_is_followed_by_one_task() -> 
     async def scenario(store: Session, _: MetadataCache) -> None:
         tree = EmbeddedMetadataStore()
         writer, follower = tree.session(), tree.session()
-        await membership.join_cluster(writer, "c")
+        await broker_registration.join_cluster(writer, "c")
         cluster = MetadataCache(follower)
         entered, proceed = asyncio.Event(), asyncio.Event()
 
@@ -299,7 +299,7 @@ def test_a_topic_without_a_state_has_no_leader_yet() -> None:
 def test_of_two_brokers_that_found_a_cluster_the_first_names_it() -> None:
     async def scenario(store: Session, cluster: MetadataCache) -> None:
         tree = EmbeddedMetadataStore()
-        ids = await asyncio.gather(*(membership.join_cluster(tree.session(), name) for name in ("one", "two")))
+        ids = await asyncio.gather(*(broker_registration.join_cluster(tree.session(), name) for name in ("one", "two")))
         assert ids[0] == ids[1]
         for root in znodes.ROOTS:
             assert await tree.session().get(root) is not None
@@ -488,7 +488,7 @@ def test_following_changes_gives_the_same_snapshot_as_reading_everything(seed: i
         rng = random.Random(seed)
         tree = EmbeddedMetadataStore()
         store, follower = tree.session(), tree.session()
-        await membership.join_cluster(store, "c")
+        await broker_registration.join_cluster(store, "c")
         cluster = MetadataCache(follower)
         view = await cluster.load()
         for step in range(150):

@@ -30,7 +30,7 @@ from ottla.groups.config import GroupConfig
 from ottla.groups.coordinator import GroupCoordinator, Joining
 from ottla.groups.machine import Commit
 from ottla.groups.offsets import CommittedOffset
-from ottla.internal_topics.log import AppendedBatch, KeyValue, ProducerIdentity
+from ottla.internal_topics.topic_log import AppendedBatch, KeyValue, ProducerIdentity
 from ottla.testing.sim_loop import SimClock, simulate
 from tests.support.group_driver import subscription
 from tests.support.topic_logs import MemoryTopicLog

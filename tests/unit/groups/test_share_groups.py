@@ -21,8 +21,8 @@ from ottla.groups.share.loading import LoadedShareGroup
 from ottla.groups.share.machine import ShareMachine
 from ottla.groups.share.records import ShareRecordType, decode, is_share_group
 from ottla.groups.share.settings import ShareSettings
-from ottla.internal_topics.log import KeyValue
 from ottla.internal_topics.machine_events import Loaded, NotStored, Reply, Stored
+from ottla.internal_topics.topic_log import KeyValue
 
 
 def topic(name: str, topic_id: uuid.UUID, partitions: int) -> TopicView:

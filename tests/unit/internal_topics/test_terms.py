@@ -18,7 +18,7 @@ from ottla.groups.machine import Commit
 from ottla.groups.offsets import CommittedOffset
 from ottla.groups.records import offset_pairs
 from ottla.internal_topics.coordinator_partition import CoordinatorPartition
-from ottla.internal_topics.log import KeyValue, ProducerIdentity
+from ottla.internal_topics.topic_log import KeyValue, ProducerIdentity
 from ottla.internal_topics.writer import QUEUE_BYTES_MAX, PartitionWriter
 from ottla.testing.sim_loop import SimClock, simulate
 from tests.support.topic_logs import MemoryTopicLog

@@ -20,7 +20,7 @@ from ottla.core.errors import (
     StorageError,
 )
 from ottla.core.ids import TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
-from ottla.internal_topics.log import AppendedBatch, KeyValue, ProducerIdentity
+from ottla.internal_topics.topic_log import AppendedBatch, KeyValue, ProducerIdentity
 from ottla.testing.sim_loop import SimClock, simulate
 from ottla.transactions import records
 from ottla.transactions.config import TransactionConfig

@@ -23,7 +23,7 @@ from ottla.core.errors import CoordinatorNotAvailable, ErrorCode, GroupIdNotFoun
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.groups.machine import Commit
 from ottla.groups.offsets import CommittedOffset
-from ottla.internal_topics.log import ProducerIdentity
+from ottla.internal_topics.topic_log import ProducerIdentity
 from ottla.records.batch import NO_SEQUENCE
 from ottla.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,

@@ -25,7 +25,7 @@ from ottla.broker.startup import descriptor_limits
 from ottla.broker.startup.open_storage import NoUsableDirectory, OpenStore, log_directories
 from ottla.broker.startup.readiness import Ready, ReadyFile, ReadyWorker, notify, seconds_since_start
 from ottla.broker.startup.shared_store import store_opener, worker_store_opener, zookeeper_of
-from ottla.coordination.membership import BrokerIdInUse
+from ottla.coordination.broker_registration import BrokerIdInUse
 from ottla.coordination.znodes import MalformedNode
 from ottla.core import garbage_collection
 from ottla.core.clock import SystemClock

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from ottla.broker.config import BrokerConfig, default_data_directory
-from ottla.coordination import membership, znodes
+from ottla.coordination import broker_registration, znodes
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.metadata_file import EXPORTED_SUFFIX
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
@@ -131,7 +131,7 @@ async def open_storage(
         if place not in reserves:
             reserves[place] = SpaceReserve(files, place)
         store = EmbeddedMetadataStore.open(place / METADATA_FILE, reserves[place].release).session()
-        cluster_id = await membership.join_cluster(store, proposed)
+        cluster_id = await broker_registration.join_cluster(store, proposed)
         if cluster_id != proposed:
             raise _two_clusters(owners, proposed, place / METADATA_FILE, cluster_id)
         _check_node(place / METADATA_FILE, await store.children(znodes.LOG_DIRS), owners, config.server.node_id)
@@ -158,7 +158,7 @@ async def _open_with_shared_store(
     store = await open_store()
     directories = None
     try:
-        cluster_id = await membership.join_cluster(store, known or id_text(new_uuid()))
+        cluster_id = await broker_registration.join_cluster(store, known or id_text(new_uuid()))
         directories = LogManager.open(
             files, paths, clock, config.log, node_id=node_id, cluster_id=cluster_id, sync_threads=_SYNC_THREADS
         )
@@ -381,7 +381,7 @@ async def _missing(
 
 async def warn_of_absent_nodes(store: MetadataStore, first: int, count: int = 1) -> None:
     """Log which partitions are offline if fewer brokers share the store than before (`ottla server --workers`)."""
-    absent = await membership.absent_nodes(store, range(first, first + count))
+    absent = await broker_registration.absent_nodes(store, range(first, first + count))
     if absent:
         log.warning(
             "partitions of the nodes %s are offline: start with --workers %d to serve them",

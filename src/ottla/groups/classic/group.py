@@ -22,8 +22,8 @@ from ottla.groups.classic.members import GroupMembers, Member
 from ottla.groups.classic.records import group_key
 from ottla.groups.group import GroupSummary, GroupType, OffsetExpiry
 from ottla.groups.machine import SessionTimer
-from ottla.internal_topics.log import KeyValue
 from ottla.internal_topics.machine_events import Reply
+from ottla.internal_topics.topic_log import KeyValue
 
 # Every legal state transition; `move` asserts it.
 MOVES: dict[State, frozenset[State]] = {

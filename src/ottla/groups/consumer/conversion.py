@@ -29,7 +29,7 @@ from ottla.groups.consumer.settings import ConsumerSettings
 from ottla.groups.modern.events import RequestRefused
 from ottla.groups.modern.records import GroupMetadata, TargetMetadata
 from ottla.groups.modern.topics import TopicsImage
-from ottla.internal_topics.log import KeyValue
+from ottla.internal_topics.topic_log import KeyValue
 
 # ---- Upgrade
 

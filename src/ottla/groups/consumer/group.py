@@ -22,7 +22,7 @@ from ottla.groups.consumer.records import ConsumerRecordType, ResolvedRegex, tom
 from ottla.groups.group import GroupSummary, GroupType, OffsetExpiry
 from ottla.groups.machine import SessionTimer
 from ottla.groups.modern.group import ModernGroup
-from ottla.internal_topics.log import KeyValue
+from ottla.internal_topics.topic_log import KeyValue
 
 INITIAL_EPOCH = 1
 """Epoch of a group before its first member joins, as in Kafka: the first target assignment has epoch 2."""

@@ -70,8 +70,8 @@ from ottla.groups.modern.events import JOIN_EPOCH, HeartbeatAnswer, RequestRefus
 from ottla.groups.modern.machine import ModernMachine
 from ottla.groups.modern.target_assignment import MemberSubscription, compute_target
 from ottla.groups.modern.topics import TopicsImage
-from ottla.internal_topics.log import KeyValue
 from ottla.internal_topics.machine_events import NO_TICKET, Loaded, NotStored, Reply, Stored
+from ottla.internal_topics.topic_log import KeyValue
 
 REGEX_REFRESH_MS_MIN = 10_000
 """Minimum interval between two resolutions of the regular expressions: new members and topics are collected."""

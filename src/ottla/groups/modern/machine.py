@@ -18,8 +18,8 @@ from ottla.groups.modern.events import HeartbeatAnswer
 from ottla.groups.modern.group import ModernGroup
 from ottla.groups.modern.records import GroupMetadata, TargetMetadata
 from ottla.groups.modern.topics import TopicsImage, group_metadata_hash
-from ottla.internal_topics.log import KeyValue
 from ottla.internal_topics.machine_events import NotStored, Reply
+from ottla.internal_topics.topic_log import KeyValue
 
 UNWRITTEN_MAX = 1_000
 """More records than this that could not be written are reduced to the last one of each key."""

@@ -12,7 +12,7 @@ from ottla.groups.group import GroupSummary, GroupType, OffsetExpiry
 from ottla.groups.machine import SessionTimer
 from ottla.groups.modern.group import ModernGroup
 from ottla.groups.share.records import ShareMember, ShareRecordType, tombstone
-from ottla.internal_topics.log import KeyValue
+from ottla.internal_topics.topic_log import KeyValue
 
 PROTOCOL_TYPE = "share"
 

@@ -22,8 +22,8 @@ from uuid import UUID
 from ottla.groups.assignors.spec import NO_PARTITIONS, Partitions
 from ottla.groups.modern.records import GroupMetadata, TargetMember, TargetMetadata
 from ottla.groups.records import MalformedOffsetsRecord
-from ottla.internal_topics.log import KeyValue
 from ottla.internal_topics.record_fields import RecordFieldReader
+from ottla.internal_topics.topic_log import KeyValue
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.primitives import string_writer, write_length, write_uuid, write_uvarint
 

@@ -43,7 +43,7 @@ _JOIN_AGAIN = (RebalanceInProgress, IllegalGeneration, UnknownMemberId)
 _GRACE_S = 5.0
 
 
-class Membership:
+class GroupMember:
     """A group member. Call `join` once and after each `on_rebalance`; call `leave` at the end."""
 
     def __init__(
