@@ -57,8 +57,8 @@ def _answers_at_once(_: Original) -> Original:
 
 
 def _failed_write_is_forgotten(original: Original) -> Original:
-    def not_stored(machine: ModernMachine[Any], store: int, error: ErrorCode) -> None:
-        original(machine, store, error)
+    def not_stored(machine: ModernMachine[Any], write: int, error: ErrorCode) -> None:
+        original(machine, write, error)
         machine._records.clear()
 
     return not_stored

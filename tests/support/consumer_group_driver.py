@@ -18,7 +18,17 @@ from ottla.groups.consumer.machine import ConsumerMachine
 from ottla.groups.consumer.member import ConsumerMember
 from ottla.groups.consumer.records import decode, is_consumer_group
 from ottla.groups.consumer.settings import ConsumerSettings
-from ottla.groups.machine import CancelTimer, Compute, GroupAnswer, Now, Output, Replace, SetTimer, Store, TimerFired
+from ottla.groups.machine import (
+    AppendRecords,
+    CancelTimer,
+    Compute,
+    GroupAnswer,
+    Now,
+    Output,
+    Replace,
+    SetTimer,
+    TimerFired,
+)
 from ottla.groups.modern.events import HeartbeatAnswer
 from ottla.groups.modern.topics import TopicsImage
 from ottla.internal_topics.machine_events import Loaded, NotStored, Reply, Stored
@@ -63,7 +73,7 @@ class Driver:
         self.machine: Any = ConsumerMachine(self.group, self.settings, self.image)
         self.answers: dict[int, GroupAnswer] = {}
         self.log: list[KeyValue] = []
-        self.waiting: list[tuple[Any, Store]] = []
+        self.waiting: list[tuple[Any, AppendRecords]] = []
         self.computing: list[Compute] = []
         self.timers: dict[Any, int] = {}
         self._tickets = count()
@@ -92,7 +102,7 @@ class Driver:
                 self.timers[timer] = at_ms
             case CancelTimer(timer):
                 self.timers.pop(timer, None)
-            case Store():
+            case AppendRecords():
                 self.waiting.append((machine, output))
                 if not self.manual:
                     self.stored()
@@ -103,13 +113,13 @@ class Driver:
                 self.feed(event)
 
     def stored(self) -> None:
-        machine, store = self.waiting.pop(0)
-        self.log += store.records
-        self.feed(Stored(store.store), to=machine)
+        machine, write = self.waiting.pop(0)
+        self.log += write.records
+        self.feed(Stored(write.write), to=machine)
 
     def not_stored(self, error: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE) -> None:
-        machine, store = self.waiting.pop(0)
-        self.feed(NotStored(store.store, error), to=machine)
+        machine, write = self.waiting.pop(0)
+        self.feed(NotStored(write.write, error), to=machine)
 
     def compute(self) -> None:
         """Finish what is computed off the loop."""

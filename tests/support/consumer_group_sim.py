@@ -30,7 +30,7 @@ from ottla.groups.consumer.member import ConsumerMember
 from ottla.groups.consumer.records import decode, is_consumer_group
 from ottla.groups.consumer.settings import ConsumerSettings
 from ottla.groups.consumer.validation import validate_commit
-from ottla.groups.machine import CancelTimer, Commit, Compute, Now, Replace, SetTimer, Store, TimerFired
+from ottla.groups.machine import AppendRecords, CancelTimer, Commit, Compute, Now, Replace, SetTimer, TimerFired
 from ottla.groups.modern.events import HeartbeatAnswer, TopicsChanged
 from ottla.groups.modern.topics import TopicsImage
 from ottla.internal_topics.machine_events import Loaded, NotStored, Reply, Stored
@@ -98,7 +98,7 @@ class Schedule:
         self.machine: Any = self._machine()
         self.log: list[KeyValue] = []
         self.timers: dict[Any, int] = {}
-        self.writes: list[tuple[Any, Store]] = []
+        self.writes: list[tuple[Any, AppendRecords]] = []
         self.computing: list[Compute] = []
         self.clients: list[Client] = []
         self.tickets = count()
@@ -132,7 +132,7 @@ class Schedule:
                     self.timers[timer] = at_ms
                 case CancelTimer(timer):
                     self.timers.pop(timer, None)
-                case Store():
+                case AppendRecords():
                     self.writes.append((target, output))
                 case Compute():
                     self.computing.append(output)
@@ -141,14 +141,14 @@ class Schedule:
         self.check_owners()
 
     def finish_write(self) -> None:
-        machine, store = self.writes.pop(0)
+        machine, write = self.writes.pop(0)
         if self.faults and self.writes_fail and self.rng.random() < 0.2:
             if self.rng.random() < 0.3:
-                self.log += store.records  # written all the same, and reported as failed
-            self.feed(NotStored(store.store, ErrorCode.COORDINATOR_NOT_AVAILABLE), machine=machine)
+                self.log += write.records  # written all the same, and reported as failed
+            self.feed(NotStored(write.write, ErrorCode.COORDINATOR_NOT_AVAILABLE), machine=machine)
         else:
-            self.log += store.records
-            self.feed(Stored(store.store), machine=machine)
+            self.log += write.records
+            self.feed(Stored(write.write), machine=machine)
 
     def finish_computing(self) -> None:
         work = self.computing.pop(0).work
@@ -156,9 +156,9 @@ class Schedule:
 
     def restart(self) -> None:
         """The broker crashes: pending writes are lost or durable, requests get no answer."""
-        for _, store in self.writes:
+        for _, write in self.writes:
             if self.rng.random() < 0.5:
-                self.log += store.records
+                self.log += write.records
             else:
                 break
         self.writes, self.timers, self.computing, self.network = [], {}, [], []

@@ -24,7 +24,7 @@ from ottla.groups.classic.events import (
 from ottla.groups.classic.group import ClassicGroup
 from ottla.groups.classic.limits import ClassicGroupLimits
 from ottla.groups.classic.machine import ClassicMachine
-from ottla.groups.machine import NO_MEMBER, CancelTimer, Commit, GroupAnswer, Now, SetTimer, Store, TimerFired
+from ottla.groups.machine import NO_MEMBER, AppendRecords, CancelTimer, Commit, GroupAnswer, Now, SetTimer, TimerFired
 from ottla.groups.records import GroupRecord, decode
 from ottla.internal_topics.machine_events import NotStored, Reply, Stored
 from ottla.internal_topics.topic_log import KeyValue
@@ -92,23 +92,23 @@ class GroupDriver:
                     self.timers[timer] = at_ms
                 case CancelTimer(timer):
                     del self.timers[timer]
-                case Store(store, records):
-                    self.storing[store] = snapshot_of(records)
+                case AppendRecords(write, records):
+                    self.storing[write] = snapshot_of(records)
         assert self.timers == self.group.timers, "the machine believes in other timers than were set"
         self.group.check()  # after every step: the machine checks all only after those that may change members
         if not self.slow_log:
-            for store in list(self.storing):
-                self.stored(store)
+            for write in list(self.storing):
+                self.stored(write)
 
-    def stored(self, store: int | None = None) -> None:
-        store = next(iter(self.storing)) if store is None else store
-        self.log.append(self.storing.pop(store))
-        self.feed(Stored(store))
+    def stored(self, write: int | None = None) -> None:
+        write = next(iter(self.storing)) if write is None else write
+        self.log.append(self.storing.pop(write))
+        self.feed(Stored(write))
 
-    def not_stored(self, store: int | None = None, error: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE) -> None:
-        store = next(iter(self.storing)) if store is None else store
-        del self.storing[store]
-        self.feed(NotStored(store, error))
+    def not_stored(self, write: int | None = None, error: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE) -> None:
+        write = next(iter(self.storing)) if write is None else write
+        del self.storing[write]
+        self.feed(NotStored(write, error))
 
     def pass_time(self, ms: int) -> None:
         """Time passes; whatever becomes due fires, in order."""

@@ -23,8 +23,8 @@ from ottla.transactions.events import (
     Retry,
     RetryTimer,
     SendMarkers,
-    Store,
     TransactionAnswer,
+    WriteMetadata,
 )
 from ottla.transactions.machine import TransactionMachine
 from ottla.transactions.metadata import TransactionMetadata, TransactionState, TransactionVersion
@@ -55,7 +55,7 @@ class TransactionDriver:
     now_ms: int = START_MS
     answers: dict[int, TransactionAnswer] = field(default_factory=dict)
     log: list[TransactionMetadata | None] = field(default_factory=list)  # durable
-    storing: list[Store] = field(default_factory=list)
+    storing: list[WriteMetadata] = field(default_factory=list)
     sending: list[SendMarkers] = field(default_factory=list)
     sent: list[SendMarkers] = field(default_factory=list)  # written to all their partitions
     retries: int = 0
@@ -83,7 +83,7 @@ class TransactionDriver:
             case Reply(ticket, answer):
                 assert ticket not in self.answers, "answered twice"
                 self.answers[ticket] = answer
-            case Store():
+            case WriteMetadata():
                 self.storing.append(output)
             case SendMarkers():
                 self.sending.append(output)
@@ -101,10 +101,10 @@ class TransactionDriver:
         """The oldest write becomes durable, or fails."""
         write = self.storing.pop(0)
         if error is not ErrorCode.NONE:
-            self.feed(NotStored(write.store, error))
+            self.feed(NotStored(write.write, error))
             return
         self.log.append(write.metadata)
-        self.feed(Stored(write.store))
+        self.feed(Stored(write.write))
 
     def write_markers(self, **errors: ErrorCode) -> None:
         """The oldest markers are written; `errors` by topic."""

@@ -9,6 +9,7 @@ from typing import Any, assert_never
 from ottla.core.clock import Clock
 from ottla.groups.group import Group
 from ottla.groups.machine import (
+    AppendRecords,
     CancelTimer,
     Compute,
     GroupAnswer,
@@ -17,7 +18,6 @@ from ottla.groups.machine import (
     Output,
     Replace,
     SetTimer,
-    Store,
     TimerFired,
 )
 from ottla.groups.offsets import GroupOffsets
@@ -52,7 +52,7 @@ class GroupRuntime(MachineRuntime[GroupMachine, Any, GroupAnswer]):
         self._clock, self._write_timeout_ms = clock, write_timeout_ms
         self._timers: dict[Hashable, _Timer] = {}
         self._unwritten: list[KeyValue] = []  # records of a replaced machine that could not be written
-        self._last_stores: dict[GroupMachine, int] = {}  # of replaced machines: the write that replaces their records
+        self._last_writes: dict[GroupMachine, int] = {}  # of replaced machines: the write that replaces their records
         self._computing: set[asyncio.Task[None]] = set()
 
     @property
@@ -96,17 +96,17 @@ class GroupRuntime(MachineRuntime[GroupMachine, Any, GroupAnswer]):
                 self._set_timer(timer, at_ms, now.ms)
             case CancelTimer(timer):
                 self._cancel(timer)
-            case Store(store, records):
+            case AppendRecords(write, records):
                 self.in_log = True
                 pairs = (*self._unwritten, *records)
                 self._unwritten.clear()
-                self._store(machine, store, pairs, self._write_timeout_ms / 1000)
+                self._store(machine, write, pairs, self._write_timeout_ms / 1000)
             case Compute(work):
                 task = asyncio.get_running_loop().create_task(self._compute(machine, work))
                 self._computing.add(task)
                 task.add_done_callback(self._computing.discard)
             case Replace():
-                self._last_stores[machine] = output.last_store
+                self._last_writes[machine] = output.last_write
                 self.replace_machine(output.machine)
                 self.feed(output.event)
             case _:
@@ -143,8 +143,8 @@ class GroupRuntime(MachineRuntime[GroupMachine, Any, GroupAnswer]):
             self._step(self.machine, TimerFired(timer), at_least_ms=fired.at_ms)
 
     def _feed_result(self, machine: GroupMachine, records: Sequence[KeyValue], result: Stored | NotStored) -> None:
-        if self._last_stores.get(machine) == result.store:
-            del self._last_stores[machine]
+        if self._last_writes.get(machine) == result.write:
+            del self._last_writes[machine]
             if isinstance(result, NotStored):
                 self._unwritten.extend(records)
         self._step(machine, result)

@@ -1,8 +1,8 @@
 """Declares the port of a group's state machine: the events of groups of all types, the outputs, and the machine itself.
 
 A machine is pure: `step` never waits, never reads a clock, never touches a socket or a log. What must be durable before
-it is visible is an output `Store`; the event `Stored` or `NotStored` follows later, and other events may come in
-between (`machine_events.py`). Times are milliseconds of the monotonic clock unless the name contains `wall`.
+it is visible is an output `AppendRecords`; the event `Stored` or `NotStored` follows later, and other events may come
+in between (`machine_events.py`). Times are milliseconds of the monotonic clock unless the name contains `wall`.
 
 The machines: `classic/machine.py`, `consumer/machine.py`, `share/machine.py`.
 """
@@ -90,10 +90,10 @@ class PlainAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class AppendRecords:
     """Append the records as one batch; the event `Stored` or `NotStored` must follow."""
 
-    store: int
+    write: int
     records: tuple[KeyValue, ...]
 
 
@@ -123,16 +123,16 @@ class Compute:
 class Replace:
     """Continue with another machine, because the group has another type now. Its first event is `event`.
 
-    The old machine still gets the results of its writes, to answer its requests. If its write `last_store`, which
+    The old machine still gets the results of its writes, to answer its requests. If its write `last_write`, which
     replaces the group's records, fails, then the records are written before the next ones of the new machine.
     """
 
     machine: GroupMachine
     event: object
-    last_store: int
+    last_write: int
 
 
-Output = Store | Reply[GroupAnswer] | SetTimer | CancelTimer | Compute | Replace
+Output = AppendRecords | Reply[GroupAnswer] | SetTimer | CancelTimer | Compute | Replace
 
 
 class GroupMachine(Protocol):

@@ -1,7 +1,7 @@
 """Declares the events and outputs that the state machines of groups and of transactional ids have in common.
 
-Values only. A machine has what must be durable written with an output `Store` of its own; the event `Stored` or
-`NotStored` follows later, and other events may come in between. A ticket is a number that identifies a waiting request;
+Values only. A machine has what must be durable written with an output of its own; the event `Stored` or `NotStored`
+follows later, and other events may come in between. A ticket is a number that identifies a waiting request;
 the machine's answer has the same ticket.
 """
 
@@ -20,16 +20,16 @@ NO_TICKET = -1
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The write of this `Store` is durable."""
+    """The write with this number is durable."""
 
-    store: int
+    write: int
 
 
 @dataclass(frozen=True, slots=True)
 class NotStored:
-    """The write of this `Store` failed; `error` is the one to answer with."""
+    """The write with this number failed; `error` is the one to answer with."""
 
-    store: int
+    write: int
     error: ErrorCode
 
 

@@ -29,7 +29,7 @@ class MachineRuntime(Generic[MachineT, EventT, AnswerT]):
         self._writer = writer
         self._is_open = True
         self._requests = WaitingRequests[AnswerT]()
-        self._storing: dict[tuple[MachineT, int], asyncio.TimerHandle] = {}  # by store: the timeout of its write
+        self._storing: dict[tuple[MachineT, int], asyncio.TimerHandle] = {}  # the timeout of each write
 
     async def ask(self, event: EventT) -> AnswerT:
         """Pass a request to the machine and wait for its answer, which a later event may produce.
@@ -56,8 +56,8 @@ class MachineRuntime(Generic[MachineT, EventT, AnswerT]):
         self._storing.clear()
         self._requests.refuse(NotCoordinator)
 
-    def _store(self, machine: MachineT, store: int, records: Sequence[KeyValue], timeout_s: float) -> None:
-        key = machine, store
+    def _store(self, machine: MachineT, write: int, records: Sequence[KeyValue], timeout_s: float) -> None:
+        key = machine, write
         self._storing[key] = asyncio.get_running_loop().call_later(
             timeout_s, self._written, key, records, ErrorCode.REQUEST_TIMED_OUT
         )
@@ -68,11 +68,11 @@ class MachineRuntime(Generic[MachineT, EventT, AnswerT]):
         if timeout is None:  # it timed out, or the runtime is closed
             return
         timeout.cancel()
-        machine, store = key
+        machine, write = key
         if error is ErrorCode.NONE:
-            self._feed_result(machine, records, Stored(store))
+            self._feed_result(machine, records, Stored(write))
         else:
-            self._feed_result(machine, records, NotStored(store, coordinator_write_error(error)))
+            self._feed_result(machine, records, NotStored(write, coordinator_write_error(error)))
 
     def _feed_result(self, machine: MachineT, records: Sequence[KeyValue], result: Stored | NotStored) -> None:
         """Pass the result of a write of these records to the machine that asked for it."""

@@ -91,10 +91,10 @@ NeedsProducerId = InitProducerId | EndTxn | AbortTimedOut
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class WriteMetadata:
     """Write the state (None deletes the id); the event `Stored` or `NotStored` must follow."""
 
-    store: int
+    write: int
     metadata: TransactionMetadata | None
 
 
@@ -141,4 +141,4 @@ class TransactionAnswer:
     producer_epoch: int = NO_PRODUCER_EPOCH
 
 
-Output = Store | SendMarkers | Retry | AllocateProducerId | Remove | Reply[TransactionAnswer]
+Output = WriteMetadata | SendMarkers | Retry | AllocateProducerId | Remove | Reply[TransactionAnswer]

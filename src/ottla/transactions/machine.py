@@ -1,8 +1,8 @@
 """Runs the transactions of one transactional id as a pure state machine: events in, outputs out (events.py).
 
 `step` never waits, never reads a clock, never touches a log, so a seed replays any schedule. A transition is first
-written (`Store`) and counts when it is durable (`Stored`); until then it is pending, and requests that would need
-another one are refused with CONCURRENT_TRANSACTIONS.
+written (`WriteMetadata`) and counts when it is durable (`Stored`); until then it is pending, and requests that would
+need another one are refused with CONCURRENT_TRANSACTIONS.
 
     Empty --AddPartitions--> Ongoing --EndTxn, timeout, InitProducerId--> PrepareCommit or PrepareAbort
       ^                        ^                                            |
@@ -41,8 +41,8 @@ from ottla.transactions.events import (
     Retry,
     RetryTimer,
     SendMarkers,
-    Store,
     TransactionAnswer,
+    WriteMetadata,
 )
 from ottla.transactions.metadata import (
     BETWEEN_TRANSACTIONS,
@@ -79,25 +79,25 @@ class TransitionReason(Enum):
 
 
 class Pending(NamedTuple):
-    """Holds the transition in progress. While markers are being written its `store` is None."""
+    """Holds the transition in progress. While markers are being written its `write` is None."""
 
     why: TransitionReason
     metadata: TransactionMetadata
-    store: int | None
+    write: int | None
     ticket: int = NO_TICKET
 
 
 class TransactionMachine:
     """Changes the state of one transactional id."""
 
-    __slots__ = ("_out", "_stores", "metadata", "pending", "stopped", "without_marker")
+    __slots__ = ("_out", "_writes", "metadata", "pending", "stopped", "without_marker")
 
     def __init__(self, metadata: TransactionMetadata) -> None:
         self.metadata = metadata  # durable, except that of a new id, whose epoch is -1
         self.pending: Pending | None = None
         self.without_marker: frozenset[TopicPartition] = frozenset()
         self.stopped = False  # another coordinator has to complete the transaction
-        self._stores = 0
+        self._writes = 0
         self._out: list[Output] = []
 
     def step(self, event: Event, *, now_ms: int, ticket: int = NO_TICKET) -> list[Output]:
@@ -114,10 +114,10 @@ class TransactionMachine:
                 self._abort_timed_out(event, now_ms)
             case Expire(after_ms):
                 self._expire(after_ms, now_ms)
-            case Stored(store):
-                self._stored(store, now_ms)
-            case NotStored(store, error):
-                self._not_stored(store, error)
+            case Stored(write):
+                self._stored(write, now_ms)
+            case NotStored(write, error):
+                self._not_stored(write, error)
             case MarkersSent(results):
                 self._markers_sent(results)
             case RetryTimer():
@@ -402,14 +402,14 @@ class TransactionMachine:
     # ---- Writes
 
     def _store(self, why: TransitionReason, metadata: TransactionMetadata, ticket: int) -> None:
-        self._stores += 1
-        self.pending = Pending(why, metadata, self._stores, ticket)
-        self._out.append(Store(self._stores, None if why is TransitionReason.EXPIRE else metadata))
+        self._writes += 1
+        self.pending = Pending(why, metadata, self._writes, ticket)
+        self._out.append(WriteMetadata(self._writes, None if why is TransitionReason.EXPIRE else metadata))
 
-    def _stored(self, store: int, now_ms: int) -> None:
+    def _stored(self, write: int, now_ms: int) -> None:
         pending, self.pending = self.pending, None
-        assert pending is not None, store
-        assert pending.store == store, (pending, store)
+        assert pending is not None, write
+        assert pending.write == write, (pending, write)
         metadata = self.metadata = pending.metadata
         match pending.why:
             case TransitionReason.INIT:
@@ -442,16 +442,16 @@ class TransactionMachine:
             return TransactionAnswer(ErrorCode.NONE, metadata.next_producer_id, 0)
         return TransactionAnswer(ErrorCode.NONE, metadata.producer_id, metadata.producer_epoch)
 
-    def _not_stored(self, store: int, error: ErrorCode) -> None:
+    def _not_stored(self, write: int, error: ErrorCode) -> None:
         pending = self.pending
-        assert pending is not None, store
-        assert pending.store == store, (pending, store)
+        assert pending is not None, write
+        assert pending.write == write, (pending, write)
         if pending.why is not TransitionReason.COMPLETE:
             self.pending = None
             self._refuse(pending.ticket, error)
             return
         # Also after NOT_COORDINATOR: a disk may accept the record later, and a new leader closes this machine anyway.
-        self.pending = pending._replace(store=None)
+        self.pending = pending._replace(write=None)
         self._out.append(Retry(RETRY_MS))
 
     # ---- Outputs
@@ -474,6 +474,6 @@ class TransactionMachine:
             assert pending is not None, metadata
             assert pending.why is TransitionReason.COMPLETE, (metadata, pending)
             assert self.without_marker <= metadata.partitions
-            assert not self.without_marker or pending.store is None, "completed before all markers are written"
+            assert not self.without_marker or pending.write is None, "completed before all markers are written"
         else:
-            assert pending is None or pending.store is not None, pending
+            assert pending is None or pending.write is not None, pending

@@ -24,8 +24,8 @@ from ottla.transactions.events import (
     Retry,
     RetryTimer,
     SendMarkers,
-    Store,
     TransactionAnswer,
+    WriteMetadata,
 )
 from ottla.transactions.machine import TransactionMachine
 from ottla.transactions.markers import MarkerSender, TransactionMarker
@@ -115,8 +115,8 @@ class TransactionRuntime(MachineRuntime[TransactionMachine, Event, TransactionAn
         match output:
             case Reply(ticket, answer):
                 self._requests.answer(ticket, answer)
-            case Store(store, metadata):
-                self._store(self.machine, store, [self._record(metadata)], self._write_timeout_s)
+            case WriteMetadata(write, metadata):
+                self._store(self.machine, write, [self._record(metadata)], self._write_timeout_s)
             case SendMarkers():
                 self._run(self._send_markers(output))
             case Retry(delay_ms):

@@ -11,7 +11,7 @@ import pytest
 from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.errors import ErrorCode
 from ottla.groups.classic.events import Heartbeat, Leave, Leaver
-from ottla.groups.machine import Commit, Now, PlainAnswer, SessionTimer, SetTimer, Store, TimerFired
+from ottla.groups.machine import AppendRecords, Commit, Now, PlainAnswer, SessionTimer, SetTimer, TimerFired
 from ottla.groups.modern.events import HeartbeatAnswer, TopicsChanged
 from ottla.groups.modern.topics import TopicsImage
 from ottla.groups.records import MalformedOffsetsRecord
@@ -51,12 +51,12 @@ class Driver:
                 case Reply(answered, answer):
                     assert answered not in self.answers
                     self.answers[answered] = answer
-                case Store(store, records):
+                case AppendRecords(write, records):
                     if self.failing is ErrorCode.NONE:
                         self.log += records
-                        self.feed(Stored(store))
+                        self.feed(Stored(write))
                     else:
-                        self.feed(NotStored(store, self.failing))
+                        self.feed(NotStored(write, self.failing))
                 case _:
                     pass
 

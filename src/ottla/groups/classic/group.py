@@ -74,7 +74,7 @@ class ClassicGroup:
     topics: frozenset[str] | None = None  # subscribed by the last generation; None: unknown
     members: GroupMembers = field(default_factory=GroupMembers)
     timers: dict[Timer, int] = field(default_factory=dict)  # deadlines of the timers that are set
-    in_flight: dict[int, InFlight] = field(default_factory=dict)  # pending writes, by the number of their Store
+    in_flight: dict[int, InFlight] = field(default_factory=dict)  # pending writes, by number
 
     def move(self, to: State, *, wall_ms: int) -> None:
         """Change the state; nothing else does."""

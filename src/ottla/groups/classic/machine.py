@@ -42,6 +42,7 @@ from ottla.groups.classic.members import Member, member_from
 from ottla.groups.classic.records import group_key, group_value
 from ottla.groups.machine import (
     NO_MEMBER,
+    AppendRecords,
     CancelTimer,
     Commit,
     GroupAnswer,
@@ -50,7 +51,6 @@ from ottla.groups.machine import (
     PlainAnswer,
     SessionTimer,
     SetTimer,
-    Store,
     TimerFired,
 )
 from ottla.internal_topics.machine_events import NO_TICKET, Loaded, NotStored, Reply, Stored
@@ -77,14 +77,14 @@ class ClassicMachine:
         "_joined_during_delay",
         "_members",
         "_out",
-        "_stores",
+        "_writes",
         "group",
     )
 
     def __init__(self, group: ClassicGroup) -> None:
         self.group = group
         self._members = group.members
-        self._stores = 0
+        self._writes = 0
         self._out: list[Output] = []
         # The current rebalance:
         self._began_ms = 0
@@ -119,10 +119,10 @@ class ClassicMachine:
             case TimerFired(timer):
                 assert isinstance(timer, SessionTimer | JoinTimer | SyncTimer)
                 self._fired(timer, now)
-            case Stored(store):
-                self._stored(store, now)
-            case NotStored(store, error):
-                self._not_stored(store, error, now)
+            case Stored(write):
+                self._stored(write, now)
+            case NotStored(write, error):
+                self._not_stored(write, error, now)
             case Loaded():
                 self._loaded(now)
             case GroupConverted(rebalance):
@@ -357,13 +357,13 @@ class ClassicMachine:
         if self.group.state is State.DEAD:
             self._reply(ticket, LeaveAnswer(error=ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return
-        stored_before = self._stores
+        written_before = self._writes
         errors = tuple(self._leave_one(leaver) for leaver in leave.leavers)
         if ErrorCode.NONE in errors:
             self._after_removal(now)
         reply = Reply(ticket, LeaveAnswer(errors))
-        if self._stores != stored_before:  # the last member left: answered once that is durable
-            self.group.in_flight[self._stores] = DepartureInFlight((reply,))
+        if self._writes != written_before:  # the last member left: answered once that is durable
+            self.group.in_flight[self._writes] = DepartureInFlight((reply,))
         else:
             self._out.append(reply)
 
@@ -446,14 +446,14 @@ class ClassicMachine:
     # ---- Writes
 
     def _store(self, why: InFlight) -> None:
-        self._stores += 1
-        self.group.in_flight[self._stores] = why
+        self._writes += 1
+        self.group.in_flight[self._writes] = why
         new = why.assignments if isinstance(why, AssignmentInFlight) else None
         snapshot = self.group.snapshot(new)
-        self._out.append(Store(self._stores, ((group_key(self.group.group_id), group_value(snapshot)),)))
+        self._out.append(AppendRecords(self._writes, ((group_key(self.group.group_id), group_value(snapshot)),)))
 
-    def _stored(self, store: int, now: Now) -> None:
-        match self.group.in_flight.pop(store):
+    def _stored(self, write: int, now: Now) -> None:
+        match self.group.in_flight.pop(write):
             case AssignmentInFlight(generation, assignments):
                 # If a member joined or left during the write, the assignment is obsolete.
                 if self.group.state is State.COMPLETING and generation == self.group.generation:
@@ -466,8 +466,8 @@ class ClassicMachine:
             case DepartureInFlight(replies):
                 self._out.extend(replies)
 
-    def _not_stored(self, store: int, error: ErrorCode, now: Now) -> None:
-        match self.group.in_flight.pop(store):
+    def _not_stored(self, write: int, error: ErrorCode, now: Now) -> None:
+        match self.group.in_flight.pop(write):
             case AssignmentInFlight(generation):
                 if self.group.state is State.COMPLETING and generation == self.group.generation:
                     self._answer_syncs(error, now)

@@ -113,7 +113,7 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
             self._out.append(Reply(ticket, _refusal(event, refusal)))
         if self._replacement is not None:
             self._store()  # it deletes all records of the group, so it need not wait for a pending write
-            self._out.append(Replace(*self._replacement, self._stores))
+            self._out.append(Replace(*self._replacement, self._writes))
             self._replacement = None
         self._write(event)
         may_change_members = len(group.members) <= CHECKED_ALWAYS_MAX and not isinstance(event, Commit)
@@ -142,10 +142,10 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
                 self._refresh_requested |= not topics.isdisjoint(self.group.topics())
             case RegexesResolved():
                 self._regexes_resolved(event, now)
-            case Stored(store):
-                self._stored(store)
-            case NotStored(store, error):
-                self._not_stored(store, error)
+            case Stored(write):
+                self._stored(write)
+            case NotStored(write, error):
+                self._not_stored(write, error)
             case Loaded():
                 self._loaded(now)
             case _:

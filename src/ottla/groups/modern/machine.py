@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from ottla.core.errors import ErrorCode
 from ottla.groups.assignors.spec import Partitions, TargetAssignment
 from ottla.groups.classic.events import JoinAnswer, LeaveAnswer, SyncAnswer
-from ottla.groups.machine import CancelTimer, GroupAnswer, Now, Output, PlainAnswer, SetTimer, Store
+from ottla.groups.machine import AppendRecords, CancelTimer, GroupAnswer, Now, Output, PlainAnswer, SetTimer
 from ottla.groups.modern.events import HeartbeatAnswer
 from ottla.groups.modern.group import ModernGroup
 from ottla.groups.modern.records import GroupMetadata, TargetMetadata
@@ -51,7 +51,7 @@ class ModernMachine(Generic[GroupT]):
         "_records",
         "_refresh_requested",
         "_replies",
-        "_stores",
+        "_writes",
         "group",
         "topics",
     )
@@ -61,7 +61,7 @@ class ModernMachine(Generic[GroupT]):
     ) -> None:
         self.group, self.topics = group, topics
         self._encoder = encoder
-        self._stores = 0
+        self._writes = 0
         self._out: list[Output] = []
         self._records: list[KeyValue] = list(first_records)  # changes that are not being written yet
         self._replies: list[Reply[GroupAnswer]] = []  # they wait for all changes so far
@@ -138,16 +138,16 @@ class ModernMachine(Generic[GroupT]):
         self.group.is_written = not self._in_flight and not self._records
 
     def _store(self) -> None:
-        self._stores += 1
-        self._in_flight[self._stores] = self._records, self._replies
-        self._out.append(Store(self._stores, tuple(self._records)))
+        self._writes += 1
+        self._in_flight[self._writes] = self._records, self._replies
+        self._out.append(AppendRecords(self._writes, tuple(self._records)))
         self._records, self._replies = [], []
 
-    def _stored(self, store: int) -> None:
-        self._out += self._in_flight.pop(store)[1]
+    def _stored(self, write: int) -> None:
+        self._out += self._in_flight.pop(write)[1]
 
-    def _not_stored(self, store: int, error: ErrorCode) -> None:
-        unwritten, replies = self._in_flight.pop(store)
+    def _not_stored(self, write: int, error: ErrorCode) -> None:
+        unwritten, replies = self._in_flight.pop(write)
         self._out += (Reply(reply.ticket, _failed(reply.answer, error)) for reply in (*replies, *self._replies))
         self._replies = []
         self._records = unwritten + self._records

@@ -90,10 +90,10 @@ class ShareMachine(ModernMachine[ShareGroup]):
                 self._forget_deleted_topics()
             case TimerFired(timer):
                 self._fired(timer, now)
-            case Stored(store):
-                self._stored(store)
-            case NotStored(store, error):
-                self._not_stored(store, error)
+            case Stored(write):
+                self._stored(write)
+            case NotStored(write, error):
+                self._not_stored(write, error)
             case Loaded():
                 for member_id in self.group.members:
                     self._set_timer(SessionTimer(member_id), now.ms + self.settings.session_timeout_ms)
