@@ -17,13 +17,12 @@ from ottla.cli.output import ItemResult, duration_text, show_fields, show_json, 
 from ottla.client import groups, share_groups
 from ottla.client.admin import Outcome
 from ottla.client.cluster import Cluster
-from ottla.client.groups import GroupKind
 from ottla.client.offset_spec import HELP as OFFSET_HELP
 from ottla.client.offset_spec import OffsetSpec, resolve
 from ottla.client.offsets import offset_bounds
 from ottla.core.clock import SystemClock
 from ottla.core.errors import GroupIdNotFound, UnknownMemberId
-from ottla.core.ids import TopicPartition
+from ottla.core.ids import GroupType, TopicPartition
 
 app = typer.Typer(
     add_completion=False,
@@ -48,7 +47,7 @@ Patterns = Annotated[
 def list_groups(
     patterns: Patterns = None,
     kind: Annotated[
-        list[GroupKind] | None, typer.Option("--type", help="Only groups of this type; repeatable.")
+        list[GroupType] | None, typer.Option("--type", help="Only groups of this type; repeatable.")
     ] = None,
     state: Annotated[
         list[str] | None, typer.Option("--state", metavar="STATE", help="Only groups in this state, such as Empty.")
@@ -292,7 +291,7 @@ async def _seek(
         raise CommandFailed(
             f"group {name} has {len(group.members)} members: {hosts}", advice="stop them before seeking"
         )
-    is_share = group is not None and group.kind is GroupKind.SHARE
+    is_share = group is not None and group.kind is GroupType.SHARE
     committed = await groups.committed_offsets(cluster, name) if group is None else await offsets_of(cluster, group)
     wanted = [tp for tp in committed if not topics or tp.topic in topics]
     for topic in topics:
@@ -376,7 +375,7 @@ def delete_offsets(
             raise not_found(f"group {name} has no committed offsets there", f"see `ottla group describe {name}`")
         if dry_run:
             return [Outcome(str(tp), None) for tp in sorted(wanted)]
-        if group.kind is GroupKind.SHARE:
+        if group.kind is GroupType.SHARE:
             if numbers is not None:
                 raise usage_error("the offsets of a share group are deleted by topic", "leave --partition out")
             return await share_groups.delete_start_offsets(cluster, name, sorted({tp.topic for tp in wanted}))

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from ottla.client import groups, share_groups
 from ottla.client.cluster import Cluster
 from ottla.client.consumer import Consumer, ConsumerOptions
-from ottla.client.groups import GroupDescription, GroupKind, OffsetAndMetadata
+from ottla.client.groups import GroupDescription, OffsetAndMetadata
 from ottla.client.offsets import OffsetBounds, offset_bounds
 from ottla.core.clock import SystemClock
 from ottla.core.errors import KafkaError
-from ottla.core.ids import TopicPartition
+from ottla.core.ids import GroupType, TopicPartition
 
 _FIRST_RECORD_S = 5.0  # how long to read the first unread record; after that its age is unknown
 _AT_ONCE = 32  # groups that are described at the same time
@@ -83,7 +83,7 @@ async def describe_lags(cluster: Cluster, names: Sequence[str]) -> dict[str, Gro
 
 async def offsets_of(cluster: Cluster, group: GroupDescription) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return a group's committed offsets, or the start offsets of a share group."""
-    if group.kind is GroupKind.SHARE:
+    if group.kind is GroupType.SHARE:
         return await share_groups.start_offsets(cluster, group.group_id)
     return await groups.committed_offsets(cluster, group.group_id)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from ottla.client.admin import Outcome
@@ -14,18 +13,10 @@ from ottla.client.consumer_protocol import read_assignment
 from ottla.client.errors import raise_for
 from ottla.client.offsets import by_topic
 from ottla.core.errors import ErrorCode, GroupIdNotFound, UnsupportedVersion, error_for
-from ottla.core.ids import TopicPartition
+from ottla.core.ids import GroupType, TopicPartition
 from ottla.wire.apis import ApiKey
 
 _NAMES_UNTIL = 9  # OffsetCommit and OffsetFetch have topic names up to this version, topic ids in later ones
-
-
-class GroupKind(StrEnum):
-    """The type of a group."""
-
-    CLASSIC = "classic"
-    CONSUMER = "consumer"
-    SHARE = "share"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +47,7 @@ class GroupDescription:
 
     group_id: str
     state: str
-    kind: GroupKind
+    kind: GroupType
     protocol: str
     coordinator_id: int
     members: tuple[MemberDescription, ...]
@@ -98,9 +89,9 @@ async def describe_group(cluster: Cluster, group_id: str) -> GroupDescription:
         except GroupIdNotFound:
             pass
         try:
-            return await _describe_modern(cluster, node_id, group_id, GroupKind.CONSUMER)
+            return await _describe_modern(cluster, node_id, group_id, GroupType.CONSUMER)
         except GroupIdNotFound:
-            return await _describe_modern(cluster, node_id, group_id, GroupKind.SHARE)
+            return await _describe_modern(cluster, node_id, group_id, GroupType.SHARE)
 
     return await cluster.retrying(attempt)
 
@@ -124,16 +115,16 @@ async def _describe_classic(cluster: Cluster, node_id: int, group_id: str) -> Gr
         )
         for m in found.members
     )
-    return GroupDescription(group_id, found.group_state, GroupKind.CLASSIC, found.protocol_data, node_id, members)
+    return GroupDescription(group_id, found.group_state, GroupType.CLASSIC, found.protocol_data, node_id, members)
 
 
-async def _describe_modern(cluster: Cluster, node_id: int, group_id: str, kind: GroupKind) -> GroupDescription:
+async def _describe_modern(cluster: Cluster, node_id: int, group_id: str, kind: GroupType) -> GroupDescription:
     """Describe a group of a protocol with server-side assignment (KIP-848, KIP-932): DescribeGroups does not."""
     from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
     from ottla.wire.messages.share_group_describe import ShareGroupDescribeRequest
 
-    request = ShareGroupDescribeRequest if kind is GroupKind.SHARE else ConsumerGroupDescribeRequest
-    key = ApiKey.SHARE_GROUP_DESCRIBE if kind is GroupKind.SHARE else ApiKey.CONSUMER_GROUP_DESCRIBE
+    request = ShareGroupDescribeRequest if kind is GroupType.SHARE else ConsumerGroupDescribeRequest
+    key = ApiKey.SHARE_GROUP_DESCRIBE if kind is GroupType.SHARE else ApiKey.CONSUMER_GROUP_DESCRIBE
     try:
         answer = await cluster.request(node_id, key, request(group_ids=[group_id]))
     except UnsupportedVersion:
@@ -145,7 +136,7 @@ async def _describe_modern(cluster: Cluster, node_id: int, group_id: str, kind: 
     members = tuple(
         MemberDescription(
             member_id=m.member_id,
-            instance_id=None if kind is GroupKind.SHARE else m.instance_id,
+            instance_id=None if kind is GroupType.SHARE else m.instance_id,
             client_id=m.client_id,
             client_host=m.client_host,
             partitions=tuple(

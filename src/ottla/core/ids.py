@@ -1,10 +1,11 @@
-"""Names partitions, topics and ids in Kafka's text forms, and lists Kafka's internal topics."""
+"""Names partitions, topics and ids in Kafka's text forms, and lists Kafka's internal topics and the types of groups."""
 
 from __future__ import annotations
 
 import base64
 import re
 import uuid
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 from ottla.core.runtime import new_uuid
@@ -31,6 +32,14 @@ INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPI
 _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _TOPIC_CHARS_MAX = 249
 _FLIPPED_BITS_MAX = 12  # two characters of the text form; by chance once in 10^20 pairs
+
+
+class GroupType(StrEnum):
+    """Lists the types of groups, with Kafka's names in ListGroups."""
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+    SHARE = "share"
 
 
 class ProducerIdAndEpoch(NamedTuple):

@@ -5,19 +5,11 @@ The types: `classic/group.py`.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import NamedTuple, Protocol
 
 from ottla.core.errors import ErrorCode
+from ottla.core.ids import GroupType
 from ottla.internal_topics.topic_log import KeyValue
-
-
-class GroupType(Enum):
-    """Lists the types of groups, with Kafka's names in ListGroups."""
-
-    CLASSIC = "classic"
-    CONSUMER = "consumer"
-    SHARE = "share"
 
 
 class GroupSummary(NamedTuple):

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from ottla.core.errors import ErrorCode, GroupIdNotFound, KafkaError, StorageError
+from ottla.core.ids import GroupType
 from ottla.groups.classic.events import Heartbeat, Sync
 from ottla.groups.classic.group import ClassicGroup
 from ottla.groups.config import GroupConfig
 from ottla.groups.consumer.events import MemberHeartbeat
 from ottla.groups.consumer.records import is_consumer_group
 from ottla.groups.coordinator import GroupCoordinator
-from ottla.groups.group import GroupType
 from ottla.groups.machine import Commit
 from ottla.groups.modern.events import HeartbeatAnswer
 from ottla.groups.offsets import CommittedOffset

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ottla.client.consumer_protocol import CONSUMER, read_subscriptions
 from ottla.core.errors import ErrorCode
+from ottla.core.ids import GroupType
 from ottla.groups.classic.events import (
     GroupSnapshot,
     JoinAnswer,
@@ -20,7 +21,7 @@ from ottla.groups.classic.events import (
 from ottla.groups.classic.limits import ClassicGroupLimits
 from ottla.groups.classic.members import GroupMembers, Member
 from ottla.groups.classic.records import group_key
-from ottla.groups.group import GroupSummary, GroupType, OffsetExpiry
+from ottla.groups.group import GroupSummary, OffsetExpiry
 from ottla.groups.machine import SessionTimer
 from ottla.internal_topics.machine_events import Reply
 from ottla.internal_topics.topic_log import KeyValue

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from ottla.client.consumer_protocol import CONSUMER
 from ottla.core.errors import ErrorCode
+from ottla.core.ids import GroupType
 from ottla.groups.assignors.spec import NO_PARTITIONS, Partitions
 from ottla.groups.consumer.events import (
     STATIC_LEAVE_EPOCH,
@@ -19,7 +20,7 @@ from ottla.groups.consumer.events import (
 )
 from ottla.groups.consumer.member import AssignedPartitions, ConsumerMember, MemberState
 from ottla.groups.consumer.records import ConsumerRecordType, ResolvedRegex, tombstone
-from ottla.groups.group import GroupSummary, GroupType, OffsetExpiry
+from ottla.groups.group import GroupSummary, OffsetExpiry
 from ottla.groups.machine import SessionTimer
 from ottla.groups.modern.group import ModernGroup
 from ottla.internal_topics.topic_log import KeyValue

@@ -7,8 +7,9 @@ from enum import Enum
 from uuid import UUID
 
 from ottla.core.errors import ErrorCode
+from ottla.core.ids import GroupType
 from ottla.groups.assignors.spec import NO_PARTITIONS, Partitions
-from ottla.groups.group import GroupSummary, GroupType, OffsetExpiry
+from ottla.groups.group import GroupSummary, OffsetExpiry
 from ottla.groups.machine import SessionTimer
 from ottla.groups.modern.group import ModernGroup
 from ottla.groups.share.records import ShareMember, ShareRecordType, tombstone

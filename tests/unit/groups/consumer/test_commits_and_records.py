@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ottla.core.errors import ErrorCode
+from ottla.core.ids import GroupType
 from ottla.core.regexes import matching_topics, why_invalid
 from ottla.groups.consumer import records
 from ottla.groups.consumer.events import MemberHeartbeat
@@ -21,7 +22,7 @@ from ottla.groups.consumer.records import (
 )
 from ottla.groups.consumer.validation import validate_commit
 from ottla.groups.consumer.validation import why_invalid as why_malformed
-from ottla.groups.group import GroupType, OffsetExpiry
+from ottla.groups.group import OffsetExpiry
 from ottla.groups.machine import Commit
 from ottla.groups.modern.records import GroupMetadata, TargetMember, TargetMetadata
 from ottla.groups.records import MalformedOffsetsRecord
