@@ -12,14 +12,23 @@ from typing import Any, NamedTuple, TypeVar
 
 from ottla.broker.admin_requests import check_topic_name, duplicates, error_fields
 from ottla.broker.config import SECTIONS, declared
-from ottla.broker.config_resources import LEVELS, ROOT_LOGGER, Resource, bound_key, group_bounds, loggers
+from ottla.broker.config_resources import LEVELS, ROOT_LOGGER, bound_key, group_bounds, loggers
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.entity_config import INTERVAL_MS_MAX, INTERVAL_MS_MIN, ClientMetricsConfig, OneGroupConfig
 from ottla.client.errors import error_or_none
-from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigOp, ConfigSpec
+from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigSpec
 from ottla.coordination import znodes
 from ottla.core.errors import InvalidConfig, InvalidRequest, KafkaError, UnknownTopicOrPartition
-from ottla.core.settings import InvalidSettings, SettingText, default_of, load, settings_of, text_of
+from ottla.core.settings import (
+    AlterConfigOpType,
+    ConfigResourceType,
+    InvalidSettings,
+    SettingText,
+    default_of,
+    load,
+    settings_of,
+    text_of,
+)
 from ottla.limits.loop_slices import LoopSlices
 from ottla.share.offset_reset import check_reset
 from ottla.storage.config import topic_config, topic_settings
@@ -66,7 +75,7 @@ async def altered_resources(
             each.resource_type,
             each.resource_name,
             [
-                (ConfigOp.SET if replaces_all else config.config_operation, config.name, config.value)
+                (AlterConfigOpType.SET if replaces_all else config.config_operation, config.name, config.value)
                 async for config in each_of(each.configs)
             ],
         )
@@ -100,10 +109,10 @@ async def _alter_configs(
                 raise InvalidRequest("Each resource must appear at most once.")
             changes = await _checked(slices, each)
             slices.spend(ENTITY_WORK)
-            if each.resource_type == Resource.BROKER_LOGGER and not replaces_all:
+            if each.resource_type == ConfigResourceType.BROKER_LOGGER and not replaces_all:
                 _alter_loggers(ctx.services, each.name, changes, validate_only=validate_only)
             elif is_remote:
-                if each.resource_type == Resource.BROKER and each.name:
+                if each.resource_type == ConfigResourceType.BROKER and each.name:
                     _check_node(ctx.services.node_id, each.name, _UNEXPECTED_BROKER)
                 remote[place] = each
             else:
@@ -175,17 +184,19 @@ def _replacing_request(wanted: Sequence[ConfigResourceChange], *, validate_only:
 
 
 async def _checked(slices: LoopSlices, wanted: ConfigResourceChange) -> list[ConfigChange]:
-    operations = {op.value for op in ConfigOp}
+    operations = {op.value for op in AlterConfigOpType}
     if await duplicates(slices, [key for _, key, _ in wanted.changes]):
         raise InvalidRequest("Error due to duplicate config keys")
-    without = [key async for op, key, value in slices.each(wanted.changes) if value is None and op != ConfigOp.DELETE]
+    without = [
+        key async for op, key, value in slices.each(wanted.changes) if value is None and op != AlterConfigOpType.DELETE
+    ]
     if without:
         raise InvalidRequest(f"Null value not supported for : {','.join(without)}")
     changes = []
     async for op, key, value in slices.each(wanted.changes):
         if op not in operations:
             raise InvalidRequest(f"Unknown operation {op} on {key}")
-        changes.append(ConfigChange(ConfigOp(op), key, value))
+        changes.append(ConfigChange(AlterConfigOpType(op), key, value))
     return changes
 
 
@@ -194,13 +205,13 @@ def _event(
 ) -> AlterConfig:
     services = ctx.services
     match wanted.resource_type:
-        case Resource.TOPIC:
+        case ConfigResourceType.TOPIC:
             kind, name, known, check = _topic(services, wanted.name)
-        case Resource.BROKER:
+        case ConfigResourceType.BROKER:
             kind, name, known, check = _broker(ctx, wanted.name, changes)
-        case Resource.CLIENT_METRICS:
+        case ConfigResourceType.CLIENT_METRICS:
             kind, name, known, check = _client_metrics(wanted.name)
-        case Resource.GROUP:
+        case ConfigResourceType.GROUP:
             kind, name, known, check = _group(services, wanted.name)
         case unknown:
             raise InvalidRequest(f"Unknown resource type {unknown}")
@@ -238,7 +249,7 @@ def _broker(ctx: RequestContext, name: str, changes: Sequence[ConfigChange]) -> 
     static = [
         change.key
         for change in changes
-        if change.op is not ConfigOp.DELETE
+        if change.op is not AlterConfigOpType.DELETE
         and (found := known.get(change.key)) is not None
         and not (found[2].live and found[2].key == change.key)  # log.retention.hours is read at the start only
     ]
@@ -349,16 +360,16 @@ def _alter_loggers(services: Services, name: str, changes: Sequence[ConfigChange
     _check_node(services.node_id, name, "Unexpected node id. Expected {}, but received {}")
     present = loggers()
     for op, key, value in changes:
-        if op not in {ConfigOp.SET, ConfigOp.DELETE}:
+        if op not in {AlterConfigOpType.SET, AlterConfigOpType.DELETE}:
             raise InvalidRequest(f"{op.name} operation is not allowed for the BROKER_LOGGER resource")
         if key not in present:
             raise InvalidConfig(f"Logger {key} does not exist!")
-        if op is ConfigOp.DELETE and key == ROOT_LOGGER:
+        if op is AlterConfigOpType.DELETE and key == ROOT_LOGGER:
             raise InvalidRequest("Removing the log level of the root logger is not allowed")
-        if op is ConfigOp.SET and value not in LEVELS:
+        if op is AlterConfigOpType.SET and value not in LEVELS:
             raise InvalidConfig(f"Cannot set the log level of {key} to {value}: it must be one of {', '.join(LEVELS)}")
     if validate_only:
         return
     for op, key, value in changes:
-        present[key].setLevel(LEVELS[value] if op is ConfigOp.SET and value else logging.NOTSET)
+        present[key].setLevel(LEVELS[value] if op is AlterConfigOpType.SET and value else logging.NOTSET)
         log.info("log level of %s set to %s", key, value or "its parent's")

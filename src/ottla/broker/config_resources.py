@@ -20,16 +20,6 @@ from ottla.core.settings import Setting, Type, default_of, settings_of, text_of
 from ottla.storage.config import LogConfig, topic_settings
 
 
-class Resource(IntEnum):
-    """The kinds of entities with settings (ConfigResource.Type)."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
-
-
 class ConfigSource(IntEnum):
     """The origins of a value."""
 

@@ -14,6 +14,7 @@ from ottla.cli.output import ItemResult, show_results, show_rows
 from ottla.cli.resource_argument import parse_resource
 from ottla.client import admin
 from ottla.client.cluster import Cluster
+from ottla.core.settings import AlterConfigOpType, ConfigResourceType
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Settings of topics and brokers."
@@ -47,7 +48,7 @@ def describe(
     async def work(cluster: Cluster) -> list[dict[str, object]]:
         found = await admin.describe_configs(cluster, kind, name, documentation=with_documentation)
         rows = [_row(entry) for entry in found if all_settings or not entry.is_default]
-        if kind is admin.ResourceType.BROKER and not name and all_settings:
+        if kind is ConfigResourceType.BROKER and not name and all_settings:
             rows += await _rows_of_all_brokers(cluster, documentation=with_documentation)
         return rows
 
@@ -64,7 +65,7 @@ async def _rows_of_all_brokers(
     rows: list[dict[str, object]] = []
     for node in (await admin.describe_cluster(cluster)).nodes:
         entries = await admin.describe_configs(
-            cluster, admin.ResourceType.BROKER, str(node.node_id), keys=keys, documentation=documentation
+            cluster, ConfigResourceType.BROKER, str(node.node_id), keys=keys, documentation=documentation
         )
         rows += [{"broker": node.node_id, **_row(entry)} for entry in entries]
     return rows
@@ -83,7 +84,7 @@ def get(
     kind, name = parse_resource(resource)
 
     async def work(cluster: Cluster) -> list[dict[str, object]]:
-        if kind is admin.ResourceType.BROKER and not name:
+        if kind is ConfigResourceType.BROKER and not name:
             return await _rows_of_all_brokers(cluster, keys=names)
         return [_row(entry) for entry in await admin.describe_configs(cluster, kind, name, keys=names)]
 
@@ -139,7 +140,7 @@ def unset(
 ) -> None:
     """Reset settings to their defaults."""
     kind, name = parse_resource(resource)
-    wanted = [admin.AlterConfigOp(key, admin.AlterOperation.DELETE) for key in names]
+    wanted = [admin.AlterConfigOp(key, AlterConfigOpType.DELETE) for key in names]
     run_on_cluster(
         ConnectionOptions(brokers, profile, timeout),
         lambda cluster: admin.alter_configs(cluster, kind, name, wanted, validate_only=dry_run),
@@ -151,13 +152,11 @@ def parse_change(text: str) -> admin.AlterConfigOp:
     """Parse `name=value`, `name+=value` or `name-=value`. Raises `CommandFailed`.
 
     >>> parse_change("cleanup.policy+=compact").operation
-    <AlterOperation.APPEND: 2>
+    <AlterConfigOpType.APPEND: 2>
     """
     name, value = parse_setting(text, example="retention.ms=1h")
-    operation = {"+": admin.AlterOperation.APPEND, "-": admin.AlterOperation.SUBTRACT}.get(
-        name[-1:], admin.AlterOperation.SET
-    )
-    name = name if operation is admin.AlterOperation.SET else name[:-1]
+    operation = {"+": AlterConfigOpType.APPEND, "-": AlterConfigOpType.SUBTRACT}.get(name[-1:], AlterConfigOpType.SET)
+    name = name if operation is AlterConfigOpType.SET else name[:-1]
     if not name:
         raise usage_error(f"{text}: write NAME=VALUE, such as retention.ms=1h")
     return admin.AlterConfigOp(name, operation, value)

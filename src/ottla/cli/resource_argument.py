@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from ottla.cli.errors import usage_error
-from ottla.client import admin
+from ottla.core.settings import ConfigResourceType
 
 
-def parse_resource(text: str) -> tuple[admin.ResourceType, str]:
+def parse_resource(text: str) -> tuple[ConfigResourceType, str]:
     """Parse `topic/NAME`, `broker/ID`, `broker`. Raises `CommandFailed`.
 
     >>> parse_resource("topic/a")
-    (<ResourceType.TOPIC: 2>, 'a')
+    (<ConfigResourceType.TOPIC: 2>, 'a')
     """
     kind, _, name = text.partition("/")
     match kind:
         case "topic" if name:
-            return admin.ResourceType.TOPIC, name
+            return ConfigResourceType.TOPIC, name
         case "group" if name:
-            return admin.ResourceType.GROUP, name
+            return ConfigResourceType.GROUP, name
         case "broker" if not name or name.isdecimal():
-            return admin.ResourceType.BROKER, name
+            return ConfigResourceType.BROKER, name
     raise usage_error(f"{text!r} is not a resource: write topic/NAME, broker/ID or broker")

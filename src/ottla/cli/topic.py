@@ -19,6 +19,7 @@ from ottla.client.metadata import TopicInfo
 from ottla.client.offsets import delete_records, offset_bounds
 from ottla.client.partition_health import HealthCounts, UnhealthyPartition, count_health, unhealthy_partitions
 from ottla.core.ids import TopicPartition, id_text
+from ottla.core.settings import AlterConfigOpType, ConfigResourceType
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Topics.")
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics.", autocompletion=completion.topics)]
@@ -177,7 +178,7 @@ async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
     led = [TopicPartition(name, p.partition) for p in topic.partitions if p.leader_id >= 0]
     bounds = await offset_bounds(cluster, led)
     sizes = await admin.partition_sizes(cluster, name)
-    entries = await admin.describe_configs(cluster, admin.ResourceType.TOPIC, name)
+    entries = await admin.describe_configs(cluster, ConfigResourceType.TOPIC, name)
     parts = []
     for p in topic.partitions:
         have = bounds.get(TopicPartition(name, p.partition))
@@ -227,17 +228,15 @@ def alter(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Change the settings of a topic, or increase the number of its partitions."""
-    changes = [
-        admin.AlterConfigOp(key, admin.AlterOperation.SET, value) for key, value in parse_settings(config).items()
-    ]
-    changes += [admin.AlterConfigOp(key, admin.AlterOperation.DELETE) for key in unset or []]
+    changes = [admin.AlterConfigOp(key, AlterConfigOpType.SET, value) for key, value in parse_settings(config).items()]
+    changes += [admin.AlterConfigOp(key, AlterConfigOpType.DELETE) for key in unset or []]
     if not changes and partitions is None:
         raise usage_error("nothing to alter", "use --config NAME=VALUE, --unset NAME or --partitions N")
 
     async def work(cluster: Cluster) -> TopicInfo:
         topic = await existing_topic(cluster, name)
         if changes:
-            await admin.alter_configs(cluster, admin.ResourceType.TOPIC, name, changes, validate_only=dry_run)
+            await admin.alter_configs(cluster, ConfigResourceType.TOPIC, name, changes, validate_only=dry_run)
         if partitions is not None and partitions != len(topic.partitions):
             outcome = await admin.create_partitions(cluster, name, partitions, validate_only=dry_run)
             if outcome.error is not None:

@@ -8,32 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 
 from ottla.client.cluster import ANY_BROKER, Cluster
 from ottla.client.errors import CannotConnect, raise_for
 from ottla.client.metadata import BrokerNode, TopicInfo
 from ottla.core.errors import ErrorCode, KafkaError, UnsupportedVersion, error_for
+from ottla.core.settings import AlterConfigOpType, ConfigResourceType
 from ottla.wire.apis import API_INFO, ApiKey
-
-
-class ResourceType(IntEnum):
-    """The resource type of a setting (Kafka's ConfigResource.Type)."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    GROUP = 32
-
-
-class AlterOperation(IntEnum):
-    """The change to a setting (Kafka's AlterConfigOp.OpType)."""
-
-    SET = 0
-    DELETE = 1  # back to the default
-    APPEND = 2
-    SUBTRACT = 3
-
 
 CONFIG_SOURCES = {
     1: "topic",
@@ -69,7 +50,7 @@ class AlterConfigOp:
     """A change to one setting."""
 
     name: str
-    operation: AlterOperation
+    operation: AlterConfigOpType
     value: str | None = None
 
 
@@ -176,7 +157,12 @@ async def create_partitions(cluster: Cluster, name: str, count: int, *, validate
 
 
 async def describe_configs(
-    cluster: Cluster, kind: ResourceType, name: str, *, keys: Sequence[str] | None = None, documentation: bool = False
+    cluster: Cluster,
+    kind: ConfigResourceType,
+    name: str,
+    *,
+    keys: Sequence[str] | None = None,
+    documentation: bool = False,
 ) -> list[ConfigEntry]:
     """Describe the settings of a topic, broker or group, sorted by name. Raises the resource's `KafkaError`."""
     from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -196,7 +182,12 @@ async def describe_configs(
 
 
 async def alter_configs(
-    cluster: Cluster, kind: ResourceType, name: str, changes: Sequence[AlterConfigOp], *, validate_only: bool = False
+    cluster: Cluster,
+    kind: ConfigResourceType,
+    name: str,
+    changes: Sequence[AlterConfigOp],
+    *,
+    validate_only: bool = False,
 ) -> None:
     """Change settings, all of them or none. Raises the resource's `KafkaError`."""
     from ottla.wire.messages.incremental_alter_configs import (
@@ -307,9 +298,9 @@ async def unreachable_reason(cluster: Cluster, node: BrokerNode) -> str | None:
     return None
 
 
-def _node_for(kind: ResourceType, name: str) -> int:
+def _node_for(kind: ConfigResourceType, name: str) -> int:
     """Return the broker to ask: a broker's settings are known to itself only, a topic's to every broker."""
-    return int(name) if kind in {ResourceType.BROKER, ResourceType.BROKER_LOGGER} and name else ANY_BROKER
+    return int(name) if kind in {ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER} and name else ANY_BROKER
 
 
 def _outcome(name: str, error_code: int, message: str | None) -> Outcome:

@@ -7,12 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from ottla.client.admin import Outcome, ResourceType
+from ottla.client.admin import Outcome
 from ottla.client.cluster import ANY_BROKER, Cluster
 from ottla.client.errors import CannotConnect, raise_for
 from ottla.client.offsets import by_topic
 from ottla.core.errors import ErrorCode, NetworkException, RequestTimedOut, error_for
 from ottla.core.ids import TopicPartition
+from ottla.core.settings import ConfigResourceType
 from ottla.wire.apis import ApiKey
 
 _MIN_ISR = "min.insync.replicas"
@@ -117,7 +118,9 @@ async def min_insync_replicas(cluster: Cluster, topics: Sequence[str]) -> dict[s
     if not topics:
         return {}
     resources = [
-        DescribeConfigsResource(resource_type=ResourceType.TOPIC, resource_name=name, configuration_keys=[_MIN_ISR])
+        DescribeConfigsResource(
+            resource_type=ConfigResourceType.TOPIC, resource_name=name, configuration_keys=[_MIN_ISR]
+        )
         for name in topics
     ]
     ask = DescribeConfigsRequest(resources=resources)

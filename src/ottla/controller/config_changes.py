@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from enum import IntEnum
 from typing import NamedTuple, assert_never
 
 from ottla.controller.overlay import MIN_ISR, Overlay
@@ -12,22 +11,13 @@ from ottla.coordination import znodes
 from ottla.coordination.store import NO_VERSION, Create, Op, Put
 from ottla.coordination.view import ClusterView, TopicView
 from ottla.core.errors import InvalidConfig, UnknownTopicOrPartition
-from ottla.core.settings import Type
-
-
-class ConfigOp(IntEnum):
-    """Lists the operations on one setting (IncrementalAlterConfigs)."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
+from ottla.core.settings import AlterConfigOpType, Type
 
 
 class ConfigChange(NamedTuple):
     """Holds the change of one setting."""
 
-    op: ConfigOp
+    op: AlterConfigOpType
     key: str
     value: str | None = None
 
@@ -99,7 +89,7 @@ def publish_min_isr(view: ClusterView, of_controller: int) -> list[AlterConfig]:
     every = view.broker_configs.get(znodes.DEFAULT_ENTITY)
     if of_controller == 1 or (every is not None and MIN_ISR in every.values):
         return []
-    change = ConfigChange(ConfigOp.SET, MIN_ISR, str(of_controller))
+    change = ConfigChange(AlterConfigOpType.SET, MIN_ISR, str(of_controller))
     return [AlterConfig(znodes.BROKERS_KIND, znodes.DEFAULT_ENTITY, [change], {}, lambda _values: None)]
 
 
@@ -113,18 +103,18 @@ def changed_config(
     new = dict(old)
     for op, key, value in changes:
         match op:
-            case ConfigOp.SET:
+            case AlterConfigOpType.SET:
                 assert value is not None, "the handler refuses null values"
                 new[key] = value
-            case ConfigOp.DELETE:
+            case AlterConfigOpType.DELETE:
                 new.pop(key, None)
-            case ConfigOp.APPEND | ConfigOp.SUBTRACT:
+            case AlterConfigOpType.APPEND | AlterConfigOpType.SUBTRACT:
                 spec = known.get(key)
                 if spec is None or spec.kind is not Type.LIST:
                     raise InvalidConfig(f"Can't {op.name} to key {key} because its type is not LIST.")
                 items = _items(new.get(key, spec.default))
                 given = _items(value or "")
-                if op is ConfigOp.APPEND:
+                if op is AlterConfigOpType.APPEND:
                     items += [item for item in dict.fromkeys(given) if item not in items]
                 else:
                     items = [item for item in items if item not in given]

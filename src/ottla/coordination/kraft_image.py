@@ -14,7 +14,6 @@ from uuid import UUID
 from ottla.coordination.kraft_records import (
     NO_LEADER_CHANGE,
     ConfigRecord,
-    ConfigResourceType,
     FeatureLevelRecord,
     MalformedMetadata,
     MetadataRecordType,
@@ -27,6 +26,7 @@ from ottla.coordination.kraft_records import (
     TopicRecord,
     decode,
 )
+from ottla.core.settings import ConfigResourceType
 
 _PROCESS_RECORDS = frozenset(
     {

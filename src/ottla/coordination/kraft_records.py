@@ -61,15 +61,6 @@ class MetadataRecordType(IntEnum):
     CLEAR_ELR = 28
 
 
-class ConfigResourceType(IntEnum):
-    """Lists the kinds of resources that a `ConfigRecord` belongs to (ConfigResource.Type)."""
-
-    TOPIC = 2
-    BROKER = 4
-    CLIENT_METRICS = 16
-    GROUP = 32
-
-
 class MalformedMetadata(ValueError):
     """Bytes in a metadata log that are no record of Kafka's."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
-from enum import Enum
+from enum import Enum, IntEnum
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar, cast, dataclass_transform
 
@@ -37,6 +37,25 @@ class Type(Enum):
     LIST = 7
     CLASS = 8
     PASSWORD = 9
+
+
+class ConfigResourceType(IntEnum):
+    """Lists the types of entities with settings (Kafka's ConfigResource.Type)."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class AlterConfigOpType(IntEnum):
+    """Lists the operations on one setting (Kafka's AlterConfigOp.OpType)."""
+
+    SET = 0
+    DELETE = 1  # back to the default
+    APPEND = 2
+    SUBTRACT = 3
 
 
 class Setting(NamedTuple):

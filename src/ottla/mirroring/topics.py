@@ -11,9 +11,7 @@ from typing import NamedTuple
 
 from ottla.client.admin import (
     AlterConfigOp,
-    AlterOperation,
     NewTopic,
-    ResourceType,
     alter_configs,
     create_partitions,
     create_topics,
@@ -23,6 +21,7 @@ from ottla.client.admin import (
 from ottla.client.cluster import Cluster
 from ottla.core.errors import ErrorCode, LeaderNotAvailable
 from ottla.core.ids import INTERNAL_TOPICS, why_illegal_topic
+from ottla.core.settings import AlterConfigOpType, ConfigResourceType
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +146,7 @@ async def _own_configs(cluster: Cluster, topic: str) -> dict[str, str]:
     """Return the settings of a topic that were set for it and that belong to its data."""
     return {
         entry.name: entry.value
-        for entry in await describe_configs(cluster, ResourceType.TOPIC, topic)
+        for entry in await describe_configs(cluster, ConfigResourceType.TOPIC, topic)
         if entry.source == TOPIC_CONFIG_SOURCE and entry.value is not None and entry.name not in _NOT_COPIED
     }
 
@@ -155,9 +154,11 @@ async def _own_configs(cluster: Cluster, topic: str) -> dict[str, str]:
 async def _copy_configs(target: Cluster, topic: str, wanted: dict[str, str]) -> None:
     present = await _own_configs(target, topic)
     changes = [
-        AlterConfigOp(name, AlterOperation.SET, value) for name, value in wanted.items() if present.get(name) != value
+        AlterConfigOp(name, AlterConfigOpType.SET, value)
+        for name, value in wanted.items()
+        if present.get(name) != value
     ]
-    changes += [AlterConfigOp(name, AlterOperation.DELETE) for name in present if name not in wanted]
+    changes += [AlterConfigOp(name, AlterConfigOpType.DELETE) for name in present if name not in wanted]
     if changes:
-        await alter_configs(target, ResourceType.TOPIC, topic, changes)
+        await alter_configs(target, ConfigResourceType.TOPIC, topic, changes)
         log.info("topic %s: changed settings %s", topic, ", ".join(sorted(change.name for change in changes)))

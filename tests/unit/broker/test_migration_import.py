@@ -18,8 +18,9 @@ from ottla.coordination import znodes
 from ottla.coordination.broker_registration import join_cluster
 from ottla.coordination.embedded import EmbeddedMetadataStore, Session
 from ottla.coordination.kraft_batches import snapshot
-from ottla.coordination.kraft_records import ConfigResourceType, MetadataRecordType
+from ottla.coordination.kraft_records import MetadataRecordType
 from ottla.core.ids import NO_TOPIC_ID, id_text
+from ottla.core.settings import ConfigResourceType
 from ottla.records.builder import NewRecord, build_batch
 from ottla.storage.directories.log_directory import ForeignDirectory
 

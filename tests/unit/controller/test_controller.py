@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ottla.controller.config import ControllerConfig
-from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigOp
+from ottla.controller.config_changes import AlterConfig, ConfigChange
 from ottla.controller.controller import RETRY_S, Controller
 from ottla.controller.isr import ProposedIsr
 from ottla.controller.topics import CreatePartitions, CreateTopic
@@ -25,6 +25,7 @@ from ottla.coordination.store import Create, Delete, Put
 from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core import errors
 from ottla.core.clock import SystemClock
+from ottla.core.settings import AlterConfigOpType
 from ottla.storage.config import LogConfig
 
 
@@ -197,7 +198,7 @@ def test_partitions_settings_and_deletion_arrive_in_the_snapshot() -> None:
         assert len(node.cluster.current.topics["t"].partitions) == 3
 
         change = AlterConfig(
-            znodes.BROKERS_KIND, "<default>", [ConfigChange(ConfigOp.SET, "k", "v")], {}, lambda _: None
+            znodes.BROKERS_KIND, "<default>", [ConfigChange(AlterConfigOpType.SET, "k", "v")], {}, lambda _: None
         )
         assert await node.controller.alter_configs([change]) == [None]
         assert node.cluster.current.broker_configs["<default>"].values == {"k": "v"}

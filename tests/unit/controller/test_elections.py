@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigOp, publish_min_isr
+from ottla.controller.config_changes import AlterConfig, ConfigChange, publish_min_isr
 from ottla.controller.elections import (
     BrokersGone,
     BrokerShutsDown,
@@ -28,6 +28,7 @@ from ottla.coordination.store import Create
 from ottla.coordination.view import NO_LEADER, ClusterView, EntityConfig, PartitionView
 from ottla.core import errors
 from ottla.core.ids import TopicPartition
+from ottla.core.settings import AlterConfigOpType
 from tests.support.controller_decisions import decide
 from tests.unit.controller.cluster_views import RULES, a_partition, brokers, only, view_of
 
@@ -284,7 +285,9 @@ def test_an_event_that_names_partitions_changes_no_others() -> None:
 
 def test_a_change_of_the_minimum_clears_the_eligible_replicas_first() -> None:
     def set_to(kind: str, name: str, value: str) -> AlterConfig:
-        return AlterConfig(kind, name, [ConfigChange(ConfigOp.SET, "min.insync.replicas", value)], {}, lambda _: None)
+        return AlterConfig(
+            kind, name, [ConfigChange(AlterConfigOpType.SET, "min.insync.replicas", value)], {}, lambda _: None
+        )
 
     waiting = a_partition(isr=(1,), elr=(2, 3))
     own = decide(view_of(waiting, config=TWO_IN_SYNC), set_to(znodes.TOPICS_KIND, "t", "1"), RULES)
@@ -293,7 +296,9 @@ def test_a_change_of_the_minimum_clears_the_eligible_replicas_first() -> None:
         assert only(decision.view).elr == ()
         assert only(decision.view).partition_epoch == 7
         assert [op.path.startswith("/config/") for op in decision.ops] == [False, True]
-    other = AlterConfig(znodes.TOPICS_KIND, "t", [ConfigChange(ConfigOp.SET, "flush.ms", "5")], {}, lambda _: None)
+    other = AlterConfig(
+        znodes.TOPICS_KIND, "t", [ConfigChange(AlterConfigOpType.SET, "flush.ms", "5")], {}, lambda _: None
+    )
     assert only(decide(view_of(waiting, config=TWO_IN_SYNC), other, RULES).view).elr == (2, 3)
 
 

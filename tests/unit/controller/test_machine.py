@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ottla.controller.config import ControllerConfig
-from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigOp, ConfigSpec
+from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigSpec
 from ottla.controller.elections import BrokersGone, BrokerStarted
 from ottla.controller.overlay import Rules
 from ottla.controller.topics import PARTITIONS_PER_REQUEST_MAX, CreatePartitions, CreateTopic, DeleteTopic
@@ -18,7 +18,7 @@ from ottla.coordination import znodes
 from ottla.coordination.store import Create, Delete, Put
 from ottla.coordination.view import NO_LEADER, BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.core import errors
-from ottla.core.settings import default_of, text_of
+from ottla.core.settings import AlterConfigOpType, default_of, text_of
 from ottla.storage.config import LogConfig, topic_config, topic_settings
 from tests.support.controller_decisions import Decision, decide
 
@@ -236,40 +236,40 @@ def alter(view: ClusterView, changes: Sequence[tuple[Any, ...]], *, replaces_all
 
 def test_a_list_that_was_never_set_is_appended_to_its_default() -> None:
     view = with_topic(cluster(1, 2))
-    after = alter(view, [(ConfigOp.APPEND, "cleanup.policy", "compact")]).view
+    after = alter(view, [(AlterConfigOpType.APPEND, "cleanup.policy", "compact")]).view
     assert after.topics["t"].config == {"cleanup.policy": "delete,compact"}
 
 
 def test_appending_what_is_there_and_taking_what_is_not_change_nothing() -> None:
     view = with_topic(cluster(1, 2), configs={"cleanup.policy": "compact"})
-    assert alter(view, [(ConfigOp.APPEND, "cleanup.policy", "compact")]).ops == []
-    assert alter(view, [(ConfigOp.SUBTRACT, "cleanup.policy", "delete")]).ops == []
+    assert alter(view, [(AlterConfigOpType.APPEND, "cleanup.policy", "compact")]).ops == []
+    assert alter(view, [(AlterConfigOpType.SUBTRACT, "cleanup.policy", "delete")]).ops == []
 
 
 def test_several_items_are_taken_from_a_list_at_once() -> None:
     view = with_topic(cluster(1, 2), configs={"leader.replication.throttled.replicas": "0:1,1:2,2:1"})
-    after = alter(view, [(ConfigOp.SUBTRACT, "leader.replication.throttled.replicas", "0:1,2:1")]).view
+    after = alter(view, [(AlterConfigOpType.SUBTRACT, "leader.replication.throttled.replicas", "0:1,2:1")]).view
     assert after.topics["t"].config == {"leader.replication.throttled.replicas": "1:2"}
 
 
-@pytest.mark.parametrize("op", [ConfigOp.APPEND, ConfigOp.SUBTRACT])
+@pytest.mark.parametrize("op", [AlterConfigOpType.APPEND, AlterConfigOpType.SUBTRACT])
 @pytest.mark.parametrize("key", ["retention.ms", "no.such.setting"])
-def test_only_lists_can_be_appended_to(op: ConfigOp, key: str) -> None:
+def test_only_lists_can_be_appended_to(op: AlterConfigOpType, key: str) -> None:
     with pytest.raises(errors.InvalidConfig, match=f"Can't {op.name} to key {key}"):
         alter(with_topic(cluster(1, 2)), [(op, key, "1")])
 
 
 def test_the_old_way_forgets_what_is_not_named_and_the_new_way_does_not() -> None:
     view = with_topic(cluster(1, 2), configs={"retention.ms": "5", "flush.ms": "7"})
-    changes = [(ConfigOp.SET, "retention.ms", "6")]
+    changes = [(AlterConfigOpType.SET, "retention.ms", "6")]
     assert alter(view, changes).view.topics["t"].config == {"retention.ms": "6", "flush.ms": "7"}
     assert alter(view, changes, replaces_all=True).view.topics["t"].config == {"retention.ms": "6"}
 
 
 def test_a_change_is_conditional_on_the_settings_it_was_decided_on() -> None:
     view = with_topic(cluster(1, 2))
-    first = alter(view, [(ConfigOp.SET, "retention.ms", "6")])
-    second = alter(first.view, [(ConfigOp.DELETE, "retention.ms")])
+    first = alter(view, [(AlterConfigOpType.SET, "retention.ms", "6")])
+    second = alter(first.view, [(AlterConfigOpType.DELETE, "retention.ms")])
 
     assert isinstance(first.ops[0], Create)
     assert isinstance(second.ops[0], Put)
@@ -280,7 +280,8 @@ def test_a_change_is_conditional_on_the_settings_it_was_decided_on() -> None:
 def test_settings_that_fail_together_are_refused_together() -> None:
     with pytest.raises(errors.InvalidConfig):
         alter(
-            with_topic(cluster(1, 2)), [(ConfigOp.SET, "retention.ms", "6"), (ConfigOp.SET, "max.message.bytes", "-7")]
+            with_topic(cluster(1, 2)),
+            [(AlterConfigOpType.SET, "retention.ms", "6"), (AlterConfigOpType.SET, "max.message.bytes", "-7")],
         )
 
 

@@ -14,8 +14,9 @@ import pytest
 from ottla.coordination import kraft_records as kraft
 from ottla.coordination.kraft_batches import Control, Voter, batches, is_whole_snapshot, snapshot, values
 from ottla.coordination.kraft_image import KraftImage
-from ottla.coordination.kraft_records import ConfigResourceType, MalformedMetadata, MetadataRecordType
+from ottla.coordination.kraft_records import MalformedMetadata, MetadataRecordType
 from ottla.core.ids import id_text
+from ottla.core.settings import ConfigResourceType
 from ottla.records.record_reader import read_records
 
 GOLDEN: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "golden" / "cluster_metadata.json").read_text())[

@@ -19,7 +19,6 @@ from __future__ import annotations
 from ottla.broker.admin_requests import check_topic_name, error_fields
 from ottla.broker.config_resources import (
     DescribedConfig,
-    Resource,
     all_brokers_entries,
     broker_entries,
     entity_entries,
@@ -29,6 +28,7 @@ from ottla.broker.config_resources import (
 from ottla.broker.context import RequestContext
 from ottla.coordination import znodes
 from ottla.core.errors import InvalidRequest, KafkaError, UnknownTopicOrPartition
+from ottla.core.settings import ConfigResourceType
 from ottla.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -70,27 +70,27 @@ async def _result(
 def _entries(ctx: RequestContext, asked: DescribeConfigsResource) -> list[DescribedConfig]:
     services, name = ctx.services, asked.resource_name
     match asked.resource_type:
-        case Resource.TOPIC:
+        case ConfigResourceType.TOPIC:
             check_topic_name(name)
             topic = services.cluster.current.topics.get(name)
             if topic is None:
                 raise UnknownTopicOrPartition
             return topic_entries(services, topic.config)
-        case Resource.BROKER:
+        case ConfigResourceType.BROKER:
             if not name:
                 return all_brokers_entries(services)
             _check_broker(services.node_id, name, "or empty string, but received")
             return broker_entries(services)
-        case Resource.BROKER_LOGGER:
+        case ConfigResourceType.BROKER_LOGGER:
             if not name:
                 raise InvalidRequest("Broker id must not be empty")
             _check_broker(services.node_id, name, "but received")
             return logger_entries()
-        case Resource.CLIENT_METRICS:
+        case ConfigResourceType.CLIENT_METRICS:
             if not name:
                 raise InvalidRequest("Client metrics subscription name must not be empty")
             return entity_entries(services, znodes.CLIENT_METRICS_KIND, name)
-        case Resource.GROUP:
+        case ConfigResourceType.GROUP:
             if not name:
                 raise InvalidRequest("Group name must not be empty")
             return entity_entries(services, znodes.GROUPS_KIND, name)

@@ -14,10 +14,10 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.config_resources import Resource
 from ottla.broker.context import RequestContext
 from ottla.coordination import znodes
 from ottla.core.errors import ErrorCode
+from ottla.core.settings import ConfigResourceType
 from ottla.wire.messages.list_config_resources import (
     ConfigResource,
     ListConfigResourcesRequest,
@@ -29,13 +29,13 @@ async def handle(ctx: RequestContext, request: ListConfigResourcesRequest) -> Li
     """List the names of config resources by type."""
     view = ctx.services.cluster.current
     names = {
-        Resource.GROUP: _with_settings(ctx, znodes.GROUPS_KIND),
-        Resource.CLIENT_METRICS: _with_settings(ctx, znodes.CLIENT_METRICS_KIND),
-        Resource.BROKER_LOGGER: [str(node) for node in view.brokers],
-        Resource.BROKER: [str(node) for node in view.brokers],
-        Resource.TOPIC: list(view.topics),
+        ConfigResourceType.GROUP: _with_settings(ctx, znodes.GROUPS_KIND),
+        ConfigResourceType.CLIENT_METRICS: _with_settings(ctx, znodes.CLIENT_METRICS_KIND),
+        ConfigResourceType.BROKER_LOGGER: [str(node) for node in view.brokers],
+        ConfigResourceType.BROKER: [str(node) for node in view.brokers],
+        ConfigResourceType.TOPIC: list(view.topics),
     }
-    wanted = set(request.resource_types) if ctx.api_version > 0 else {Resource.CLIENT_METRICS.value}
+    wanted = set(request.resource_types) if ctx.api_version > 0 else {ConfigResourceType.CLIENT_METRICS.value}
     if wanted - {kind.value for kind in names}:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     return ListConfigResourcesResponse(

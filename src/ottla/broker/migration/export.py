@@ -31,7 +31,6 @@ from ottla.coordination import kraft_records as kraft
 from ottla.coordination import znodes
 from ottla.coordination.embedded import EmbeddedMetadataStore
 from ottla.coordination.kraft_batches import Voter, snapshot
-from ottla.coordination.kraft_records import ConfigResourceType
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.metadata_file import EXPORTED_SUFFIX
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
@@ -39,6 +38,7 @@ from ottla.coordination.view import ClusterView, TopicView
 from ottla.core.files import FileSystem, replace_file
 from ottla.core.ids import TopicPartition, parse_id
 from ottla.core.runtime import new_uuid
+from ottla.core.settings import ConfigResourceType
 from ottla.storage.checkpoint_files import LOCK, META_PROPERTIES, MetaProperties, meta_text, parse_meta, text_or_none
 from ottla.storage.integrity.metadata_backup import FILE_NAME as COPIES
 

@@ -28,10 +28,10 @@ from ottla.broker.config import BrokerConfig
 from ottla.broker.migration.kafka_directory import UnreadableMetadata, metadata_log_end, read_image
 from ottla.coordination import znodes
 from ottla.coordination.kraft_image import KraftImage, KraftTopic
-from ottla.coordination.kraft_records import ConfigResourceType, MetadataRecordType
+from ottla.coordination.kraft_records import MetadataRecordType
 from ottla.core.errors import InvalidConfig
 from ottla.core.ids import NO_TOPIC_ID, OFFSETS_TOPIC, TopicPartition, parse_id
-from ottla.core.settings import InvalidSettings
+from ottla.core.settings import ConfigResourceType, InvalidSettings
 from ottla.storage.checkpoint_files import META_PROPERTIES, PARTITION_METADATA, parse_meta, parse_partition_metadata
 from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.directories.log_directory import ForeignDirectory

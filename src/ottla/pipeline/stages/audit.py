@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from ottla.client.admin import ResourceType, describe_configs
+from ottla.client.admin import describe_configs
 from ottla.client.audit import ProducedCount
 from ottla.client.audit_topic import read_counts
+from ottla.core.settings import ConfigResourceType
 from ottla.pipeline.audit.compare import DISCREPANCIES_MAX
 from ottla.pipeline.audit.format import as_json, verdict
 from ottla.pipeline.audit.model import TopicAudit
@@ -76,7 +77,7 @@ def _produced_counts(brokers: Brokers, topic: str) -> tuple[list[ProducedCount],
 
     async def read() -> tuple[list[ProducedCount], bool]:
         async with await connect(brokers.read_options.connection) as cluster:
-            entries = await describe_configs(cluster, ResourceType.TOPIC, topic)
+            entries = await describe_configs(cluster, ConfigResourceType.TOPIC, topic)
             policy = next((entry.value for entry in entries if entry.name == "cleanup.policy"), None)
             return await read_counts(cluster), "compact" in (policy or "")
 
