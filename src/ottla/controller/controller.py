@@ -15,7 +15,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from ottla.controller.admin_nodes import AdminNodes
+from ottla.controller.admin_requests import AdminRequests
 from ottla.controller.broker_changes import (
     PARTITIONS_PER_EVENT,
     HandledBrokers,
@@ -117,7 +117,7 @@ class Controller:
         self._reacting: asyncio.Task[None] | None = None
         self._is_stale = False  # there are changes on which the controller has not acted
         self._finishes_deletions = False  # a topic is gone: Kafka's tools may have begun its deletion
-        self._admin_nodes = AdminNodes(
+        self._admin_requests = AdminRequests(
             store, view=lambda: cluster.current, reassign=self.reassign, elect_leaders=self.elect_leaders
         )
         self._has_requests = False  # of Kafka's older tools
@@ -304,7 +304,7 @@ class Controller:
                 elif self._term is not None:
                     await self._handle_broker_changes(self._term)
                     await self._finish_deletions()
-                    await self._admin_nodes.obey()
+                    await self._admin_requests.serve()
                 elif self._cluster.current.controller_id == NO_LEADER:
                     self._term = await become_controller(self._store, self._node_id, self._clock.wall_ms())
                     if self._term is not None:
@@ -355,7 +355,7 @@ class Controller:
         self._elects_missing = True
         await self._handle_broker_changes(term, gone=term.index.brokers())
         await self._finish_deletions()
-        await self._admin_nodes.obey()
+        await self._admin_requests.serve()
         term.has_taken_over = True
 
     async def _index_partitions(self, term: ControllerTerm) -> None:

@@ -695,7 +695,7 @@ async def until_gone(store: Session, path: str) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_requests_of_older_tools_to_reassign_and_to_elect_are_obeyed() -> None:
+def test_requests_of_older_tools_to_reassign_and_to_elect_are_served() -> None:
     async def scenario() -> None:
         tree = EmbeddedMetadataStore()
         first, second = Node(tree, 1), Node(tree, 2)

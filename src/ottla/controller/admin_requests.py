@@ -1,4 +1,4 @@
-"""Obeys what Kafka's older tools write into ZooKeeper to reassign partitions and to elect preferred leaders.
+"""Serves the requests that Kafka's older tools write into ZooKeeper: to reassign partitions, to elect leaders.
 
 As in Kafka a request to reassign stays until all its partitions are moved, so that the tool sees that it runs, and one
 to elect leaders goes once it was tried.
@@ -20,8 +20,8 @@ from ottla.core.ids import TopicPartition
 log = logging.getLogger(__name__)
 
 
-class AdminNodes:
-    """Finds the requests in the snapshots."""
+class AdminRequests:
+    """Serves the requests that are in the snapshots."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class AdminNodes:
         self._store, self._view, self._reassign, self._elect_leaders = store, view, reassign, elect_leaders
         self._begun: set[tuple[int, TopicPartition]] = set()  # by the request's node: what it asked for was begun
 
-    async def obey(self) -> None:
+    async def serve(self) -> None:
         """Do what is requested, and delete the requests that are done. Raises StoreError and NotController."""
         for path, node in self._view().admin_requests.items():
             try:
