@@ -242,7 +242,7 @@ def metadata(data: bytes) -> bool:
         record = kraft_records.decode(data)
     except MalformedMetadata:
         return False
-    version = data[2] if data[2] < 0x80 and not isinstance(record, kraft_records.Other) else None
+    version = data[2] if data[2] < 0x80 and not isinstance(record, kraft_records.OpaqueRecord) else None
     assert kraft_records.decode(kraft_records.encode(record, version=version)) == record
     return True
 

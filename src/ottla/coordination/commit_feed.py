@@ -32,7 +32,7 @@ class MalformedEntry(Exception):
     """Reports an entry that no version of Ottla has written."""
 
 
-class Kind(Enum):
+class EffectKind(Enum):
     """Lists the effects of a commit on one node."""
 
     CREATED = "c"
@@ -43,10 +43,10 @@ class Kind(Enum):
     CHILD_CREATED = "s"  # a sequential node was created: read the children of this one
 
 
-class Effect(NamedTuple):
+class NodeEffect(NamedTuple):
     """Describes the effect of a commit on one node."""
 
-    kind: Kind
+    kind: EffectKind
     path: str
     version: int = 0  # of a created node; of a written one: how many versions it gained
     value: bytes = b""
@@ -56,7 +56,7 @@ class FeedEntry(NamedTuple):
     """Holds one commit."""
 
     commit_id: str
-    effects: tuple[Effect, ...]
+    effects: tuple[NodeEffect, ...]
 
 
 def entry_path(number: int) -> str:
@@ -82,40 +82,40 @@ def next_number(child_changes: int, children: int) -> int:
     return (child_changes + children) // 2
 
 
-def effects_of(ops: Sequence[Op]) -> tuple[Effect, ...]:
+def effects_of(ops: Sequence[Op]) -> tuple[NodeEffect, ...]:
     """Return the effects of a commit, one for each node that it changes."""
-    effects: dict[str, Effect] = {}
+    effects: dict[str, NodeEffect] = {}
     for op in ops:
         match op:
             case Create(path, _, _, sequential) if sequential:
-                effects[parent_of(path)] = Effect(Kind.CHILD_CREATED, parent_of(path))
+                effects[parent_of(path)] = NodeEffect(EffectKind.CHILD_CREATED, parent_of(path))
             case Create(path, value, ephemeral, _):
-                kind = Kind.CREATED_EPHEMERAL if ephemeral else Kind.CREATED
+                kind = EffectKind.CREATED_EPHEMERAL if ephemeral else EffectKind.CREATED
                 # of a node that this commit deletes first, too: it is another node then
-                effects[path] = Effect(kind, path, 0, value)
+                effects[path] = NodeEffect(kind, path, 0, value)
             case Put(path, value, _):
                 before = effects.get(path)
                 if before is None:
-                    effects[path] = Effect(Kind.WRITTEN, path, 1, value)
+                    effects[path] = NodeEffect(EffectKind.WRITTEN, path, 1, value)
                 else:
                     effects[path] = before._replace(version=before.version + 1, value=value)
             case Delete(path, _):
-                effects[path] = Effect(Kind.DELETED, path)
+                effects[path] = NodeEffect(EffectKind.DELETED, path)
             case Check():
                 pass
     return tuple(effects.values())
 
 
-def encode_entry(commit_id: str, effects: Sequence[Effect]) -> bytes:
+def encode_entry(commit_id: str, effects: Sequence[NodeEffect]) -> bytes:
     """Encode an entry."""
     rows: list[list[object]] = []
     left = ENTRY_MAX
     for kind, path, version, value in effects:
         match kind:
-            case Kind.CREATED | Kind.CREATED_EPHEMERAL | Kind.WRITTEN:
+            case EffectKind.CREATED | EffectKind.CREATED_EPHEMERAL | EffectKind.WRITTEN:
                 text = _text(value) if len(value) <= min(VALUE_MAX, left) else None
                 if text is None:
-                    rows.append([Kind.UNKNOWN.value, path])
+                    rows.append([EffectKind.UNKNOWN.value, path])
                 else:
                     left -= len(value)
                     rows.append([kind.value, path, version, text])
@@ -139,7 +139,7 @@ def decode_entry(value: bytes) -> FeedEntry:
         effects = []
         for kind, path, *rest in parsed["changes"]:
             version, text = rest or (0, "")
-            effects.append(Effect(Kind(kind), str(path), int(version), str(text).encode()))
+            effects.append(NodeEffect(EffectKind(kind), str(path), int(version), str(text).encode()))
         return FeedEntry(str(parsed["id"]), tuple(effects))
     except (ValueError, KeyError, TypeError) as error:
         raise MalformedEntry(repr(error)) from error

@@ -29,8 +29,8 @@ _KRAFT_VERSION = 1  # of the quorum: voters are records of the log (KIP-853)
 _NO_TAGS = b"\x00"
 
 
-class Control(IntEnum):
-    """Kinds of control records (ControlRecordType)."""
+class ControlRecordType(IntEnum):
+    """Lists the control records of a metadata log."""
 
     SNAPSHOT_HEADER = 3
     SNAPSHOT_FOOTER = 4
@@ -86,7 +86,7 @@ def is_whole_snapshot(data: memoryview) -> bool:
         end += last[0].size_bytes
     if last is None or end != len(data) or not last[0].is_control:
         return False
-    return any(_control_kind(record) == Control.SNAPSHOT_FOOTER for record in _records(last[1]))
+    return any(_control_kind(record) == ControlRecordType.SNAPSHOT_FOOTER for record in _records(last[1]))
 
 
 def _records(batch: memoryview) -> list[Record]:
@@ -105,22 +105,22 @@ def _control_kind(record: Record) -> int:
 
 def snapshot(records: Iterable[bytes], *, now_ms: int, voter: Voter | None = None) -> bytes:
     """Build a complete snapshot file from record values; with a voter it includes the quorum."""
-    head = [_control(Control.SNAPSHOT_HEADER, struct.pack(">hq", 0, now_ms), now_ms)]
+    head = [_control(ControlRecordType.SNAPSHOT_HEADER, struct.pack(">hq", 0, now_ms), now_ms)]
     if voter is not None:
-        head.append(_control(Control.KRAFT_VERSION, struct.pack(">hh", 0, _KRAFT_VERSION), now_ms))
-        head.append(_control(Control.KRAFT_VOTERS, _voters(voter), now_ms))
+        head.append(_control(ControlRecordType.KRAFT_VERSION, struct.pack(">hh", 0, _KRAFT_VERSION), now_ms))
+        head.append(_control(ControlRecordType.KRAFT_VOTERS, _voters(voter), now_ms))
     out = bytearray(build_batch(head, leader_epoch=_LEADER_EPOCH, control=True))
     offset = len(head)
     waiting = iter([NewRecord(None, value, now_ms) for value in records])
     while batch := list(islice(waiting, _RECORDS_PER_BATCH)):
         out += build_batch(batch, base_offset=offset, leader_epoch=_LEADER_EPOCH)
         offset += len(batch)
-    footer = _control(Control.SNAPSHOT_FOOTER, struct.pack(">h", 0), now_ms)
+    footer = _control(ControlRecordType.SNAPSHOT_FOOTER, struct.pack(">h", 0), now_ms)
     out += build_batch([footer], base_offset=offset, leader_epoch=_LEADER_EPOCH, control=True)
     return bytes(out)
 
 
-def _control(kind: Control, fields: bytes, now_ms: int) -> NewRecord:
+def _control(kind: ControlRecordType, fields: bytes, now_ms: int) -> NewRecord:
     """Build a control record: version and kind are its key, the fields and an empty tag section its value."""
     return NewRecord(struct.pack(">hh", 0, kind), fields + _NO_TAGS, now_ms)
 

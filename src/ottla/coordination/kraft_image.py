@@ -17,7 +17,7 @@ from ottla.coordination.kraft_records import (
     FeatureLevelRecord,
     MalformedMetadata,
     MetadataRecordType,
-    Other,
+    OpaqueRecord,
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
@@ -76,7 +76,7 @@ class KraftImage:
         self.configs: dict[tuple[int, str], dict[str, str]] = {}  # (ConfigResourceType, name) -> settings
         self.features: dict[str, int] = {}
         self.next_producer_id = 0
-        self.carried: list[Other] = []  # records not interpreted here, in order: permissions, quotas, credentials
+        self.carried: list[OpaqueRecord] = []  # in order: permissions, quotas, credentials
         self._waiting: list[Record] | None = None  # the records of a transaction that has not ended
 
     def config(self, kind: ConfigResourceType, name: str) -> Mapping[str, str]:
@@ -86,7 +86,7 @@ class KraftImage:
     def replay(self, value: bytes) -> None:
         """Apply one record. Raises MalformedMetadata."""
         record = decode(value)
-        if isinstance(record, Other):
+        if isinstance(record, OpaqueRecord):
             match record.number:
                 case MetadataRecordType.BEGIN_TRANSACTION:
                     self._waiting = []
@@ -132,7 +132,7 @@ class KraftImage:
                     self.features.pop(name, None)
             case ProducerIdsRecord(next_producer_id=next_id):
                 self.next_producer_id = max(self.next_producer_id, next_id)
-            case Other(number, _):
+            case OpaqueRecord(number, _):
                 if number not in _PROCESS_RECORDS:
                     self.carried.append(record)
 

@@ -2,8 +2,8 @@
 
 A record's value is three unsigned varints (frame version 1, the record's number, its version) and a message in
 Kafka's flexible encoding; the key is null. Decoded are the records that topics, settings and producer ids come from;
-written are the few an export needs. Everything else keeps its bytes (`Other`), so that it can be carried from one log
-to the next unread. Source: `common/metadata/*.json` in Kafka 4.3's metadata jar, and MetadataRecordSerde.
+written are the few an export needs. Everything else keeps its bytes (`OpaqueRecord`), so that it can be carried from
+one log to the next unread. Source: `common/metadata/*.json` in Kafka 4.3's metadata jar, and MetadataRecordSerde.
 
 >>> decode(encode(RemoveTopicRecord(topic_id=NO_ID)))
 RemoveTopicRecord(topic_id=UUID('00000000-0000-0000-0000-000000000000'))
@@ -192,7 +192,7 @@ class ProducerIdsRecord:
     )
 
 
-class Other(NamedTuple):
+class OpaqueRecord(NamedTuple):
     """A record that is not decoded: its number, and all of its value."""
 
     number: int
@@ -207,7 +207,7 @@ Record = (
     | ConfigRecord
     | FeatureLevelRecord
     | ProducerIdsRecord
-    | Other
+    | OpaqueRecord
 )
 
 
@@ -247,7 +247,7 @@ def decode(value: bytes) -> Record:
             raise MalformedMetadata(f"a metadata record of frame version {frame}")
         kind = _KINDS.get(number)
         if kind is None:
-            return Other(number, value)
+            return OpaqueRecord(number, value)
         if version > kind.version_max:
             raise MalformedMetadata(
                 f"{MetadataRecordType(number).name} of version {version}; known is {kind.version_max}"
@@ -263,7 +263,7 @@ def decode(value: bytes) -> Record:
 
 def encode(record: Record, *, version: int | None = None) -> bytes:
     """Encode a record, by default in the version that every Kafka 4 reads."""
-    if isinstance(record, Other):
+    if isinstance(record, OpaqueRecord):
         return record.raw
     number = next(number for number, kind in _KINDS.items() if isinstance(record, kind.shape))
     version = _KINDS[number].written if version is None else version

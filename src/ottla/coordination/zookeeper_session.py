@@ -17,9 +17,9 @@ from ottla.coordination import znodes
 from ottla.coordination.commit_feed import (
     ENTRY_PREFIX,
     FEED,
-    Effect,
-    Kind,
+    EffectKind,
     MalformedEntry,
+    NodeEffect,
     decode_entry,
     effects_of,
     encode_entry,
@@ -456,13 +456,13 @@ class ZooKeeperSession:
         changes: dict[str, Node | None] = {}
         to_read: list[str] = []
         for effect in entry.effects:
-            if effect.kind is Kind.CHILD_CREATED:
+            if effect.kind is EffectKind.CHILD_CREATED:
                 names = await self._connection.children(effect.path)
                 children = (f"{effect.path.rstrip('/')}/{name}" for name in sorted(names))
                 to_read += [child for child in children if child not in self.nodes]
             elif self._ahead.get(effect.path, 0) < found.created:
                 changes[effect.path] = node = self._node_of(effect, found.created)
-                if node is None and effect.kind is not Kind.DELETED:
+                if node is None and effect.kind is not EffectKind.DELETED:
                     to_read.append(effect.path)
         for path, read in zip(to_read, await asyncio.gather(*map(self._read, to_read)), strict=True):
             changes[path] = _node(read) if read else None
@@ -470,12 +470,12 @@ class ZooKeeperSession:
                 self._ahead[path] = read.modified
         return changes
 
-    def _node_of(self, effect: Effect, commit: int) -> Node | None:
+    def _node_of(self, effect: NodeEffect, commit: int) -> Node | None:
         """Return the node after an effect; None if it must be read."""
         match effect.kind:
-            case Kind.CREATED:
+            case EffectKind.CREATED:
                 return Node(effect.value, effect.version, commit, ephemeral=False)
-            case Kind.WRITTEN if (before := self.nodes.get(effect.path)) is not None:
+            case EffectKind.WRITTEN if (before := self.nodes.get(effect.path)) is not None:
                 return before._replace(value=effect.value, version=before.version + effect.version)
             case _:
                 return None

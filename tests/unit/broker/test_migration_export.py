@@ -20,7 +20,7 @@ from ottla.coordination.broker_registration import join_cluster
 from ottla.coordination.embedded import EmbeddedMetadataStore
 from ottla.coordination.kraft_batches import snapshot
 from ottla.coordination.kraft_image import KraftImage
-from ottla.coordination.kraft_records import FeatureLevelRecord, MetadataRecordType, Other, encode
+from ottla.coordination.kraft_records import FeatureLevelRecord, MetadataRecordType, OpaqueRecord, encode
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.core.files import SystemFiles
 from ottla.core.ids import id_text
@@ -118,7 +118,7 @@ def test_a_metadata_directory_without_logs_gets_the_identity_kafka_asks_for(tmp_
 
 def test_unknown_records_of_an_earlier_kafka_are_carried_unread_and_its_features_stay(tmp_path: Path) -> None:
     path = directory(tmp_path / "a")
-    permission = Other(MetadataRecordType.ACCESS_CONTROL_ENTRY, b"\x01\x12\x00rest")
+    permission = OpaqueRecord(MetadataRecordType.ACCESS_CONTROL_ENTRY, b"\x01\x12\x00rest")
     level = encode(FeatureLevelRecord(name="metadata.version", level=27))
     (path / "bootstrap.checkpoint").write_bytes(snapshot([level, permission.raw], now_ms=1))
     assert exported(path).carried == 1
@@ -187,7 +187,7 @@ class Stopping(SystemFiles):
 
 def test_a_crash_before_any_step_leaves_a_directory_that_can_be_exported_again(tmp_path: Path) -> None:
     whole = directory(tmp_path / "whole")
-    permission = Other(MetadataRecordType.ACCESS_CONTROL_ENTRY, b"\x01\x12\x00rest")
+    permission = OpaqueRecord(MetadataRecordType.ACCESS_CONTROL_ENTRY, b"\x01\x12\x00rest")
     old = whole / "__cluster_metadata-0"
     old.mkdir()
     (old / "00000000000000000000-0000000000.checkpoint").write_bytes(snapshot([], now_ms=1))

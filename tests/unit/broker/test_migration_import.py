@@ -148,7 +148,7 @@ def test_a_setting_that_ottla_does_not_accept_is_left_out_and_noted(tmp_path: Pa
 
 
 def test_records_that_ottla_does_not_support_are_noted(tmp_path: Path) -> None:
-    permission = kraft.Other(MetadataRecordType.ACCESS_CONTROL_ENTRY, b"\x01\x12\x00")
+    permission = kraft.OpaqueRecord(MetadataRecordType.ACCESS_CONTROL_ENTRY, b"\x01\x12\x00")
     plan = found(kafkas(tmp_path, topic(), partition(), permission, permission))
     assert any("2 ACCESS_CONTROL_ENTRY" in note for note in plan.notes)
 
@@ -212,7 +212,7 @@ def test_a_partition_whose_directory_was_never_made_is_empty(tmp_path: Path) -> 
 
 
 def test_a_metadata_log_of_a_kafka_too_new_is_refused(tmp_path: Path) -> None:
-    directory = kafkas(tmp_path, kraft.Other(MetadataRecordType.TOPIC, b"\x01\x02\x09"))
+    directory = kafkas(tmp_path, kraft.OpaqueRecord(MetadataRecordType.TOPIC, b"\x01\x02\x09"))
     assert "version 9" in refusal(directory)
 
 

@@ -9,9 +9,9 @@ import pytest
 from ottla.coordination.commit_feed import (
     ENTRY_MAX,
     VALUE_MAX,
-    Effect,
-    Kind,
+    EffectKind,
     MalformedEntry,
+    NodeEffect,
     decode_entry,
     effects_of,
     encode_entry,
@@ -24,16 +24,16 @@ from ottla.coordination.store import Check, Create, Delete, Op, Put
     ("ops", "effects"),
     [
         ([Check("/a", 3)], []),
-        ([Create("/a", b"1")], [Effect(Kind.CREATED, "/a", 0, b"1")]),
-        ([Create("/a", b"1"), Put("/a", b"2"), Put("/a", b"3", 1)], [Effect(Kind.CREATED, "/a", 2, b"3")]),
-        ([Create("/a", b"1", ephemeral=True)], [Effect(Kind.CREATED_EPHEMERAL, "/a", 0, b"1")]),
-        ([Put("/a", b"1", 7), Put("/a", b"2")], [Effect(Kind.WRITTEN, "/a", 2, b"2")]),
-        ([Put("/a", b"1"), Delete("/a")], [Effect(Kind.DELETED, "/a")]),
-        ([Delete("/a"), Create("/a", b"1")], [Effect(Kind.CREATED, "/a", 0, b"1")]),
-        ([Create("/c/n_", b"x", sequential=True)], [Effect(Kind.CHILD_CREATED, "/c")]),
+        ([Create("/a", b"1")], [NodeEffect(EffectKind.CREATED, "/a", 0, b"1")]),
+        ([Create("/a", b"1"), Put("/a", b"2"), Put("/a", b"3", 1)], [NodeEffect(EffectKind.CREATED, "/a", 2, b"3")]),
+        ([Create("/a", b"1", ephemeral=True)], [NodeEffect(EffectKind.CREATED_EPHEMERAL, "/a", 0, b"1")]),
+        ([Put("/a", b"1", 7), Put("/a", b"2")], [NodeEffect(EffectKind.WRITTEN, "/a", 2, b"2")]),
+        ([Put("/a", b"1"), Delete("/a")], [NodeEffect(EffectKind.DELETED, "/a")]),
+        ([Delete("/a"), Create("/a", b"1")], [NodeEffect(EffectKind.CREATED, "/a", 0, b"1")]),
+        ([Create("/c/n_", b"x", sequential=True)], [NodeEffect(EffectKind.CHILD_CREATED, "/c")]),
     ],
 )
-def test_an_entry_has_one_effect_for_each_node(ops: list[Op], effects: list[Effect]) -> None:
+def test_an_entry_has_one_effect_for_each_node(ops: list[Op], effects: list[NodeEffect]) -> None:
     assert list(effects_of(ops)) == effects
     assert decode_entry(encode_entry("1-2", effects)) == ("1-2", tuple(effects))
 
@@ -41,7 +41,7 @@ def test_an_entry_has_one_effect_for_each_node(ops: list[Op], effects: list[Effe
 def test_values_that_are_large_or_no_text_must_be_read() -> None:
     large, binary = b"x" * (VALUE_MAX + 1), b"\xff"
     entry = decode_entry(encode_entry("id", effects_of([Create("/large", large), Put("/binary", binary)])))
-    assert entry.effects == (Effect(Kind.UNKNOWN, "/large"), Effect(Kind.UNKNOWN, "/binary"))
+    assert entry.effects == (NodeEffect(EffectKind.UNKNOWN, "/large"), NodeEffect(EffectKind.UNKNOWN, "/binary"))
 
 
 def test_an_entry_stays_far_below_the_limit_of_a_request() -> None:
@@ -49,8 +49,8 @@ def test_an_entry_stays_far_below_the_limit_of_a_request() -> None:
     assert len(encoded) < ENTRY_MAX + 50_000
     effects = decode_entry(encoded).effects
     assert len(effects) == 500
-    assert effects[0].kind is Kind.CREATED
-    assert effects[-1].kind is Kind.UNKNOWN
+    assert effects[0].kind is EffectKind.CREATED
+    assert effects[-1].kind is EffectKind.UNKNOWN
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from ottla.coordination import kraft_records as kraft
-from ottla.coordination.kraft_batches import Control, Voter, batches, is_whole_snapshot, snapshot, values
+from ottla.coordination.kraft_batches import ControlRecordType, Voter, batches, is_whole_snapshot, snapshot, values
 from ottla.coordination.kraft_image import KraftImage
 from ottla.coordination.kraft_records import MalformedMetadata, MetadataRecordType
 from ottla.core.ids import id_text
@@ -35,7 +35,7 @@ ID, OTHER_ID = UUID(int=7), UUID(int=8)
 
 def spoken(record: kraft.Record) -> dict[str, Any]:
     """A record as Kafka's dump tool writes it: its names, no field that has its default."""
-    assert not isinstance(record, kraft.Other)
+    assert not isinstance(record, kraft.OpaqueRecord)
     said = {}
     for name, value in asdict(record).items():
         kafkas = NAMES.get(name) or "".join(p if not at else p.title() for at, p in enumerate(name.split("_")))
@@ -53,7 +53,7 @@ def plain(value: Any) -> Any:
 def test_records_of_kafka_are_read_as_kafka_reads_them_and_written_again_byte_for_byte(entry: dict[str, Any]) -> None:
     value = bytes.fromhex(entry["bytes"])
     record = kraft.decode(value)
-    if isinstance(record, kraft.Other):
+    if isinstance(record, kraft.OpaqueRecord):
         assert f"{MetadataRecordType(record.number).name}_RECORD" == entry["type"]
         assert kraft.encode(record) == value
         return
@@ -98,8 +98,8 @@ def image_of(*records: kraft.Record) -> KraftImage:
     return image
 
 
-def marker(kind: MetadataRecordType) -> kraft.Other:
-    return kraft.Other(kind, bytes((1, kind, 0)) + b"\0")
+def marker(kind: MetadataRecordType) -> kraft.OpaqueRecord:
+    return kraft.OpaqueRecord(kind, bytes((1, kind, 0)) + b"\0")
 
 
 TOPIC = kraft.TopicRecord(name="web", topic_id=ID)
@@ -167,10 +167,10 @@ def test_producer_ids_never_go_back() -> None:
 
 def test_unknown_records_are_carried_and_records_about_processes_are_not() -> None:
     permission, beat = (
-        kraft.Other(MetadataRecordType.ACCESS_CONTROL_ENTRY, b"\x01\x12\x00x"),
+        kraft.OpaqueRecord(MetadataRecordType.ACCESS_CONTROL_ENTRY, b"\x01\x12\x00x"),
         marker(MetadataRecordType.NO_OP),
     )
-    unknown = kraft.Other(99, b"\x01\x63\x00y")
+    unknown = kraft.OpaqueRecord(99, b"\x01\x63\x00y")
     assert image_of(permission, beat, unknown).carried == [permission, unknown]
 
 
@@ -223,9 +223,9 @@ def test_a_snapshot_with_a_voter_lists_the_quorum_as_kafkas_format_command() -> 
     records = list(read_records(batch))
     assert header.is_control
     assert [struct.unpack(">hh", record.key or b"")[1] for record in records] == [
-        Control.SNAPSHOT_HEADER,
-        Control.KRAFT_VERSION,
-        Control.KRAFT_VOTERS,
+        ControlRecordType.SNAPSHOT_HEADER,
+        ControlRecordType.KRAFT_VERSION,
+        ControlRecordType.KRAFT_VOTERS,
     ]
     assert records[1].value == bytes.fromhex("0000000100")
     assert records[2].value == bytes.fromhex(
