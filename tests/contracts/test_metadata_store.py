@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from ottla.coordination.embedded import EmbeddedMetadataStore, Session
+from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
 from ottla.coordination.metadata_file import FILE_NAME
 from ottla.coordination.socket_store import SocketStore
 from ottla.coordination.store import (
@@ -65,7 +65,7 @@ class EmbeddedSessions:
         return self._store.session()
 
     async def expire(self, session: MetadataStore) -> None:
-        assert isinstance(session, Session)
+        assert isinstance(session, EmbeddedSession)
         await session.expire()
 
     async def close(self) -> None:

@@ -19,7 +19,7 @@ from ottla.broker.broker import Broker
 from ottla.broker.context import Services
 from ottla.client.addresses import Address
 from ottla.client.cluster import ClientOptions, Cluster
-from ottla.coordination.embedded import EmbeddedMetadataStore, Session
+from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
 from ottla.core.clock import SystemClock
 from ottla.core.files import SystemFiles
 from tests.support.in_process_broker import InProcessBroker
@@ -42,7 +42,7 @@ class _Life:
 
     def __init__(self) -> None:
         self.tasks: set[asyncio.Task[Any]] = set()
-        self.session: Session | None = None
+        self.session: EmbeddedSession | None = None
         self.is_over = False
 
 
@@ -106,7 +106,7 @@ class InProcessCluster:
         given, _ = config.read(file=None, environment={}, options=options)
         self._lives[node_id] = life = _Life()
 
-        async def open_store() -> Session:
+        async def open_store() -> EmbeddedSession:
             life.session = self.store.session()
             return life.session
 

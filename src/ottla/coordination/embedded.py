@@ -1,10 +1,10 @@
 """Implements the metadata store on one machine: a tree of nodes in memory, persisted in a SQLite file.
 
-One `EmbeddedMetadataStore` holds the tree; each broker has a `Session` with it (a server has one, a simulated cluster
-several). A read costs a dictionary look-up. A commit is checked against the tree, written to the file in a worker
-thread as one SQLite transaction, and published only then: every value that was read would survive a power cut. The
-commits that arrive during a write go into the next transaction together. Without a file the tree is in memory only and
-no call ever waits, as simulations and tests need.
+One `EmbeddedMetadataStore` holds the tree; each broker has an `EmbeddedSession` with it (a server has one, a simulated
+cluster several). A read costs a dictionary look-up. A commit is checked against the tree, written to the file in a
+worker thread as one SQLite transaction, and published only then: every value that was read would survive a power cut.
+The commits that arrive during a write go into the next transaction together. Without a file the tree is in memory only
+and no call ever waits, as simulations and tests need.
 
 Ephemeral nodes are never written to the file: the sessions of a process end with it. The commit counter is written
 with every commit, so that a node's `created` grows across restarts (it is a broker's epoch).
@@ -250,12 +250,12 @@ class EmbeddedMetadataStore:
         if self._file is not None:
             self._file.close()
 
-    def session(self) -> Session:
+    def session(self) -> EmbeddedSession:
         """Open a session; it lasts until it is closed or expires."""
-        return Session(self)
+        return EmbeddedSession(self)
 
     def open_session(self) -> int:
-        """Return the number of a new session. For `Session`."""
+        """Return the number of a new session. For `EmbeddedSession`."""
         self._last_session += 1
         self._sessions.add(self._last_session)
         return self._last_session
@@ -436,7 +436,7 @@ class EmbeddedMetadataStore:
         return found
 
     def add_watch(self, prefix: str) -> Watch:
-        """Return a new watch. For `Session`."""
+        """Return a new watch. For `EmbeddedSession`."""
         watch = Watch()
         number = self._last_commit
         watch.publish(
@@ -465,7 +465,7 @@ def _changes(number: int, prefix: str, changed: Mapping[str, NodeRow | None]) ->
     )
 
 
-class Session(SessionStates):
+class EmbeddedSession(SessionStates):
     """Implements the `MetadataStore` port for one participant."""
 
     def __init__(self, store: EmbeddedMetadataStore) -> None:

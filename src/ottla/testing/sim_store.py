@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from ottla.coordination.embedded import EmbeddedMetadataStore, Session
+from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
 from ottla.coordination.store import (
     Node,
     NodeChange,
@@ -227,7 +227,7 @@ class _Feed:
 class SimSession:
     """The `MetadataStore` of one broker."""
 
-    def __init__(self, link: StoreLink, inner: Session) -> None:
+    def __init__(self, link: StoreLink, inner: EmbeddedSession) -> None:
         self._link, self.inner = link, inner
         self._feeds: list[tuple[str, _Feed]] = []
         self._is_closed = False

@@ -16,7 +16,7 @@ from ottla.broker.migration.import_plan import ImportPlan, plan_import
 from ottla.coordination import kraft_records as kraft
 from ottla.coordination import znodes
 from ottla.coordination.broker_registration import join_cluster
-from ottla.coordination.embedded import EmbeddedMetadataStore, Session
+from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
 from ottla.coordination.kraft_batches import snapshot
 from ottla.coordination.kraft_records import MetadataRecordType
 from ottla.core.ids import NO_TOPIC_ID, id_text
@@ -232,10 +232,10 @@ def test_without_metadata_partitions_with_two_topic_ids_of_one_name_are_refused(
 # ---- Writing the metadata
 
 
-def committed(plan: ImportPlan, path: Path) -> Session:
+def committed(plan: ImportPlan, path: Path) -> EmbeddedSession:
     """A new store with it."""
 
-    async def scenario() -> Session:
+    async def scenario() -> EmbeddedSession:
         session = EmbeddedMetadataStore().session()
         await join_cluster(session, "c")
         assert await is_unused(session)

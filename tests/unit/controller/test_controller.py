@@ -17,7 +17,7 @@ from ottla.controller.controller import RETRY_S, Controller
 from ottla.controller.isr import ProposedIsr
 from ottla.controller.topics import CreatePartitions, CreateTopic
 from ottla.coordination import broker_registration, znodes
-from ottla.coordination.embedded import EmbeddedMetadataStore, Session
+from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.metadata_file import FILE_NAME
 from ottla.coordination.producer_ids import ProducerIdManager
@@ -34,7 +34,7 @@ class Node:
 
     def __init__(self, tree: EmbeddedMetadataStore, node_id: int = 1) -> None:
         self.tree, self.node_id = tree, node_id
-        self.store: Session = tree.session()
+        self.store: EmbeddedSession = tree.session()
         self.cluster = MetadataCache(self.store)
         self.controller = Controller(
             store=self.store,

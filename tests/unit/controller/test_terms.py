@@ -19,7 +19,7 @@ from ottla.controller.reassignments import RequestedReassignment
 from ottla.controller.terms import become_controller, write_in_term
 from ottla.controller.topics import CreateTopic
 from ottla.coordination import broker_registration, znodes
-from ottla.coordination.embedded import EmbeddedMetadataStore, Session
+from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
 from ottla.coordination.store import Create, Delete, Op, OutcomeUnknown, Put, SessionLost
 from ottla.coordination.store import Node as StoreNode
 from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView
@@ -29,7 +29,7 @@ from tests.unit.controller.cluster_views import TOPIC_ID, a_partition, brokers, 
 from tests.unit.controller.test_controller import Node, run
 
 
-class ForgetfulSession(Session):
+class ForgetfulSession(EmbeddedSession):
     """Loses the answers to some commits, before or after they were made."""
 
     outcomes: list[str]  # of the next commits: "made", "lost", "" for an answer
@@ -121,7 +121,7 @@ def test_an_election_with_an_unknown_outcome_is_resolved_by_reading(outcome: str
     run(scenario)
 
 
-class RenewedSession(Session):
+class RenewedSession(EmbeddedSession):
     """Is lost, and renewed, when the epoch of the controller is read."""
 
     async def get(self, path: str) -> StoreNode | None:
@@ -312,7 +312,7 @@ def test_a_broker_registers_again_whatever_fails_first(monkeypatch: pytest.Monke
 def test_a_broker_registers_again_whose_next_session_is_lost_before_it_looks() -> None:
     """Else it would wait for the loss that has happened: alive, and not in the cluster, for as long as it runs."""
 
-    class LostAtOnce(Session):
+    class LostAtOnce(EmbeddedSession):
         """Its second session ends in the turn in which it begins."""
 
         async def renew(self) -> None:
@@ -689,7 +689,7 @@ def test_each_deletion_of_many_is_in_one_commit() -> None:
     run(scenario)
 
 
-async def until_gone(store: Session, path: str) -> None:
+async def until_gone(store: EmbeddedSession, path: str) -> None:
     """Wait until the controller has deleted a request, in the eyes of the tool that made it."""
     while await store.get(path) is not None:  # noqa: ASYNC110 - as a tool does
         await asyncio.sleep(0.01)

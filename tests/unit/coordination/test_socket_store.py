@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ottla.coordination import socket_store, store_server
-from ottla.coordination.embedded import EmbeddedMetadataStore, Session
+from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
 from ottla.coordination.socket_store import SocketStore
 from ottla.coordination.store import Create, MetadataStore, Op, OutcomeUnknown, SessionLost, SessionState, SessionStatus
 from ottla.coordination.store_frames import VERSION, frame, read_frame
@@ -19,7 +19,7 @@ from ottla.coordination.store_server import StoreServer
 from ottla.core.errors import StorageError
 
 
-class HangingSession(Session):
+class HangingSession(EmbeddedSession):
     """Commits and does not answer."""
 
     async def commit(self, ops: Sequence[Op]) -> list[int]:
@@ -40,7 +40,7 @@ class CountingStore(SocketStore):
 
 @contextlib.asynccontextmanager
 async def served(
-    path: Path, tree: EmbeddedMetadataStore, *, timeout_s: float = 6.0, session: type[Session] = Session
+    path: Path, tree: EmbeddedMetadataStore, *, timeout_s: float = 6.0, session: type[EmbeddedSession] = EmbeddedSession
 ) -> AsyncIterator[StoreServer]:
     async def open_session() -> MetadataStore:
         return session(tree)
@@ -198,7 +198,7 @@ def test_a_session_is_suspended_while_the_store_does_not_answer(tmp_path: Path) 
 
 
 def test_errors_of_the_disk_reach_the_other_process(tmp_path: Path) -> None:
-    class FailingSession(Session):
+    class FailingSession(EmbeddedSession):
         async def commit(self, ops: Sequence[Op]) -> list[int]:
             raise StorageError("the disk is full")
 

@@ -8,13 +8,13 @@ import pytest
 
 from ottla.coordination import znodes
 from ottla.coordination.broker_registration import join_cluster
-from ottla.coordination.embedded import EmbeddedMetadataStore, Session
+from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
 from ottla.coordination.producer_ids import ProducerIdManager
 from ottla.coordination.store import Op, OutcomeUnknown
 from ottla.core.errors import CoordinatorLoadInProgress
 
 
-class LosingSession(Session):
+class LosingSession(EmbeddedSession):
     """Loses the answer of its first commit."""
 
     def __init__(self, store: EmbeddedMetadataStore, *, has_effect: bool) -> None:
@@ -41,7 +41,7 @@ async def test_a_broker_joins_though_the_answer_was_lost(has_effect: bool) -> No
 @pytest.mark.parametrize("has_effect", [True, False])
 async def test_a_block_of_producer_ids_with_an_unknown_outcome_is_not_used(has_effect: bool) -> None:
     store = EmbeddedMetadataStore()
-    await join_cluster(Session(store), "AAAAAAAAAAAAAAAAAAAAAQ")
+    await join_cluster(EmbeddedSession(store), "AAAAAAAAAAAAAAAAAAAAAQ")
     session = LosingSession(store, has_effect=has_effect)
     first = await ProducerIdManager(session, node_id=1).allocate()
     assert first == (znodes.PRODUCER_IDS_PER_BLOCK if has_effect else 0)

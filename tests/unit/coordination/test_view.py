@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from ottla.coordination import broker_registration, znodes
-from ottla.coordination.embedded import EmbeddedMetadataStore, Session
+from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.store import NO_VERSION, Create, Delete, NodeChange, Op, Put
 from ottla.coordination.view import NO_LEADER, ClusterDelta, ClusterView, difference
@@ -31,7 +31,7 @@ def topic(name: str, *, topic_id: uuid.UUID = ID) -> list[Op]:
     ]
 
 
-def run(scenario: Callable[[Session, MetadataCache], Awaitable[None]]) -> None:
+def run(scenario: Callable[[EmbeddedSession, MetadataCache], Awaitable[None]]) -> None:
     async def run_scenario() -> None:
         store = EmbeddedMetadataStore().session()
         await broker_registration.join_cluster(store, "c")
@@ -43,7 +43,7 @@ def run(scenario: Callable[[Session, MetadataCache], Awaitable[None]]) -> None:
 
 
 def test_everything_in_the_store_is_in_the_snapshot() -> None:
-    async def scenario(store: Session, cluster: MetadataCache) -> None:
+    async def scenario(store: EmbeddedSession, cluster: MetadataCache) -> None:
         broker = znodes.BrokerRegistration(1, {"L": znodes.Endpoint("h", 1)}, {"L": "PLAINTEXT"}, rack="r")
         await store.commit([broker_registration.registration(broker), *topic("t")])
         await store.commit(
@@ -76,7 +76,7 @@ def test_everything_in_the_store_is_in_the_snapshot() -> None:
 
 
 def test_the_state_of_replication_is_in_the_snapshot() -> None:
-    async def scenario(store: Session, cluster: MetadataCache) -> None:
+    async def scenario(store: EmbeddedSession, cluster: MetadataCache) -> None:
         report = znodes.ReplicaReport(is_clean=True, suspects=frozenset({TopicPartition("t", 0)}))
         broker = znodes.BrokerRegistration(1, {"L": znodes.Endpoint("h", 1)}, {"L": "PLAINTEXT"}, is_shutting_down=True)
         assignment = znodes.Assignment(ID, {0: (1, 2)}, adding={0: (2,)}, removing={0: (1,)}, unknown_keys='{"a":1}')
@@ -107,7 +107,7 @@ def test_the_state_of_replication_is_in_the_snapshot() -> None:
 
 
 def test_an_unchanged_topic_is_the_same_object_and_notifies_no_subscriber() -> None:
-    async def scenario(store: Session, cluster: MetadataCache) -> None:
+    async def scenario(store: EmbeddedSession, cluster: MetadataCache) -> None:
         await store.commit([*topic("t"), *topic("u", topic_id=uuid.UUID(int=6))])
         before = await cluster.load()
         notified: list[ClusterView] = []
@@ -129,7 +129,7 @@ def test_an_unchanged_topic_is_the_same_object_and_notifies_no_subscriber() -> N
 
 
 def test_a_late_subscriber_gets_the_current_topics_at_once() -> None:
-    async def scenario(store: Session, cluster: MetadataCache) -> None:
+    async def scenario(store: EmbeddedSession, cluster: MetadataCache) -> None:
         await store.commit(topic("t"))
         early: list[tuple[set[str], set[str]]] = []
         cluster.subscribe(lambda old, new: early.append((set(old.topics), set(new.topics))))
@@ -143,7 +143,7 @@ def test_a_late_subscriber_gets_the_current_topics_at_once() -> None:
 
 
 def test_following_sees_others_changes_even_those_before_the_watch() -> None:
-    async def scenario(store: Session, cluster: MetadataCache) -> None:
+    async def scenario(store: EmbeddedSession, cluster: MetadataCache) -> None:
         await store.commit([*topic("gone"), Create(znodes.CONTROLLER, znodes.encode_controller(1, 0))])
         await cluster.load()
         changed = asyncio.Event()
@@ -168,7 +168,7 @@ def test_following_sees_others_changes_even_those_before_the_watch() -> None:
 def test_the_error_of_a_subscriber_ends_neither_the_task_that_follows_nor_the_other_subscribers(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def scenario(store: Session, cluster: MetadataCache) -> None:
+    async def scenario(store: EmbeddedSession, cluster: MetadataCache) -> None:
         seen, changed = set[str](), asyncio.Event()
 
         def fail(_old: ClusterView, new: ClusterView) -> None:
@@ -196,7 +196,7 @@ def test_the_error_of_a_subscriber_ends_neither_the_task_that_follows_nor_the_ot
 
 
 def test_a_cancelled_caller_keeps_no_subscriber_from_a_snapshot() -> None:
-    async def scenario(store: Session, cluster: MetadataCache) -> None:
+    async def scenario(store: EmbeddedSession, cluster: MetadataCache) -> None:
         seen, entered, proceed = set[str](), asyncio.Event(), asyncio.Event()
 
         async def slow(_old: ClusterView, new: ClusterView) -> None:
@@ -224,7 +224,7 @@ def test_a_cancelled_caller_keeps_no_subscriber_from_a_snapshot() -> None:
 def test_the_cluster_is_read_again_after_an_unexpected_error(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(store: Session, cluster: MetadataCache) -> None:
+    async def scenario(store: EmbeddedSession, cluster: MetadataCache) -> None:
         monkeypatch.setattr("ottla.coordination.metadata_cache.RETRY_S", 0.01)
         changed, failures = asyncio.Event(), [RuntimeError("a defect")]
         original = ViewBuilder.build
@@ -252,7 +252,7 @@ def test_the_cluster_is_read_again_after_an_unexpected_error(
 
 
 def test_a_session_that_is_renewed_during_a_change_is_followed_by_one_task() -> None:
-    async def scenario(store: Session, _: MetadataCache) -> None:
+    async def scenario(store: EmbeddedSession, _: MetadataCache) -> None:
         tree = EmbeddedMetadataStore()
         writer, follower = tree.session(), tree.session()
         await broker_registration.join_cluster(writer, "c")
@@ -288,7 +288,7 @@ def test_a_session_that_is_renewed_during_a_change_is_followed_by_one_task() -> 
 
 
 def test_a_topic_without_a_state_has_no_leader_yet() -> None:
-    async def scenario(store: Session, cluster: MetadataCache) -> None:
+    async def scenario(store: EmbeddedSession, cluster: MetadataCache) -> None:
         await store.commit(topic("t")[:1])
         (partition,) = (await cluster.load()).topics["t"].partitions
         assert (partition.leader, partition.partition_epoch) == (NO_LEADER, NO_VERSION)
@@ -297,7 +297,7 @@ def test_a_topic_without_a_state_has_no_leader_yet() -> None:
 
 
 def test_of_two_brokers_that_found_a_cluster_the_first_names_it() -> None:
-    async def scenario(store: Session, cluster: MetadataCache) -> None:
+    async def scenario(store: EmbeddedSession, cluster: MetadataCache) -> None:
         tree = EmbeddedMetadataStore()
         ids = await asyncio.gather(*(broker_registration.join_cluster(tree.session(), name) for name in ("one", "two")))
         assert ids[0] == ids[1]
@@ -308,7 +308,7 @@ def test_of_two_brokers_that_found_a_cluster_the_first_names_it() -> None:
 
 
 def test_a_change_of_one_partition_is_all_that_a_new_snapshot_differs_in() -> None:
-    async def scenario(store: Session, cluster: MetadataCache) -> None:
+    async def scenario(store: EmbeddedSession, cluster: MetadataCache) -> None:
         many = znodes.Assignment(ID, dict.fromkeys(range(50), (1, 2)))
         ops: list[Op] = [*topic("u", topic_id=uuid.UUID(int=6)), *topic("t")]
         ops.append(Put(znodes.topic_path("t"), znodes.encode_assignment(many)))
@@ -334,7 +334,7 @@ def test_a_change_of_one_partition_is_all_that_a_new_snapshot_differs_in() -> No
 
 
 def test_the_difference_of_two_snapshots_names_brokers_and_recreated_topics() -> None:
-    async def scenario(store: Session, cluster: MetadataCache) -> None:
+    async def scenario(store: EmbeddedSession, cluster: MetadataCache) -> None:
         def broker(node_id: int, rack: str) -> bytes:
             return znodes.encode_broker(
                 znodes.BrokerRegistration(node_id, {"L": znodes.Endpoint("h", 1)}, {"L": "PLAINTEXT"}, rack=rack)
@@ -363,7 +363,7 @@ def test_the_difference_of_two_snapshots_names_brokers_and_recreated_topics() ->
 def test_settings_that_are_older_than_their_topic_are_its_settings() -> None:
     """Kafka's tools write them first."""
 
-    async def scenario(store: Session, cluster: MetadataCache) -> None:
+    async def scenario(store: EmbeddedSession, cluster: MetadataCache) -> None:
         await cluster.load()
         await store.commit([Create(znodes.topic_config_path("t"), znodes.encode_config({"a": "1"}))])
         assert (await cluster.refresh()).topics == {}
@@ -378,7 +378,7 @@ def test_settings_that_are_older_than_their_topic_are_its_settings() -> None:
 
 
 def test_a_malformed_node_changes_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(store: Session, cluster: MetadataCache) -> None:
+    async def scenario(store: EmbeddedSession, cluster: MetadataCache) -> None:
         await store.commit(topic("t"))
         before = await cluster.load()
         grown = znodes.encode_assignment(znodes.Assignment(ID, {0: (1, 2, 3)}))
@@ -412,7 +412,7 @@ def test_a_malformed_node_changes_nothing_else(caplog: pytest.LogCaptureFixture)
 
 
 def test_a_topic_with_a_malformed_assignment_is_not_deleted_by_a_full_load() -> None:
-    async def scenario(store: Session, cluster: MetadataCache) -> None:
+    async def scenario(store: EmbeddedSession, cluster: MetadataCache) -> None:
         await store.commit(topic("t"))
         before = await cluster.load()
         await store.commit([Put(znodes.topic_path("t"), b"{")])
@@ -427,7 +427,7 @@ def test_a_topic_with_a_malformed_assignment_is_not_deleted_by_a_full_load() -> 
 
 @pytest.mark.parametrize("kind", ["assignment", "settings"])
 def test_a_topic_that_was_malformed_from_the_start_is_left_out_until_its_nodes_are_restored(kind: str) -> None:
-    async def scenario(store: Session, cluster: MetadataCache) -> None:
+    async def scenario(store: EmbeddedSession, cluster: MetadataCache) -> None:
         await store.commit([*topic("t"), Create(znodes.topic_config_path("t"), znodes.encode_config({"a": "1"}))])
         complete = await MetadataCache(store).load()
         path = znodes.topic_path("t") if kind == "assignment" else znodes.topic_config_path("t")
@@ -452,7 +452,7 @@ def test_a_topic_that_was_malformed_from_the_start_is_left_out_until_its_nodes_a
 
 @pytest.mark.parametrize("partitions", ['{"0":[]}', '{"1":[1]}', '{"0":[1,1]}', '{"0":["x"]}'])
 def test_an_assignment_without_a_place_for_each_partition_changes_nothing(partitions: str) -> None:
-    async def scenario(store: Session, cluster: MetadataCache) -> None:
+    async def scenario(store: EmbeddedSession, cluster: MetadataCache) -> None:
         await store.commit(topic("t"))
         before = await cluster.load()
         text = f'{{"version":3,"topic_id":"AAAAAAAAAAAAAAAAAAAABQ","partitions":{partitions}}}'
@@ -463,7 +463,7 @@ def test_an_assignment_without_a_place_for_each_partition_changes_nothing(partit
 
 
 def test_the_notes_of_deleted_topics_are_in_the_snapshot() -> None:
-    async def scenario(store: Session, cluster: MetadataCache) -> None:
+    async def scenario(store: EmbeddedSession, cluster: MetadataCache) -> None:
         note = znodes.deleted_topic_path(ID)
         await store.commit([*topic("t")])
         await cluster.load()
@@ -484,7 +484,7 @@ def test_the_notes_of_deleted_topics_are_in_the_snapshot() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_following_changes_gives_the_same_snapshot_as_reading_everything(seed: int) -> None:
-    async def scenario(_: Session, __: MetadataCache) -> None:
+    async def scenario(_: EmbeddedSession, __: MetadataCache) -> None:
         rng = random.Random(seed)
         tree = EmbeddedMetadataStore()
         store, follower = tree.session(), tree.session()

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from ottla.broker.config import BrokerConfig, default_data_directory
 from ottla.coordination import broker_registration, znodes
-from ottla.coordination.embedded import EmbeddedMetadataStore, Session
+from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
 from ottla.coordination.metadata_file import EXPORTED_SUFFIX
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.store import Create, MetadataStore, OutcomeUnknown, Put
@@ -304,7 +304,7 @@ async def _import_from_kafka(
     config: BrokerConfig,
     paths: Sequence[Path],
     place: Path,
-    store: Session,
+    store: EmbeddedSession,
     directories: LogManager,
     found: ImportPlan | None,
     *,
