@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from ottla.core.errors import ErrorCode
 from ottla.groups.classic.events import Heartbeat, Join, JoinAnswer, Leave, Leaver, State, Sync, SyncAnswer
 from ottla.groups.classic.group import ClassicGroup, restored
-from ottla.groups.classic.limits import ClassicGroupLimits
 from ottla.groups.classic.machine import ClassicMachine
+from ottla.groups.classic.settings import ClassicSettings
 from ottla.groups.machine import NO_MEMBER, Commit, PlainAnswer
 from ottla.internal_topics.machine_events import Loaded
 from tests.coordinator_schedules.schedules import seeds
@@ -39,10 +39,10 @@ class GroupSimulation:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        limits = ClassicGroupLimits(
+        settings = ClassicSettings(
             initial_rebalance_delay_ms=rng.choice((0, 3_000)), max_size=rng.choice((2, 3, 1_000))
         )
-        self.it = GroupDriver(ClassicMachine(ClassicGroup("team", limits)), slow_log=True)
+        self.it = GroupDriver(ClassicMachine(ClassicGroup("team", settings)), slow_log=True)
         self.names: list[tuple[str, str | None]] = [("stranger", None)]  # (member id, instance id) ever given out
         self.questions: dict[int, Join | Sync | Heartbeat | Commit | Leave] = {}
         self.checked: dict[int, object] = {}
@@ -201,7 +201,7 @@ class GroupSimulation:
     def crash(self) -> None:
         """What the log says is enough to go on from."""
         snapshot = self.it.log[-1]
-        again = GroupDriver(ClassicMachine(restored("team", snapshot, self.it.group.limits)))
+        again = GroupDriver(ClassicMachine(restored("team", snapshot, self.it.group.settings)))
         again.feed(Loaded())
         assert again.group.generation == snapshot.generation
         for member in snapshot.members:

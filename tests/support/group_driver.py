@@ -22,8 +22,8 @@ from ottla.groups.classic.events import (
     SyncAnswer,
 )
 from ottla.groups.classic.group import ClassicGroup
-from ottla.groups.classic.limits import ClassicGroupLimits
 from ottla.groups.classic.machine import ClassicMachine
+from ottla.groups.classic.settings import ClassicSettings
 from ottla.groups.machine import NO_MEMBER, AppendRecords, CancelTimer, Commit, GroupAnswer, Now, SetTimer, TimerFired
 from ottla.groups.records import GroupRecord, decode
 from ottla.internal_topics.machine_events import NotStored, Reply, Stored
@@ -52,9 +52,7 @@ class GroupDriver:
     """Feeds a machine, keeps its timers and its log, and remembers every answer by its ticket."""
 
     machine: ClassicMachine = field(
-        default_factory=lambda: ClassicMachine(
-            ClassicGroup("team", ClassicGroupLimits(initial_rebalance_delay_ms=3_000))
-        )
+        default_factory=lambda: ClassicMachine(ClassicGroup("team", ClassicSettings(initial_rebalance_delay_ms=3_000)))
     )
     now_ms: int = 1_000_000
     timers: dict[Hashable, int] = field(default_factory=dict)
@@ -179,8 +177,8 @@ def state_of(it: GroupDriver) -> State:
     return it.state
 
 
-def driver(**limits: int) -> GroupDriver:
-    return GroupDriver(ClassicMachine(ClassicGroup("team", ClassicGroupLimits(**limits))))
+def driver(**settings: int) -> GroupDriver:
+    return GroupDriver(ClassicMachine(ClassicGroup("team", ClassicSettings(**settings))))
 
 
 def heartbeat(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ottla.core.settings import INT_MAX, MIB, MINUTE_MS, Section, Type, setting
-from ottla.groups.classic.limits import ClassicGroupLimits
+from ottla.groups.classic.settings import ClassicSettings
 from ottla.groups.consumer.settings import ASSIGNORS, ConsumerSettings, MigrationPolicy
 from ottla.groups.share.settings import ShareSettings
 
@@ -180,16 +180,16 @@ class GroupConfig(Section):
                 own.get("consumer.assignment.interval.ms", self.consumer_assignment_interval_ms)
             ),
             max_size=self.consumer_max_size,
-            classic_limits=self.limits,
+            classic=self.classic_settings,
             migration_policy=MigrationPolicy(self.consumer_migration_policy),
             assignors=tuple(name for name in self.consumer_assignors if name in ASSIGNORS) or tuple(ASSIGNORS),
             regex_refresh_interval_ms=self.consumer_regex_refresh_interval_ms,
         )
 
     @property
-    def limits(self) -> ClassicGroupLimits:
-        """Return the settings that the state machines need."""
-        return ClassicGroupLimits(self.initial_rebalance_delay_ms, self.max_size)
+    def classic_settings(self) -> ClassicSettings:
+        """Return the settings of a classic group."""
+        return ClassicSettings(self.initial_rebalance_delay_ms, self.max_size)
 
     @property
     def offsets_retention_ms(self) -> int:

@@ -14,8 +14,8 @@ from ottla.core.ids import NO_PRODUCER_ID, NO_TOPIC_ID, OFFSETS_TOPIC, TopicPart
 from ottla.groups import records
 from ottla.groups.classic.events import GroupDisbanded, GroupSnapshot
 from ottla.groups.classic.group import ClassicGroup, restored
-from ottla.groups.classic.limits import ClassicGroupLimits
 from ottla.groups.classic.machine import ClassicMachine
+from ottla.groups.classic.settings import ClassicSettings
 from ottla.groups.config import GroupConfig
 from ottla.groups.consumer import records as consumer_records
 from ottla.groups.consumer.conversion import consumer_group, upgrade_records, validate_upgrade
@@ -56,7 +56,7 @@ class GroupShard(CoordinatorShard):
                 OFFSETS_TOPIC,
                 term,
                 topic_log,
-                lambda: _GroupLoader(self, config.limits),
+                lambda: _GroupLoader(self, config.classic_settings),
                 write_timeout_ms=config.offset_commit_timeout_ms,
             )
         )
@@ -91,7 +91,9 @@ class GroupShard(CoordinatorShard):
         return len(self._groups)
 
     def _new_classic(self, group_id: str, state_since_wall_ms: int = -1) -> ClassicMachine:
-        return ClassicMachine(ClassicGroup(group_id, self._config.limits, state_since_wall_ms=state_since_wall_ms))
+        return ClassicMachine(
+            ClassicGroup(group_id, self._config.classic_settings, state_since_wall_ms=state_since_wall_ms)
+        )
 
     def new_consumer(self, group: ConsumerGroup, first_records: Sequence[KeyValue] = ()) -> ConsumerMachine:
         """Return the machine of a consumer group."""
@@ -335,8 +337,8 @@ class GroupShard(CoordinatorShard):
 class _GroupLoader:
     """Builds the groups and offsets of a partition; the last record of each key wins."""
 
-    def __init__(self, shard: GroupShard, limits: ClassicGroupLimits) -> None:
-        self._shard, self._limits = shard, limits
+    def __init__(self, shard: GroupShard, settings: ClassicSettings) -> None:
+        self._shard, self._settings = shard, settings
         self._classic: dict[str, GroupSnapshot] = {}
         self._consumer: dict[str, LoadedConsumerGroup] = {}
         self._share: dict[str, LoadedShareGroup] = {}
@@ -364,7 +366,7 @@ class _GroupLoader:
     def complete(self) -> str:
         """Take the groups into use."""
         machines: dict[str, GroupMachine] = {
-            group_id: ClassicMachine(restored(group_id, snapshot, self._limits))
+            group_id: ClassicMachine(restored(group_id, snapshot, self._settings))
             for group_id, snapshot in self._classic.items()
         }
         for group_id, loaded in self._consumer.items():

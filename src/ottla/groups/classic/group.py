@@ -18,9 +18,9 @@ from ottla.groups.classic.events import (
     SyncTimer,
     Timer,
 )
-from ottla.groups.classic.limits import ClassicGroupLimits
 from ottla.groups.classic.members import GroupMembers, Member
 from ottla.groups.classic.records import group_key
+from ottla.groups.classic.settings import ClassicSettings
 from ottla.groups.group import GroupSummary, OffsetExpiry
 from ottla.groups.machine import SessionTimer
 from ottla.internal_topics.machine_events import Reply
@@ -66,7 +66,7 @@ class ClassicGroup:
     """Holds one group."""
 
     group_id: str
-    limits: ClassicGroupLimits = field(default_factory=ClassicGroupLimits)
+    settings: ClassicSettings = field(default_factory=ClassicSettings)
     state: State = State.EMPTY
     state_since_wall_ms: int = -1  # -1: missing in a record of an old version
     generation: int = 0
@@ -204,11 +204,11 @@ class ClassicGroup:
             assert members.joining.keys() <= returning, "a member waits for a rebalance that is not running"
 
 
-def restored(group_id: str, snapshot: GroupSnapshot, limits: ClassicGroupLimits) -> ClassicGroup:
+def restored(group_id: str, snapshot: GroupSnapshot, settings: ClassicSettings) -> ClassicGroup:
     """Create the group from a snapshot. Its first event must be `Loaded`, which sets the timers."""
     group = ClassicGroup(
         group_id,
-        limits,
+        settings,
         state=State.STABLE if snapshot.members else State.EMPTY,
         state_since_wall_ms=snapshot.state_since_wall_ms,
         generation=snapshot.generation,

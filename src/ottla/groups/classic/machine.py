@@ -249,7 +249,7 @@ class ClassicMachine:
         self.group.move(State.PREPARING, wall_ms=now.wall_ms)
         slowest_ms = self._members.rebalance_timeout_ms()
         if self._initial:
-            delay_ms = self.group.limits.initial_rebalance_delay_ms
+            delay_ms = self.group.settings.initial_rebalance_delay_ms
             self._joined_during_delay = False
             self._initial_remaining_ms = max(slowest_ms - delay_ms, 0)
             self._set_timer(JoinTimer(), now.ms + delay_ms)
@@ -263,7 +263,7 @@ class ClassicMachine:
 
     def _join_timed_out(self, now: Now) -> None:
         if self._initial and self._joined_during_delay and self._initial_remaining_ms > 0:
-            delay_ms = min(self.group.limits.initial_rebalance_delay_ms, self._initial_remaining_ms)
+            delay_ms = min(self.group.settings.initial_rebalance_delay_ms, self._initial_remaining_ms)
             self._joined_during_delay = False
             self._initial_remaining_ms -= delay_ms
             self._set_timer(JoinTimer(), now.ms + delay_ms)
@@ -492,7 +492,7 @@ class ClassicMachine:
     def _loaded(self, now: Now) -> None:
         for member in self._members.by_id.values():
             self._set_timer(SessionTimer(member.member_id), now.ms + member.session_timeout_ms)
-        if len(self._members) > self.group.limits.max_size:
+        if len(self._members) > self.group.settings.max_size:
             self._prepare(now)
 
     def _disband(self) -> None:

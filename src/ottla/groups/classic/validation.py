@@ -40,9 +40,9 @@ def has_room_for(group: ClassicGroup, join: Join) -> bool:
             return True
         case State.PREPARING:
             # Only members that have joined this rebalance count: the last ones to join again are refused.
-            return known in members.joining or len(members.joining) < group.limits.max_size
+            return known in members.joining or len(members.joining) < group.settings.max_size
         case _:
-            return known in members.by_id or len(members) < group.limits.max_size
+            return known in members.by_id or len(members) < group.settings.max_size
 
 
 def validate_sync(group: ClassicGroup, sync: Sync) -> ErrorCode:

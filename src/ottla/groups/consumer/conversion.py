@@ -18,10 +18,10 @@ from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.groups.assignors.spec import Partitions
 from ottla.groups.classic.group import ClassicGroup
-from ottla.groups.classic.limits import ClassicGroupLimits
 from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.classic.members import Member
 from ottla.groups.classic.records import group_key, group_value
+from ottla.groups.classic.settings import ClassicSettings
 from ottla.groups.consumer import records
 from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.member import ClassicProtocol, ConsumerMember, without_epochs
@@ -129,11 +129,11 @@ class DowngradedGroup(NamedTuple):
 
 
 def classic_machine(
-    group: ConsumerGroup, topics: TopicsImage, limits: ClassicGroupLimits, *, wall_ms: int
+    group: ConsumerGroup, topics: TopicsImage, settings: ClassicSettings, *, wall_ms: int
 ) -> DowngradedGroup:
     """Return the classic group with the members of a consumer group, which all use the classic protocol."""
     converted = ClassicGroup(
-        group.group_id, limits, state_since_wall_ms=wall_ms, generation=group.epoch, protocol_type=CONSUMER
+        group.group_id, settings, state_since_wall_ms=wall_ms, generation=group.epoch, protocol_type=CONSUMER
     )
     for member in group.members.values():
         assert member.classic is not None, f"{member.member_id} does not use the classic protocol"

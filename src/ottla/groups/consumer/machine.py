@@ -356,14 +356,12 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
         """Return whether only members of the classic protocol remain, in a group that may become a classic one."""
         remaining = len(self.group.members) - len(leaving)
         classic = self.group.classic_members - sum(member.classic is not None for member in leaving)
-        may_downgrade = (
-            self.settings.migration_policy.may_downgrade and remaining <= self.settings.classic_limits.max_size
-        )
+        may_downgrade = self.settings.migration_policy.may_downgrade and remaining <= self.settings.classic.max_size
         return may_downgrade and 0 < remaining == classic
 
     def _downgrade(self, now: Now, *, rebalance: bool) -> None:
         """Continue as a classic group. `rebalance`: its members must join again."""
-        after = classic_machine(self.group, self.topics, self.settings.classic_limits, wall_ms=now.wall_ms)
+        after = classic_machine(self.group, self.topics, self.settings.classic, wall_ms=now.wall_ms)
         self._records += self.group.tombstones()
         self._records.append(after.record)
         self.group.become_empty()
@@ -478,7 +476,7 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
             policy
             and older.classic is None
             and self.group.classic_members == others
-            and others < self.settings.classic_limits.max_size
+            and others < self.settings.classic.max_size
         )
 
     def _by_topic_id(self, partitions: Iterable[TopicPartition]) -> Partitions:

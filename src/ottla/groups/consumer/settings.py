@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ottla.groups.assignors import range_assignor, uniform
 from ottla.groups.assignors.spec import Assignor
-from ottla.groups.classic.limits import ClassicGroupLimits
+from ottla.groups.classic.settings import ClassicSettings
 
 ASSIGNORS: dict[str, Assignor] = {uniform.NAME: uniform.assign, range_assignor.NAME: range_assignor.assign}
 """The assignors by name, the default first."""
@@ -39,7 +39,7 @@ class ConsumerSettings(NamedTuple):
     heartbeat_interval_ms: int = 5_000
     assignment_interval_ms: int = 1_000
     max_size: int = 2**31 - 1
-    classic_limits: ClassicGroupLimits = ClassicGroupLimits()  # of the group after a downgrade
+    classic: ClassicSettings = ClassicSettings()  # of the group after a downgrade
     migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
     assignors: tuple[str, ...] = tuple(ASSIGNORS)  # the default first
     regex_refresh_interval_ms: int = 600_000

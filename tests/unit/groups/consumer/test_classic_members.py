@@ -9,9 +9,9 @@ from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.groups.classic.events import GroupDisbanded, GroupSnapshot, Join, MemberSnapshot, State
 from ottla.groups.classic.group import ClassicGroup, restored
-from ottla.groups.classic.limits import ClassicGroupLimits
 from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.classic.records import group_key, read_group
+from ottla.groups.classic.settings import ClassicSettings
 from ottla.groups.consumer.conversion import consumer_group, upgrade_records, validate_upgrade
 from ottla.groups.consumer.events import GroupState, MemberJoinTimer, MemberSyncTimer
 from ottla.groups.consumer.machine import ConsumerMachine
@@ -41,7 +41,7 @@ def _classic(*member_ids: str, protocol_type: str = "consumer", user_data: bytes
     snapshot = GroupSnapshot(
         protocol_type=protocol_type, generation=7, protocol="range", leader=member_ids[0], members=members
     )
-    return restored("team", snapshot, ClassicGroupLimits())
+    return restored("team", snapshot, ClassicSettings())
 
 
 def _with_user_data(assignment: bytes, user_data: bytes) -> bytes:

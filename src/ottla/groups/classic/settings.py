@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class ClassicGroupLimits(NamedTuple):
-    """Holds the settings that groups depend on."""
+class ClassicSettings(NamedTuple):
+    """Holds the settings of one group."""
 
     initial_rebalance_delay_ms: int = 3_000
     max_size: int = 2**31 - 1
