@@ -23,10 +23,11 @@ async def audit_topic_exists(cluster: Cluster) -> bool:
 
 
 async def ensure_audit_topic(cluster: Cluster) -> None:
-    """Create the topic if it does not exist. Raises KafkaError."""
+    """Create the topic if it does not exist, and wait until it is known. Raises KafkaError."""
     ((outcome, _),) = await create_topics(cluster, [NewTopic(AUDIT_TOPIC, AUDIT_PARTITIONS, configs=AUDIT_CONFIG)])
     if outcome.error is not None and not isinstance(outcome.error, TopicAlreadyExists):
         raise outcome.error
+    await cluster.retrying(lambda: cluster.topic(AUDIT_TOPIC))  # the broker that is asked may know it a moment later
 
 
 async def send_counts(producer: Producer | TransactionalProducer, counts: Iterable[ProducedCount]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from ottla.client.audit import AUDIT_TOPIC
+from ottla.client.audit_topic import ensure_audit_topic
 from ottla.coordination import znodes
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import ErrorCode
@@ -200,3 +202,19 @@ def test_the_controller_is_killed_again_and_again_and_the_cluster_goes_on(tmp_pa
         assert cluster.services(1).cluster.current.controller_epoch == 6
 
     with_cluster(tmp_path, scenario)
+
+
+def test_the_topic_of_an_audit_is_known_once_it_is_ensured_though_the_asked_broker_learns_of_it_later(
+    tmp_path: Path,
+) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        asked = next(node_id for node_id in cluster.brokers if node_id != cluster.controller)
+        controllers_view = cluster.services(cluster.controller).cluster
+        async with await cluster.client(asked) as client:
+            async with cluster.services(asked).cluster._updating:  # it applies a large snapshot
+                ensuring = asyncio.ensure_future(ensure_audit_topic(client))
+                await cluster.until(lambda: AUDIT_TOPIC in controllers_view.current.topics)
+            await ensuring
+            assert client.info.topics[AUDIT_TOPIC].partitions
+
+    with_cluster(tmp_path, scenario, brokers=2)
