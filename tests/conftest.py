@@ -67,9 +67,11 @@ with suppress(ImportError):  # it needs a package that is not there: its bytecod
 
 
 def pytest_configure() -> None:
-    """Undo what a shell does to a command that it runs in the background: tests send SIGINT to processes they start."""
+    """Undo what a shell and nohup do to a command in the background: tests send these signals to processes they start."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.hookimpl(wrapper=True)  # so that it runs before pytest-xdist reads the groups
