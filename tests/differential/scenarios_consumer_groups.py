@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.differential.peer import Peer
 from tests.support.batches import batch, numbered
+from tests.support.processes import until
 from tests.support.wire_client import Answer
 
 GROUP_RESOURCE, SET = 32, 0
@@ -200,4 +201,16 @@ def settings_of_consumer_groups(peer: Peer) -> None:
         "configs": [{"name": "consumer.heartbeat.interval.ms", "config_operation": SET, "value": "7000"}],
     }  # fmt: skip
     peer.quietly("incremental_alter_configs", 1, resources=[resource], validate_only=False)
+    until(lambda: _interval_of(peer, asker.group) == "7000", what="the interval of the group")
     asker.join("with an interval of its own", "m1", topic)
+
+
+def _interval_of(peer: Peer, group: str) -> str | None:
+    """Return the heartbeat interval of a group as DescribeConfigs has it: Kafka applies a change a moment later."""
+    key = "consumer.heartbeat.interval.ms"
+    resource = {"resource_type": GROUP_RESOURCE, "resource_name": group, "configuration_keys": [key]}
+    answer = peer.quietly(
+        "describe_configs", 4, resources=[resource], include_synonyms=False, include_documentation=False
+    )
+    values: list[str | None] = [each["value"] for each in answer["results"][0]["configs"]]
+    return values[0] if values else None
