@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
 from ottla.broker.context import RequestContext, Services
@@ -90,6 +90,7 @@ _AT_ONCE: Final = 20  # partitions of a long request between two looks at the sl
 _PARTITION_WORK: Final = 12  # an append or a refusal takes 30 to 60 microseconds
 _BYTES_PER_WORK: Final = 4096
 _NO_REQUEST: Final = ProduceRequest(None, ACKS_NONE, 0, [])
+_NO_ENDPOINTS: Final[Mapping[int, NodeEndpoint]] = {}  # shared: most requests name no new leader
 
 decode = decode_produce_request
 
@@ -258,7 +259,7 @@ class DelayedProduce(DelayedOperation):
         self._services = services
         self._api_version = api_version
         self._listener = listener  # of the client: the endpoints of new leaders are given for it
-        self._endpoints: dict[int, NodeEndpoint] = {}  # of the new leaders that the response names
+        self._endpoints: Mapping[int, NodeEndpoint] = _NO_ENDPOINTS  # of the new leaders that the response names
         self._request = request
         self._verification = verification  # of its transactional batches
         self._awaits_validation = False  # it is not done by the time all batches are begun
@@ -304,7 +305,7 @@ class DelayedProduce(DelayedOperation):
         if isinstance(error, NotLeaderOrFollower) and error.leader_id not in self._endpoints:
             endpoint = endpoint_of(self._services.cluster.current, error.leader_id, self._listener)
             if endpoint is not None:
-                self._endpoints[error.leader_id] = endpoint
+                self._endpoints = {**self._endpoints, error.leader_id: endpoint}
 
     def batch_validated(self, partition: Partition, part: object, batch: ValidatedBatch) -> None:
         """Append or refuse a batch that the record validation queue has validated."""
@@ -361,7 +362,7 @@ class DelayedProduce(DelayedOperation):
         """Send the response; with acks=0 none, but a refusal closes the connection."""
         request, self._request = self._request, _NO_REQUEST
         if request.acks != ACKS_NONE:
-            endpoints = tuple(self._endpoints.values())
+            endpoints = tuple(self._endpoints.values()) if self._endpoints else ()
             encoded = encode_produce_response(
                 request.topics, self._api_version, response.correlation_id, endpoints=endpoints
             )
