@@ -19,6 +19,7 @@ from ottla.core.open_files import OpenFileCache
 Buffer = bytes | bytearray | memoryview
 
 _TEMPORARY: Final = ".tmp"
+_DELETED: Final = " (deleted)"  # Linux shows it after the path of an open file whose name was removed
 
 
 class File(Protocol):
@@ -247,8 +248,14 @@ class SystemFile:
         return self._size
 
     def is_linked(self) -> bool:
-        """Look at the number of names."""
-        return os.fstat(self._descriptor).st_nlink > 0
+        """Look for the name of the open file, without `stat`: it would make each later fdatasync slower.
+
+        From Linux 6.13 on a write after a `stat` gives the file a new time, which is more to sync (decision 127).
+        """
+        try:
+            return not os.readlink(f"/proc/self/fd/{self._descriptor}").endswith(_DELETED)
+        except FileNotFoundError:  # there is no /proc here
+            return os.fstat(self._descriptor).st_nlink > 0
 
     def descriptor(self) -> int | None:
         """Return the descriptor, for sendfile."""
