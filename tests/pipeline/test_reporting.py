@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from importlib.metadata import version
@@ -174,6 +175,24 @@ def test_charts_and_tables_have_names_and_their_values_are_reached_by_keyboard()
     assert "17 May 2015 12:00" in page.text
 
 
+def test_the_label_of_a_time_stands_below_the_column_of_that_time() -> None:
+    hours = [TIME + n * HOUR for n in range(42)]
+    page = report(ReportSection("t", SectionKind.COLUMNS, rows(start=hours, n=list(range(1, 43)))))
+    columns = [float(a["x"] or 0) + float(a["width"] or 0) / 2 for tag, a in page.tags if tag == "rect"]
+    labels = [a["style"] or "" for tag, a in page.tags if tag == "span" and "left:" in (a.get("style") or "")]
+    assert labels == [f"left:{columns[n] / 42 * 100:.3f}%" for n in (0, 10, 20, 30, 41)]
+
+
+def test_every_colour_of_a_chart_has_a_value_for_light_pages_and_one_for_dark_ones() -> None:
+    html = render(Report("t", "", ALL_KINDS))
+    used = {*re.findall(r"var\((--\w+)\)", html), *(colour[4:-1] for colour in colours("abcdefgh"))}
+    light, dark = (dict(re.findall(r"(--\w+): (#\w+)", part)) for part in html.split("prefers-color-scheme: dark", 1))
+    assert used <= set(light)
+    assert {"--blue", "--red", "--grey"} < set(dark)
+    assert [name for name in used if light[name] == dark.get(name)] == []
+    assert not re.findall(r"(?:fill|stroke|background)[:=]\W?#", html.split("</style>")[1])
+
+
 def test_the_page_has_a_dark_form_on_screens_only() -> None:
     html = render(Report("t", "", []))
     assert "@media screen and (prefers-color-scheme: dark)" in html
@@ -259,7 +278,12 @@ def test_the_audit_is_part_of_the_page_with_its_verdict() -> None:
     books.lines[0] = AuditCounts(in_log=10, loaded=9, missing=1)
     books.faults.append(Discrepancy(DiscrepancyKind.MISSING, 0, 3, 4, 1, 0))
     topic_audit = TopicAudit(NASTY, 600_000, [books], producers=0)
-    page = Reader(render(Report("t", "s", []), audit_section([topic_audit])))
+    html = render(Report("t", "s", ALL_KINDS), audit_section([topic_audit]))
+    page = Reader(html)
+    header, contents = html.split("</header>")[0], html.split("<nav")[1].split("</nav>")[0]
+    assert '<a href="#audit"><b class="bad">THE BOOKS DO NOT BALANCE</b></a>' in header
+    assert '<a href="#audit">Audit</a>' in contents
+    assert 'id="audit"' in html
     assert "THE BOOKS DO NOT BALANCE" in page.text
     assert "partition 0, offset 3" in page.text
     assert "script" not in {tag for tag, _ in page.tags}

@@ -16,13 +16,17 @@ from ottla.pipeline.reporting.values import text_of
 
 HEIGHT = 100
 _VISIBLE = 0.8  # of HEIGHT: more than a pixel of a chart that is 160 pixels high
-_KNOWN = {"2xx": "#2f7d5b", "3xx": "#4a78b5", "4xx": "#d9902f", "5xx": "#b8352c", OTHERS: "#8a8a8a"}
-_PALETTE = ("#4a78b5", "#d9902f", "#2f7d5b", "#6b5b95", "#b8352c", "#3a8f9e", "#a4702e", "#7a8450")
+_KNOWN = {"2xx": "green", "3xx": "blue", "4xx": "orange", "5xx": "red", OTHERS: "grey"}
+_PALETTE = ("blue", "orange", "green", "purple", "red", "teal", "brown", "olive")
 
 
 def colours(names: Sequence[str]) -> list[str]:
-    """Return a colour for each series: the usual one for a known first word of its name."""
-    return [_KNOWN.get(name.split(" ")[0], _PALETTE[n % len(_PALETTE)]) for n, name in enumerate(names)]
+    """Return a colour for each series: the usual one for a known first word of its name.
+
+    A colour is a variable of the page's style, which has a value for light pages and one for dark ones.
+    """
+    chosen = [_KNOWN.get(name.split(" ")[0], _PALETTE[n % len(_PALETTE)]) for n, name in enumerate(names)]
+    return [f"var(--{name})" for name in chosen]
 
 
 def columns_chart(content: ChartData, column: str, title: str = "") -> str:
@@ -40,7 +44,7 @@ def columns_chart(content: ChartData, column: str, title: str = "") -> str:
             y -= height
             if height:
                 drawn.append(
-                    f'<rect x="{n + 0.06:.2f}" y="{y:.3f}" width="0.88" height="{height:.3f}" fill="{colour}"/>'
+                    f'<rect x="{n + 0.06:.2f}" y="{y:.3f}" width="0.88" height="{height:.3f}" style="fill:{colour}"/>'
                 )
         pieces.append(f"<g><title>{escape(_values_at(content, n, x, column))}</title>{''.join(drawn)}</g>")
     return _framed(content, "".join(pieces), f"0 0 {len(content.x_values)} {HEIGHT}", highest, column, title)
@@ -68,7 +72,7 @@ def lines_chart(content: ChartData, column: str, title: str = "") -> str:
         points = " ".join(f"{n + 0.5:.2f},{HEIGHT - value / highest * HEIGHT:.3f}" for n, value in enumerate(values))
         pieces.append(
             f"<g><title>{escape(name or column)}</title>"
-            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2" '
+            f'<polyline points="{points}" fill="none" style="stroke:{colour}" stroke-width="2" '
             f'vector-effect="non-scaling-stroke" stroke-linejoin="round"/></g>'
         )
     return _framed(content, "".join(pieces), f"0 0 {max(len(content.x_values), 1)} {HEIGHT}", highest, column, title)
@@ -78,7 +82,7 @@ def bar(share: float) -> str:
     """Draw a bar under a label, its length a share of the widest."""
     return (
         f'<svg viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true">'
-        f'<rect width="{min(max(share, 0), 1) * 100:.2f}" height="1" fill="{_PALETTE[0]}"/></svg>'
+        f'<rect width="{min(max(share, 0), 1) * 100:.2f}" height="1" style="fill:var(--{_PALETTE[0]})"/></svg>'
     )
 
 
@@ -99,14 +103,14 @@ def number(amount: float, column: str) -> str:
 
 
 def _framed(content: ChartData, pieces: str, box: str, highest: float, column: str, title: str) -> str:
-    ticks = "".join(f"<span>{escape(_tick(x, content))}</span>" for x in _tick_values(content.x_values))
     per = "" if content.step is None else f" per {step_text(content.step)}"
     top = f"at most {number(highest, column)} {_plain(column)}".rstrip() + per
     name = f"{title or column}: {top}, from {text_of(content.x_values[0])} to {text_of(content.x_values[-1])}"
     return (
         f'<figure><div class="chart"><span class="top">{escape(top)}</span>'
         f'<svg viewBox="{box}" preserveAspectRatio="none" role="img" aria-label="{escape(name)}">{pieces}</svg></div>'
-        f'<div class="ticks" aria-hidden="true">{ticks}</div>{_legend(content)}{_value_table(content, column, name)}'
+        f'<div class="ticks" aria-hidden="true">{_ticks(content)}</div>'
+        f"{_legend(content)}{_value_table(content, column, name)}"
         "</figure>"
     )
 
@@ -130,10 +134,20 @@ def _plain(column: str) -> str:
     return "" if column.endswith("bytes") else column.replace("_", " ")
 
 
-def _tick_values(x_values: Sequence[Any]) -> list[Any]:
-    """Return five values from the first to the last, which fit on a phone."""
-    last = len(x_values) - 1
-    return [x_values[n] for n in sorted({last * quarter // 4 for quarter in range(5)})] if x_values else []
+def _ticks(content: ChartData) -> str:
+    """Return labels for five values of x, the first and the last among them, each with a mark below its column.
+
+    Five fit on a phone. The first label begins at its mark and the last one ends there, so that both stay on the page.
+    """
+    count = len(content.x_values)
+    last = count - 1
+    shown = sorted({last * quarter // 4 for quarter in range(5)}) if count else []
+    pieces = []
+    for n in shown:
+        side = ' class="first"' if n == 0 else ' class="last"' if n == last else ""
+        middle = (n + 0.5) / count * 100
+        pieces.append(f'<span{side} style="left:{middle:.3f}%">{escape(_tick(content.x_values[n], content))}</span>')
+    return "".join(pieces)
 
 
 def _tick(x: Any, content: ChartData) -> str:

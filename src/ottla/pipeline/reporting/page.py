@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -21,10 +21,20 @@ _FIGURE_LETTERS = 9
 _CONTENTS_FROM = 4
 
 
-def render(report: Report, *more: str) -> str:
-    """Return the whole file. `more` are finished pieces of HTML, put at the end. Raises InvalidReportSection."""
-    body = "\n".join(part for part in (*_sections(report.sections), *more) if part)
-    parts = [_header(report), _contents(report.sections), f"<main>{body}</main>", _footer(report)]
+class FinishedSection(NamedTuple):
+    """A section that is HTML already: it stands last, its conclusion at the top of the page."""
+
+    title: str
+    name: str  # its anchor
+    body: str
+    conclusion: str
+
+
+def render(report: Report, last: FinishedSection | None = None) -> str:
+    """Return the whole file. Raises InvalidReportSection."""
+    sections = [*_sections(report.sections), *([frame(last.title, last.body, name=last.name)] if last else ())]
+    body = "\n".join(section for section in sections if section)
+    parts = [_header(report, last), _contents(report.sections, last), f"<main>{body}</main>", _footer(report)]
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -36,17 +46,21 @@ def render(report: Report, *more: str) -> str:
     )
 
 
-def _header(report: Report) -> str:
+def _header(report: Report, last: FinishedSection | None) -> str:
     made = f'<p class="soft">{escape(report.made)}</p>' if report.made else ""
-    return f'<header><h1>{escape(report.title)}</h1><p class="soft">{escape(report.subtitle)}</p>{made}</header>'
+    conclusion = f'<p><a href="#{escape(last.name)}">{last.conclusion}</a></p>' if last else ""
+    title = f'<h1>{escape(report.title)}</h1><p class="soft">{escape(report.subtitle)}</p>'
+    return f"<header>{title}{conclusion}{made}</header>"
 
 
-def _contents(sections: Sequence[ReportSection]) -> str:
+def _contents(sections: Sequence[ReportSection], last: FinishedSection | None) -> str:
     """Return links to the sections, where there are enough of them to scroll."""
-    titled = [(n, section.title) for n, section in enumerate(sections) if section.title]
+    titled = [(f"section-{n}", section.title) for n, section in enumerate(sections) if section.title]
+    if last:
+        titled.append((last.name, last.title))
     if len(titled) < _CONTENTS_FROM:
         return ""
-    links = "".join(f'<li><a href="#section-{n}">{escape(title)}</a></li>' for n, title in titled)
+    links = "".join(f'<li><a href="#{escape(name)}">{escape(title)}</a></li>' for name, title in titled)
     return f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
 
 
