@@ -76,16 +76,56 @@ PROOFS: dict[str, tuple[str, str]] = {
 }
 """For each setting that works: the file and the test that show it."""
 
+KAFKA_SETTINGS = frozenset(
+    {
+        "cleanup.policy",
+        "compression.gzip.level",
+        "compression.lz4.level",
+        "compression.type",
+        "compression.zstd.level",
+        "delete.retention.ms",
+        "file.delete.delay.ms",
+        "flush.messages",
+        "flush.ms",
+        "follower.replication.throttled.replicas",
+        "index.interval.bytes",
+        "internal.segment.bytes",
+        "leader.replication.throttled.replicas",
+        "local.retention.bytes",
+        "local.retention.ms",
+        "max.compaction.lag.ms",
+        "max.message.bytes",
+        "message.timestamp.after.max.ms",
+        "message.timestamp.before.max.ms",
+        "message.timestamp.type",
+        "min.cleanable.dirty.ratio",
+        "min.compaction.lag.ms",
+        "min.insync.replicas",
+        "preallocate",
+        "remote.log.copy.disable",
+        "remote.log.delete.on.disable",
+        "remote.storage.enable",
+        "retention.bytes",
+        "retention.ms",
+        "segment.bytes",
+        "segment.index.bytes",
+        "segment.jitter.ms",
+        "segment.ms",
+        "unclean.leader.election.enable",
+    }
+)
+"""The topic settings that Apache Kafka lists; any other is one of Ottla's own, and named on the page."""
+
 HEAD = """# Topic settings
 
 Generated from the declarations in the code by `make generate`; `make check` compares.
 
-These are all the topic settings that Apache Kafka 4.3 lists, and two of Ottla's own: `durability` and
-`ottla.record.validation`. They are set when a topic is created, and changed at any time by
-`ottla config set topic/NAME name=value`, `kafka-configs`, or any client's AlterConfigs. A change needs no restart. It
-applies from the next batch, the next retention check (every `log.retention.check.interval.ms`) or the next pass of the
-cleaner; `flush.*` and `durability` also apply to records written before. A topic without a setting of its own uses the
-broker's setting in the third column.
+These are all the topic settings that Apache Kafka 4.3 lists, and Ottla's own: {own}.
+
+They are set when a topic is created, and changed at any time by `ottla config set topic/NAME name=value`,
+`kafka-configs`, or any client's AlterConfigs. A change needs no restart. It applies from the next batch, the next
+retention check (every `log.retention.check.interval.ms`) or the next pass of the cleaner; `flush.*` and `durability`
+also apply to records written before. A topic without its own value uses the broker's setting in the third column.
 
 A value is accepted or refused as by Kafka, with INVALID_CONFIG and the allowed range; a test sends the values at the
 limits of every setting to both brokers and compares the answers
@@ -129,4 +169,5 @@ def generate() -> dict[str, str]:
         broker = f"`{spec.key}`" if section is LogConfig else ""
         path, test = PROOFS[key]
         working.append(f"| `{key}` | {default}{unit} | {broker} | {doc} | [{test.replace('_', ' ')}](../{path}) |\n")
-    return {"docs/topic-settings.md": HEAD + "".join(working) + NOT_APPLICABLE + "".join(others)}
+    own = ", ".join(f"`{key}`" for key in sorted(set(topic_settings()) - KAFKA_SETTINGS))
+    return {"docs/topic-settings.md": HEAD.replace("{own}", own) + "".join(working) + NOT_APPLICABLE + "".join(others)}

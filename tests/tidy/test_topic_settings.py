@@ -26,6 +26,11 @@ def tool(name: str) -> ModuleType:
 
 
 PROOFS: dict[str, tuple[str, str]] = tool("generate_topic_settings").PROOFS
+KAFKA_SETTINGS: frozenset[str] = tool("generate_topic_settings").KAFKA_SETTINGS
+
+
+def test_every_topic_setting_of_kafka_is_known() -> None:
+    assert set(topic_settings()) >= KAFKA_SETTINGS
 
 
 @pytest.mark.parametrize("key", SETTINGS)

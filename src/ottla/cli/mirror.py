@@ -51,7 +51,8 @@ Exclude = Annotated[
     list[str] | None, typer.Option("--exclude", metavar="PATTERN", help="Leave these topics out; repeatable.")
 ]
 Name = Annotated[
-    str, typer.Option("--name", metavar="NAME", help="The mirror's name: it goes on where the last one of it ended.")
+    str,
+    typer.Option("--name", metavar="NAME", help="The mirror's name: it continues where its last transaction ended."),
 ]
 Rename = Annotated[
     str, typer.Option("--rename", metavar="TEMPLATE", help="Names of the copies: {topic}, or '{source}.{topic}'.")
@@ -95,7 +96,7 @@ def run(
     """Copy topics, and the committed offsets of groups, until Ctrl-C.
 
     Records keep partition, order, key, headers and timestamp, and come exactly once for readers of committed records:
-    each transaction holds the positions, too, so a mirror that was killed goes on without loss. Copies are created with
+    each transaction holds the positions, too, so a mirror that was killed continues without loss. Copies are created with
     the partitions and settings of the source, and grow with it. Committed offsets are translated to the copies and
     written for groups without members there. A topic that is a copy is not copied back.
     """

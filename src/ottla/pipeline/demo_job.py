@@ -59,7 +59,7 @@ path = "lake"
 work = "spark"
 master = <master>
 
-# Lines of an access log to a table, each offset exactly once; what is no such line goes to requests_quarantine.
+# Lines of an access log to a table, each offset exactly once; other lines go to requests_quarantine.
 [[load]]
 topics = [<topic>]
 table = "requests"

@@ -2,7 +2,7 @@
 
 What it does
   Moves replicas of this broker to other log directories (KIP-113). Each partition has its own outcome; the answer comes
-  when the move has begun, and DescribeLogDirs shows its progress. A replica goes on being written and read meanwhile. A
+  when the move has begun, and DescribeLogDirs shows its progress. A replica is written and read meanwhile. A
   request for the directory where it is cancels a move. A replica that this broker does not have has
   REPLICA_NOT_AVAILABLE; if it comes later, it is created in the directory. No move begins while a directory is offline
   (KAFKA_STORAGE_ERROR), as in Kafka.

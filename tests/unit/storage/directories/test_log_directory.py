@@ -186,10 +186,6 @@ class TestRolling:
 
 
 class TestConfig:
-    def test_every_topic_setting_of_kafka_is_known(self) -> None:
-        assert set(KAFKA_TOPIC_SETTINGS) <= set(topic_settings())
-        assert set(topic_settings()) - set(KAFKA_TOPIC_SETTINGS) == {"durability", "ottla.record.validation"}
-
     def test_overrides_are_laid_over_the_defaults(self) -> None:
         config = topic_config(LogConfig(), {"retention.ms": "-1", "cleanup.policy": "compact,delete"})
         assert (config.retention_ms, config.is_compacted, config.deletes_by_retention) == (-1, True, True)
@@ -256,41 +252,3 @@ class TestConfig:
         else:
             with pytest.raises(InvalidConfig, match=key):
                 topic_config(LogConfig(), {key: text})
-
-
-KAFKA_TOPIC_SETTINGS = [
-    "cleanup.policy",
-    "compression.gzip.level",
-    "compression.lz4.level",
-    "compression.type",
-    "compression.zstd.level",
-    "delete.retention.ms",
-    "file.delete.delay.ms",
-    "flush.messages",
-    "flush.ms",
-    "follower.replication.throttled.replicas",
-    "index.interval.bytes",
-    "internal.segment.bytes",
-    "leader.replication.throttled.replicas",
-    "local.retention.bytes",
-    "local.retention.ms",
-    "max.compaction.lag.ms",
-    "max.message.bytes",
-    "message.timestamp.after.max.ms",
-    "message.timestamp.before.max.ms",
-    "message.timestamp.type",
-    "min.cleanable.dirty.ratio",
-    "min.compaction.lag.ms",
-    "min.insync.replicas",
-    "preallocate",
-    "remote.log.copy.disable",
-    "remote.log.delete.on.disable",
-    "remote.storage.enable",
-    "retention.bytes",
-    "retention.ms",
-    "segment.bytes",
-    "segment.index.bytes",
-    "segment.jitter.ms",
-    "segment.ms",
-    "unclean.leader.election.enable",
-]
