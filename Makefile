@@ -48,6 +48,9 @@ cluster-kills: .venv/ready compile  ## KILLS=20 leaders killed under load, contr
 JOBS ?= 2
 IN_PARALLEL = -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 FAST_TESTS := tests/unit tests/properties tests/contracts tests/coordinator_schedules tests/tidy tests/crash_tests
+# The tests that the process of the compiled form leaves out: in directories, with an expression of marks.
+IN_PLAIN_FORM = { test "$$OTTLA_PLAIN" = 1 || OTTLA_PLAIN=1 $(BIN)/python -m pytest -q $(IN_PARALLEL) -m "plain_form and $(2)" \
+	$$(grep -rl --include='test_*.py' 'mark\.plain_form(' $(1)); }
 OLDEST_SPARK := build/matrix/spark-4.0/environment/bin/python
 fetch: fetch-jars oldest-spark  ## what tests need from elsewhere: Java, the jars of Kafka, ZooKeeper and Spark's connector, the oldest Spark
 	@-$(OLDEST_SPARK) -m tests.support.fetch oldest-spark
@@ -62,9 +65,10 @@ collect: .venv/ready  ## import every test, which leaves its bytecode to the pro
 
 test: JOBS := 4
 test: export OTTLA_EXAMPLES ?= 0.5
-test: .venv/ready compile fetch  ## all tests, on JOBS=4 processes, which wait much of their time; a skipped test is a failure
+test: .venv/ready compile fetch  ## all tests, on the compiled form, on JOBS=4 processes, which wait much of their time; a skipped test is a failure
 	@export OTTLA_FAIL_ON_SKIP=1; failed=0; \
 	$(BIN)/python -m pytest -q $(IN_PARALLEL) -m "not official_connector" || failed=1; \
+	$(call IN_PLAIN_FORM,tests,not official_connector) || failed=1; \
 	$(BIN)/python tools/run_matrix.py --jobs 2 oldest-spark || failed=1; \
 	exit $$failed
 
@@ -75,8 +79,12 @@ PROTOCOL_TESTS := tests/differential tests/compat/test_protocol_pitfalls.py test
 test-plain: .venv/ready fetch  ## the protocol's tests with the plain form of the broker, beside the oldest Kafka; make test: compiled, the newest
 	OTTLA_PLAIN=1 OTTLA_KAFKA=4.1.1 OTTLA_FAIL_ON_SKIP=1 $(BIN)/python -m pytest -q $(IN_PARALLEL) $(PROTOCOL_TESTS)
 
-test-fast: .venv/ready  ## the tests without processes, JVM and Kafka, with fewer examples: under 3 minutes
-	OTTLA_EXAMPLES=0.2 $(BIN)/python -m pytest -q $(IN_PARALLEL) -m "not slow and not external and not spark" $(FAST_TESTS)
+test-fast: export OTTLA_EXAMPLES = 0.2
+test-fast: .venv/ready $(if $(filter 1,$(OTTLA_PLAIN)),,compile)  ## the tests without processes, JVM and Kafka, with fewer examples: under 3 minutes
+	@failed=0; \
+	$(BIN)/python -m pytest -q $(IN_PARALLEL) -m "not slow and not external and not spark" $(FAST_TESTS) || failed=1; \
+	$(call IN_PLAIN_FORM,$(FAST_TESTS),not slow and not external and not spark) || failed=1; \
+	exit $$failed
 
 SPARKS ?= 4.0 4.1 4.2 4.3
 test-spark-versions: .venv/ready  ## the pipeline's tests with each of SPARKS="4.0 4.1 4.2 4.3"; Spark's own connector is compared where it resolves
@@ -149,11 +157,11 @@ fuzz: .venv/ready  ## every parser against wrong input, for FUZZ_SECONDS=600
 
 STATES ?= 100000
 SEED ?= 1
-crash-tests: .venv/ready  ## recovery from STATES=100000 states that a crash may leave on the disk, from SEED=1
+crash-tests: .venv/ready compile  ## recovery from STATES=100000 states that a crash may leave on the disk, from SEED=1
 	$(BIN)/python -m tests.crash_tests --states $(STATES) --seed $(SEED)
 
 CASES ?= 10000
-corruption-tests: .venv/ready  ## CASES=10000 flipped bits and other corruption in log directories, from SEED=1: none silent
+corruption-tests: .venv/ready compile  ## CASES=10000 flipped bits and other corruption in log directories, from SEED=1: none silent
 	$(BIN)/python -m tests.corruption_tests --count $(CASES) --seed $(SEED)
 
 MEMBERS ?= 1,10,50,200
@@ -167,14 +175,14 @@ coordinator-tests: .venv/ready compile  ## SCHEDULES=10000 random schedules of e
 SEEDS ?= 10000
 FIRST_SEED ?= 1
 BROKERS ?= 3
-simulate: .venv/ready  ## SEEDS=10000 runs of BROKERS=3 brokers in virtual time with faults, on JOBS=2 processes; FIRST_SEED=1
+simulate: .venv/ready compile  ## SEEDS=10000 runs of BROKERS=3 brokers in virtual time with faults, on JOBS=2 processes; FIRST_SEED=1
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --from $(FIRST_SEED) --brokers $(BROKERS) --jobs $(JOBS) --keep-going --twice 20
 
 planted-cluster-bugs: .venv/ready  ## bugs of the cluster put in on purpose; each must be found in at most 2,000 seeds
 	$(BIN)/python -m tests.simulation --planted-bugs --jobs $(JOBS)
 
 mutation-tests: .venv/ready  ## bugs put in on purpose, and which suite finds each
-	$(BIN)/python -m tests.mutation_tests
+	OTTLA_PLAIN=1 $(BIN)/python -m tests.mutation_tests
 
 clean:  ## forget everything that can be made again
 	rm -rf src/ottla/_compiled src/ottla/records/*.so .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

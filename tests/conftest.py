@@ -1,7 +1,8 @@
 """Provides brokers to tests, runs async tests, spreads tests over processes, and fails on skips where none is allowed.
 
-Code in the test process runs in its plain form, which tests may patch. Processes that tests start run in the form that
-the environment chooses: compiled where it is built, plain with OTTLA_PLAIN=1.
+The test process and those that it starts run the compiled form where it is built from the present sources, and the plain
+one with OTTLA_PLAIN=1 or where there is no compiler. A test with the mark `plain_form` is deselected in a compiled
+process; `OTTLA_PLAIN=1 pytest -m plain_form` runs these, as `make test` and `make test-fast` do.
 
 `OTTLA_TEST_BROKER=kafka pytest tests/compat` runs the same tests against the real Kafka: the control that shows a test
 describes brokers and not Ottla alone.
@@ -24,13 +25,14 @@ from typing import Protocol
 import hypothesis
 import pytest
 
-with pytest.MonkeyPatch.context() as _environment:
-    _environment.setenv("OTTLA_PLAIN", "1")
+if True:
     import ottla  # noqa: F401 - it decides here which form this process runs
 
+from ottla import compiled
 from ottla.pipeline.jars import JarsNotFound
 from ottla.pipeline.java import JavaNotFound
 from ottla.testing.sim_loop import simulate
+from tests.support import form
 from tests.support.jvm import cache_directory
 from tests.support.kafka_jars import kafka_jars as fetched_jars
 from tests.support.ottla_process import OttlaProcess
@@ -66,8 +68,19 @@ with suppress(ImportError):  # it needs a package that is not there: its bytecod
 # ---- Selection of tests
 
 
+def pytest_report_header() -> str:
+    """Name the form in the first lines of the output."""
+    return f"ottla: {compiled.form()}"
+
+
 def pytest_configure() -> None:
-    """Undo what a shell and nohup do to a command in the background: tests send these signals to processes they start."""
+    """Check the form of this process, and undo what a shell and nohup do to a command in the background.
+
+    Tests send the two signals to processes that they start.
+    """
+    if os.environ.get("OTTLA_FAIL_ON_SKIP") == "1" and (problem := form.problem()):
+        raise pytest.UsageError(problem)
+    form.import_compiled_modules()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -76,7 +89,13 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True)  # so that it runs before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
-    """Order tests so that the slow ones begin first, and group those that must share a process under pytest-xdist."""
+    """Order tests so that the slow ones begin first, and group those that must share a process under pytest-xdist.
+
+    Leave those out that need the other form than this process runs.
+    """
+    if form.is_compiled() and (plain := [item for item in items if item.get_closest_marker("plain_form")]):
+        items[:] = [item for item in items if not item.get_closest_marker("plain_form")]
+        config.hook.pytest_deselected(items=plain)
     items.sort(key=_turn)
     for item in items:
         if item.get_closest_marker("xdist_group") is None and (group := _group(item)):

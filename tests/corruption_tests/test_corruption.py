@@ -33,11 +33,13 @@ def test_a_case_is_the_same_each_time() -> None:
     assert run_case(case_of(3, 7)) == run_case(case_of(3, 7))
 
 
+@pytest.mark.plain_form("takes a check out of a compiled class")
 def test_without_verification_before_the_first_send_wrong_bytes_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Segment, "verified_ranges_at", lambda self, position: None)
     assert any(verdict.outcome in SILENT for _, _, verdict in campaign(60, seed=22).bad)
 
 
+@pytest.mark.plain_form("takes a check out of a compiled class")
 def test_without_checksums_the_campaign_finds_wrong_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     class Agreeing(int):
         """A checksum that fits everything."""

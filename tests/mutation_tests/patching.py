@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from tests.support import form
+
 Make = Callable[[Callable[..., Any]], Callable[..., Any]]
 """Given the function as it is, the function with the bug in it."""
 
@@ -46,6 +48,8 @@ class Effect:
 @contextmanager
 def applied(bug: Bug) -> Iterator[Effect]:
     """The bug is there within."""
+    if form.is_compiled():
+        raise CannotApply("the compiled form does not look functions up: plant bugs with OTTLA_PLAIN=1")
     effect = Effect()
     undo: list[tuple[Any, str, Any]] = []
     try:

@@ -14,6 +14,8 @@ from tests.mutation_tests.bugs import BUGS
 from tests.mutation_tests.patching import Bug, CannotApply, Patch, applied
 from tests.mutation_tests.suites import SUITES
 
+pytestmark = pytest.mark.plain_form("plants bugs by replacing functions")
+
 QUICK = [bug for bug in BUGS if bug.quick]
 
 

@@ -25,9 +25,6 @@ from typing import Any
 
 def main() -> int:
     """Parse the command line and run."""
-    if os.environ.get("PYTHONHASHSEED") != "0" or os.environ.get("OTTLA_PLAIN") is None:
-        environment = {**os.environ, "PYTHONHASHSEED": "0", "OTTLA_PLAIN": os.environ.get("OTTLA_PLAIN", "1")}
-        os.execve(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]], environment)
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=0, help="how many seeds to run")
     parser.add_argument("--from", type=int, default=1, dest="first", help="the first of them")
@@ -49,6 +46,7 @@ def main() -> int:
     parser.add_argument("--shrink", action="store_true")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
+    _in_the_right_process(is_plain=options.planted_bugs or options.plant is not None)
     if options.planted_bugs:
         return _plant_all(options)
     if options.plant:
@@ -62,6 +60,17 @@ def main() -> int:
     if options.seed is not None:
         return _one(_scenario(options, options.seed).to_json(), options)
     return _campaign(options)
+
+
+def _in_the_right_process(*, is_plain: bool) -> None:
+    """Start this command again unless hashes do not vary in this process and it runs the form that is needed.
+
+    A planted bug is another text of a source, which only the plain form reads.
+    """
+    needed = {"PYTHONHASHSEED": "0"} | ({"OTTLA_PLAIN": "1"} if is_plain else {})
+    if any(os.environ.get(name) != value for name, value in needed.items()):
+        environment = {**os.environ, **needed}
+        os.execve(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]], environment)
 
 
 def _scenario(options: argparse.Namespace, seed: int) -> Any:

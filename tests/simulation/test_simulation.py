@@ -12,6 +12,7 @@ import pytest
 from tests.simulation import planted_bugs
 from tests.simulation.scenario import Scenario, draw, smaller
 from tests.simulation.scripts import SCRIPTED_RUNS
+from tests.support import form
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK_BUGS = [planted_bugs.find(name) for name in ("1", "7")]
@@ -20,11 +21,11 @@ BUGS_WITH_SCRIPTS = [planted_bugs.find(name) for name in ("2", "4", "13", "28")]
 SAVED = sorted((Path(__file__).parent / "scenarios").glob("*.json"))
 
 
-def simulate(*arguments: str, status: int = 0, timeout_s: float = 280) -> str:
+def simulate(*arguments: str, status: int = 0, timeout_s: float = 280, **variables: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "tests.simulation", *arguments],
         cwd=ROOT,
-        env={**os.environ, "OTTLA_PLAIN": "1"},
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -47,6 +48,15 @@ def test_one_broker_loses_nothing() -> None:
 def test_three_brokers_lose_nothing(first: int) -> None:
     output = simulate("--seeds", "40", "--from", str(first), "--twice", "3", timeout_s=800)
     assert "43 runs" in output
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not form.is_compiled(), reason="the broker is not compiled on this machine")
+@pytest.mark.parametrize("seed", ["4", "11", "23"])
+def test_a_seed_gives_the_same_run_in_the_compiled_and_in_the_plain_form(seed: str) -> None:
+    traces = {simulate("--seed", seed, OTTLA_PLAIN=plain).partition("trace ")[2] for plain in ("", "1")}
+    assert len(traces) == 1
+    assert "" not in traces
 
 
 @pytest.mark.slow

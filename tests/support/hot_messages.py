@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
 from uuid import UUID
 
 from ottla.core.files import FileRegion
+from ottla.limits.budget import ByteBudget
+from ottla.net.busy_poll import BusyPoller
 from ottla.net.connection import PendingResponse, ServerConnection
+from ottla.net.malformed_requests import MalformedRequestLog
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.headers import parse_response_header
@@ -16,6 +18,7 @@ from ottla.wire.hot import produce as hot_produce
 from ottla.wire.hot.writing import string_bytes
 from ottla.wire.messages import fetch, produce
 from ottla.wire.schema import RecordBytes
+from tests.support.waiting import until
 
 CORRELATION_ID = 77
 PRODUCE_FLEXIBLE_SINCE, TOPIC_IDS_SINCE = 9, 13
@@ -137,38 +140,50 @@ def fetch_body(response: fetch.FetchResponse, version: int) -> bytes:
     return body_of(b"".join(fetch_parts(response, version)), ApiKey.FETCH, version)  # type: ignore[arg-type]
 
 
+def _no_request(connection: ServerConnection, frame: memoryview, response: PendingResponse) -> None:
+    raise AssertionError("no request comes by this connection")
+
+
 class CollectedResponse:
-    """A response to one request that came without a connection."""
+    """A response to one request, on a connection without a transport."""
 
     def __init__(self) -> None:
-        self.host = "127.0.0.1"
-        self.is_closed = False
-        self.is_busy_polled = True
-        self.done = asyncio.Event()
-        self.pending = PendingResponse(cast("ServerConnection", self))
+        self.connection = ServerConnection(
+            dispatch=_no_request,
+            on_open=lambda _: True,
+            on_close=lambda _: None,
+            budget=ByteBudget(1 << 30),
+            busy_poller=BusyPoller(seconds=0, now=asyncio.get_running_loop().time),
+            frame_bytes_max=1 << 20,
+            now=asyncio.get_running_loop().time,
+            listener="PLAINTEXT",
+            malformed=MalformedRequestLog(),
+        )
+        self.connection.host = "127.0.0.1"
+        self.pending = PendingResponse(self.connection)
 
-    def send_completed(self) -> None:
-        """Called by the pending response."""
-        self.done.set()
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection was closed."""
+        return self.connection._closing
 
-    def log_malformed(self, kind: str, message: str) -> None:
-        """The error would be logged."""
-
-    def keep(self, task: asyncio.Task[None]) -> None:
-        """The task would not be cancelled with the connection."""
-
-    def close(self) -> None:
-        """The connection would be closed."""
-        self.is_closed = True
+    @property
+    def is_busy_polled(self) -> bool:
+        """Whether the client's next request is expected soon."""
+        return self.connection.is_busy_polled
 
     @property
     def is_sent(self) -> bool:
         """Whether the response has come."""
-        return self.done.is_set()
+        return self.pending.parts is not None
+
+    async def sent(self) -> None:
+        """Wait for the response."""
+        await until(lambda: self.is_sent)
 
     async def pending_bytes(self) -> bytes:
         """All bytes of the response, once it has come."""
-        await self.done.wait()
+        await self.sent()
         parts = self.pending.parts or ()
         data = b"".join(part.read() if isinstance(part, FileRegion) else bytes(part) for part in parts)
         assert len(data) == sum(part.size if isinstance(part, FileRegion) else len(part) for part in parts)

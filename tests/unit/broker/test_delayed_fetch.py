@@ -218,7 +218,7 @@ def test_a_stop_ends_all_waits_and_lets_no_new_one_begin(tmp_path: Path) -> None
     async def scenario(server: InProcessBroker) -> None:
         waiting = await fetch(server)
         server.services.delayed_operations.stop()
-        await asyncio.wait_for(waiting.done.wait(), 5)
+        await asyncio.wait_for(waiting.sent(), 5)
         assert (await fetch(server)).is_sent
 
     run(tmp_path, scenario)
@@ -246,6 +246,7 @@ class BrokenSegments:
         raise RuntimeError("a bug")
 
 
+@pytest.mark.plain_form("puts a fault in place of a compiled class's attribute")
 def test_an_unexpected_error_while_a_fetch_waits_closes_the_connection_before_the_deadline(tmp_path: Path) -> None:
     async def scenario(server: InProcessBroker) -> None:
         waiting = await fetch(server)

@@ -6,12 +6,16 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from ottla.broker import delayed_operations
 from ottla.broker.delayed_operations import DelayedOperation, DelayedOperations
 from ottla.net.connection import PendingResponse
 from ottla.testing.sim_loop import SimLoop, simulate
 from ottla.wire.errors import MalformedRequest
 from tests.support.hot_messages import CollectedResponse
+
+pytestmark = pytest.mark.plain_form("its operations are subclasses of a compiled class")
 
 
 class Operation(DelayedOperation):

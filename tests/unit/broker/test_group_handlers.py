@@ -13,6 +13,8 @@ import pytest
 from ottla.broker.config import read
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.coordinators import Coordinators
+from ottla.broker.delayed_operations import DelayedOperations
+from ottla.broker.fetch.fetch_sessions import FetchSessions
 from ottla.broker.handlers import (
     delete_groups,
     describe_groups,
@@ -26,6 +28,7 @@ from ottla.broker.handlers import (
     offset_fetch,
     sync_group,
 )
+from ottla.broker.record_validation_queue import RecordValidationQueue
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.coordination.znodes import Endpoint
@@ -33,6 +36,9 @@ from ottla.core.errors import ErrorCode, StorageError
 from ottla.groups.config import GroupConfig
 from ottla.groups.coordinator import GroupCoordinator
 from ottla.groups.share_group_coordinator import ShareGroupCoordinator
+from ottla.replication.replicas import Replicas
+from ottla.storage.config import LogConfig
+from ottla.testing.sim_disk import SimDisk
 from ottla.testing.sim_loop import SimClock, simulate
 from ottla.wire.messages import delete_groups as dg
 from ottla.wire.messages import describe_groups as desc
@@ -46,6 +52,7 @@ from ottla.wire.messages import offset_delete as od
 from ottla.wire.messages import offset_fetch as of
 from ottla.wire.messages import sync_group as sg
 from tests.support.group_driver import subscription
+from tests.support.storage import StillClock, open_directories
 from tests.support.topic_logs import MemoryTopicLog
 
 NOTHING = cast("Any", None)
@@ -61,13 +68,14 @@ class Broker:
 
     def __init__(self) -> None:
         self.cluster = MetadataCache(cast("Any", None))
+        self.replicas = Replicas(open_directories(SimDisk()), node_id=1, defaults=LogConfig(), clock=StillClock())
         self.clock = SimClock()
         self.log = MemoryTopicLog()
         self.groups = GroupCoordinator(GroupConfig(), clock=self.clock, log=self.log, node_id=1)
         self.coordinators = Coordinators(
             read(file=None, environment={}, options={})[0],
             cluster=self.cluster,
-            replicas=NOTHING,
+            replicas=self.replicas,
             producer_ids=NOTHING,
             clock=self.clock,
             create_topic=NOTHING,
@@ -95,12 +103,12 @@ class Broker:
             controller=NOTHING,
             controller_channel=NOTHING,
             nodes=NOTHING,
-            replicas=NOTHING,
+            replicas=self.replicas,
             coordinators=self.coordinators,
             producer_ids=NOTHING,
-            fetch_sessions=NOTHING,
-            record_validation=NOTHING,
-            delayed_operations=NOTHING,
+            fetch_sessions=FetchSessions(slots=1, rng=random.Random(1)),
+            record_validation=RecordValidationQueue(self.clock, NOTHING),
+            delayed_operations=DelayedOperations(),
         )
         return RequestContext(
             services,

@@ -5,13 +5,16 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from pathlib import PurePath
 from typing import Any, cast
 
 from ottla.core.errors import StorageError
+from ottla.core.files import FileSystem
 from ottla.replication import commit as commits
 from ottla.replication.commit import GroupCommit
 from ottla.storage.log.flush import DirectoryHealth, FlushJob
-from tests.support.storage import StillClock
+from ottla.testing.sim_disk import SimDisk
+from tests.support.storage import StillClock, open_log
 from tests.support.waiting import thread_executor
 
 
@@ -19,19 +22,16 @@ def refused(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
 
-class Job:
-    """One log's fsync: waits for the test's gate, then works, fails or finds no file handle."""
+class Disk:
+    """Syncs a directory: waits for the test's gate, then works, or fails."""
 
-    def __init__(self, gate: threading.Event, error: OSError | None, refusal: OSError | None) -> None:
-        self.gate, self.error, self.refusal = gate, error, refusal
-        self.is_done = False
-        self.syncs = 1
+    def __init__(self, gate: threading.Event, error: OSError | None) -> None:
+        self.gate, self.error = gate, error
 
-    def run(self) -> None:
+    def sync_directory(self, path: PurePath) -> None:
         assert self.gate.wait(20), "the test never opened the gate"
-        self.is_done = True
         if self.error is not None:
-            raise StorageError(str(self.error))
+            raise self.error
 
 
 class Log:
@@ -39,6 +39,7 @@ class Log:
 
     def __init__(self, health: DirectoryHealth, gate: threading.Event) -> None:
         self.health, self.gate = health, gate
+        self.segment = open_log(SimDisk()).segment_list.active
         self.begun = self.completed = 0
         self.run_error: OSError | None = None
         self.run_refusal: OSError | None = None
@@ -51,7 +52,8 @@ class Log:
         if self.begin_error is not None:
             raise self.health.refused("flush", self.begin_error)
         self.begun += 1
-        return cast("FlushJob", Job(self.gate, self.run_error, self.run_refusal))
+        disk = cast("FileSystem", Disk(self.gate, self.run_error or self.run_refusal))
+        return FlushJob(disk, self.segment, (), end_offset=0, truncation_count=0, directories=[PurePath("/data/web-0")])
 
     def complete_flush(self, job: FlushJob) -> None:
         assert job.is_done, "only what has run is complete"

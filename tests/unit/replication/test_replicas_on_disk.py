@@ -134,6 +134,7 @@ def test_the_log_of_a_partition_that_other_brokers_got_meanwhile_is_deleted_at_t
     assert asyncio.run(start()) is is_kept
 
 
+@pytest.mark.plain_form("counts the calls of a method")
 def test_a_change_of_one_partition_is_applied_to_that_partition_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         applied: list[int] = []
