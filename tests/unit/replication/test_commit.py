@@ -5,16 +5,14 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from pathlib import PurePath
-from typing import Any, cast
+from typing import Any
 
 from ottla.core.errors import StorageError
-from ottla.core.files import FileSystem
 from ottla.replication import commit as commits
 from ottla.replication.commit import GroupCommit
 from ottla.storage.log.flush import DirectoryHealth, FlushJob
-from ottla.testing.sim_disk import SimDisk
-from tests.support.storage import StillClock, open_log
+from tests.support.flushes import flush_calling
+from tests.support.storage import StillClock
 from tests.support.waiting import thread_executor
 
 
@@ -22,24 +20,11 @@ def refused(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
 
-class Disk:
-    """Syncs a directory: waits for the test's gate, then works, or fails."""
-
-    def __init__(self, gate: threading.Event, error: OSError | None) -> None:
-        self.gate, self.error = gate, error
-
-    def sync_directory(self, path: PurePath) -> None:
-        assert self.gate.wait(20), "the test never opened the gate"
-        if self.error is not None:
-            raise self.error
-
-
 class Log:
     """What a group commit sees of a partition."""
 
     def __init__(self, health: DirectoryHealth, gate: threading.Event) -> None:
         self.health, self.gate = health, gate
-        self.segment = open_log(SimDisk()).segment_list.active
         self.begun = self.completed = 0
         self.run_error: OSError | None = None
         self.run_refusal: OSError | None = None
@@ -52,8 +37,14 @@ class Log:
         if self.begin_error is not None:
             raise self.health.refused("flush", self.begin_error)
         self.begun += 1
-        disk = cast("FileSystem", Disk(self.gate, self.run_error or self.run_refusal))
-        return FlushJob(disk, self.segment, (), end_offset=0, truncation_count=0, directories=[PurePath("/data/web-0")])
+        error = self.run_error or self.run_refusal
+
+        def sync() -> None:
+            assert self.gate.wait(20), "the test never opened the gate"
+            if error is not None:
+                raise error
+
+        return flush_calling(sync)
 
     def complete_flush(self, job: FlushJob) -> None:
         assert job.is_done, "only what has run is complete"

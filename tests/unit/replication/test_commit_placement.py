@@ -23,6 +23,7 @@ from ottla.replication.commit import (
 from ottla.storage.log.flush import DirectoryHealth, FlushJob
 from ottla.testing.sim_executor import SimExecutor
 from ottla.testing.sim_loop import SimLoop, simulate
+from tests.support.flushes import flush_calling
 
 FAST, SLOW, VERY_SLOW = 40e-6, 2e-3, 20e-3
 assert FAST < FAST_SYNC_SECONDS < SLOW_SYNC_SECONDS < SLOW < OUTLIER_SECONDS < VERY_SLOW
@@ -93,21 +94,6 @@ class DiskInOrder(Disk):
         pass  # `monotonic` has it
 
 
-class Job:
-    """One log's fsync."""
-
-    def __init__(self, disk: Disk) -> None:
-        self.disk, self.syncs, self.is_done = disk, 1, False
-        self.error = disk.sync_error
-        self.refusal = disk.no_handle
-
-    def run(self) -> None:
-        self.disk.sync()
-        self.is_done = True
-        if self.error is not None:
-            raise StorageError(str(self.error))
-
-
 class Log:
     """What a group commit sees of a partition."""
 
@@ -120,7 +106,14 @@ class Log:
         self.disk.health.check()
         if self.disk.begin_error is not None:
             raise self.disk.health.refused("flush", self.disk.begin_error)
-        return cast("FlushJob", Job(self.disk))
+        error = self.disk.sync_error or self.disk.no_handle
+
+        def sync() -> None:
+            self.disk.sync()
+            if error is not None:
+                raise error
+
+        return flush_calling(sync)
 
     def complete_flush(self, job: FlushJob) -> None:
         assert job.is_done

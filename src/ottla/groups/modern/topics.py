@@ -75,7 +75,7 @@ class TopicsImage:
         if older is self or (older._view.topics is self._view.topics and older._racks == self._racks):
             return frozenset()
         changed = frozenset(self._view.changes_since(older._view).topics)
-        return changed if older._racks == self._racks else changed | self.names
+        return changed if older._racks == self._racks else changed.union(self.names)
 
     def _metadata(self, topic: TopicView) -> TopicMetadata:
         digest = hashlib.blake2b(digest_size=_HASH_BYTES)
