@@ -197,3 +197,28 @@ def test_section_comments_are_spelled_one_way() -> None:
         if re.match(r" *#.*-{4}", line) and not re.match(r" *# ---- [A-Z].*[^-]$", line)
     ]
     assert not odd
+
+
+PLAIN_FORM_MAX = 16
+"""Test functions that run in the plain form alone: tests/README.md states the number."""
+
+
+def test_few_tests_need_the_plain_form() -> None:
+    mark = "pytest.mark." + "plain_form("
+    count = 0
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        text = path.read_text(encoding="utf-8")
+        if mark not in text:
+            continue
+        body = ast.parse(text).body
+        tests = [
+            node
+            for node in body
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+        ]
+        whole = any(isinstance(node, ast.Assign) and mark in ast.unparse(node) for node in body)
+        marked = [test for test in tests if any(mark in ast.unparse(decorator) for decorator in test.decorator_list)]
+        assert whole or marked, f"{name_of(path)}: the mark belongs to a function, or to the file as its pytestmark"
+        count += len(tests if whole else marked)
+    assert count <= PLAIN_FORM_MAX
+    assert f"{PLAIN_FORM_MAX} test functions" in (ROOT / "tests" / "README.md").read_text(encoding="utf-8")
