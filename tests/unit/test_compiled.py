@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from types import ModuleType
 import pytest
 
 from ottla import compiled
+from tests.support import form
 
 PACKAGE = Path(compiled.ROOT)
 BUILT = compiled.read_manifest(str(PACKAGE / "_compiled"))
@@ -112,6 +114,20 @@ def test_a_library_that_cannot_be_loaded_leaves_the_plain_source(package: Path) 
 
     assert kind == "function"
     assert "cannot be loaded" in errors
+
+
+def test_where_no_skip_is_allowed_a_test_process_does_not_run_the_plain_form_unnoticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, compiled.LIBRARY, raising=False)
+    monkeypatch.delenv("OTTLA_PLAIN", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/cc")
+    assert "make compile" in form.problem()
+    monkeypatch.setenv("OTTLA_PLAIN", "1")
+    assert form.problem() == ""
+    monkeypatch.delenv("OTTLA_PLAIN")
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    assert form.problem() == ""
 
 
 # ---- Loops that Cython compiles one by one
