@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -32,10 +32,21 @@ from ottla.internal_topics.topic_log import KeyValue
 WALL_MS = 1_700_000_000_000
 
 
-def subscription(*topics: str) -> bytes:
-    """A ConsumerProtocolSubscription, version 0."""
-    names = b"".join(len(name).to_bytes(2, "big") + name.encode() for name in topics)
-    return b"\0\0" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
+def subscription(*topics: str, owned: Mapping[str, Iterable[int]] | None = None) -> bytes:
+    """A ConsumerProtocolSubscription, version 0, or 1 with the partitions that the member owns."""
+    names = b"".join(_name(name) for name in topics)
+    common = len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
+    if owned is None:
+        return b"\0\0" + common
+    out = b"\0\1" + common + len(owned).to_bytes(4, "big")
+    for name, indexes in owned.items():
+        numbers = list(indexes)
+        out += _name(name) + len(numbers).to_bytes(4, "big") + b"".join(number.to_bytes(4, "big") for number in numbers)
+    return out
+
+
+def _name(text: str) -> bytes:
+    return len(text).to_bytes(2, "big") + text.encode()
 
 
 def snapshot_of(records: Sequence[KeyValue]) -> GroupSnapshot:

@@ -173,6 +173,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember, Timer]):
         older = self.members.get(member.member_id)
         if older is not None:
             self._disown(older)
+            self._forget_instance(older)
         self.members[member.member_id] = member
         if member.instance_id is not None:
             self.by_instance[member.instance_id] = member.member_id
@@ -184,7 +185,10 @@ class ConsumerGroup(ModernGroup[ConsumerMember, Timer]):
         member = self.members.pop(member_id)
         self._disown(member)
         self.target.pop(member_id, None)
-        if member.instance_id is not None and self.by_instance.get(member.instance_id) == member_id:
+        self._forget_instance(member)
+
+    def _forget_instance(self, member: ConsumerMember) -> None:
+        if member.instance_id is not None and self.by_instance.get(member.instance_id) == member.member_id:
             del self.by_instance[member.instance_id]
 
     def become_empty(self) -> None:

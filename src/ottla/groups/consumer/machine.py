@@ -162,11 +162,14 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
             raise RequestRefused(ErrorCode.FENCED_MEMBER_EPOCH, _UNKNOWN_STATE)
         after = _with_request(before, beat)
         self._validate_regex(before, after)
-        if before.member_id not in self.group.members and beat.instance_id is not None:
-            self._replace_static_member(before)
+        known = self.group.members.get(member_id)
+        if beat.instance_id is not None:
+            self._replace_static_member(before, beat.instance_id)
         member = self._change_member(before, after, now)
         self._update_target(now)
         member = self._reconcile(member, beat.owned, now, subscription_changed=_subscription_changed(before, after))
+        if known is not None:
+            self._follow_protocol(known, member, now)
         self._set_timer(SessionTimer(member_id), now.ms + self.settings.session_timeout_ms)
         assignment = without_epochs(member.assigned)
         shows_assignment = joins or beat.is_full or assignment != without_epochs(before.assigned)
@@ -212,21 +215,40 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
             return self.group.members.get(member_id) or ConsumerMember(member_id=member_id)
         return replace(existing, member_id=member_id, epoch=0, previous_epoch=0)
 
-    def _replace_static_member(self, member: ConsumerMember) -> None:
-        """Give the partitions of the static member that left to the one that joins with its instance id."""
-        older = None if member.instance_id is None else self.group.static_member(member.instance_id)
-        if older is None:
+    def _replace_static_member(self, member: ConsumerMember, instance_id: str) -> None:
+        """Give the partitions of the static member that left to the one that joins with its instance id.
+
+        That one may be in the group already, without an instance id or with another one. It has joined again, so that
+        what it had is free.
+        """
+        group, group_id, member_id = self.group, self.group.group_id, member.member_id
+        older, known = group.static_member(instance_id), group.members.get(member_id)
+        if older is None or older.member_id == member_id:
             return
-        target = self.group.target_of(older.member_id)
+        target = group.target_of(older.member_id)
         self._remove(older)
-        self.group.put(member)
-        self.group.target[member.member_id] = target
-        group_id = self.group.group_id
+        group.put(member)
+        group.target[member_id] = target
         self._records += (
             records.member_metadata(group_id, member),
-            records.target_member(group_id, member.member_id, target),
+            records.target_member(group_id, member_id, target),
             records.current_assignment(group_id, member),
         )
+        if known is not None and known.regex and not group.subscribers(known.regex):
+            self._forget_regex(known.regex)
+
+    def _follow_protocol(self, before: ConsumerMember, member: ConsumerMember, now: Now) -> None:
+        """Cancel the timers of the protocol that a member of the group used until now, and set those of the other."""
+        if (before.classic is None) == (member.classic is None):
+            return
+        rebalance = RebalanceTimer(member.member_id)
+        if member.classic is not None:
+            self._cancel_timer(rebalance)
+            return
+        self._cancel_timer(MemberJoinTimer(member.member_id))
+        self._cancel_timer(MemberSyncTimer(member.member_id))
+        if member.state is MemberState.UNREVOKED_PARTITIONS and rebalance not in self.group.timers:
+            self._set_timer(rebalance, now.ms + member.rebalance_timeout_ms)
 
     def _validate_regex(self, before: ConsumerMember, after: ConsumerMember) -> None:
         """Refuse an invalid regular expression. One that the group has already is valid."""
@@ -437,8 +459,9 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
             client_host=join.client_host,
             classic=ClassicProtocol(join.session_timeout_ms, join.protocols),
         )
-        if before.member_id not in group.members and join.instance_id is not None:
-            self._replace_static_member(before)
+        known = group.members.get(before.member_id)
+        if join.instance_id is not None:
+            self._replace_static_member(before, join.instance_id)
         member = self._change_member(before, before if after == before else after, now)
         if not downgrade:
             self._update_target(now)
@@ -447,6 +470,8 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
         if not (downgrade and stale):
             changed = _subscription_changed(before, after)
             member = self._reconcile(member, owned, now, subscription_changed=changed)
+        if known is not None:
+            self._follow_protocol(known, member, now)
         answer = JoinAnswer(
             member_id=member.member_id,
             generation=member.epoch,
@@ -490,7 +515,7 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
     def _classic_sync(self, sync: Sync, now: Now, ticket: int) -> None:
         member = validation.existing_classic_member(self.group, sync.member_id, sync.instance_id)
         validation.validate_sync(member, sync)
-        if self.group.epoch > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
+        if validation.due_epoch(self.group) > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
             self._request_join(member, now)
             raise RequestRefused(ErrorCode.REBALANCE_IN_PROGRESS)
         self._cancel_timer(MemberSyncTimer(member.member_id))
@@ -591,7 +616,7 @@ def _refusal(event: Event, refusal: RequestRefused) -> GroupAnswer:
         case MemberHeartbeat():
             return HeartbeatAnswer(refusal.error, refusal.message or None)
         case Join():
-            return JoinAnswer(error=refusal.error, member_id=event.member_id)
+            return JoinAnswer(error=refusal.error)
         case Sync():
             return SyncAnswer(error=refusal.error)
         case _:

@@ -164,24 +164,37 @@ def validate_sync(member: ConsumerMember, sync: classic.Sync) -> None:
         raise RequestRefused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
 
+def due_epoch(group: ConsumerGroup) -> int:
+    """Return the epoch below which a member of the classic protocol must join again.
+
+    It is that of the target: joining again before there is a new one changes nothing. A heartbeat of a member of the
+    new protocol computes that; without such a member a join does.
+    """
+    if group.epoch > group.target_epoch and group.classic_members == len(group.members):
+        return group.epoch
+    return group.target_epoch
+
+
 def must_join_again(group: ConsumerGroup, member: ConsumerMember) -> bool:
     """Return whether a member of the classic protocol must join again to release partitions or to get new ones."""
-    if member.epoch < group.epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
+    if member.epoch < due_epoch(group) or member.state is MemberState.UNREVOKED_PARTITIONS:
         return True
     return member.state is MemberState.UNRELEASED_PARTITIONS and not group.waits_for_release(member)
 
 
 def leaving_member(group: ConsumerGroup, leaver: classic.Leaver) -> ConsumerMember:
-    """Return a member that leaves. An administrator gives only the instance id of a static one.
+    """Return a member that leaves by LeaveGroup, which may be one of the new protocol.
 
-    Raises RequestRefused.
+    An administrator gives only the instance id of a static one. Raises RequestRefused.
     """
-    if leaver.instance_id is not None and leaver.member_id == NO_MEMBER:
-        member = group.static_member(leaver.instance_id)
-        if member is None:
-            raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID)
-        return existing_classic_member(group, member.member_id, leaver.instance_id)
-    return existing_classic_member(group, leaver.member_id, leaver.instance_id)
+    if leaver.instance_id is None:
+        return group.existing_member(leaver.member_id)
+    if leaver.member_id != NO_MEMBER:
+        return existing_static_member(group, leaver.member_id, leaver.instance_id)
+    member = group.static_member(leaver.instance_id)
+    if member is None:
+        raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID)
+    return member
 
 
 def is_leave(epoch: int) -> bool:
