@@ -120,10 +120,20 @@ class ShareGroupCoordinator:
     async def alter_offsets(
         self, group_id: str, offsets: Mapping[TopicPartitionId, int]
     ) -> dict[TopicPartitionId, KafkaError | None]:
-        """Handle AlterShareGroupOffsets: set the starts of share partitions of an empty group. Raises KafkaError."""
-        runtime, machine = self._existing(group_id)
-        self._check_empty(machine.group)
-        await self._ask(runtime, OffsetsAltered())
+        """Handle AlterShareGroupOffsets: set the starts of share partitions of an empty group. Raises KafkaError.
+
+        A group that was never used is created, unless there is nothing to set.
+        """
+        shard = self._shard_of(group_id)
+        runtime, machine = shard.find_or_create_share(group_id, may_create=True)
+        if runtime.is_being_deleted:
+            raise GroupIdNotFound(f"Group {group_id} not found.")
+        try:
+            self._check_empty(machine.group)
+            if offsets:
+                await self._ask(runtime, OffsetsAltered())
+        finally:
+            shard.remove_if_unused(runtime)
         results: dict[TopicPartitionId, KafkaError | None] = {}
         done: dict[UUID, frozenset[int]] = {}
         for (topic_id, index), offset in offsets.items():

@@ -108,6 +108,7 @@ class ShareCoordinatorMachine:
             state_epoch=state_epoch,
             leader_epoch=0 if kept is None else kept.state.leader_epoch,
             start_offset=start_offset,
+            delivery_complete_count=UNKNOWN_COUNT if start_offset == NO_OFFSET else 0,
             created_wall_ms=now_wall_ms,
             written_wall_ms=now_wall_ms,
         )

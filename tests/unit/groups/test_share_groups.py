@@ -89,16 +89,16 @@ def test_a_member_joins_and_gets_all_partitions_with_a_share_state() -> None:
     assert driver.machine.uninitialized({"web", "absent"}) == {WEB: frozenset({0, 1, 2})}
     driver.initialize("web")
     answer = driver.beat("ada", 0, "web")
-    assert (answer.error, answer.member_epoch, answer.assignment) == (ErrorCode.NONE, 1, {WEB: frozenset({0, 1, 2})})
+    assert (answer.error, answer.member_epoch, answer.assignment) == (ErrorCode.NONE, 2, {WEB: frozenset({0, 1, 2})})
     assert answer.heartbeat_interval_ms == 5_000
-    assert driver.beat("ada", 1).assignment is None, "nothing changed"
+    assert driver.beat("ada", 2).assignment is None, "nothing changed"
 
 
 def test_partitions_without_a_share_state_are_given_when_they_have_one() -> None:
     driver = Driver()
     assert driver.beat("ada", 0, "web").assignment == {}
     driver.initialize("web")
-    assert driver.beat("ada", 1).assignment == {WEB: frozenset({0, 1, 2})}
+    assert driver.beat("ada", 2).assignment == {WEB: frozenset({0, 1, 2})}
 
 
 def test_several_members_share_a_partition() -> None:
@@ -122,13 +122,13 @@ def test_partitions_are_divided_among_fewer_members() -> None:
 
 
 @pytest.mark.parametrize(
-    ("epoch", "error"), [(1, ErrorCode.NONE), (2, ErrorCode.NONE), (3, ErrorCode.FENCED_MEMBER_EPOCH)]
+    ("epoch", "error"), [(2, ErrorCode.NONE), (3, ErrorCode.NONE), (4, ErrorCode.FENCED_MEMBER_EPOCH)]
 )
 def test_the_current_and_the_previous_epoch_are_accepted(epoch: int, error: ErrorCode) -> None:
     driver = Driver()
     driver.initialize("web", "app")
     driver.beat("ada", 0, "web")
-    assert driver.beat("ada", 1, "app").member_epoch == 2
+    assert driver.beat("ada", 2, "app").member_epoch == 3
     assert driver.beat("ada", epoch).error is error
 
 
@@ -214,11 +214,41 @@ def test_requests_for_other_types_of_groups_get_kafkas_errors() -> None:
 def test_altering_offsets_increases_the_epoch_and_deleting_them_forgets_the_states() -> None:
     driver = Driver()
     driver.initialize("app", "web")
+    driver.beat("ada", 0, "web")
+    driver.beat("ada", -1)
     epoch = driver.machine.group.epoch
     assert driver.ask(OffsetsAltered()) == PlainAnswer()
     assert driver.machine.group.epoch == epoch + 1
     assert driver.ask(StatesDeleted(frozenset({APP}))) == PlainAnswer()
     assert driver.restart().initialized == {WEB: frozenset({0, 1, 2})}
+
+
+def test_altering_offsets_creates_a_group_that_was_never_used() -> None:
+    driver = Driver()
+    assert driver.machine.group.is_unused
+    assert driver.ask(OffsetsAltered()) == PlainAnswer()
+    assert not driver.machine.group.is_unused
+    assert (driver.restart().epoch, driver.restart().target_epoch) == (1, 1)
+    driver.initialize("web")
+    assert driver.beat("ada", 0, "web").member_epoch == 2, "as the first member of any group"
+
+
+def test_a_member_has_no_partition_of_a_topic_that_it_left_though_the_target_is_older() -> None:
+    driver = Driver(ShareSettings(assignment_interval_ms=60_000))
+    driver.initialize("web", "app")
+    epoch = driver.beat("ada", 0, "web").member_epoch
+    left = driver.beat("ada", epoch, "app")
+    assert (left.member_epoch, left.assignment) == (epoch, {})
+    assert driver.restart().members["ada"].assigned == {}
+    assert driver.beat("ada", epoch, "web").assignment == {WEB: frozenset({0, 1, 2})}
+    assert driver.beat("ada", epoch).assignment is None
+
+
+def test_a_heartbeat_that_names_the_topics_is_answered_with_the_assignment() -> None:
+    driver = Driver()
+    driver.initialize("web")
+    epoch = driver.beat("ada", 0, "web").member_epoch
+    assert driver.beat("ada", epoch, "web").assignment == {WEB: frozenset({0, 1, 2})}
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -245,12 +275,12 @@ def test_random_histories_are_loaded_as_they_were(seed: int) -> None:
                 epochs.pop(name, None)
     driver.failing = ErrorCode.NONE
     driver.beat("zoe", -1)
-    group, found = driver.machine.group, driver.restart() if driver.machine.group.epoch else ShareGroup("team")
+    group, found = driver.machine.group, driver.restart() if driver.machine.group.is_persisted else ShareGroup("team")
     assert (found.epoch, found.members, found.target, found.initialized) == (
         group.epoch,
         group.members,
         group.target,
-        group.initialized if group.epoch else {},
+        group.initialized if group.is_persisted else {},
     )
     outputs = ShareMachine(found, driver.settings, TopicsImage(VIEW)).step(Loaded(), now=Now(1, 1))
     assert sum(isinstance(output, SetTimer) for output in outputs) == len(found.members)

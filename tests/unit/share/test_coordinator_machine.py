@@ -40,9 +40,17 @@ def test_a_share_partition_must_be_initialized_first() -> None:
     machine = new_machine()
     assert write(machine).error is ErrorCode.INVALID_REQUEST
     assert machine.read(KEY, 0, now_wall_ms=1, end_offset=0).error is ErrorCode.INVALID_REQUEST
-    assert contents(initialize(machine, start=5)) == [Snapshot(0, 0, 0, 5, -1, 10, 10)]
+    assert contents(initialize(machine, start=5)) == [Snapshot(0, 0, 0, 5, 0, 10, 10)]
     read = machine.read(KEY, 0, now_wall_ms=1, end_offset=0)
-    assert (read.error, read.state, read.records) == (ErrorCode.NONE, Snapshot(0, 0, 0, 5, -1, 10, 10), ())
+    assert (read.error, read.state, read.records) == (ErrorCode.NONE, Snapshot(0, 0, 0, 5, 0, 10, 10), ())
+
+
+def test_the_records_that_are_done_are_counted_from_a_given_start_on() -> None:
+    machine = new_machine()
+    (given,), (later,) = contents(initialize(machine, start=5)), contents(initialize(machine, start=-1))
+    assert isinstance(given, Snapshot)
+    assert isinstance(later, Snapshot)
+    assert (given.delivery_complete_count, later.delivery_complete_count) == (0, -1)
 
 
 def test_unknown_topics_and_negative_partitions_are_refused() -> None:

@@ -40,7 +40,7 @@ class StatesDeleted:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsAltered:
-    """Offsets are about to be altered: the group's epoch, which is their state epoch, grows."""
+    """Offsets are about to be altered: the group's epoch, which is their state epoch, grows. It creates a new group."""
 
 
 Event = (

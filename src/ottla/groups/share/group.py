@@ -17,6 +17,9 @@ from ottla.internal_topics.topic_log import KeyValue
 
 PROTOCOL_TYPE = "share"
 
+INITIAL_EPOCH = 1
+"""Epoch of a group before its first member joins, and of its target then, as in Kafka."""
+
 
 class ShareGroupState(Enum):
     """Lists the states of a share group, with Kafka's names in ListGroups and ShareGroupDescribe."""
@@ -30,6 +33,9 @@ class ShareGroupState(Enum):
 class ShareGroup(ModernGroup[ShareMember, SessionTimer]):
     """Holds one group."""
 
+    epoch: int = INITIAL_EPOCH
+    target_epoch: int = INITIAL_EPOCH
+    is_persisted: bool = False  # the log has a record of it, or soon will: it stays until it is deleted
     initialized: dict[UUID, frozenset[int]] = field(default_factory=dict)  # partitions that have a share state
     names: dict[UUID, str] = field(default_factory=dict)  # of those topics
 
@@ -60,7 +66,7 @@ class ShareGroup(ModernGroup[ShareMember, SessionTimer]):
     @property
     def is_unused(self) -> bool:
         """Return whether it was never written: a share group without members stays until it is deleted."""
-        return not self.members and self.is_written and not self.is_dead and self.epoch == 0
+        return not self.members and self.is_written and not self.is_dead and not self.is_persisted
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Return whether a member subscribes to a topic."""

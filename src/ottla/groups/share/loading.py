@@ -25,7 +25,10 @@ class LoadedShareGroup(LoadedModernGroup[ShareRecordKey, ShareRecordValue]):
         metadata = self._values.get(ShareRecordKey(ShareRecordType.GROUP_METADATA, self._group_id))
         if not isinstance(metadata, GroupMetadata):
             return None
-        group = ShareGroup(self._group_id, epoch=metadata.epoch, metadata_hash=metadata.metadata_hash)
+        group = ShareGroup(
+            self._group_id, epoch=metadata.epoch, metadata_hash=metadata.metadata_hash, is_persisted=True
+        )
+        group.target_epoch = min(group.target_epoch, group.epoch)
         target = self._values.get(ShareRecordKey(ShareRecordType.TARGET_ASSIGNMENT_METADATA, self._group_id))
         if isinstance(target, TargetMetadata):
             group.target_epoch, group.target_wall_ms = min(target.epoch, group.epoch), target.wall_ms

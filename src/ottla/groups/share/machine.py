@@ -26,6 +26,7 @@ from ottla.groups.classic.events import Heartbeat, Join, JoinAnswer, Leave, Leav
 from ottla.groups.machine import Commit, GroupAnswer, Now, Output, PlainAnswer, SessionTimer, TimerFired
 from ottla.groups.modern.events import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatAnswer, RequestRefused, TopicsChanged
 from ottla.groups.modern.machine import ModernMachine
+from ottla.groups.modern.records import GroupMetadata
 from ottla.groups.modern.target_assignment import MemberSubscription, compute_target
 from ottla.groups.modern.topics import TopicsImage
 from ottla.groups.share import records
@@ -83,7 +84,10 @@ class ShareMachine(ModernMachine[ShareGroup]):
                 self._record_states()
                 self._reply(ticket, PlainAnswer())
             case OffsetsAltered():
-                self._update_epoch(increase=True)
+                if self.group.is_persisted:
+                    self._update_epoch(increase=True)
+                else:
+                    self._persist()
                 self._reply(ticket, PlainAnswer())
             case TopicsChanged(topics):
                 self._refresh_requested |= not topics.isdisjoint(self.group.topics())
@@ -122,7 +126,8 @@ class ShareMachine(ModernMachine[ShareGroup]):
         self._update_target(now)
         member = self._reconcile(member)
         self._set_timer(SessionTimer(member.member_id), now.ms + self.settings.session_timeout_ms)
-        shows_assignment = beat.member_epoch == JOIN_EPOCH or member.assigned != before.assigned
+        is_full = beat.member_epoch == JOIN_EPOCH or beat.topics is not None
+        shows_assignment = is_full or member.assigned != before.assigned
         self._reply(
             ticket,
             HeartbeatAnswer(
@@ -169,14 +174,27 @@ class ShareMachine(ModernMachine[ShareGroup]):
         self._set_target(compute_target(simple.assign, subscriptions, group.target, self.topics), now)
 
     def _reconcile(self, member: ShareMember) -> ShareMember:
-        """Give a member its part of the target."""
-        assigned = self.group.target_of(member.member_id)
+        """Give a member its part of the target: of the topics that it subscribes to, also if the target is older."""
+        subscribed = {topic.topic_id for name in member.topics if (topic := self.topics.get(name)) is not None}
+        target = self.group.target_of(member.member_id)
+        assigned = {topic_id: indexes for topic_id, indexes in target.items() if topic_id in subscribed}
         if member.epoch == self.group.target_epoch and member.assigned == assigned:
             return member
         after = replace(member, epoch=self.group.target_epoch, previous_epoch=member.epoch, assigned=assigned)
         self.group.members[member.member_id] = after
         self._records.append(records.current_assignment(self.group.group_id, after))
         return after
+
+    def _increase_epoch(self, metadata_hash: int) -> None:
+        self.group.is_persisted = True
+        super()._increase_epoch(metadata_hash)
+
+    def _persist(self) -> None:
+        """Write a group that never had a member."""
+        group = self.group
+        group.is_persisted = True
+        metadata = GroupMetadata(group.epoch, group.metadata_hash)
+        self._records.append(records.group_metadata(group.group_id, metadata))
 
     # ---- Share states and topics
 
