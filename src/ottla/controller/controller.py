@@ -28,6 +28,7 @@ from ottla.controller.config import ControllerConfig
 from ottla.controller.config_changes import AlterConfig, publish_min_isr
 from ottla.controller.elections import ContradictoryStates, ElectLeaders, NoteBrokers, imbalanced
 from ottla.controller.event_work import PARTITION_WORK, new_partitions, partitions_of, work_of
+from ottla.controller.failed_decisions import DecisionFailed, DecisionRefused, FailedDecisions
 from ottla.controller.isr import AlterPartition, AlterPartitionResult, ProposedIsr, alter_partitions
 from ottla.controller.machine import Event, Outcome, apply
 from ottla.controller.overlay import UNCLEAN_ELECTION, Overlay, PartitionIndex, Rules
@@ -124,6 +125,8 @@ class Controller:
         self._elects_missing = False  # an earlier change may let partitions without leader have one
         self._shutdown: ControlledShutdown | None = None  # once it has begun
         self._contradictory = ContradictoryStates()
+        self._failed = FailedDecisions(clock)
+        self._pause_s = 0.0  # before this broker stands for election, after a failure
         self._malformed: set[str] = set()  # paths of nodes without which there is no controller
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -264,6 +267,20 @@ class Controller:
     # ---- Reactions
 
     def _on_change(self, old: ClusterView, new: ClusterView) -> None:
+        try:
+            self._follow_change(old, new)
+        except Exception:
+            log.exception("unexpected error while the controller followed a change of the cluster; it reads all again")
+            self._begin_again()
+
+    def _begin_again(self) -> None:
+        """Drop what the term knows beyond the snapshot, and take over again from the metadata store."""
+        if self._term is not None:
+            self._term.has_taken_over = False
+        self._is_stale = True
+        self._wake()
+
+    def _follow_change(self, old: ClusterView, new: ClusterView) -> None:
         if self._shutdown is not None:
             self._shutdown.view_changed()
         term = self._term
@@ -306,6 +323,8 @@ class Controller:
                     await self._finish_deletions()
                     await self._admin_requests.serve()
                 elif self._cluster.current.controller_id == NO_LEADER:
+                    pause_s, self._pause_s = self._pause_s, 0.0
+                    await asyncio.sleep(pause_s)
                     self._term = await become_controller(self._store, self._node_id, self._clock.wall_ms())
                     if self._term is not None:
                         await self._take_over(self._term)
@@ -319,6 +338,9 @@ class Controller:
                     await self._cluster.sync()
             except (NotController, SessionLost):  # there is another controller, or there will be one
                 await asyncio.sleep(SETTLE_S)
+            except DecisionRefused as refused:
+                self._is_stale = True
+                await asyncio.sleep(refused.delay_s)
             except (KafkaError, StoreError) as error:
                 log.warning("the controller failed to handle a change of brokers and will try again: %r", error)
                 self._is_stale = True
@@ -388,6 +410,7 @@ class Controller:
             events.append(NoteBrokers(handled.epochs, is_new=self._noted is None))
         try:
             await self._change(events)
+            self._failed.check(events)
         except BaseException:
             self._elects_missing = elects_missing
             raise
@@ -601,11 +624,26 @@ class Controller:
         return [outcomes[number] for number in range(len(events))]
 
     async def _decide(self, term: ControllerTerm, events: Mapping[int, Event]) -> tuple[Overlay, dict[int, _Decided]]:
+        """Decide all events; one whose decision fails unexpectedly is refused, and the others are decided again."""
+        while True:
+            try:
+                return await self._try_to_decide(term, events)
+            except DecisionFailed as failed:
+                self._failed.note(events[failed.number], failed.error, term.epoch)
+                self._begin_again()
+
+    async def _try_to_decide(
+        self, term: ControllerTerm, events: Mapping[int, Event]
+    ) -> tuple[Overlay, dict[int, _Decided]]:
         """Decide in slices of the loop's time; what changes meanwhile makes the write fail, not the decision wrong."""
         overlay = Overlay(self._cluster.current, Rules(self.config, self.log_defaults, term.epoch))
         decided: dict[int, _Decided] = {}
         for number, event in events.items():
-            begin, outcome = overlay.size, await self._outcome(overlay, event)
+            begin = overlay.size
+            try:
+                outcome = self._failed.refusal(event) or await self._outcome(overlay, event)
+            except Exception as error:
+                raise DecisionFailed(number, error) from error
             decided[number] = _Decided(begin, overlay.size, outcome)
             if isinstance(event, AlterConfig) and not isinstance(outcome, KafkaError):
                 self._elects_missing |= any(change.key == UNCLEAN_ELECTION for change in event.changes)
@@ -643,6 +681,13 @@ class Controller:
             if self._term is term:
                 self._resign()
             raise
+        except Exception as error:
+            if isinstance(error, StoreError | KafkaError):
+                raise
+            self._pause_s = self._failed.note_write(error)
+            if self._term is term:
+                self._resign()
+            raise NotController from error
         await self._cluster.refresh()
         return written
 
