@@ -309,6 +309,7 @@ class GroupCoordinator:
 
     def list_groups(self) -> list[GroupSummary]:
         """List all groups. Raises CoordinatorLoadInProgress: a partial list would look like deletions."""
+        self.led.check_all_loaded()
         for shard in self.led.shards():
             shard.check_ready()
         return [runtime.group.summary for shard in self.led.shards() for runtime in shard.groups()]

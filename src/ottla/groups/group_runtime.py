@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, assert_never
 
 from ottla.core.clock import Clock
+from ottla.core.errors import KafkaError, NotCoordinator
 from ottla.groups.group import Group
 from ottla.groups.machine import (
     AppendRecords,
@@ -21,6 +22,7 @@ from ottla.groups.machine import (
     TimerFired,
 )
 from ottla.groups.offsets import GroupOffsets
+from ottla.internal_topics.failed_steps import FailedStep
 from ottla.internal_topics.machine_events import NO_TICKET, NotStored, Reply, Stored
 from ottla.internal_topics.machine_runtime import MachineRuntime
 from ottla.internal_topics.topic_log import KeyValue
@@ -43,8 +45,16 @@ class GroupRuntime(MachineRuntime[GroupMachine, Any, GroupAnswer]):
     The offsets belong to the group's id, not to its type: they stay when the type changes (`replace_machine`).
     """
 
-    def __init__(self, machine: GroupMachine, writer: PartitionWriter, clock: Clock, *, write_timeout_ms: int) -> None:
-        super().__init__(writer)
+    def __init__(
+        self,
+        machine: GroupMachine,
+        writer: PartitionWriter,
+        clock: Clock,
+        *,
+        write_timeout_ms: int,
+        on_failed: Callable[[FailedStep], None],
+    ) -> None:
+        super().__init__(machine.group.group_id, writer, on_failed)
         self.machine = machine
         self.offsets = GroupOffsets()
         self.in_log = False  # the log has a record of the group itself, which a deletion must cover
@@ -75,18 +85,27 @@ class GroupRuntime(MachineRuntime[GroupMachine, Any, GroupAnswer]):
         self._unwritten.extend(records)
 
     def feed(self, event: Any, ticket: int = NO_TICKET) -> None:
-        """Do one step of the machine and perform its outputs."""
-        self._step(self.machine, event, ticket)
+        """Do one step of the machine and perform its outputs. It never raises: see `fail`."""
+        self._step_or_fail(self.machine, event, ticket)
+
+    def _step_or_fail(self, machine: GroupMachine, event: Any, ticket: int = NO_TICKET, at_least_ms: int = 0) -> None:
+        if not self.is_open:
+            return
+        before = machine.group.outline
+        try:
+            self._step(machine, event, ticket, at_least_ms)
+        except Exception as error:  # noqa: BLE001  # it is logged there
+            self.fail(event, before, error)
 
     def _step(self, machine: GroupMachine, event: Any, ticket: int = NO_TICKET, at_least_ms: int = 0) -> None:
         now = Now(max(round(self._clock.monotonic() * 1000), at_least_ms), self._clock.wall_ms())
         for output in machine.step(event, now=now, ticket=ticket):
             self._perform(machine, output, now)
 
-    def close(self) -> None:
+    def close(self, reason: Callable[[], KafkaError] = NotCoordinator) -> None:
         """Stop the group: cancel its timers and fail the waiting requests; results of pending writes are ignored."""
         self._cancel_timers()
-        super().close()
+        super().close(reason)
 
     def _perform(self, machine: GroupMachine, output: Output, now: Now) -> None:
         match output:
@@ -108,7 +127,7 @@ class GroupRuntime(MachineRuntime[GroupMachine, Any, GroupAnswer]):
             case Replace():
                 self._last_writes[machine] = output.last_write
                 self.replace_machine(output.machine)
-                self.feed(output.event)
+                self._step(self.machine, output.event)
             case _:
                 assert_never(output)
 
@@ -140,16 +159,20 @@ class GroupRuntime(MachineRuntime[GroupMachine, Any, GroupAnswer]):
         if fired.at_ms > fired.armed_ms:
             self._arm(timer, fired.at_ms, max(fired.armed_ms, round(self._clock.monotonic() * 1000)))
         else:
-            self._step(self.machine, TimerFired(timer), at_least_ms=fired.at_ms)
+            self._step_or_fail(self.machine, TimerFired(timer), at_least_ms=fired.at_ms)
 
     def _feed_result(self, machine: GroupMachine, records: Sequence[KeyValue], result: Stored | NotStored) -> None:
         if self._last_writes.get(machine) == result.write:
             del self._last_writes[machine]
             if isinstance(result, NotStored):
                 self._unwritten.extend(records)
-        self._step(machine, result)
+        self._step_or_fail(machine, result)
 
     async def _compute(self, machine: GroupMachine, work: Callable[[], object]) -> None:
-        event = await asyncio.to_thread(work)
-        if self._is_open and machine is self.machine:
+        try:
+            event = await asyncio.to_thread(work)
+        except Exception as error:  # noqa: BLE001  # it is logged there
+            self.fail(work, machine.group.outline, error)
+            return
+        if machine is self.machine:
             self.feed(event)

@@ -35,6 +35,8 @@ from ottla.groups.share.group import ShareGroup
 from ottla.groups.share.loading import LoadedShareGroup
 from ottla.groups.share.machine import ShareMachine
 from ottla.internal_topics.coordinator_partition import CoordinatorPartition, Term
+from ottla.internal_topics.failed_steps import FailedStep
+from ottla.internal_topics.machine_events import Loaded
 from ottla.internal_topics.shard import CoordinatorShard
 from ottla.internal_topics.topic_log import KeyValue, LoadedRecords, ProducerIdentity, TopicLog
 from ottla.internal_topics.write_errors import coordinator_write_error
@@ -58,7 +60,8 @@ class GroupShard(CoordinatorShard):
                 topic_log,
                 lambda: _GroupLoader(self, config.classic_settings),
                 write_timeout_ms=config.offset_commit_timeout_ms,
-            )
+            ),
+            term,
         )
         self._partition.start()
 
@@ -75,10 +78,15 @@ class GroupShard(CoordinatorShard):
         await super().close()
         self._groups.clear()
 
-    def use_loaded(self, machines: dict[str, GroupMachine], offsets: dict[str, GroupOffsets]) -> int:
-        """Take loaded groups and offsets into use; returns how many groups there are."""
+    def use_loaded(
+        self, machines: dict[str, GroupMachine], offsets: dict[str, GroupOffsets], not_loaded: set[str]
+    ) -> int:
+        """Take loaded groups and offsets into use; returns how many groups there are. One that fails is left out."""
         with_offsets = {name for name, found in offsets.items() if found or found.has_open_transactions}
-        for group_id in machines.keys() | with_offsets:
+        for runtime in self._groups.values():
+            runtime.close()  # of a load that failed before its end
+        self._groups.clear()
+        for group_id in (machines.keys() | with_offsets) - not_loaded:
             machine = machines.get(group_id)
             runtime = self._runtime(machine or self._new_classic(group_id))
             runtime.in_log = machine is not None
@@ -88,7 +96,12 @@ class GroupShard(CoordinatorShard):
             self._groups[group_id] = runtime
         for runtime in self._groups.values():
             runtime.loaded()
+        self._groups = {group_id: runtime for group_id, runtime in self._groups.items() if runtime.is_open}
         return len(self._groups)
+
+    def load_failed(self, group_id: str, error: Exception) -> None:
+        """Leave out a group whose records in the log contradict each other."""
+        self._step_failed(FailedStep(group_id, Loaded(), None, error))
 
     def _new_classic(self, group_id: str, state_since_wall_ms: int = -1) -> ClassicMachine:
         return ClassicMachine(
@@ -102,7 +115,7 @@ class GroupShard(CoordinatorShard):
 
     def _runtime(self, machine: GroupMachine) -> GroupRuntime:
         writer, timeout_ms = self._partition.writer, self._config.offset_commit_timeout_ms
-        return GroupRuntime(machine, writer, self._clock, write_timeout_ms=timeout_ms)
+        return GroupRuntime(machine, writer, self._clock, write_timeout_ms=timeout_ms, on_failed=self._step_failed)
 
     # ---- Groups
 
@@ -134,7 +147,8 @@ class GroupShard(CoordinatorShard):
             return runtime
         if not may_create or not isinstance(machine, ClassicMachine) or runtime.is_being_deleted:
             raise GroupIdNotFound(f"Group {group_id} is not a consumer group.")
-        self._upgrade(runtime, machine.group)
+        with self.step_of(group_id, "conversion to a consumer group"):
+            self._upgrade(runtime, machine.group)
         return runtime
 
     def new_share(self, group: ShareGroup) -> ShareMachine:
@@ -208,7 +222,8 @@ class GroupShard(CoordinatorShard):
 
     async def delete(self, runtime: GroupRuntime) -> None:
         """Delete a group and all its offsets. Raises KafkaError: NonEmptyGroup, GroupIdNotFound, or a failed write."""
-        refusal = runtime.machine.begin_deletion()
+        with self.step_of(runtime.group_id, "deletion"):
+            refusal = runtime.machine.begin_deletion()
         if refusal is not ErrorCode.NONE:
             raise error_for(refusal)
         runtime.is_being_deleted = True
@@ -279,7 +294,8 @@ class GroupShard(CoordinatorShard):
         for group_id in self._in_transactions.pop(producer_id, set()):
             runtime = self._groups.get(group_id)
             if runtime is not None:
-                runtime.offsets.end_transaction(producer_id, commit=commit)
+                with self.step_of(group_id, "end of a transaction"):
+                    runtime.offsets.end_transaction(producer_id, commit=commit)
                 self.remove_if_unused(runtime)
 
     # ---- Expiry
@@ -365,19 +381,29 @@ class _GroupLoader:
 
     def complete(self) -> str:
         """Take the groups into use."""
-        machines: dict[str, GroupMachine] = {
-            group_id: ClassicMachine(restored(group_id, snapshot, self._settings))
-            for group_id, snapshot in self._classic.items()
-        }
-        for group_id, loaded in self._consumer.items():
-            group = loaded.group()
-            if group is not None:
-                machines[group_id] = self._shard.new_consumer(group)
-        for group_id, loaded_share in self._share.items():
-            share_group = loaded_share.group()
-            if share_group is not None:
-                machines[group_id] = self._shard.new_share(share_group)
-        return f"{self._shard.use_loaded(machines, self._offsets)} groups"
+        machines: dict[str, GroupMachine] = {}
+        not_loaded: set[str] = set()
+        for group_id in self._classic.keys() | self._consumer.keys() | self._share.keys():
+            try:
+                machine = self._machine(group_id)
+            except Exception as error:  # noqa: BLE001  # it is logged there
+                not_loaded.add(group_id)
+                self._shard.load_failed(group_id, error)
+            else:
+                if machine is not None:
+                    machines[group_id] = machine
+        return f"{self._shard.use_loaded(machines, self._offsets, not_loaded)} groups"
+
+    def _machine(self, group_id: str) -> GroupMachine | None:
+        """Return the machine of a group with the state in the log; None if it is deleted."""
+        share = self._share.get(group_id)
+        if share is not None and (share_group := share.group()) is not None:
+            return self._shard.new_share(share_group)
+        consumer = self._consumer.get(group_id)
+        if consumer is not None and (group := consumer.group()) is not None:
+            return self._shard.new_consumer(group)
+        snapshot = self._classic.get(group_id)
+        return None if snapshot is None else ClassicMachine(restored(group_id, snapshot, self._settings))
 
     def _apply_consumer(self, key: ConsumerRecordKey, value: ConsumerRecordValue) -> None:
         self._consumer.setdefault(key.group_id, LoadedConsumerGroup(key.group_id)).apply(key, value)

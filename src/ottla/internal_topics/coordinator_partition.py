@@ -23,6 +23,7 @@ from ottla.core.errors import (
     NotCoordinator,
     error_for,
 )
+from ottla.internal_topics.failed_steps import FailedStep
 from ottla.internal_topics.topic_log import KeyValue, LoadedRecords, ProducerIdentity, TopicLog
 from ottla.internal_topics.writer import PartitionWriter
 
@@ -31,7 +32,8 @@ log = logging.getLogger(__name__)
 LOADED_AT_ONCE = 500
 """Records to load before yielding to the loop: well under 5 ms."""
 
-RETRY_LOAD_SECONDS = 1.0
+RETRY_LOAD_SECONDS, RETRY_LOAD_SECONDS_MAX = 1.0, 60.0
+"""After a load that failed; twice as long after each other one."""
 
 TERM_POLL_SECONDS_MIN, TERM_POLL_SECONDS_MAX = 0.01, 0.5
 """Between two checks whether the replica has followed the cluster's decision that it leads."""
@@ -43,6 +45,7 @@ class Term(NamedTuple):
     partition: int
     leader_epoch: int
     load_again: Callable[[], None]  # called when the state in memory differs from the log
+    step_failed: Callable[[FailedStep], None]  # called when a step may have changed the state by half
 
 
 class Loader(Protocol):
@@ -74,7 +77,7 @@ class CoordinatorPartition:
         self.topic, self.partition = topic, term.partition
         self.writer = PartitionWriter(topic_log, term.partition, term.leader_epoch, on_diverged=self._diverged)
         self.is_open = True
-        self._load_again = term.load_again
+        self._load_again, self._step_failed = term.load_again, term.step_failed
         self._topic_log, self._new_loader = topic_log, new_loader
         self._write_timeout_ms = write_timeout_ms
         self._is_loaded = False
@@ -166,15 +169,21 @@ class CoordinatorPartition:
         await self.writer.close()
 
     async def _load(self) -> None:
+        delay_s = RETRY_LOAD_SECONDS
         while self.is_open and not self._is_loaded:
             try:
                 await self._wait_for_term()
                 await self._load_once()
-            except Exception:
+            except Exception as error:
                 if not self._is_in_term:  # the end of a term interrupts the load
                     continue
-                log.exception("loading %s-%d failed; retrying in 1 s", self.topic, self.partition)
-                await asyncio.sleep(RETRY_LOAD_SECONDS)
+                text = "loading %s-%d failed%s; retrying in %d s"
+                if delay_s == RETRY_LOAD_SECONDS:
+                    log.exception(text, self.topic, self.partition, "", delay_s)
+                else:
+                    log.error(text, self.topic, self.partition, f" again ({error!r})", delay_s)  # noqa: TRY400
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, RETRY_LOAD_SECONDS_MAX)
 
     async def _wait_for_term(self) -> None:
         """Wait until the replica leads in this epoch; many partitions that change their leaders are applied in turn."""
@@ -217,12 +226,12 @@ class CoordinatorPartition:
         After an error the records may still become durable.
         """
         if not records:
-            finish(stored=True)
+            self._finish(finish, stored=True)
             return
         done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
         def written(error: ErrorCode) -> None:
-            finish(stored=error is ErrorCode.NONE)
+            self._finish(finish, stored=error is ErrorCode.NONE)
             if not done.done():
                 done.set_result(error)
 
@@ -236,6 +245,13 @@ class CoordinatorPartition:
             raise NotCoordinator
         if error is not ErrorCode.NONE:
             raise error_for(error_of(error))
+
+    def _finish(self, finish: WriteResult, *, stored: bool) -> None:
+        try:
+            finish(stored=stored)
+        except Exception as error:  # noqa: BLE001  # it is logged there, and the writes after it go on
+            event = "the result of a write: " + ("stored" if stored else "not stored")
+            self._step_failed(FailedStep("", event, None, error))
 
 
 def _time_out(done: asyncio.Future[ErrorCode]) -> None:

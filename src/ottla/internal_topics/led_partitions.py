@@ -2,20 +2,28 @@
 
 A shard belongs to a partition and a leader epoch. It is kept in the next epoch only if this broker leads in that one
 too, and the log ends where the shard's state does; otherwise it is closed and the partition is loaded again.
+
+It is loaded again, too, when a step of one of its keys failed and may have changed the state by half. Who fails again
+is refused for a while, so that the keys beside it go on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Generic, TypeVar
 
 from ottla.coordination.view import ClusterView
-from ottla.core.errors import CoordinatorLoadInProgress, NotCoordinator
+from ottla.core.errors import CoordinatorLoadInProgress, KafkaError, NotCoordinator
+from ottla.core.repeated_failures import RepeatedFailures
 from ottla.internal_topics.coordinator_partition import Term
+from ottla.internal_topics.failed_steps import KEY_CHARS_MAX, FailedStep
 from ottla.internal_topics.partitioning import partition_of
 from ottla.internal_topics.shard import CoordinatorShard
 from ottla.internal_topics.topic_log import TopicLog
+
+log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=CoordinatorShard)
 
@@ -30,6 +38,8 @@ class LedPartitions(Generic[S]):
         self._led: dict[int, int] = {}  # partition -> leader epoch
         self._reloading: set[int] = set()  # partitions whose old shard has writes in flight yet
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._failed_keys, self._failed_partitions = RepeatedFailures(), RepeatedFailures()
+        self._delayed: dict[int, asyncio.TimerHandle] = {}  # partitions that wait before they are loaded again
 
     # ---- Leadership
 
@@ -60,7 +70,15 @@ class LedPartitions(Generic[S]):
             if self._shards.get(partition) is shard:
                 self._load_again(partition)
 
-        shard = self._shards[partition] = self._new_shard(Term(partition, leader_epoch, load_again))
+        def step_failed(step: FailedStep) -> None:
+            if self._shards.get(partition) is shard:
+                self._step_failed(partition, step)
+
+        self._end_delay(partition)
+        for key in self._failed_keys.not_loaded():
+            if self.partition_for(str(key)) == partition:
+                self._failed_keys.loading(key)
+        shard = self._shards[partition] = self._new_shard(Term(partition, leader_epoch, load_again, step_failed))
 
     def lead_again(self, partition: int) -> None:
         """Load a partition that this broker leads, unless it is loaded or its disk is offline."""
@@ -75,21 +93,72 @@ class LedPartitions(Generic[S]):
             shard.stop(refuse_writes=True)
             self.run(shard.close())
 
-    def _load_again(self, partition: int) -> None:
+    def _load_again(self, partition: int, not_before_s: float = 0.0) -> None:
         """Unload a partition and load it from the log, which differs from its state in memory."""
         shard = self._shards.pop(partition)
         shard.stop(refuse_writes=True)
         self._reloading.add(partition)
-        self.run(self._close_and_lead(shard, partition))
+        self.run(self._close_and_lead(shard, partition, not_before_s))
 
-    async def _close_and_lead(self, shard: S, partition: int) -> None:
+    async def _close_and_lead(self, shard: S, partition: int, not_before_s: float) -> None:
         await shard.close()
-        self._reloading.discard(partition)
+        loop = asyncio.get_running_loop()
+        if not_before_s > loop.time() and partition in self._led and partition not in self._shards:
+            self._delayed[partition] = loop.call_at(not_before_s, self._lead_after_delay, partition)
+        else:
+            self._lead_after_delay(partition)
+
+    def _lead_after_delay(self, partition: int) -> None:
+        self._end_delay(partition)
         self.lead_again(partition)
+
+    def _end_delay(self, partition: int) -> None:
+        self._reloading.discard(partition)
+        delayed = self._delayed.pop(partition, None)
+        if delayed is not None:
+            delayed.cancel()
 
     def is_offline(self, partition: int) -> bool:
         """Return whether this broker's replica is offline, so that its keys have no coordinator."""
         return self._topic_log.is_offline(partition)
+
+    # ---- Failures
+
+    def _step_failed(self, partition: int, step: FailedStep) -> None:
+        """Log a failed step, refuse a key that fails again, and load the partition from its log.
+
+        A key that failed as it was loaded stays unloaded until its delay is over; the others are there.
+        """
+        now_s = asyncio.get_running_loop().time()
+        failure = self._failed_keys.note(step.key or partition, now_s, is_loaded=not step.is_load)
+        place, delay_s = f"{self.topic}-{partition}", round(failure.until_s - now_s)
+        if failure.times > 1:
+            text = "%s: %r failed again, %d times now: %r; its requests are refused for %d s"
+            log.error(text, place, step.key[:KEY_CHARS_MAX], failure.times, step.error, delay_s)
+        else:
+            text = "%s: a step of %r failed and may have changed the state by half: %s. Please report this as a bug: %s"
+            then = "its requests are refused" if step.is_load else f"loading again, to {self._end_offset(partition)}"
+            log.error(text, place, step.key[:KEY_CHARS_MAX], then, step.description, exc_info=step.error)
+        if not step.is_load:
+            self._load_again(partition, self._failed_partitions.note(partition, now_s).until_s)
+
+    def _end_offset(self, partition: int) -> int | None:
+        try:
+            return self._topic_log.end_offset(partition)
+        except KafkaError:
+            return None
+
+    def _check_failures(self, key: str, partition: int) -> None:
+        """Raise CoordinatorLoadInProgress for a key that fails again and again, or could not be loaded."""
+        failure = self._failed_keys.find(key)
+        if failure is None:
+            return
+        remaining_s = failure.until_s - asyncio.get_running_loop().time()
+        if remaining_s > 0:
+            raise CoordinatorLoadInProgress(f"{key!r} failed {failure.times} times; refused for {remaining_s:.0f} s")
+        if not failure.is_loaded:
+            self._load_again(partition)
+            raise CoordinatorLoadInProgress(f"{key!r} could not be loaded; it is loaded again")
 
     # ---- Shards
 
@@ -113,6 +182,7 @@ class LedPartitions(Generic[S]):
                 raise CoordinatorLoadInProgress(f"{self.topic}-{partition} is being loaded again")
             raise NotCoordinator(f"another broker coordinates {key!r}")
         shard.check_ready()
+        self._check_failures(key, partition)
         return shard
 
     def shard(self, partition: int) -> S | None:
@@ -126,6 +196,11 @@ class LedPartitions(Generic[S]):
     def ready_shards(self) -> list[S]:
         """Return the loaded shards."""
         return [shard for shard in self._shards.values() if shard.is_ready]
+
+    def check_all_loaded(self) -> None:
+        """Raise CoordinatorLoadInProgress unless all is loaded: a partial list would look like deletions."""
+        if self._reloading.intersection(self._led) or not all(shard.is_ready for shard in self._shards.values()):
+            raise CoordinatorLoadInProgress(f"{self.topic} is being loaded")
 
     async def wait_until_loaded(self) -> None:
         """Wait until all shards are loaded, for tests and tools."""
@@ -143,6 +218,8 @@ class LedPartitions(Generic[S]):
     async def close(self) -> None:
         """Fail the waiting requests, complete the queued writes and stop."""
         self._led = {}
+        for partition in tuple(self._delayed):
+            self._end_delay(partition)
         shards, self._shards = self._shards, {}
         for shard in shards.values():
             shard.stop(refuse_writes=False)

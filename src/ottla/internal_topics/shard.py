@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from ottla.internal_topics.coordinator_partition import CoordinatorPartition
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ottla.core.errors import CoordinatorLoadInProgress, KafkaError
+from ottla.internal_topics.coordinator_partition import CoordinatorPartition, Term
+from ottla.internal_topics.failed_steps import FailedStep
 
 
 class CoordinatorShard:
     """Coordinates the keys of one partition that this broker leads, in one term."""
 
-    def __init__(self, partition: CoordinatorPartition) -> None:
+    def __init__(self, partition: CoordinatorPartition, term: Term) -> None:
         self._partition = partition
+        self._step_failed = term.step_failed
 
     @property
     def partition(self) -> int:
@@ -33,6 +39,20 @@ class CoordinatorShard:
     def check_ready(self) -> None:
         """Raise NotCoordinator or CoordinatorLoadInProgress unless its state is loaded."""
         self._partition.check_ready()
+
+    @contextmanager
+    def step_of(self, key: str, event: object) -> Iterator[None]:
+        """Load the partition again if a change of a key's state fails unexpectedly.
+
+        Raises CoordinatorLoadInProgress then; KafkaErrors of the change pass.
+        """
+        try:
+            yield
+        except KafkaError:
+            raise
+        except Exception as error:
+            self._step_failed(FailedStep(key, event, None, error))
+            raise CoordinatorLoadInProgress(f"{key!r} is being loaded again") from error
 
     async def wait_until_loaded(self) -> None:
         """Wait until its state is loaded."""

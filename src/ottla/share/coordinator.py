@@ -51,22 +51,25 @@ class ShareCoordinator:
 
     async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> StateResult:
         """Begin or reset the state of a share partition. Raises KafkaError unless this broker coordinates it."""
-        shard = self._writable(key)
-        result = shard.machine.initialize(
-            key, state_epoch, start_offset, now_wall_ms=self._clock.wall_ms(), end_offset=shard.end_offset
-        )
+        shard, now_wall_ms = self._writable(key), self._clock.wall_ms()
+        with shard.step_of(key.text, ("initialize", state_epoch, start_offset)):
+            result = shard.machine.initialize(
+                key, state_epoch, start_offset, now_wall_ms=now_wall_ms, end_offset=shard.end_offset
+            )
         return await self._written(shard, result)
 
     async def write(self, key: SharePartitionKey, write: StateWrite) -> StateResult:
         """Change the state of a share partition. Raises KafkaError unless this broker coordinates it."""
-        shard = self._writable(key)
-        result = shard.machine.write(key, write, now_wall_ms=self._clock.wall_ms(), end_offset=shard.end_offset)
+        shard, now_wall_ms = self._writable(key), self._clock.wall_ms()
+        with shard.step_of(key.text, write):
+            result = shard.machine.write(key, write, now_wall_ms=now_wall_ms, end_offset=shard.end_offset)
         return await self._written(shard, result)
 
     async def read(self, key: SharePartitionKey, leader_epoch: int) -> StateResult:
         """Read the state for a new leader of the partition. Raises KafkaError unless this broker coordinates it."""
-        shard = self._writable(key)
-        result = shard.machine.read(key, leader_epoch, now_wall_ms=self._clock.wall_ms(), end_offset=shard.end_offset)
+        shard, now_wall_ms = self._writable(key), self._clock.wall_ms()
+        with shard.step_of(key.text, ("read", leader_epoch)):
+            result = shard.machine.read(key, leader_epoch, now_wall_ms=now_wall_ms, end_offset=shard.end_offset)
         return await self._written(shard, result)
 
     def summary(self, key: SharePartitionKey) -> StateResult:
@@ -76,7 +79,9 @@ class ShareCoordinator:
     async def delete(self, key: SharePartitionKey) -> StateResult:
         """Delete the state of a share partition. Raises KafkaError unless this broker coordinates it."""
         shard = self._writable(key)
-        return await self._written(shard, shard.machine.delete(key))
+        with shard.step_of(key.text, "delete"):
+            result = shard.machine.delete(key)
+        return await self._written(shard, result)
 
     def _writable(self, key: SharePartitionKey) -> ShareCoordinatorShard:
         """Return the shard of a request that changes memory before it writes: a failed write would reload all."""
@@ -104,12 +109,14 @@ class ShareCoordinator:
         for shard in self.led.ready_shards():
             try:
                 shard.check_can_write()
-                cold = shard.machine.snapshot_cold(
-                    not_since_wall_ms=now_wall_ms - self.config.cold_snapshot_interval_ms,
-                    now_wall_ms=now_wall_ms,
-                    end_offset=shard.end_offset,
-                )
-                await shard.write(shard.machine.delete_absent() + cold)
+                with shard.step_of("", "snapshots of old states, and deletion of those of deleted topics"):
+                    cold = shard.machine.snapshot_cold(
+                        not_since_wall_ms=now_wall_ms - self.config.cold_snapshot_interval_ms,
+                        now_wall_ms=now_wall_ms,
+                        end_offset=shard.end_offset,
+                    )
+                    absent = shard.machine.delete_absent()
+                await shard.write(absent + cold)
                 shard.prune()
             except KafkaError as error:
                 log.warning("%s-%d was not pruned: %s", SHARE_STATE_TOPIC, shard.partition, error.message)

@@ -7,11 +7,14 @@ applies: another leader, or offsets that were altered.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ottla.core.clock import Clock
 from ottla.core.errors import ErrorCode, KafkaError, NotCoordinator, error_code_for
+from ottla.core.repeated_failures import RepeatedFailures
+from ottla.internal_topics.failed_steps import FailedStep
 from ottla.replication.partition import Partition
 from ottla.share.config import ShareConfig
 from ottla.share.persister import Persister
@@ -19,6 +22,8 @@ from ottla.share.sessions import SessionPartition, ShareSession, ShareSessions
 from ottla.share.share_partition import GroupSettings, SharePartition
 from ottla.share.state_records import SharePartitionKey
 from ottla.share.states import AcknowledgementBatch
+
+log = logging.getLogger(__name__)
 
 
 class AcknowledgeResult(NamedTuple):
@@ -38,6 +43,7 @@ class SharePartitionManager:
         self._persister, self._clock, self.settings = persister, clock, settings
         self._partitions: dict[SharePartitionKey, SharePartition] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._failures = RepeatedFailures()
 
     def find(self, key: SharePartitionKey) -> SharePartition | None:
         """Return a share partition that is in use; None if there is none."""
@@ -47,6 +53,8 @@ class SharePartitionManager:
         """Return a share partition, which may have to be loaded yet."""
         found = self._partitions.get(key)
         if found is None or found.failure is not None:
+            last = self._failures.find(key)
+            delay_s = 0.0 if last is None else last.until_s - asyncio.get_running_loop().time()
             found = self._partitions[key] = SharePartition(
                 key,
                 partition,
@@ -54,8 +62,21 @@ class SharePartitionManager:
                 clock=self._clock,
                 settings=self.settings,
                 on_closed=self._closed,
+                on_failed=lambda step: self._step_failed(key, step),
+                load_delay_s=delay_s,
             )
         return found
+
+    def _step_failed(self, key: SharePartitionKey, step: FailedStep) -> None:
+        """Log a failed step; a share partition that fails again and again is loaded later and later."""
+        now_s = asyncio.get_running_loop().time()
+        failure = self._failures.note(key, now_s)
+        if failure.times > 1:
+            text = "share partition %s failed again, %d times now: %r; it is loaded again after %d s"
+            log.error(text, key.text, failure.times, step.error, round(failure.until_s - now_s))
+        else:
+            text = "a step of share partition %s failed: the next fetch loads it again. Please report this as a bug: %s"
+            log.error(text, key.text, step.description, exc_info=step.error)
 
     def _closed(self, closed: SharePartition) -> None:
         if self._partitions.get(closed.key) is closed:

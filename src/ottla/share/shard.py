@@ -31,7 +31,8 @@ class ShareCoordinatorShard(CoordinatorShard):
         super().__init__(
             CoordinatorPartition(
                 SHARE_STATE_TOPIC, term, topic_log, self._loader, write_timeout_ms=config.write_timeout_ms
-            )
+            ),
+            term,
         )
         self._partition.start()
 

@@ -1,4 +1,8 @@
-"""Runs one share partition: loads its state, passes requests to its machine, performs writes and lock timers."""
+"""Runs one share partition: loads its state, passes requests to its machine, performs writes and lock timers.
+
+A step that fails unexpectedly may have changed the state by half: the share partition is closed, and the next fetch
+loads it again. The error is that of a partition that moved, after which every client tries again.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from typing import NamedTuple, Protocol, assert_never
 from ottla.core.clock import Clock
 from ottla.core.errors import ErrorCode, KafkaError, NotLeaderOrFollower, error_code_for, error_for
 from ottla.core.ids import NO_OFFSET
+from ottla.internal_topics.failed_steps import FailedStep
 from ottla.internal_topics.machine_events import NO_TICKET
 from ottla.internal_topics.waiting_requests import WaitingRequests
 from ottla.replication.partition import Partition
@@ -73,10 +78,13 @@ class SharePartition:
         clock: Clock,
         settings: Callable[[str], GroupSettings],
         on_closed: Callable[[SharePartition], None],
+        on_failed: Callable[[FailedStep], None],
+        load_delay_s: float = 0.0,
     ) -> None:
         self.key, self.partition = key, partition
         self.watchers: dict[ShareWatcher, None] = {}
         self._persister, self._clock, self._settings, self._on_closed = persister, clock, settings, on_closed
+        self._on_failed = on_failed
         self._leader_epoch = partition.leader_epoch
         self._state_epoch = 0
         self._machine: PartitionMachine | None = None
@@ -85,7 +93,11 @@ class SharePartition:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = NEVER_MS
         self._tasks: set[asyncio.Task[None]] = set()
-        self._run(self._load())
+        self._delayed: asyncio.TimerHandle | None = None
+        if load_delay_s > 0:
+            self._delayed = asyncio.get_running_loop().call_later(load_delay_s, lambda: self._run(self._load()))
+        else:
+            self._run(self._load())
 
     # ---- Loading and closing
 
@@ -131,11 +143,21 @@ class SharePartition:
         if self._failure is not None:
             return
         self._failure = error
+        if self._delayed is not None:
+            self._delayed.cancel()
         if self._timer is not None:
             self._timer.cancel()
         self._requests.refuse(lambda: error_for(error.code, error.message))
         self._on_closed(self)
         self._notify()
+
+    def _fail(self, event: object, error: Exception) -> None:
+        """Stop, because a step failed: the next fetch loads the state again."""
+        machine, self._machine = self._machine, None
+        if self._failure is None:
+            before = None if machine is None else (machine.start_offset, machine.end_offset)
+            self._on_failed(FailedStep(self.key.text, event, before, error))
+        self.close(NotLeaderOrFollower("The share partition is being loaded again."))
 
     # ---- Fetching
 
@@ -148,7 +170,7 @@ class SharePartition:
         log_start = self.partition.log.log_start_offset
         if log_start > machine.start_offset:
             self._feed(LogStartMoved(log_start))
-        if not machine.can_acquire:
+        if self._machine is None or not machine.can_acquire:
             return None
         committed_only = self._settings(self.key.group_id).committed_only
         return read_batches(
@@ -163,8 +185,9 @@ class SharePartition:
     def acquire(
         self, member_id: str, read: ReadBatches, *, max_records: int, batch_size: int, mode: AcquireMode
     ) -> list[AcquiredRecords]:
-        """Acquire records of what was read just before, for a member."""
-        assert self._machine is not None, "read before it was loaded"
+        """Acquire records of what was read just before, for a member; nothing if the state is not there any more."""
+        if self._machine is None:
+            return []
         request = Acquire(
             member=member_id,
             fetch_offset=read.offset,
@@ -174,8 +197,12 @@ class SharePartition:
             mode=mode,
             aborted=read.aborted,
         )
-        acquired, outputs = self._machine.acquire(request, now_ms=self._now_ms())
-        self._perform(outputs)
+        try:
+            acquired, outputs = self._machine.acquire(request, now_ms=self._now_ms())
+            self._perform(outputs)
+        except Exception as error:  # noqa: BLE001  # it is logged there
+            self._fail(request, error)
+            return []
         return acquired
 
     # ---- The end of a delivery
@@ -202,7 +229,10 @@ class SharePartition:
             self._perform([ShareReply(ticket, ErrorCode.INVALID_RECORD_STATE)])
             return
         now_ms = max(self._now_ms(), at_least_ms)
-        self._perform(self._machine.step(event, now_ms=now_ms, ticket=ticket))
+        try:
+            self._perform(self._machine.step(event, now_ms=now_ms, ticket=ticket))
+        except Exception as error:  # noqa: BLE001  # it is logged there
+            self._fail(event, error)
 
     def _perform(self, outputs: list[Output]) -> None:
         for output in outputs:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from ottla.coordination.view import ClusterView
 from ottla.core.clock import Clock
-from ottla.core.errors import CoordinatorLoadInProgress, ErrorCode, InvalidRequest, KafkaError, error_for
+from ottla.core.errors import ErrorCode, InvalidRequest, KafkaError, error_for
 from ottla.core.ids import NO_PRODUCER_EPOCH, TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
 from ottla.internal_topics.led_partitions import LedPartitions
 from ottla.internal_topics.topic_log import TopicLog
@@ -155,10 +155,8 @@ class TransactionCoordinator:
 
     def transactional_ids(self) -> list[TransactionRuntime]:
         """Return all transactional ids. Raises CoordinatorLoadInProgress: a partial list would look like expiry."""
-        shards = self.led.shards()
-        if not all(shard.is_ready for shard in shards):
-            raise CoordinatorLoadInProgress
-        return [runtime for shard in shards for runtime in shard.all()]
+        self.led.check_all_loaded()
+        return [runtime for shard in self.led.shards() for runtime in shard.all()]
 
     # ---- Periodic work
 

@@ -34,7 +34,8 @@ class TransactionShard(CoordinatorShard):
         super().__init__(
             CoordinatorPartition(
                 TRANSACTIONS_TOPIC, term, topic_log, lambda: _TransactionLoader(self), write_timeout_ms=0
-            )
+            ),
+            term,
         )
         self._partition.start()
 
@@ -52,19 +53,27 @@ class TransactionShard(CoordinatorShard):
         self._ids.clear()
 
     def use_loaded(self, loaded: dict[str, TransactionMetadata]) -> int:
-        """Take loaded transactional ids into use, complete what was decided; returns how many there are."""
+        """Take loaded transactional ids into use, complete what was decided; returns how many there are.
+
+        One that fails is left out.
+        """
         self._environment = Environment(
             writer=self._partition.writer,
             clock=self._clock,
             markers=self._markers,
             producer_ids=self._producer_ids,
             remove=self._remove,
+            on_failed=self._step_failed,
         )
+        for runtime in self.all():
+            runtime.close()  # of a load that failed before its end
+        self._ids.clear()
         for transactional_id, metadata in loaded.items():
             self.create(transactional_id, metadata)
         for runtime in self.all():
             runtime.loaded()
-        return len(loaded)
+        self._ids = {name: runtime for name, runtime in self._ids.items() if runtime.is_open}
+        return len(self._ids)
 
     def find(self, transactional_id: str) -> TransactionRuntime | None:
         """Return the transactional id, or None."""

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol, assert_never
 
 from ottla.core.clock import Clock
-from ottla.core.errors import ErrorCode, error_code_for
+from ottla.core.errors import ErrorCode, KafkaError, NotCoordinator, error_code_for
+from ottla.internal_topics.failed_steps import FailedStep
 from ottla.internal_topics.machine_events import NO_TICKET, NotStored, Reply, Stored
 from ottla.internal_topics.machine_runtime import MachineRuntime
 from ottla.internal_topics.topic_log import KeyValue
@@ -57,13 +58,14 @@ class Environment(NamedTuple):
     markers: MarkerSender
     producer_ids: ProducerIds
     remove: Callable[[str], None]
+    on_failed: Callable[[FailedStep], None]
 
 
 class TransactionRuntime(MachineRuntime[TransactionMachine, Event, TransactionAnswer]):
     """Holds one transactional id of this coordinator: its machine, waiting requests and tasks."""
 
     def __init__(self, transactional_id: str, metadata: TransactionMetadata, environment: Environment) -> None:
-        super().__init__(environment.writer)
+        super().__init__(transactional_id, environment.writer, environment.on_failed)
         self.transactional_id = transactional_id
         self.machine = TransactionMachine(metadata)
         self._environment = environment
@@ -85,11 +87,16 @@ class TransactionRuntime(MachineRuntime[TransactionMachine, Event, TransactionAn
         return bool(settled)
 
     def feed(self, event: Event, ticket: int = NO_TICKET) -> None:
-        """Do one step of the machine and perform its outputs."""
-        if not self._is_open:
+        """Do one step of the machine and perform its outputs. It never raises: see `fail`."""
+        if not self.is_open:
             return
-        for output in self.machine.step(event, now_ms=self._environment.clock.wall_ms(), ticket=ticket):
-            self._perform(output)
+        before = self.machine.metadata, self.machine.pending
+        try:
+            for output in self.machine.step(event, now_ms=self._environment.clock.wall_ms(), ticket=ticket):
+                self._perform(output)
+        except Exception as error:  # noqa: BLE001  # it is logged there
+            self.fail(event, before, error)
+            return
         if self._settling is not None and self.machine.pending is None:
             if not self._settling.done():
                 self._settling.set_result(None)
@@ -99,13 +106,13 @@ class TransactionRuntime(MachineRuntime[TransactionMachine, Event, TransactionAn
         """Wait until the tasks of a closed id have ended."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def close(self) -> None:
+    def close(self, reason: Callable[[], KafkaError] = NotCoordinator) -> None:
         """Stop: cancel timers and tasks and fail the waiting requests; results of pending writes are ignored."""
         if self._retry is not None:
             self._retry.cancel()
         for task in self._tasks:
             task.cancel()
-        super().close()
+        super().close(reason)
         if self._settling is not None and not self._settling.done():
             self._settling.set_result(None)  # who waits finds out that the id is not here any more
 

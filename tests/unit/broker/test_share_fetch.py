@@ -21,6 +21,7 @@ from ottla.replication.partition import Partition
 from ottla.share.config import ShareConfig
 from ottla.share.coordinator import ShareCoordinator
 from ottla.share.coordinator_machine import StateResult
+from ottla.share.partition_events import NotPersisted, Persisted
 from ottla.share.partition_manager import SharePartitionManager
 from ottla.share.share_partition import GroupSettings
 from ottla.share.state_records import SharePartitionKey
@@ -362,3 +363,94 @@ def test_altered_offsets_fence_the_share_partition_in_memory(tmp_path: Path) -> 
         assert acquired(await ada.fetch(max_wait_ms=1_000)) == [(5, 9, 1)]
 
     with_share_broker(tmp_path, scenario)
+
+
+# ---- A step that fails after it began to change the state
+
+
+def _break(broker: ShareBroker) -> None:
+    """Let the state contradict itself, so that the check after the next event fails."""
+    share = broker.server.services.coordinators.share_partitions.find(broker.key)
+    assert share is not None
+    assert share._machine is not None
+    share._machine.ranges()[0].delivery_count = -1
+
+
+async def _all_of(client: ShareClient, offsets: set[int]) -> None:
+    """Fetch and accept, again after errors as a client does, until these offsets were delivered."""
+    deadline = asyncio.get_running_loop().time() + 20
+    while offsets:
+        assert asyncio.get_running_loop().time() < deadline, f"not delivered: {offsets}"
+        answer = await client.fetch()
+        assert answer.error_code == 0
+        codes = {partition.error_code for topic in answer.responses for partition in topic.partitions}
+        assert codes <= {ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER}
+        for first, last, _ in acquired(answer):
+            if await client.acknowledge(first, last) == ErrorCode.NONE:
+                offsets -= set(range(first, last + 1))
+
+
+@pytest.mark.parametrize(
+    "event", ["Acquire", "Acknowledge", "Release", "LocksDue", "LogStartMoved", "Persisted", "NotPersisted"]
+)
+def test_a_share_partition_is_loaded_again_after_any_failed_step(
+    tmp_path: Path, event: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(broker: ShareBroker) -> None:
+        manager = broker.server.services.coordinators.share_partitions
+        await broker.produce(4)
+        ada, bob = broker.client("ada"), broker.client("bob")
+        await bob.fetch(max_wait_ms=0, max_records=0)
+        await ada.fetch()
+        share = manager.find(broker.key)
+        assert share is not None
+        match event:
+            case "Acquire":
+                await broker.produce(1)
+                _break(broker)
+                assert acquired(await ada.fetch()) == []
+            case "Acknowledge":
+                _break(broker)
+                assert await ada.acknowledge(0, 1) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            case "Release":
+                _break(broker)
+                await ada.fetch(epoch=-1)
+                ada.epoch = 0
+            case "LocksDue":
+                _break(broker)
+                share._locks_due(share._timer_ms)
+            case "LogStartMoved":
+                _break(broker)
+                broker.partition.delete_records(1)
+                await ada.fetch(max_wait_ms=0)
+            case _:
+                _break(broker)
+                share._machine._waiting[7] = -1  # type: ignore[union-attr]
+                result = Persisted(7) if event == "Persisted" else NotPersisted(7, ErrorCode.NOT_COORDINATOR, "")
+                share._feed(result)
+        assert share.failure is not None
+        await _all_of(ada, set(range(broker.partition.log.log_start_offset, broker.partition.log.end_offset)))
+
+    with_share_broker(tmp_path, scenario)
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(errors) == 1, errors
+    assert event in errors[0]
+
+
+def test_a_share_partition_that_fails_again_is_loaded_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(broker: ShareBroker) -> None:
+        await broker.produce(1)
+        ada = broker.client()
+        loop = asyncio.get_running_loop()
+        for _ in range(2):
+            while not acquired(await ada.fetch()):
+                pass
+            _break(broker)
+            await ada.acknowledge(0, 0)
+        began_s = loop.time()
+        await _all_of(ada, {0})
+        assert loop.time() - began_s > 0.8
+
+    with_share_broker(tmp_path, scenario)
+    errors = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert [error.exc_info is not None for error in errors] == [True, False]

@@ -225,9 +225,9 @@ def test_altering_offsets_increases_the_epoch_and_deleting_them_forgets_the_stat
 
 def test_altering_offsets_creates_a_group_that_was_never_used() -> None:
     driver = Driver()
-    assert driver.machine.group.is_unused
+    before = driver.machine.group.is_unused
     assert driver.ask(OffsetsAltered()) == PlainAnswer()
-    assert not driver.machine.group.is_unused
+    assert (before, driver.machine.group.is_unused) == (True, False)
     assert (driver.restart().epoch, driver.restart().target_epoch) == (1, 1)
     driver.initialize("web")
     assert driver.beat("ada", 0, "web").member_epoch == 2, "as the first member of any group"

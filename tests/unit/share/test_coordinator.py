@@ -5,10 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
-from ottla.core.errors import CoordinatorNotAvailable, ErrorCode, NotCoordinator, StorageError
+from ottla.core.errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    ErrorCode,
+    NotCoordinator,
+    StorageError,
+)
 from ottla.internal_topics.writer import QUEUE_BYTES_MAX
 from ottla.share.config import ShareConfig
 from ottla.share.coordinator import ShareCoordinator
@@ -133,3 +141,59 @@ def test_without_the_lead_there_is_no_coordinator() -> None:
         await harness.coordinator.close()
 
     simulate(run, seed=1)
+
+
+class _FailsWhenCounted:
+    """A number of updates that fails when it grows: after the state was changed."""
+
+    def __ge__(self, other: object) -> bool:
+        return False
+
+    def __add__(self, other: object) -> object:
+        raise RuntimeError("planted")
+
+
+OTHER = SharePartitionKey("team", uuid.UUID(int=3), 1)
+
+
+@pytest.mark.parametrize("request_name", ["initialize", "write", "read", "delete", "maintain"])
+def test_a_state_is_loaded_again_after_a_failed_step(request_name: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def run(_rng: random.Random) -> None:
+        harness = ShareCoordinatorHarness()
+        coordinator = harness.coordinator
+        await coordinator.led.wait_until_loaded()
+        for key in (KEY, OTHER):
+            await coordinator.initialize(key, 0, 0)
+        await coordinator.write(KEY, DONE)
+        machine: Any = coordinator.led.shard_of(KEY.text).machine
+        if request_name in ("write", "read"):
+            machine._kept[KEY].updates = _FailsWhenCounted()
+        elif request_name == "delete":
+            machine._exists = lambda _topic, _partition: 1 / 0
+        else:
+            machine._kept[KEY].state = None
+        requests: dict[str, Callable[[], Awaitable[object]]] = {
+            "initialize": lambda: coordinator.initialize(KEY, 1, 0),
+            "write": lambda: coordinator.write(KEY, StateWrite(0, 3, 7, -1, ())),
+            "read": lambda: coordinator.read(KEY, 3),
+            "delete": lambda: coordinator.delete(KEY),
+            "maintain": coordinator.maintain,
+        }
+        try:
+            await requests[request_name]()
+            coordinator.led.shard_of(KEY.text)
+        except CoordinatorLoadInProgress:
+            pass
+        else:
+            pytest.fail("it is not loaded again")
+        await asyncio.sleep(0.1)
+        await coordinator.led.wait_until_loaded()
+        found = coordinator.summary(KEY).state
+        assert found is not None
+        assert (found.start_offset, found.leader_epoch, found.batches) == (0, 0, DONE.batches)
+        assert (await coordinator.write(OTHER, DONE)).error is ErrorCode.NONE
+        assert (await coordinator.write(KEY, DONE)).error is ErrorCode.NONE
+        await coordinator.close()
+
+    simulate(run, seed=1)
+    assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1

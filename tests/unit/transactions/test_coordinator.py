@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -419,3 +420,140 @@ def test_malformed_records_are_skipped() -> None:
         assert [one.transactional_id for one in broker.coordinator.transactional_ids()] == ["app"]
 
     run_scenario(scenario)
+
+
+# ---- A step that fails after it began to change the state
+
+
+def _break(broker: Broker, *, durable: bool = False) -> None:
+    """Let the state contradict itself, so that the check after the next event fails: the durable or the pending one."""
+    runtime = broker.coordinator.led.shard_of("app").find("app")
+    assert runtime is not None
+    machine = runtime.machine
+    pending = machine.pending
+    if pending is not None and pending.write is not None and not durable:
+        machine.pending = pending._replace(metadata=replace(pending.metadata, producer_epoch=-7))
+    elif pending is not None and not durable:
+        machine.without_marker |= frozenset({TopicPartition("ghost", 0)})
+    else:
+        machine.metadata = replace(machine.metadata, next_producer_id=7)
+
+
+async def _retried(work: Callable[[], Awaitable[ErrorCode]]) -> ErrorCode:
+    """Repeat a request as a client does."""
+    while (error := await work()) in (  # noqa: ASYNC110
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+    ):
+        await asyncio.sleep(0.1)  # in virtual time
+    return error
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "InitProducerId",
+        "AddPartitions",
+        "EndTxn",
+        "AbortTimedOut",
+        "Expire",
+        "Stored",
+        "NotStored",
+        "MarkersSent",
+        "RetryTimer",
+    ],
+)
+def test_a_transactional_id_is_loaded_again_after_any_failed_step(step: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(broker: Broker) -> None:
+        loaded = broker.coordinator.led
+        await broker.init()
+        await broker.init("beside")
+        in_transaction = step in ("EndTxn", "AbortTimedOut", "Stored", "NotStored", "MarkersSent", "RetryTimer")
+        if in_transaction:
+            assert await broker.add() is ErrorCode.NONE
+        answer: ErrorCode | None = None
+        match step:
+            case "InitProducerId":
+                _break(broker)
+                with pytest.raises(CoordinatorLoadInProgress):
+                    await broker.init()
+            case "AddPartitions":
+                _break(broker)
+                answer = await broker.add()
+            case "EndTxn":
+                _break(broker)
+                with pytest.raises(CoordinatorLoadInProgress):
+                    await broker.commit()
+            case "AbortTimedOut":
+                await asyncio.sleep(61)
+                _break(broker)
+                await broker.coordinator.abort_timed_out()
+            case "Expire":
+                await asyncio.sleep(120)
+                _break(broker)
+                await broker.coordinator.expire()
+            case "Stored" | "NotStored":
+                broker.log.hold.clear()
+                asked = asyncio.ensure_future(broker.add(partitions=OTHER))
+                await asyncio.sleep(0.1)
+                _break(broker, durable=step == "NotStored")
+                broker.log.failing = StorageError() if step == "NotStored" else None
+                broker.log.hold.set()
+                answer = await asked
+                broker.log.failing = None
+            case _:
+                failing = ErrorCode.NOT_LEADER_OR_FOLLOWER if step == "RetryTimer" else ErrorCode.NONE
+                broker.markers.errors = dict.fromkeys(WEB, failing)
+                broker.markers.hold.clear()
+                await broker.commit()
+                if step == "MarkersSent":
+                    _break(broker)
+                broker.markers.hold.set()
+                await asyncio.sleep(0.05)
+                if step == "RetryTimer":
+                    runtime = broker.coordinator.led.shard_of("app").find("app")
+                    assert runtime is not None
+                    runtime.machine.pending = None  # what the retry needs
+                    await asyncio.sleep(0.2)
+                broker.markers.errors = {}
+        assert answer in (None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        await asyncio.sleep(0.5)
+        await loaded.wait_until_loaded()
+        if step in ("MarkersSent", "RetryTimer"):
+            await broker.until(TransactionState.COMPLETE_COMMIT)
+        elif in_transaction and step != "AbortTimedOut":
+            assert await _retried(lambda: broker.add(partitions=WEB | OTHER)) is ErrorCode.NONE
+            assert (await broker.commit()).error is ErrorCode.NONE
+        elif step == "AbortTimedOut":
+            await broker.coordinator.abort_timed_out()
+            await broker.until(TransactionState.COMPLETE_ABORT)
+        elif step == "InitProducerId":
+            assert (await broker.init()).error is ErrorCode.NONE
+        elif step == "AddPartitions":
+            assert await _retried(broker.add) is ErrorCode.NONE
+        assert (await broker.init("beside")).error is ErrorCode.NONE
+
+    run_scenario(scenario, TransactionConfig(id_expiration_ms=60_000, expiry_interval_ms=10**9))
+    errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert len(errors) == 1, errors
+    assert "'app'" in errors[0]
+    assert step in errors[0]
+
+
+def test_a_transactional_id_that_cannot_be_loaded_leaves_the_others_alone(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.init()
+        await broker.init("beside")
+        found = broker.coordinator.describe("app")
+        contradictory = records.transaction_value(replace(found, started_wall_ms=5))
+        broker.log.put(0, [(records.transaction_key("app"), contradictory)])
+        broker.log.epoch = 2  # another broker led meanwhile
+        await broker.lead()
+        with pytest.raises(CoordinatorLoadInProgress):
+            await broker.init()
+        assert await broker.add() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert (await broker.init("beside")).error is ErrorCode.NONE
+
+    run_scenario(scenario)
+    assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 1
