@@ -1,4 +1,4 @@
-"""Remembers decisions of the controller that failed unexpectedly, so that neither they nor their repetitions do harm.
+"""Remembers decisions of the controller that failed unexpectedly, and refuses their repetitions for a while.
 
 A decision that fails may have changed the overlay by half. The overlay is dropped, so that nothing of it is written,
 and the other events of the request are decided again without it. The index of the term, on which a decision depends, is

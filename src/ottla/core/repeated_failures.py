@@ -13,7 +13,7 @@ LOAD_DELAY_S_MAX: Final = 3_600.0
 """For a state in a log that cannot be loaded: to try again costs all keys of the partition, and helps rarely."""
 
 FORGOTTEN_AFTER_S: Final = 600.0
-"""A key that did not fail for so long after its last delay starts anew."""
+"""A key that did not fail for so long after its last delay counts from one again."""
 
 KEYS_MAX: Final = 10_000
 

@@ -20,6 +20,7 @@ Before: storage/log/segment.py. Next: replication/partition.py wakes the waiters
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -60,6 +61,9 @@ def _nothing() -> None:
     """Do nothing, for a directory that cannot vanish."""
 
 
+log = logging.getLogger(__name__)
+
+
 class Flushable(Protocol):
     """A partition that a group commit flushes."""
 
@@ -69,6 +73,10 @@ class Flushable(Protocol):
 
     def complete_flush(self, job: FlushJob) -> None:
         """Complete a job that has run: what it covers is durable. Raises StorageError where it could not be done."""
+        ...
+
+    def take_out_of_service(self, why: str) -> None:
+        """Serve nothing any more: the state may be changed by half."""
         ...
 
     def fail_flush(self, error: StorageError) -> None:
@@ -347,6 +355,9 @@ class GroupCommit:
                 raise
             self._put_off_or_lose(partition, refused)
             return
+        except Exception as error:  # the other partitions of the round have been flushed
+            log.exception("unexpected error when the flush of a partition was completed; it is taken out of service")
+            partition.take_out_of_service(f"completing a flush failed: {error!r}")
         if self._refused:
             self._refused.pop(partition, None)
 

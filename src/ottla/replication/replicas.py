@@ -395,11 +395,7 @@ class Replicas:
         if view.leader == self._node_id and view.leader_epoch <= self._led.get((topic.topic_id, topic_partition), -1):
             view = replace(view, leader=NO_LEADER)  # a term of the last run: the controller begins another one
         if partition is not None:
-            if config is not None:
-                partition.reconfigure(config)
-            partition.apply(view)
-            if self._fetchers is not None:
-                self._fetchers.assign(partition)
+            self._change(partition, view, config)
         elif topic_partition in self._offline:
             return
         elif config is None:
@@ -408,6 +404,18 @@ class Replicas:
             self._open(topic_partition, topic, view, config, is_new=is_new)
         if self.context.not_removed:
             self._try_later()
+
+    def _change(self, partition: Partition, view: PartitionView, config: LogConfig | None) -> None:
+        """Apply settings and a decision of the cluster to a replica. If that fails it alone is taken out of service."""
+        try:
+            if config is not None:
+                partition.reconfigure(config)
+            partition.apply(view)
+            if self._fetchers is not None:
+                self._fetchers.assign(partition)
+        except Exception as error:
+            log.exception("unexpected error while %s was applied to %s", view, partition.topic_partition)
+            partition.take_out_of_service(f"applying a change of the cluster failed: {error!r}")
 
     def _open(
         self, topic_partition: TopicPartition, topic: TopicView, view: PartitionView, config: LogConfig, *, is_new: bool

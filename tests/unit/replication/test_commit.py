@@ -31,6 +31,7 @@ class Log:
         self.begin_error: OSError | None = None
         self.errors: list[str] = []
         self.given_up: list[str] = []
+        self.planted: Exception | None = None
 
     def begin_flush(self) -> FlushJob:
         self.health.check()
@@ -53,6 +54,11 @@ class Log:
         if job.refusal is not None:
             raise self.health.refused("flush", job.refusal)
         self.completed += 1
+        if self.planted is not None:
+            raise self.planted
+
+    def take_out_of_service(self, why: str) -> None:
+        self.errors.append(why)
 
     def fail_flush(self, error: StorageError) -> None:
         self.errors.append(error.message)
@@ -133,6 +139,23 @@ def test_after_a_failed_fsync_all_waiters_fail_and_nothing_is_retried() -> None:
         assert all(log.errors and "Input/output error" in log.errors[0] for log in everybody)
         assert [log.begun for log in everybody] == [1, 1, 1, 0, 0]
         assert not any(log.completed for log in everybody), "nothing of that round is acknowledged"
+
+    run(scenario)
+
+
+def test_a_partition_that_cannot_complete_its_flush_holds_up_no_other() -> None:
+    async def scenario(harness: CommitHarness) -> None:
+        before, broken, after = [harness.log() for _ in range(3)]
+        broken.planted = AssertionError("planted")
+        for log in (before, broken, after):
+            harness.commit.schedule(log)
+        harness.gate.set()
+        await harness.commit.drain()
+        harness.commit.schedule(after)
+        await harness.commit.drain()
+        assert (before.completed, after.completed) == (1, 2)
+        assert [len(log.errors) for log in (before, broken, after)] == [0, 1, 0], "it alone is out of service"
+        assert not harness.offline
 
     run(scenario)
 

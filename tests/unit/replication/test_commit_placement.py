@@ -123,6 +123,9 @@ class Log:
             raise self.disk.health.refused("flush", job.refusal)
         self.completed += 1
 
+    def take_out_of_service(self, why: str) -> None:
+        self.failed.append(why)
+
     def fail_flush(self, error: StorageError) -> None:
         self.failed.append(error.message)
 

@@ -19,6 +19,7 @@ from ottla.core.ids import TopicPartition
 from ottla.core.slices import SLICE_WORK
 from ottla.replication.fetcher import NAMES_MAX, PARTITION_BACKOFF_MIN_S
 from ottla.replication.isr_changes import IsrChange, Outcome
+from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
 from ottla.replication.view_changes import APPLY_WORK
 from ottla.storage.config import LogConfig
@@ -247,3 +248,29 @@ def test_checkpoints_that_are_wanted_at_the_same_time_do_not_overtake_each_other
         assert directory._newest_checkpoint[0] - before == 2, "those that come during the first one share another"
 
     with_replicas(scenario, leader=2)
+
+
+def test_a_partition_to_which_a_decision_cannot_be_applied_is_out_of_service_and_the_others_follow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = Partition.apply
+
+    def apply_and_fail(self: Partition, view: PartitionView) -> None:
+        real(self, view)
+        if self.topic_partition.partition == 3:
+            raise AssertionError("planted")
+
+    async def scenario(replicas: Replicas, clock: StillClock) -> None:
+        old = [PartitionView(index, 1, 0, (1, 2), (1, 2), 0) for index in range(PARTITIONS)]
+        new = [replace(part, leader=2, leader_epoch=1, partition_epoch=1) for part in old]
+        monkeypatch.setattr(Partition, "apply", apply_and_fail)
+        waiting = replicas.follow(view_of(old), view_of(new))
+        assert waiting is not None
+        await waiting
+        broken = replicas.partitions[TopicPartition("t", 3)]
+        assert broken.failed is not None
+        assert replicas.contradictory_partitions == {TopicPartition("t", 3)}, "the controller chooses another leader"
+        serving = [part.topic_partition.partition for part in replicas.partitions.values() if part.is_serving]
+        assert serving == [index for index in range(PARTITIONS) if index != 3]
+
+    with_replicas(scenario, leader=1)

@@ -21,13 +21,14 @@ from collections.abc import Iterable
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from ottla.core.errors import OffsetOutOfRange, StorageError
+from ottla.core.errors import KafkaError, NotLeaderOrFollower, OffsetOutOfRange, StorageError
 from ottla.core.files import FileRegion
 from ottla.core.ids import TopicPartition
 from ottla.records.batch import HEADER_BYTES, BatchHeader, stamp, stamp_log_append_time
 from ottla.storage.config import LogConfig
 from ottla.storage.log.aborted_transactions import AbortedTransactions
 from ottla.storage.log.append_info import AppendInfo, AppendOrigin, duplicate_of
+from ottla.storage.log.append_undo import undo_append
 from ottla.storage.log.flush import FlushJob, sync_before_gap
 from ottla.storage.log.log_parts import LoadedState, LogLocation
 from ottla.storage.log.pending_flush import PendingFlush
@@ -68,6 +69,7 @@ class PartitionLog:
         "directory",
         "end_offset",
         "epochs",
+        "failed_appends",
         "files",
         "flushed_offset",
         "health",
@@ -106,6 +108,7 @@ class PartitionLog:
         self.end_offset = loaded.end_offset
         self.flushed_offset = loaded.end_offset
         self.high_watermark = loaded.log_start_offset  # set by replication; limits retention; is in the checkpoint
+        self.failed_appends = 0  # unexpectedly
         self.pending_flush = PendingFlush(self.files)
         self.truncations = TruncationState(self.pending_flush, self.health)
         self.segment_list = SegmentList(loaded.segments, epochs=loaded.epochs, log=self)
@@ -187,16 +190,22 @@ class PartitionLog:
             stamp_log_append_time(records, 0, now_ms)
         stamp(records, 0, base_offset=first_offset, leader_epoch=leader_epoch)
         size_bytes = records.nbytes
-        position = self._write(records, size_bytes, first_offset, last_offset, max_timestamp)
-        segment = self.segment_list.active
-        segment.note_batch(last_offset, position, size_bytes, max_timestamp, config.index_interval_bytes)
-        if not position:
-            self._set_roll_limits(segment)
-        if leader_epoch > self.epochs.latest:
-            self.assign_epoch(leader_epoch, first_offset)
-        self.end_offset = last_offset + 1
-        if header.producer_id >= 0:
-            self._update_producer(header, marker, first_offset, last_offset, max_timestamp, now_ms)
+        try:
+            position = self._write(records, size_bytes, first_offset, last_offset, max_timestamp)
+            segment = self.segment_list.active
+            segment.note_batch(last_offset, position, size_bytes, max_timestamp, config.index_interval_bytes)
+            if not position:
+                self._set_roll_limits(segment)
+            if leader_epoch > self.epochs.latest:
+                self.assign_epoch(leader_epoch, first_offset)
+            self.end_offset = last_offset + 1
+            if header.producer_id >= 0:
+                self._update_producer(header, marker, first_offset, last_offset, max_timestamp, now_ms)
+        except KafkaError:
+            raise
+        except Exception as error:
+            undo_append(self, first_offset, last_offset, error)
+            raise NotLeaderOrFollower(f"appending to {self.topic_partition} failed; try again") from error
         return AppendInfo(first_offset, last_offset, append_time_ms, self.log_start_offset, begins_segment=not position)
 
     def append_as_follower(
@@ -224,7 +233,20 @@ class PartitionLog:
         size_bytes = batches[-1][0] + batches[-1][1].size_bytes
         first_offset, last_offset = batches[0][1].base_offset, batches[-1][1].last_offset
         max_timestamp = max(header.max_timestamp for _, header in batches)
-        position = self._write(records[:size_bytes], size_bytes, first_offset, last_offset, max_timestamp)
+        try:
+            position = self._write(records[:size_bytes], size_bytes, first_offset, last_offset, max_timestamp)
+            self._note_batches(records, batches, position, now_ms)
+        except KafkaError:
+            raise
+        except Exception as error:
+            undo_append(self, first_offset, last_offset, error)
+            raise StorageError(f"appending to {self.topic_partition} failed; it is fetched again") from error
+        return AppendInfo(first_offset, last_offset, -1, self.log_start_offset, begins_segment=not position)
+
+    def _note_batches(
+        self, records: memoryview, batches: list[tuple[int, BatchHeader]], position: int, now_ms: int
+    ) -> None:
+        """Update the state of the log after a follower's batches were written."""
         segment = self.segment_list.active
         for at, header in batches:
             first, last, size, timestamp = (
@@ -242,7 +264,6 @@ class PartitionLog:
                 self._update_producer(header, marker, first, last, timestamp, now_ms)
         if not position:
             self._set_roll_limits(segment)
-        return AppendInfo(first_offset, last_offset, -1, self.log_start_offset, begins_segment=not position)
 
     def _write(
         self, records: memoryview, size_bytes: int, first_offset: int, last_offset: int, max_timestamp: int
