@@ -53,6 +53,13 @@ INTENDED: tuple[Intended, ...] = (
         r"(supported_features|finalized_features)\..*|finalized_features_epoch",
         "features whose APIs are not all served are not listed (KRaft, streams groups, the newest group protocols)",
     ),
+    # ---- Consumer groups
+    Intended(
+        "consumer_group_heartbeat",
+        "as a, which it was",
+        r".*",
+        "an instance id belongs to one member at a time: the one that a member gave up is unknown, and free",
+    ),
     # ---- Share groups
     Intended(
         "find_coordinator",
@@ -148,7 +155,7 @@ INTENDED: tuple[Intended, ...] = (
     # ---- Other
     Intended(
         "end_txn",
-        "the opposite of a abort|commit after the timeout",
+        "commit after the timeout",
         "error_code",
         "KAFKA-20785: a commit that meets the abort of the coordinator is PRODUCER_FENCED, from which clients recover; "
         "Kafka 4.3 answers INVALID_TXN_STATE, which is fatal",
@@ -195,12 +202,6 @@ INTENDED: tuple[Intended, ...] = (
         "an unknown topic",
         r"error_code|partitions.*",
         "the partition has the error UNKNOWN_TOPIC_ID, where Kafka answers UNKNOWN_SERVER_ERROR",
-    ),
-    Intended(
-        "alter_share_group_offsets",
-        "no group",
-        r".*",
-        "the offsets of a group that does not exist are refused; Kafka answers for each partition",
     ),
     Intended(
         "describe_configs",

@@ -9,10 +9,12 @@ from typing import Any
 
 from tests.differential.peer import Peer
 from tests.support.batches import batch, numbered
+from tests.support.group_driver import subscription
 from tests.support.processes import until
 from tests.support.wire_client import Answer
 
 GROUP_RESOURCE, SET = 32, 0
+FIRST = "!1"  # before any member id that a broker chooses: the assignors take members in this order
 JOINING: dict[str, Any] = {"rebalance_timeout": 30_000, "topic_partitions": [], "server_assignor": "range"}
 
 
@@ -142,6 +144,111 @@ def static_consumers(peer: Peer) -> None:
         asker.describe("back")
         asker.beat("leaves for good", "m3", -1, instance_id="a")
         asker.describe("empty")
+
+
+def members_that_change(peer: Peer) -> None:
+    """Members that join again with another instance id or none, and that take the place of another one."""
+    topic = peer.topic("changing848", partitions=4)
+    asker = Asker(peer, "instance", 1)
+    asker.join("joins as a", "m1", topic, instance_id="a")
+    asker.join("joins again as b", "m1", topic, instance_id="b")
+    asker.beat("as b", "m1", 2, instance_id="b")
+    asker.beat("as nobody", "m1", 2)
+    asker.beat("as a, which it was", "m1", 2, instance_id="a")
+    asker.join("another as b", "m2", topic, instance_id="b")
+    asker.beat("leaves for a while", "m1", -2, instance_id="b")
+    asker.join("returns as nobody", "m1", topic)
+    asker.beat("goes on", "m1", 2)
+    asker.beat("leaves", "m1", -1)
+    asker.describe("empty")
+    asker = Asker(peer, "nobody", 1)
+    asker.join("joins as a", "m1", topic, instance_id="a")
+    asker.join("joins again as nobody", "m1", topic)
+    asker.beat("as nobody", "m1", 2)
+    asker.beat("as a, which it is", "m1", 2, instance_id="a")
+    asker.join("another as a", "m2", topic, instance_id="a")
+    asker.beat("leaves", "m1", -1)
+    asker = Asker(peer, "place", 1)
+    identifier = _topic_id(asker.join("joins as a", "m1", topic, instance_id="a"))
+    asker.join("second joins as b", "m2", topic, instance_id="b")
+    asker.beat("first releases", "m1", 2, instance_id="a", topic_partitions=_owned(identifier, 0, 1))
+    asker.beat("second gets them", "m2", 3, instance_id="b", topic_partitions=[])
+    asker.join("first as b, which is not free", "m1", topic, instance_id="b")
+    asker.beat("second leaves for a while", "m2", -2, instance_id="b")
+    asker.join("first as b", "m1", topic, instance_id="b")
+    asker.beat("first goes on as b", "m1", 3, instance_id="b")
+    asker.describe("first alone")
+    asker.join("third joins", "m3", topic)
+    asker.describe("first and third")
+
+
+class Mixed(Asker):
+    """Sends requests of both protocols for one group."""
+
+    def __init__(self, peer: Peer, name: str, *, at_once: bool = True) -> None:
+        super().__init__(peer, name, 1)
+        if not at_once:
+            peer.quietly("find_coordinator", 4, key_type=0, coordinator_keys=[self.group])
+            self.group += "-later"
+
+    def classic_join(self, label: str, member_id: str, topic: str, instance_id: str | None = None) -> Answer:
+        protocols = [{"name": "range", "metadata": subscription(topic, owned={})}]
+        return self.peer.ask(
+            label, "join_group", 9, group_id=self.group, session_timeout=30_000, rebalance_timeout=30_000,
+            member_id=member_id, group_instance_id=instance_id, protocol_type="consumer", protocols=protocols, reason=None,
+        )  # fmt: skip
+
+    def sync(self, label: str, member_id: str, generation: int) -> Answer:
+        return self.peer.ask(
+            label, "sync_group", 5, group_id=self.group, generation_id=generation, member_id=member_id,
+            group_instance_id=None, protocol_type="consumer", protocol_name="range", assignments=[],
+        )  # fmt: skip
+
+    def classic_beat(self, label: str, member_id: str, generation: int) -> Answer:
+        return self.peer.ask(label, "heartbeat", 4, group_id=self.group, generation_id=generation, member_id=member_id)
+
+    def leave(self, label: str, member_id: str, instance_id: str | None = None) -> Answer:
+        member = {"member_id": member_id, "group_instance_id": instance_id, "reason": None}
+        return self.peer.ask(label, "leave_group", 5, group_id=self.group, members=[member])
+
+
+def members_that_change_their_protocol(peer: Peer) -> None:
+    """Members of a mixed group that go on by the other protocol with the same id, and leave by either."""
+    topic = peer.topic("mixed848", partitions=4)
+    mixed = Mixed(peer, "to-new")
+    identifier = _topic_id(mixed.join("new joins", FIRST, topic))
+    old = mixed.classic_join("old asks for an id", "", topic)["member_id"]
+    mixed.classic_join("old joins", old, topic)
+    mixed.beat("old by a heartbeat", old, 3)
+    mixed.beat("new releases", FIRST, 2, topic_partitions=_owned(identifier, 0, 1))
+    mixed.beat("old gets its partitions", old, 3, topic_partitions=[])
+    mixed.classic_beat("old by its protocol again", old, 3)
+    mixed.sync("old syncs", old, 3)
+    mixed.join("old joins by heartbeat", old, topic)
+    mixed.leave("old leaves by LeaveGroup", old)
+    mixed.beat("old is gone", old, -1)
+    mixed.describe("new alone")
+    mixed = Mixed(peer, "to-old")
+    mixed.join("first joins", "m1", topic)
+    mixed.join("second joins", "m2", topic)
+    mixed.beat("first releases", "m1", 2, topic_partitions=_owned(identifier, 0, 1))
+    mixed.classic_join("first by JoinGroup", "m1", topic)
+    mixed.classic_beat("first in the old generation", "m1", 2)
+    mixed.sync("first syncs", "m1", 3)
+    mixed.beat("first by a heartbeat", "m1", 3)
+    mixed.beat("second", "m2", 3)
+    mixed.classic_join("second by JoinGroup", "m2", topic)
+    mixed.sync("second syncs", "m2", 3)
+    mixed.classic_join("first by JoinGroup again", "m1", topic)
+    mixed.beat("first by a heartbeat again", "m1", 3)
+    mixed.leave("second leaves", "m2")
+    mixed.classic_join("with an unknown instance id", "m1", topic, "z")
+    mixed = Mixed(peer, "silent", at_once=False)
+    mixed.join("new joins and is silent", FIRST, topic)
+    old = mixed.classic_join("old asks for an id", "", topic)["member_id"]
+    mixed.classic_join("old joins at once", old, topic)
+    mixed.sync("old syncs at once", old, 2)
+    mixed.classic_beat("old goes on", old, 2)
 
 
 def commits_of_consumers(peer: Peer) -> None:

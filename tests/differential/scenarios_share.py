@@ -263,6 +263,71 @@ def share_offsets(peer: Peer) -> None:
     peer.ask("deleted again", "delete_groups", 2, groups_names=[group])
 
 
+def share_subscriptions(peer: Peer) -> None:
+    """A member that changes its topics has none of those that it left, also before there is a new target."""
+    first, second, group = peer.topic("sua"), peer.topic("sub"), f"{peer.stem}-share-subscriptions"
+    api, member = "share_group_heartbeat", new_member()
+    find(peer, group)
+
+    def beat(label: str, epoch: int, *topics: str) -> Answer:
+        answer = peer.quietly(
+            api, 1, group_id=group, member_id=member, member_epoch=epoch, subscribed_topic_names=list(topics) or None
+        )
+        assignment = answer["assignment"]
+        given = None if assignment is None else [sorted(one["partitions"]) for one in assignment["topic_partitions"]]
+        if label:
+            peer.note(label, api, 1, (answer["error_code"], given))
+        return answer
+
+    joined_in = beat("", 0, first)["member_epoch"]
+    peer.note("the first epoch", api, 1, joined_in)
+    epoch = joined_in
+
+    def has_partitions() -> bool:
+        nonlocal epoch
+        answer = beat("", epoch, first)
+        epoch = answer["member_epoch"]
+        return bool(answer["assignment"]["topic_partitions"])
+
+    until(has_partitions, what="partitions of the first topic", timeout_s=60)
+    beat("names its topic", epoch, first)
+    beat("names nothing", epoch)
+    beat("leaves its topic", epoch, second)
+    beat("and nothing new", epoch)
+    beat("comes back", epoch, first)
+
+
+def share_offsets_of_a_new_group(peer: Peer) -> None:
+    """AlterShareGroupOffsets creates a group, whose lag is known then."""
+    topic, group = peer.topic("son"), f"{peer.stem}-share-new"
+    peer.write(topic, batch(numbered(5)))
+    find(peer, group)
+    topics = [{"topic_name": topic, "partitions": [{"partition_index": 0, "start_offset": 2}]}]
+    unknown = [{"topic_name": f"{peer.stem}-none", "partitions": [{"partition_index": 0, "start_offset": 2}]}]
+
+    def alter(label: str, group: str, topics: list[dict[str, Any]]) -> None:
+        answer = peer.quietly("alter_share_group_offsets", 0, group_id=group, topics=topics)
+        errors = [part["error_code"] for one in answer["responses"] for part in one["partitions"]]
+        peer.note(label, "alter_share_group_offsets", 0, (answer["error_code"], errors))
+
+    def describe(label: str, group: str) -> None:
+        answer = peer.quietly("share_group_describe", 1, group_ids=[group], include_authorized_operations=False)
+        one = answer["groups"][0]
+        noted = {key: one[key] for key in ("error_code", "group_state", "group_epoch", "assignment_epoch")}
+        peer.note(label, "share_group_describe", 1, noted)
+
+    alter("an unknown topic", f"{group}-none", unknown)
+    describe("of an unknown topic", f"{group}-none")
+    alter("a new group", group, topics)
+    describe("a new group", group)
+    answer = peer.quietly("describe_share_group_offsets", 1, groups=[{"group_id": group, "topics": None}])
+    offsets = [(part["start_offset"], part["lag"]) for t in answer["groups"][0]["topics"] for part in t["partitions"]]
+    peer.note("a new group", "describe_share_group_offsets", 1, offsets)
+    fields = {"group_id": group, "member_id": new_member(), "member_epoch": 0, "subscribed_topic_names": [topic]}
+    joining = peer.quietly("share_group_heartbeat", 1, **fields)
+    peer.note("its first member", "share_group_heartbeat", 1, (joining["error_code"], joining["member_epoch"]))
+
+
 def share_states(peer: Peer) -> None:
     """The share coordinator's APIs for one share partition, and its coordinator."""
     topic, group = peer.topic("ss"), f"{peer.stem}-share-states"

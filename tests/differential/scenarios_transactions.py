@@ -358,6 +358,12 @@ def transactional_produce(peer: Peer) -> None:
             sent("before the partition is added", 0)
             it.add("add", topic, 0, 1)
             it.settle()
+        marker = {
+            "producer_id": it.producer_id + 88_888, "producer_epoch": 7, "transaction_result": True,
+            "coordinator_epoch": 3, "transaction_version": 0, "topics": [{"name": topic, "partition_indexes": [2]}],
+        }  # fmt: skip
+        peer.ask("a later epoch of another producer", "write_txn_markers", 1, markers=[marker])
+        sent("of a producer that is fenced there", 0, partition=2, producer_id=it.producer_id + 88_888, epoch=6)
         sent("first, not from zero", 4, partition=1)
         sent("first", 0)
         sent("second", 2)

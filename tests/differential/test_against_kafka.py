@@ -39,11 +39,15 @@ NEW_PROTOCOLS: tuple[Callable[[Peer], None], ...] = (
     consumers.life_of_a_consumer_group,
     consumers.consumer_group_refusals,
     consumers.static_consumers,
+    consumers.members_that_change,
+    consumers.members_that_change_their_protocol,
     consumers.commits_of_consumers,
     consumers.settings_of_consumer_groups,
     share.share_members,
     share.share_deliveries,
     share.share_offsets,
+    share.share_subscriptions,
+    share.share_offsets_of_a_new_group,
     share.share_states,
 )
 """Scenarios whose protocols Kafka still changed after 4.1: only the newest Kafka is compared with."""

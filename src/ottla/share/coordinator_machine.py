@@ -45,7 +45,10 @@ class StateResult(NamedTuple):
 
 
 class StateWrite(NamedTuple):
-    """Holds the content of WriteShareGroupState for one share partition. -1 leaves a number as it is."""
+    """Holds the content of WriteShareGroupState for one share partition.
+
+    -1 leaves the start offset and the leader epoch as they are, and makes the count unknown.
+    """
 
     state_epoch: int
     leader_epoch: int
@@ -212,10 +215,9 @@ class ShareCoordinatorMachine:
 
 def _updated(state: Snapshot, update: Update) -> Snapshot:
     start_offset = state.start_offset if update.start_offset == NO_OFFSET else update.start_offset
-    count = update.delivery_complete_count
     return state._replace(
         leader_epoch=max(state.leader_epoch, update.leader_epoch),
         start_offset=start_offset,
-        delivery_complete_count=state.delivery_complete_count if count == UNKNOWN_COUNT else count,
+        delivery_complete_count=update.delivery_complete_count,
         batches=combine(state.batches, update.batches, start_offset),
     )

@@ -90,13 +90,14 @@ class Pending(NamedTuple):
 class TransactionMachine:
     """Changes the state of one transactional id."""
 
-    __slots__ = ("_out", "_writes", "metadata", "pending", "stopped", "without_marker")
+    __slots__ = ("_out", "_writes", "metadata", "pending", "stopped", "was_aborted_by_client", "without_marker")
 
     def __init__(self, metadata: TransactionMetadata) -> None:
         self.metadata = metadata  # durable, except that of a new id, whose epoch is -1
         self.pending: Pending | None = None
         self.without_marker: frozenset[TopicPartition] = frozenset()
         self.stopped = False  # another coordinator has to complete the transaction
+        self.was_aborted_by_client = False  # the last transaction; not in the log
         self._writes = 0
         self._out: list[Output] = []
 
@@ -293,8 +294,11 @@ class TransactionMachine:
             else:
                 self._refuse(ticket, ErrorCode.INVALID_TXN_STATE)
         elif is_retry and state is TransactionState.COMPLETE_ABORT:
-            if event.committed:  # the coordinator aborted it meanwhile, which the client can recover from (KAFKA-20785)
-                self._refuse(ticket, ErrorCode.PRODUCER_FENCED)
+            if (
+                event.committed
+            ):  # the client can recover from an abort of the coordinator (KAFKA-20785), not from its own
+                own = ErrorCode.INVALID_TXN_STATE
+                self._refuse(ticket, own if self.was_aborted_by_client else ErrorCode.PRODUCER_FENCED)
             else:
                 self._reply(ticket, TransactionAnswer(ErrorCode.NONE, metadata.producer_id, metadata.producer_epoch))
         else:
@@ -419,12 +423,14 @@ class TransactionMachine:
             case TransitionReason.ADD:
                 self._reply(pending.ticket, TransactionAnswer())
             case TransitionReason.END:
+                self.was_aborted_by_client = metadata.state is TransactionState.PREPARE_ABORT
                 if metadata.client_version >= TransactionVersion.TV_2:
                     self._reply(pending.ticket, self._next_transaction())
                 else:
                     self._reply(pending.ticket, TransactionAnswer())
                 self._complete(now_ms)
             case TransitionReason.FENCE:
+                self.was_aborted_by_client = False
                 # The producer retries, and gets an epoch that the aborted transaction did not have.
                 self._refuse(pending.ticket, ErrorCode.CONCURRENT_TRANSACTIONS)
                 self._complete(now_ms)

@@ -281,7 +281,8 @@ SECOND_VERSION = [
     ("committed", "retry", False, WRONG_STATE),
     ("committed", "present", True, WRONG_STATE),
     ("committed", "present", False, NONE),
-    ("aborted", "retry", True, FENCED),  # INVALID_TXN_STATE before KAFKA-20785
+    ("aborted", "retry", True, WRONG_STATE),
+    ("timed out", "retry", True, FENCED),  # it can recover from an abort of the coordinator (KAFKA-20785)
     ("aborted", "retry", False, NONE),
     ("aborted", "present", True, WRONG_STATE),
     ("aborted", "present", False, NONE),
@@ -299,6 +300,10 @@ def test_a_request_to_end_a_transaction_in_the_second_version_gets_the_error_of_
         it.commit(5)
     elif state == "aborted":
         it.abort(5)
+    elif state == "timed out":
+        it.now_ms += TIMEOUT_MS + 1
+        it.check_timeout()
+        it.settle()
     present = it.epoch
     given = present if epoch == "present" else present - 1
     answer = it.call(it.ending(given, committed=committed))

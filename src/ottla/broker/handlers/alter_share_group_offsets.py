@@ -2,7 +2,7 @@
 
 What it does
   Sets the start offsets of a share group without members (KIP-932): everything from there on is delivered, again if
-  it was before.
+  it was before. A group that was never used is created, unless none of its partitions exist.
 
 What it does not do
   Offsets outside of the log are accepted, as in Kafka: the share partition begins at the log's start or end.

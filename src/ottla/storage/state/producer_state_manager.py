@@ -258,8 +258,12 @@ class ProducerStateManager:
     def begin_verification(
         self, producer_id: int, sequence: int, epoch: int, *, supports_epoch_bump: bool, now_ms: int
     ) -> VerificationGuard | None:
-        """Return the guard under which a batch is to be verified; None if its transaction is open here already."""
-        if self.has_ongoing_transaction(producer_id, epoch):
+        """Return the guard under which a batch is to be verified.
+
+        None if its transaction is open here already, or if its epoch is old, so that the append refuses it.
+        """
+        entry = self._entries.get(producer_id)
+        if entry is not None and (epoch < entry.epoch or self.has_ongoing_transaction(producer_id, epoch)):
             return None
         guard = self._verifications.get(producer_id)
         if guard is None:

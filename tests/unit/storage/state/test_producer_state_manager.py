@@ -56,6 +56,15 @@ def test_the_first_batch_of_a_transaction_needs_a_guard_and_later_ones_none() ->
     check(producers, None, sequence=1)
 
 
+def test_a_batch_of_an_old_epoch_is_refused_without_a_verification() -> None:
+    producers = ProducerStateManager()
+    end(producers, 0, epoch=7)
+    assert producers.begin_verification(PRODUCER, 0, 6, supports_epoch_bump=True, now_ms=NOW_MS) is None
+    with pytest.raises(InvalidProducerEpoch):
+        check(producers, None, epoch=6)
+    check(producers, begin(producers, epoch=7), epoch=7)
+
+
 def test_a_marker_between_verification_and_append_makes_the_guard_void() -> None:
     producers = ProducerStateManager()
     delayed = begin(producers)
@@ -88,8 +97,6 @@ def test_a_fenced_epoch_is_reported_before_a_missing_verification() -> None:
         check(producers, None, epoch=5, sequence=1)
     with pytest.raises(InvalidTxnState):
         check(producers, None, epoch=6)
-    with pytest.raises(InvalidProducerEpoch):
-        check(producers, begin(producers, epoch=5), epoch=5, sequence=1)
 
 
 def test_a_batch_of_the_next_epoch_is_verified_although_the_last_transaction_is_open() -> None:
