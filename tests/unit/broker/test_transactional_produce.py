@@ -156,6 +156,21 @@ def test_the_coordinator_is_asked_before_the_first_batch_of_a_transaction_only(
     run(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("version", [9, 12])
+def test_a_batch_of_an_epoch_that_is_old_in_the_partition_is_refused_without_asking_the_coordinator(
+    tmp_path: Path, version: int
+) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        client = Client(server, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        client.end(epoch=7)
+        for epoch in (6, -1):
+            assert await client.error(0, version=version, epoch=epoch) is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert client.coordinator.asked == []
+        assert await client.error(0, version=version, epoch=8) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+    run(tmp_path, scenario)
+
+
 def test_only_the_partitions_without_an_open_transaction_are_verified_and_in_one_call(tmp_path: Path) -> None:
     async def scenario(server: InProcessBroker) -> None:
         client = Client(server)

@@ -106,6 +106,8 @@ async def _verified(ctx: RequestContext, request: TxnOffsetCommitRequest) -> Pro
         [NewBatch(services.replicas.partition(where), NO_SEQUENCE)],
         _operation_of(ctx.api_version),
     )
+    if where in verification.fenced:
+        raise verification.fenced[where]
     if verification.is_required:
         await services.coordinators.add_partitions_to_txn.verify(verification)
         if verification.error is not ErrorCode.NONE:

@@ -22,7 +22,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from ottla.core.clock import Clock
-from ottla.core.errors import ErrorCode, InvalidTxnState, KafkaError, NotEnoughReplicas, error_for
+from ottla.core.errors import ErrorCode, InvalidProducerEpoch, InvalidTxnState, KafkaError, NotEnoughReplicas, error_for
 from ottla.core.ids import TopicPartition
 from ottla.replication.partition import Partition
 from ottla.storage.state.producer_state_manager import VerificationGuard
@@ -74,7 +74,7 @@ class NewBatch(NamedTuple):
 class TransactionVerification:
     """The verification of one producer's batches of one request, each for another partition."""
 
-    __slots__ = ("_batches", "epoch", "error", "guards", "operation", "producer_id", "transactional_id")
+    __slots__ = ("_batches", "epoch", "error", "fenced", "guards", "operation", "producer_id", "transactional_id")
 
     def __init__(
         self, transactional_id: str, producer_id: int, epoch: int, operation: TransactionSupportedOperation
@@ -85,6 +85,7 @@ class TransactionVerification:
         self.operation = operation
         self.guards: dict[TopicPartition, VerificationGuard] = {}  # of the partitions to be verified
         self.error = ErrorCode.NONE  # of all these
+        self.fenced: dict[TopicPartition, InvalidProducerEpoch] = {}  # partitions that know a later epoch
         self._batches: list[NewBatch] = []  # for these partitions
 
     @property
@@ -99,13 +100,17 @@ class TransactionVerification:
         """
         if not partition.is_serving:
             return
-        guard = partition.log.producers.begin_verification(
-            self.producer_id,
-            base_sequence,
-            self.epoch,
-            supports_epoch_bump=self.operation.supports_epoch_bump,
-            now_ms=now_ms,
-        )
+        try:
+            guard = partition.log.producers.begin_verification(
+                self.producer_id,
+                base_sequence,
+                self.epoch,
+                supports_epoch_bump=self.operation.supports_epoch_bump,
+                now_ms=now_ms,
+            )
+        except InvalidProducerEpoch as error:
+            self.fenced[partition.topic_partition] = error
+            return
         if guard is not None:
             self.guards[partition.topic_partition] = guard
             self._batches.append(NewBatch(partition, base_sequence))
@@ -128,6 +133,8 @@ class TransactionVerification:
 
     def check(self, topic_partition: TopicPartition) -> None:
         """Refuse a batch for a partition that could not be verified. Raises the KafkaError to respond with."""
+        if topic_partition in self.fenced:
+            raise self.fenced[topic_partition]
         if self.error is not ErrorCode.NONE and topic_partition in self.guards:
             raise produce_error(self.error, self.operation)
 
@@ -156,6 +163,8 @@ class AddPartitionsToTxnManager:
 
     async def verify(self, verification: TransactionVerification) -> None:
         """Ask the coordinator; sets the verification's error. Never raises."""
+        if not verification.is_required:
+            return
         await self._verify_once(verification)
         for _ in range(AGAIN_MAX):
             is_verified = verification.error is ErrorCode.NONE and verification.operation.supports_epoch_bump

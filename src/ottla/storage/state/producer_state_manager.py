@@ -258,12 +258,14 @@ class ProducerStateManager:
     def begin_verification(
         self, producer_id: int, sequence: int, epoch: int, *, supports_epoch_bump: bool, now_ms: int
     ) -> VerificationGuard | None:
-        """Return the guard under which a batch is to be verified.
+        """Return the guard under which a batch is to be verified; None if its transaction is open here already.
 
-        None if its transaction is open here already, or if its epoch is old, so that the append refuses it.
+        Raises InvalidProducerEpoch for an epoch that is old here; the coordinator may have forgotten its producer id.
         """
         entry = self._entries.get(producer_id)
-        if entry is not None and (epoch < entry.epoch or self.has_ongoing_transaction(producer_id, epoch)):
+        if entry is not None and epoch < entry.epoch:
+            raise _old_epoch(producer_id, epoch, entry.epoch)
+        if self.has_ongoing_transaction(producer_id, epoch):
             return None
         guard = self._verifications.get(producer_id)
         if guard is None:
