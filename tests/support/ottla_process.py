@@ -52,7 +52,9 @@ class OttlaProcess:
         program = str(Path(sys.executable).with_name("ottla"))
         return [*self.prefix, program, "server", "--port", str(self.port), "--data", str(self.data), *self.options]
 
-    def start(self, *, before_exec: Callable[[], None] | None = None) -> OttlaProcess:
+    def start(
+        self, *, before_exec: Callable[[], None] | None = None, timeout_s: float = START_TIMEOUT_S
+    ) -> OttlaProcess:
         """Start it and wait for the ready line. Raises `NotReady` with what it said instead."""
         with self.log_file.open("ab") as errors:
             self.process = subprocess.Popen(
@@ -62,7 +64,7 @@ class OttlaProcess:
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
                 preexec_fn=before_exec,  # noqa: PLW1509 - limits of the child; the parent has no other threads that matter
             )
-        line = wait_for_line(self.process, b"ottla ready:", timeout_s=START_TIMEOUT_S)
+        line = wait_for_line(self.process, b"ottla ready:", timeout_s=timeout_s)
         found = READY.search(line)
         assert found, f"the ready line has another form: {line!r}"
         self.port, self.ready_line = int(found["port"]), line.decode().strip()

@@ -28,6 +28,12 @@ class WorkersProcess:
         self._port = port
 
     @property
+    def pid(self) -> int:
+        """The process of the owner while it runs."""
+        assert self.process is not None
+        return self.process.pid
+
+    @property
     def bootstrap(self) -> str:
         """The addresses of all workers."""
         return str(self.ready["bootstrap"])

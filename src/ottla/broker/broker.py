@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -41,6 +42,7 @@ from ottla.limits.budget import ByteBudget
 from ottla.limits.loop_slices import LoopSlices
 from ottla.net.server import ListenerAddress, Listeners
 from ottla.replication.replicas import Replicas
+from ottla.storage.directories.log_directory import DirectoryInUse
 
 if TYPE_CHECKING:  # imported once the broker serves
     from ottla.broker.maintenance.log_cleaner import LogCleaner
@@ -95,8 +97,14 @@ class Broker:
     # ---- Starting
 
     async def start(self) -> list[ListenerAddress]:
-        """Open everything; returns where it listens. Raises OSError, KafkaError, and what `open_storage` does."""
+        """Open everything; returns where it listens. Raises OSError, KafkaError, and what `open_storage` does.
+
+        The addresses are taken before anything is opened, and connections are accepted last: clients believe what a
+        broker answers, so that it must know the cluster, and be known in it, before it answers anything.
+        """
         config = self._config
+        listeners = self._listeners = self._make_listeners()
+        bound = await self._bind(listeners)
         storage = self._storage = await open_storage(
             config, self._paths, clock=self._clock, files=self._files, open_store=self._open_store
         )
@@ -128,12 +136,13 @@ class Broker:
         )
         services = self._services = self._make_services(store, cluster, controller, replicas, slices)
         cluster.subscribe(services.coordinators.follow)
-        opened = await self._open_listeners(services)
         report = await self._report_at_start(storage, services)
-        await self._register(services, opened, report)
+        await self._register(services, bound, report)
         await self._follow_cluster(storage, services, cluster)
+        self._dispatcher = Dispatcher(services, ByteBudget(config.net.queued_request_bytes_max // DECODED_SHARE))
+        await listeners.listen(self._dispatcher)
         self._start_tasks(storage, services, cluster, report)
-        return opened
+        return bound
 
     def _make_services(
         self,
@@ -188,23 +197,31 @@ class Broker:
         assert self._services is not None
         await create_if_absent(self._services, topic)
 
-    async def _open_listeners(self, services: Services) -> list[ListenerAddress]:
-        """Bind before the broker is registered, so that port 0 is known; returns where it listens. Raises OSError."""
+    def _make_listeners(self) -> Listeners:
         net = self._config.net
-        self._dispatcher = Dispatcher(services, ByteBudget(net.queued_request_bytes_max // DECODED_SHARE))
-        self._listeners = Listeners(
+        return Listeners(
             net,
-            dispatch=self._dispatcher,
             budget=ByteBudget(net.queued_request_bytes_max),
             now=self._clock.monotonic,
             handles_for=self._descriptors.connections,
         )
-        return [await self._listeners.open(endpoint) for endpoint in endpoints.to_listen_at(net)]
+
+    async def _bind(self, listeners: Listeners) -> list[ListenerAddress]:
+        """Take the addresses. Raises OSError, and DirectoryInUse if the one that has them is this broker, running."""
+        try:
+            return [await listeners.bind(endpoint) for endpoint in endpoints.to_listen_at(self._config.net)]
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                from ottla.broker.startup.start_check import directory_in_use
+
+                if (used := directory_in_use(self._paths)) is not None:
+                    raise DirectoryInUse(f"{used} is in use by a running broker") from error
+            raise
 
     async def _register(
         self, services: Services, opened: list[ListenerAddress], report: znodes.ReplicaReport | None
     ) -> None:
-        """Start the controller and register this broker: from then on it serves clients. Raises InvalidSettings."""
+        """Start the controller, register this broker and load the first snapshot. Raises InvalidSettings."""
         config = self._config
         advertised = endpoints.to_advertise(config.net, opened)
         await services.controller.start(

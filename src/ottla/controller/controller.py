@@ -62,6 +62,7 @@ from ottla.coordination.view import NO_LEADER, ClusterView, TopicView
 from ottla.core.clock import Clock
 from ottla.core.errors import KafkaError, NotController, RequestTimedOut, StorageError
 from ottla.core.ids import TopicPartition, random_topic_id
+from ottla.core.logged_wait import LoggedWait
 from ottla.limits.loop_slices import LoopSlices
 from ottla.storage.config import LogConfig
 
@@ -137,18 +138,18 @@ class Controller:
     ) -> None:
         """Make the broker known, stand for election, and take part from then on.
 
-        Call once, after `broker_registration.join_cluster`. When it returns the cluster snapshot is loaded and, if this
-        broker is the controller, every partition it can lead has a leader. `report` is written with the registration,
-        so that no election comes between. The registration of a broker with the same id and address may be that of an
-        earlier run: it may expire within `wait_s`. Raises `broker_registration.BrokerIdInUse`.
+        Call once, after `broker_registration.join_cluster`. When it returns the cluster snapshot is loaded, this broker
+        is in it and, if it is the controller, every partition it can lead has a leader. `report` is written with the
+        registration, so that no election comes between. The registration of a broker with the same id and address may
+        be that of an earlier run: it may expire within `wait_s`. Raises `broker_registration.BrokerIdInUse`.
         """
         self._registration, self._report = broker, report
-        await self._register(wait_s)
-        await self._cluster.load()
+        await self._enter_cluster(wait_s)
         self._cluster.subscribe(self._on_change)
         self._is_stale = self._cluster.current.controller_id == NO_LEADER
         if self._term is not None:
-            with contextlib.suppress(NotController):  # its term has ended already: from here on it reacts to the next
+            # A term that has ended already: from here on it reacts to the next.
+            with contextlib.suppress(NotController, SessionLost):
                 await self._take_over(self._term)
         self._takes_part = True
         self._wake()
@@ -167,7 +168,28 @@ class Controller:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _register(self, wait_s: float) -> None:
+    async def _enter_cluster(self, wait_s: float) -> None:
+        """Register the broker and load the first snapshot that it is in: both in one session. Raises `BrokerIdInUse`.
+
+        A session that is lost meanwhile is renewed: the registration has ended with it.
+        """
+        while True:
+            try:
+                with LoggedWait("this broker's registration") as waiting:
+                    await self._register(wait_s, waiting)
+                with LoggedWait("the first snapshot of the cluster"):
+                    await self._cluster.load()
+                    while self._node_id not in self._cluster.current.brokers:
+                        await asyncio.sleep(SETTLE_S)
+                        await self._cluster.sync()
+            except SessionLost:
+                self._term = None
+                with LoggedWait("another session with the metadata store"):
+                    await self._store.renew()
+            else:
+                return
+
+    async def _register(self, wait_s: float, waiting: LoggedWait | None = None) -> None:
         """Register the broker, as controller if there is none. Raises `BrokerIdInUse`."""
         assert self._registration is not None, "`start` comes first"
         deadline = self._clock.monotonic() + wait_s
@@ -183,6 +205,8 @@ class Controller:
                 if self._clock.monotonic() >= deadline or not await self._is_own_registration():
                     text = f"a live broker already has the id {self._node_id}"
                     raise broker_registration.BrokerIdInUse(text) from None
+                if waiting is not None:
+                    waiting.reason = f"the session of the earlier run of broker {self._node_id} has to expire first"
                 await asyncio.sleep(min(0.5, wait_s))
             except (VersionConflict, NoSuchNode):
                 continue

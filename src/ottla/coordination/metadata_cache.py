@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from ottla.coordination.store import MetadataStore, NodeChange, Watch
+from ottla.coordination.store import MetadataStore, NodeChange, SessionLost, Watch
 from ottla.coordination.view import ClusterView
 from ottla.coordination.view_builder import NODES_AT_ONCE, ViewBuilder
 
@@ -43,12 +43,13 @@ class MetadataCache:
             assert waiting is None, "an asynchronous subscriber must subscribe before the load"
 
     async def load(self) -> ClusterView:
-        """Read the whole cluster and begin to follow it.
+        """Read the whole cluster and begin to follow it. Raises `SessionLost`.
 
         Call it again for a session that was renewed: the snapshot has then all that changed meanwhile.
         """
         watch = await self._watch_all()
-        await watch.wait()
+        if not await watch.wait():
+            raise SessionLost("/")  # and so nothing was read
         view = await self.refresh()
         self._is_loaded = True
         return view

@@ -127,7 +127,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Accept, unless there are too many."""
         self._transport = cast("asyncio.Transport", transport)
         inner = self._transport.get_extra_info("socket")
-        self.host = (self._transport.get_extra_info("peername") or ("unknown",))[0]
+        host: str = (self._transport.get_extra_info("peername") or ("unknown",))[0]
+        self.host = host.removeprefix("::ffff:")  # of an IPv4 client of a socket for both families
         if inner is None:
             self._outbound = TransportOutbound(self._transport, on_drained=self._process_rest)
             if not self._on_open(self):

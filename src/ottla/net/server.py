@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
+import socket
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,6 +20,7 @@ log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 5.0
 QUIET_SECONDS = 10.0  # after which a connection gives a large buffer back
+_ALL_ADDRESSES = ("", "::")
 
 
 class ListenerAddress(NamedTuple):
@@ -32,20 +36,18 @@ class ListenerAddress(NamedTuple):
 
 
 class Listeners:
-    """All listening sockets of this broker and their connections."""
+    """All listening sockets of this broker and their connections.
+
+    `bind` takes the addresses, which connections are refused at until `listen`.
+    """
 
     def __init__(
-        self,
-        config: NetConfig,
-        *,
-        dispatch: Dispatch,
-        budget: Budget,
-        now: Callable[[], float],
-        handles_for: int | None = None,
+        self, config: NetConfig, *, budget: Budget, now: Callable[[], float], handles_for: int | None = None
     ) -> None:
-        self._config, self._dispatch, self._budget, self._now = config, dispatch, budget, now
+        self._config, self._budget, self._now = config, budget, now
+        self._dispatch: Dispatch | None = None
         self._handles_for = handles_for  # connections there are file handles for; None for no limit
-        self._servers: list[asyncio.Server] = []
+        self._servers: dict[Any, ListenerAddress] = {}  # of asyncio, uvloop or the simulated loop
         self._busy_poller = BusyPoller(seconds=config.busy_poll_us / 1e6, now=now)
         self.connections: dict[ServerConnection, None] = {}  # in the order of their beginning
         self._per_host: Counter[str] = Counter()
@@ -53,20 +55,32 @@ class Listeners:
         self._full_since: float | None = None
         self._malformed = MalformedRequestLog()
 
-    async def open(self, endpoint: ListenerAddress) -> ListenerAddress:
-        """Listen. Returns the endpoint with the port the system chose. Raises OSError (in use, not allowed)."""
-        loop = asyncio.get_running_loop()
-        server: Any = await loop.create_server(  # its `sockets` are a list in uvloop, a tuple in asyncio
-            lambda: self._connection(endpoint.listener),
-            _addresses(endpoint.host),
-            endpoint.port,
-            backlog=self._config.backlog,
-            reuse_address=True,
+    async def bind(self, endpoint: ListenerAddress) -> ListenerAddress:
+        """Take an address. Returns it with the port the system chose. Raises OSError (in use, not allowed)."""
+        create: Any = asyncio.get_running_loop().create_server
+        where: dict[str, Any] = (
+            {"sock": _dual_stack_socket(endpoint)}
+            if endpoint.host in _ALL_ADDRESSES
+            else {"host": _addresses(endpoint.host), "port": endpoint.port, "reuse_address": True}
         )
-        self._servers.append(server)
-        if self._sweeper is None:
-            self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)
-        return ListenerAddress(endpoint.listener, endpoint.host, server.sockets[0].getsockname()[1])
+        server: Any = await create(  # its `sockets` are a list in uvloop, a tuple in asyncio
+            lambda: self._connection(endpoint.listener), **where, backlog=self._config.backlog, start_serving=False
+        )
+        place = ListenerAddress(endpoint.listener, endpoint.host, server.sockets[0].getsockname()[1])
+        self._servers[server] = place
+        return place
+
+    async def listen(self, dispatch: Dispatch) -> None:
+        """Accept connections from now on. Raises OSError if another program has begun to listen meanwhile."""
+        self._dispatch = dispatch
+        for server, place in self._servers.items():
+            try:
+                await server.start_serving()
+            except OSError as error:
+                raise _cannot_listen(place, error) from None
+            if any(each.fileno() < 0 for each in server.sockets):  # uvloop raises nothing and closes the socket
+                raise _cannot_listen(place, OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE)))
+        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
 
     async def close(self, *, within_seconds: float) -> None:
         """Refuse new connections and requests; wait a limited time for the responses to those that have begun."""
@@ -87,6 +101,7 @@ class Listeners:
         self._malformed.close(self._now())
 
     def _connection(self, listener: str) -> ServerConnection:
+        assert self._dispatch is not None, "`listen` comes first"
         return ServerConnection(
             dispatch=self._dispatch,
             on_open=self._opened,
@@ -146,8 +161,38 @@ class Listeners:
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
 
 
+def _dual_stack_socket(endpoint: ListenerAddress) -> socket.socket:
+    """Bind a socket for all IPv4 and IPv6 addresses, as Java does; without IPv6 here for IPv4. Raises OSError."""
+    if endpoint.host or _has_ipv6():
+        server = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        host = "::"
+    else:
+        server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        host = "0.0.0.0"  # noqa: S104 - asked for
+    try:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if server.family == socket.AF_INET6:
+            server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        server.bind((host, endpoint.port))
+    except OSError as error:
+        server.close()
+        raise _cannot_listen(endpoint, error) from None
+    return server
+
+
+def _cannot_listen(place: ListenerAddress, error: OSError) -> OSError:
+    return OSError(error.errno, f"cannot listen at {place}: {(error.strerror or str(error)).lower()}")
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
 def _addresses(host: str) -> Any:  # of asyncio's types, bytes are missing
     """Return what the loop is to bind. A str would be encoded by `idna`, whose import costs more than the socket."""
-    if not host:
-        return None
     return [host.encode()] if host.isascii() else host

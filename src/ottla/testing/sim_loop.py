@@ -119,7 +119,12 @@ class Network(Protocol):
     """Connects the processes (`sim_network.py`)."""
 
     async def create_server(
-        self, factory: Callable[[], asyncio.BaseProtocol], host: str | list[bytes] | None, port: int
+        self,
+        factory: Callable[[], asyncio.BaseProtocol],
+        host: str | list[bytes] | None,
+        port: int,
+        *,
+        start_serving: bool,
     ) -> Any:
         """Listen at a port of the current process's host."""
         ...
@@ -376,11 +381,13 @@ class SimLoop(_AbstractLoop):
         protocol_factory: Callable[[], asyncio.BaseProtocol],
         host: str | list[bytes] | None = None,
         port: int = 0,
+        *,
+        start_serving: bool = True,
         **_: Any,
     ) -> Any:
-        """Listen on the simulated network."""
+        """Listen on the simulated network, without `start_serving` later."""
         assert self.network is not None, "there are no sockets in simulated time without a network"
-        return await self.network.create_server(protocol_factory, host, port)
+        return await self.network.create_server(protocol_factory, host, port, start_serving=start_serving)
 
     async def create_connection(  # type: ignore[override]
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **_: Any

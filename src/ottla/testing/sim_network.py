@@ -113,9 +113,17 @@ class SimNetwork:
     # ---- For the loop
 
     async def create_server(
-        self, factory: Callable[[], asyncio.BaseProtocol], host: str | list[bytes] | None, port: int
+        self,
+        factory: Callable[[], asyncio.BaseProtocol],
+        host: str | list[bytes] | None,
+        port: int,
+        *,
+        start_serving: bool = True,
     ) -> SimServer:
-        """Listen at a port of the current process's host, or of the one address that is named."""
+        """Listen at a port of the current process's host, or of the one address that is named.
+
+        Without `start_serving` the port is taken, and connections are refused until the server's `start_serving`.
+        """
         process = current_process.get()
         place = (host[0].decode() if isinstance(host, list) else host) or process.host
         if port == 0:
@@ -124,7 +132,7 @@ class SimNetwork:
                 port += 1
         if (place, port) in self._servers:
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-        server = self._servers[place, port] = SimServer(self, factory, process, place, port)
+        server = self._servers[place, port] = SimServer(self, factory, process, place, port, is_serving=start_serving)
         return server
 
     def close_server(self, server: SimServer) -> None:
@@ -162,7 +170,7 @@ class SimNetwork:
             if not opened.done():
                 opened.set_result(server is not None)
 
-        if server is None or server.process.is_dead:
+        if server is None or server.process.is_dead or not server.is_serving:
             server = None
         else:
             server_side.process = server.process
@@ -208,8 +216,11 @@ class SimServer:
         process: SimProcess,
         host: str,
         port: int,
+        *,
+        is_serving: bool,
     ) -> None:
         self.network, self.factory, self.process, self.host, self.port = network, factory, process, host, port
+        self.is_serving = is_serving
         self.context = contextvars.copy_context()
 
     @property
@@ -217,9 +228,17 @@ class SimServer:
         """The sockets: one."""
         return [self]
 
+    def fileno(self) -> int:
+        """Return a number, which an open socket has."""
+        return self.port
+
     def getsockname(self) -> tuple[str, int]:
         """Return the address."""
         return self.host, self.port
+
+    async def start_serving(self) -> None:
+        """Accept connections from now on."""
+        self.is_serving = True
 
     def close(self) -> None:
         """Stop listening. Connections stay open."""

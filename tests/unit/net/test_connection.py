@@ -63,8 +63,9 @@ def with_listeners(
     async def main() -> None:
         echo = Echo()
         running = asyncio.get_running_loop()
-        listeners = Listeners(config or NetConfig(), dispatch=echo, budget=ByteBudget(budget_bytes), now=running.time)
-        endpoint = await listeners.open(ListenerAddress("PLAINTEXT", "127.0.0.1", 0))
+        listeners = Listeners(config or NetConfig(), budget=ByteBudget(budget_bytes), now=running.time)
+        endpoint = await listeners.bind(ListenerAddress("PLAINTEXT", "127.0.0.1", 0))
+        await listeners.listen(echo)
         try:
             await asyncio.wait_for(scenario(echo, listeners, endpoint.port), 30)
         finally:
@@ -276,8 +277,9 @@ def test_a_response_that_comes_later_begins_busy_polling_as_well() -> None:
     async def main() -> None:
         echo, clock = Echo(), ManualClock()
         config = NetConfig(busy_poll_us=1_000_000)
-        listeners = Listeners(config, dispatch=echo, budget=ByteBudget(1 << 30), now=clock)
-        endpoint = await listeners.open(ListenerAddress("PLAINTEXT", "127.0.0.1", 0))
+        listeners = Listeners(config, budget=ByteBudget(1 << 30), now=clock)
+        endpoint = await listeners.bind(ListenerAddress("PLAINTEXT", "127.0.0.1", 0))
+        await listeners.listen(echo)
         reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
         writer.write(framed(b"later pipelined"))
         await until(lambda: bool(echo.held))
@@ -300,8 +302,9 @@ def test_after_a_response_to_a_follower_the_loop_sleeps() -> None:
     async def main() -> None:
         echo, clock = Echo(), ManualClock()
         config = NetConfig(busy_poll_us=1_000_000)
-        listeners = Listeners(config, dispatch=echo, budget=ByteBudget(1 << 30), now=clock)
-        endpoint = await listeners.open(ListenerAddress("PLAINTEXT", "127.0.0.1", 0))
+        listeners = Listeners(config, budget=ByteBudget(1 << 30), now=clock)
+        endpoint = await listeners.bind(ListenerAddress("PLAINTEXT", "127.0.0.1", 0))
+        await listeners.listen(echo)
         reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
         writer.write(framed(b"later, of a follower"))
         await until(lambda: bool(echo.held))

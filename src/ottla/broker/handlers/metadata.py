@@ -72,7 +72,8 @@ async def handle(ctx: RequestContext, request: MetadataRequest) -> MetadataRespo
     return MetadataResponse(
         brokers=brokers,
         cluster_id=view.cluster_id,
-        controller_id=view.controller_id,
+        # While no controller is elected any broker will do: it passes on what only the controller can serve.
+        controller_id=view.controller_id if view.controller_id in view.brokers else ctx.services.node_id,
         topics=topics,
         cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if wants_operations else OPERATIONS_OMITTED,
     )

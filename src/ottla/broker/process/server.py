@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ottla.broker import config as configuration
 from ottla.broker import endpoints
@@ -26,6 +26,7 @@ from ottla.broker.startup.open_storage import NoUsableDirectory, OpenStore, log_
 from ottla.broker.startup.readiness import Ready, ReadyFile, ReadyWorker, notify, seconds_since_start
 from ottla.broker.startup.shared_store import store_opener, worker_store_opener, zookeeper_of
 from ottla.coordination.broker_registration import BrokerIdInUse
+from ottla.coordination.store import SessionLost
 from ottla.coordination.znodes import MalformedNode
 from ottla.core import garbage_collection
 from ottla.core.clock import SystemClock
@@ -36,8 +37,9 @@ from ottla.storage.directories.log_directory import DirectoryInUse, ForeignDirec
 from ottla.storage.directories.log_manager import DuplicateLog
 
 if TYPE_CHECKING:  # imported for --workers only
-    from ottla.broker.process.workers import WorkerOptions, WorkerReady
+    from ottla.broker.process.workers import WorkerOptions
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 OK, FAILED, WRONG_SETTINGS = 0, 1, 2
@@ -186,6 +188,9 @@ def _serve(main: Coroutine[Any, Any, int], paths: Sequence[Path]) -> int:
         raise CannotStart(f"a node of the metadata store is malformed, restore its value: {error}") from error
     except KafkaError as error:
         raise CannotStart(error.message) from error
+    except SessionLost as error:
+        text = "the session with the metadata store was lost while the broker started: start it again"
+        raise CannotStart(text) from error
     except OSError as error:
         raise CannotStart(_explain(error, paths[0])) from error
 
@@ -265,9 +270,7 @@ async def _main_of_workers(
     return OK
 
 
-async def _unless_stopped(
-    work: Coroutine[Any, Any, list[WorkerReady]], stop: asyncio.Event
-) -> list[WorkerReady] | None:
+async def _unless_stopped(work: Coroutine[Any, Any, list[T]], stop: asyncio.Event) -> list[T] | None:
     """Return the result of the work, or None if the process was asked to stop before."""
     starting, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     try:
@@ -308,7 +311,10 @@ async def _main(
         if ready_file is not None:
             ready_file.remove()
         with garbage_collection.paused():
-            opened = await broker.start()
+            opened = await _unless_stopped(broker.start(), stop)
+        if opened is None:
+            await broker.stop()
+            return _stopped("stopped before the broker was ready", lost, output)
         ready = Ready(opened, config.server.node_id, broker.cluster_id, paths, seconds_since_start())
         if ready_file is not None:
             ready_file.write(ready)
@@ -325,8 +331,13 @@ async def _main(
     if ready_file is not None:
         ready_file.remove()
     await broker.stop()
+    return _stopped("stopped: everything is on the disk", lost, output)
+
+
+def _stopped(text: str, lost: asyncio.Event, output: LogOutput) -> int:
+    """Report the end of the broker; returns the exit code."""
     if lost.is_set():
         _complain("no log directory can be used any more, so the broker has stopped; see the log above", output)
         return FAILED
-    log.info("stopped: everything is on the disk")
+    log.info("%s", text)
     return OK

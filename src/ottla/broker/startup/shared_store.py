@@ -14,6 +14,7 @@ from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.store import MetadataStore, SessionLost
 from ottla.coordination.zookeeper_connect import ZooKeeperConnect, parse_connect
 from ottla.core.errors import StorageError
+from ottla.core.logged_wait import LoggedWait
 from ottla.core.settings import InvalidSettings, SettingProblem
 
 _EXPIRY_DELAY_S = 5.0
@@ -75,7 +76,8 @@ def store_opener(config: BrokerConfig, paths: Sequence[Path]) -> OpenStore | Non
             session_timeout_s=timeouts.session_timeout_ms / 1000,
             connection_timeout_s=timeouts.connection_timeout_ms / 1000,
         )
-        await store.renew()
+        with LoggedWait(f"ZooKeeper at {connect}"):
+            await store.renew()
         return store
 
     return open_store

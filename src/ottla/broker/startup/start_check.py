@@ -69,7 +69,7 @@ class StartCheck:
 
     def _identity(self, path: Path) -> dict[str, str] | None:
         """Read `meta.properties`; None if the directory is new."""
-        if _is_locked(path / LOCK):
+        if directory_in_use([path]) is not None:
             self.warnings.append(f"{path} is in use by a running broker; a second one on it would not start")
         file = path / META_PROPERTIES
         try:
@@ -121,6 +121,11 @@ def _exists(path: Path) -> bool:
         return path.exists()
     except OSError:
         return True  # such as no permission: the access check reports it
+
+
+def directory_in_use(paths: Sequence[Path]) -> Path | None:
+    """Return the first log directory that a running broker has locked, if there is one."""
+    return next((path for path in paths if _is_locked(path / LOCK)), None)
 
 
 def _is_locked(path: Path) -> bool:
