@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ottla.cli import cluster_reassign
-from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cluster
+from ottla.cli.connection import DEFAULT_TIMEOUT_S, STORE_TIMEOUT_S, ConnectionOptions, run_on_cluster
 from ottla.cli.errors import CommandFailed, ExitCode
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout
 from ottla.cli.output import bytes_text, show_fields, show_json, show_rows
@@ -96,6 +96,7 @@ async def _health(cluster: Cluster) -> dict[str, Any]:
         if not each.is_offline
     ]
     problems += [f"broker {d.node_id}: {d.path} is offline" for d in dirs if d.error_code != ErrorCode.NONE]
+    problems += await admin.store_troubles(cluster, within_s=STORE_TIMEOUT_S)
     if moving is None:
         problems.append("the controller does not answer" if has_controller else "the cluster has no controller")
     return {

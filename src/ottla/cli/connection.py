@@ -37,6 +37,8 @@ T = TypeVar("T")
 DEFAULT_BROKERS = "127.0.0.1:9092"
 DEFAULT_TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 5.0
+STORE_TIMEOUT_S = 2.0
+"""The time that brokers have to say whether they are connected to the metadata store."""
 _SILENCE_S, _HTTP_TIMEOUT_S = 1.5, 3.0
 """The silence after which brokers are asked in HTTP, and the time that they have to answer that."""
 SETTINGS_VARIABLE = "OTTLA_CLIENT_SETTINGS"
@@ -153,9 +155,23 @@ def run_on_cluster(target: ConnectionOptions, work: Callable[[Cluster], Awaitabl
 
     async def session() -> T:
         async with await _connected(addresses, options) as cluster:
-            return await work(cluster)
+            try:
+                return await work(cluster)
+            except (KafkaError, CommandFailed) as error:
+                raise await _with_store_trouble(cluster, error) from error
 
     return _run(session())
+
+
+async def _with_store_trouble(cluster: Cluster, error: KafkaError | CommandFailed) -> CommandFailed:
+    """Return the failure of a command; if a broker has no connection to its metadata store the advice says so."""
+    from ottla.client.admin import store_troubles
+
+    failure = error if isinstance(error, CommandFailed) else command_failed(error)
+    if failure.code in {ExitCode.FAILED, ExitCode.TIMED_OUT}:
+        troubles = await store_troubles(cluster, within_s=STORE_TIMEOUT_S)
+        failure.advice = "; ".join([*troubles, *([failure.advice] if failure.advice else [])])
+    return failure
 
 
 def run_on_clusters(

@@ -229,6 +229,28 @@ async def describe_cluster(cluster: Cluster) -> ClusterDescription:
     return ClusterDescription(answer.cluster_id, answer.controller_id, tuple(nodes))
 
 
+async def store_troubles(cluster: Cluster, *, within_s: float) -> list[str]:
+    """Ask each broker whether it has a connection to the metadata store; returns a sentence for each that has none.
+
+    A broker that does not answer in time is left out.
+    """
+    from ottla.wire.messages.describe_cluster import DescribeClusterRequest
+
+    async def ask(node_id: int) -> str:
+        try:
+            async with asyncio.timeout(within_s):
+                answer = await cluster.request(node_id, ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest())
+        except (TimeoutError, KafkaError, CannotConnect):
+            return ""
+        return answer.error_message or "" if answer.error_code == ErrorCode.NONE else ""
+
+    nodes = sorted(cluster.info.nodes)
+    found = await asyncio.gather(*map(ask, nodes))
+    if len(nodes) > 1 and found[0] and len(set(found)) == 1:
+        return [f"all brokers: {found[0]}"]
+    return [f"broker {node_id}: {text}" for node_id, text in zip(nodes, found, strict=True) if text]
+
+
 async def log_dirs(cluster: Cluster, node_ids: Sequence[int]) -> list[LogDir]:
     """Describe the log directories of these brokers. Raises `CannotConnect` if a broker cannot be reached."""
     from ottla.wire.messages.describe_log_dirs import DescribeLogDirsRequest

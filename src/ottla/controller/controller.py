@@ -276,6 +276,11 @@ class Controller:
                 await asyncio.sleep(RETRY_S)
 
     @property
+    def is_connected(self) -> bool:
+        """Return whether there is a session with the metadata store, and a connection: nothing is committed without."""
+        return self._store.state.status is SessionStatus.CONNECTED
+
+    @property
     def is_active(self) -> bool:
         """Return whether this broker is the controller, as far as it knows."""
         return self._term is not None

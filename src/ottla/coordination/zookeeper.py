@@ -11,6 +11,8 @@ Kafka's older tools (`znodes.ADMIN_REQUESTS`) are watched.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Sequence
 
 from ottla.coordination.store import (
@@ -28,6 +30,8 @@ from ottla.coordination.zookeeper_connect import ZooKeeperConnect
 from ottla.coordination.zookeeper_connection import ZooKeeperConnection, ZooKeeperUnreachable
 from ottla.coordination.zookeeper_session import Changes, ZooKeeperSession
 
+logger = logging.getLogger(__name__)
+
 
 class ZooKeeperStore(SessionStates):
     """Implements the `MetadataStore` port. `renew` opens the first session, and another one after a lost one."""
@@ -39,6 +43,7 @@ class ZooKeeperStore(SessionStates):
         self._session: ZooKeeperSession | None = None
         self._watches: dict[Watch, str] = {}  # and their prefixes
         self._is_closed = False
+        self._disconnected_s = 0.0  # the time at which the connection of the session in use was lost
 
     async def renew(self) -> None:
         """Open another session in place of a lost one; keep trying until ZooKeeper answers.
@@ -135,11 +140,38 @@ class ZooKeeperStore(SessionStates):
     def _enter(self, state: SessionState) -> None:
         if self._state == state:
             return
+        self._log(self._state, state)
         if state.status is SessionStatus.LOST:
             for watch in self._watches:
                 watch.end()
             self._watches = {}
         super()._enter(state)
+
+    def _log(self, old: SessionState, new: SessionState) -> None:
+        """Log what became of the session, with the name of ZooKeeper: its operator reads this. Not a start or stop."""
+        if self._is_closed or (old.ordinal == 0 and new.status is SessionStatus.CONNECTED):
+            return
+        now = asyncio.get_running_loop().time()
+        if old.status is SessionStatus.CONNECTED:
+            self._disconnected_s = now
+        away_s = now - self._disconnected_s
+        match new.status:
+            case SessionStatus.SUSPENDED:
+                logger.warning("the connection to ZooKeeper at %s is lost", self._connect)
+            case SessionStatus.LOST:
+                logger.warning(
+                    "the session with ZooKeeper at %s is lost, %.1f s after its connection; opening another one",
+                    self._connect,
+                    away_s,
+                )
+            case SessionStatus.CONNECTED if new.ordinal == old.ordinal:
+                logger.info("the session with ZooKeeper at %s goes on, after %.1f s", self._connect, away_s)
+            case SessionStatus.CONNECTED:
+                logger.info(
+                    "another session with ZooKeeper at %s was opened, %.1f s after the connection was lost",
+                    self._connect,
+                    away_s,
+                )
 
 
 __all__ = ["ZooKeeperStore", "ZooKeeperUnreachable"]

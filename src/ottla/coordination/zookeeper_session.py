@@ -145,11 +145,8 @@ class ZooKeeperSession:
             self._is_checked = False
             self._touched.update(path for path, node in self.nodes.items() if node.ephemeral)
             self._touched.update(znodes.ADMIN_REQUESTS)
-        if not self._is_closing:
-            if status is SessionStatus.LOST:
-                self._connection.abandon()
-            level = logging.INFO if status is SessionStatus.CONNECTED else logging.WARNING
-            logger.log(level, "the session with ZooKeeper is %s", status.value)
+        if status is SessionStatus.LOST and not self._is_closing:
+            self._connection.abandon()
         self._wake.set()
         self._moved()
         self._on_status(status)

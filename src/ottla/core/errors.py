@@ -158,7 +158,7 @@ class NetworkException(KafkaError):
 
 
 class CoordinatorLoadInProgress(KafkaError):
-    """The coordinator is still reading its own log."""
+    """The coordinator is still reading its own log, or has no metadata store."""
 
     code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 

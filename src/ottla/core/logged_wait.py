@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 class LoggedWait:
     """A wait of the start. It logs one line once the wait has become long, and another one at its end.
 
-    `reason` may be set meanwhile, for the first of the two lines. A failure is reported by whoever handles it.
+    `reason` may be set meanwhile, for the first of the two lines. A failure is reported by the caller.
     """
 
     def __init__(self, what: str) -> None:

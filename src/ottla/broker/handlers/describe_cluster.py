@@ -1,7 +1,9 @@
 """DescribeCluster (key 60), versions 0 to 2.
 
 What it does
-  Returns the cluster id, the controller, and the brokers with their addresses on the listener of the request.
+  Returns the cluster id, the controller, and the brokers with their addresses on the listener of the request. While
+  this broker has no connection to the metadata store the error message says so, beside the code NONE: Kafka's clients
+  pass over it, and `ottla` shows it to people whose command failed.
 
 What it does not do
   Endpoints of controllers: an admin client that requests them gets MISMATCHED_ENDPOINT_TYPE. Fenced brokers do not
@@ -15,7 +17,7 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.authorized_operations import ALL_CLUSTER_OPERATIONS, OPERATIONS_OMITTED
-from ottla.broker.context import RequestContext
+from ottla.broker.context import RequestContext, Services
 from ottla.core.errors import ErrorCode
 from ottla.wire.messages.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
 
@@ -38,6 +40,7 @@ def handle(ctx: RequestContext, request: DescribeClusterRequest) -> DescribeClus
     view = ctx.services.cluster.current
     wants_operations = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
+        error_message=None if ctx.services.controller.is_connected else _no_connection(ctx.services),
         cluster_id=view.cluster_id,
         controller_id=view.controller_id,
         brokers=[
@@ -47,3 +50,8 @@ def handle(ctx: RequestContext, request: DescribeClusterRequest) -> DescribeClus
         ],
         cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if wants_operations else OPERATIONS_OMITTED,
     )
+
+
+def _no_connection(services: Services) -> str:
+    connect = services.config.zookeeper.connect
+    return f"no connection to {f'ZooKeeper at {connect}' if connect else 'the metadata store'}"
