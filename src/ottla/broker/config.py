@@ -94,31 +94,64 @@ DEV_DEFAULTS = {"group.initial.rebalance.delay.ms": "0", "auto.create.topics.ena
 def read(
     *, file: Path | None, environment: Mapping[str, str], options: Mapping[str, str], is_dev: bool = False
 ) -> tuple[BrokerConfig, list[str]]:
-    """Read the configuration, and lines worth a warning. Raises InvalidSettings (all that is wrong) or OSError."""
+    """Read the configuration, and lines worth a warning. Raises InvalidSettings (all that is wrong) or OSError.
+
+    InvalidSettings has the warnings too.
+    """
     known = declared()
     given = {key: SettingText(text, DEV) for key, text in DEV_DEFAULTS.items()} if is_dev else {}
     if file is not None:
         given |= read_properties(file.read_text(encoding="utf-8"), origin=str(file))
     given |= from_environment(environment, known)
+    given |= _security_in(environment)
     given |= {key: SettingText(text, "command line") for key, text in options.items()}
-    unknown = sorted(set(given) - set(known))
     given, problems = _in_units(given, known)
-    problems += [  # a name in a file may mean something to Kafka; one just typed is a mistake
-        SettingProblem(key, given[key].text, f"there is no such setting{_meant(key, known)}", given[key].origin)
-        for key in unknown
-        if key in options
-    ]
-    warnings = []
-    if unknown:
-        named = ", ".join(f"{key} ({given[key].origin}{_meant(key, known)})" for key in unknown)
-        warnings.append(f"settings that mean nothing to Ottla are passed over: {named}")
+    unknown = {key: given[key] for key in sorted(set(given) - set(known))}
+    refused, warnings = _look_at_unknown(unknown, known, options) if unknown else ([], [])
+    problems += refused
     try:
         config = _build({key: value for key, value in given.items() if key in known})
     except InvalidSettings as error:
-        raise InvalidSettings([*problems, *error.problems]) from None
+        raise InvalidSettings([*problems, *error.problems], warnings) from None
     if problems:
-        raise InvalidSettings(problems)
+        raise InvalidSettings(problems, warnings)
     return config, warnings
+
+
+def _security_in(environment: Mapping[str, str]) -> dict[str, SettingText]:
+    if not any(name.startswith("OTTLA_") for name in environment):
+        return {}
+    from ottla.broker.settings_of_kafka import security_in
+
+    return security_in(environment)
+
+
+def _look_at_unknown(
+    unknown: Mapping[str, SettingText], known: Mapping[str, object], options: Collection[str]
+) -> tuple[list[SettingProblem], list[str]]:
+    """Return what prevents a start, and what is worth a warning.
+
+    A name in a file may mean something to Kafka. One just typed is a mistake, unless Kafka has it for its quorum.
+    """
+    from ottla.broker.settings_of_kafka import is_of_kraft, missing_security
+
+    problems = missing_security(unknown)
+    refused = {problem.key for problem in problems}
+    rest = {key: value for key, value in unknown.items() if key not in refused}
+    of_kraft = [f"{key} ({value.origin})" for key, value in rest.items() if is_of_kraft(key)]
+    rest = {key: value for key, value in rest.items() if not is_of_kraft(key)}
+    problems += [
+        SettingProblem(key, value.text, f"there is no such setting{_meant(key, known)}", value.origin)
+        for key, value in rest.items()
+        if key in options
+    ]
+    warnings = []
+    if of_kraft:
+        warnings.append(f"settings of a KRaft quorum have no effect in Ottla: {', '.join(of_kraft)}")
+    passed_over = [f"{key} ({value.origin}{_meant(key, known)})" for key, value in rest.items() if key not in options]
+    if passed_over:
+        warnings.append(f"settings that mean nothing to Ottla are passed over: {', '.join(passed_over)}")
+    return problems, warnings
 
 
 def settings_of_dev(config: BrokerConfig) -> dict[str, str]:

@@ -15,6 +15,7 @@ from ottla.broker.config import SECTIONS, declared
 from ottla.broker.config_resources import LEVELS, ROOT_LOGGER, bound_key, group_bounds, loggers
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.entity_config import INTERVAL_MS_MAX, INTERVAL_MS_MIN, ClientMetricsConfig, OneGroupConfig
+from ottla.broker.settings_of_kafka import missing_security
 from ottla.client.errors import error_or_none
 from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigSpec
 from ottla.coordination import znodes
@@ -255,6 +256,9 @@ def _broker(ctx: RequestContext, name: str, changes: Sequence[ConfigChange]) -> 
     ]
     if static:
         raise InvalidRequest(f"Cannot update these configs dynamically: Set({', '.join(static)})")
+    asked = {each.key: SettingText(each.value or "", "") for each in changes if each.op is not AlterConfigOpType.DELETE}
+    if missing := missing_security(asked):
+        raise InvalidRequest(f"{missing[0].key} is refused: {missing[0].reason}")
 
     def check(values: Mapping[str, str]) -> None:
         try:

@@ -54,6 +54,8 @@ def to_advertise(config: NetConfig, opened: list[ListenerAddress]) -> dict[str, 
     advertised = {each.listener: (_reachable(each.host), each.port) for each in opened}
     for text in config.advertised_listeners:
         each = parse_endpoint(text, "advertised.listeners")
+        if each.listener in config.controller_listener_names:
+            continue  # of a KRaft quorum: it is not opened either
         problem = ""
         if each.listener not in advertised:
             problem = f"there is no listener of that name; there is {', '.join(advertised)}"

@@ -101,10 +101,10 @@ class SettingProblem(NamedTuple):
 
 
 class InvalidSettings(Exception):
-    """Reports all invalid settings, not only the first."""
+    """Reports all invalid settings, not only the first, and what else was found worth a warning."""
 
-    def __init__(self, problems: Iterable[SettingProblem]) -> None:
-        self.problems = tuple(problems)
+    def __init__(self, problems: Iterable[SettingProblem], warnings: Iterable[str] = ()) -> None:
+        self.problems, self.warnings = tuple(problems), tuple(warnings)
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 

@@ -409,3 +409,19 @@ def test_a_resource_that_cannot_be_described_fails_alone(tmp_path: Path) -> None
         assert good.configs
 
     with_broker(tmp_path, scenario)
+
+
+def test_security_that_would_be_missing_cannot_be_switched_on_while_the_broker_runs(tmp_path: Path) -> None:
+    async def scenario(broker: InProcessBroker) -> None:
+        config = incremental_alter_configs.AlterableConfig(
+            name="listener.name.outside.ssl.keystore.location", config_operation=0, value="/k"
+        )
+        resource = incremental_alter_configs.AlterConfigsResource(
+            resource_type=BROKER, resource_name="1", configs=[config]
+        )
+        request = incremental_alter_configs.IncrementalAlterConfigsRequest(resources=[resource])
+        (answer,) = (await broker.call("incremental_alter_configs", 1, request)).responses
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+        assert "Ottla has no TLS yet" in answer.error_message
+
+    with_broker(tmp_path, scenario)

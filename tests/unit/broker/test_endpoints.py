@@ -39,6 +39,17 @@ def test_the_controller_listener_of_a_kraft_file_is_not_opened() -> None:
     assert endpoints.to_listen_at(config) == [ListenerAddress("PLAINTEXT", "", 9092)]
 
 
+def test_the_controller_listener_of_a_kraft_file_is_not_advertised() -> None:
+    config = NetConfig(
+        advertised_listeners=("PLAINTEXT://localhost:9092", "CONTROLLER://localhost:9093"),
+        controller_listener_names=("CONTROLLER",),
+    )
+
+    assert endpoints.to_advertise(config, [ListenerAddress("PLAINTEXT", "", 9092)]) == {
+        "PLAINTEXT": ("localhost", 9092)
+    }
+
+
 def test_a_name_of_ones_own_stands_for_its_protocol() -> None:
     config = NetConfig(
         listeners=("INSIDE://[::1]:1", "OUTSIDE://127.0.0.1:2"),

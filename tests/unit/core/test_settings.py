@@ -109,12 +109,12 @@ def test_dev_changes_only_the_defaults(tmp_path: Path) -> None:
 
 def test_settings_of_kafkas_that_mean_nothing_here_are_named_in_one_warning(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
-    file.write_text("process.roles=broker\nlog.segmnt.bytes=1\n")
+    file.write_text("num.io.threads=8\nlog.segmnt.bytes=1\n")
 
     _, warnings = configuration.read(file=file, environment={}, options={})
 
     assert len(warnings) == 1
-    assert "process.roles" in warnings[0]
+    assert "num.io.threads" in warnings[0]
     assert "did you mean log.segment.bytes?" in warnings[0]
 
 
@@ -128,3 +128,82 @@ def test_a_wrong_name_and_wrong_values_are_reported_together() -> None:
 def test_a_name_typed_wrong_on_the_command_line_is_an_error() -> None:
     with pytest.raises(InvalidSettings, match="did you mean log"):
         configuration.read(file=None, environment={}, options={"log.segmnt.bytes": "1"})
+
+
+SECURITY = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:admin",
+    "security.inter.broker.protocol": "SASL_SSL",
+    "ssl.keystore.location": "/etc/kafka/keystore.p12",
+    "ssl.keystore.password": "s3cret",
+    "ssl.client.auth": "required",
+    "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+    "listener.name.outside.scram-sha-512.sasl.jaas.config": "s3cret",
+    "listener.name.outside.ssl.keystore.key": "s3cret",
+    "zookeeper.ssl.client.enable": "true",
+    "zookeeper.set.acl": "true",
+    "principal.builder.class": "org.example.Builder",
+}
+
+
+@pytest.mark.parametrize("source", ["file", "environment", "command line"])
+@pytest.mark.parametrize("key", SECURITY)
+def test_security_that_would_be_missing_prevents_a_start_and_no_secret_is_shown(
+    key: str, source: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "server.properties"
+    variable = "OTTLA_" + key.upper().replace(".", "_")
+    source = "file" if "-" in variable else source  # no variable of a shell has such a name
+    file.write_text(f"{key}={SECURITY[key]}\n" if source == "file" else "")
+    environment = {variable: SECURITY[key]} if source == "environment" else {}
+    options = {key: SECURITY[key]} if source == "command line" else {}
+
+    with pytest.raises(InvalidSettings, match=r"Ottla has no .* yet: .*\. Leave the setting out") as error:
+        configuration.read(file=file, environment=environment, options=options)
+
+    (problem,) = error.value.problems
+    assert problem.key == key
+    assert "s3cret" not in str(problem)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "authorizer.class.name=",
+        "security.inter.broker.protocol=PLAINTEXT",
+        "ssl.client.auth=none",
+        "sasl.enabled.mechanisms=",
+        "zookeeper.ssl.client.enable=false",
+    ],
+)
+def test_a_security_setting_that_asks_for_none_does_not_prevent_a_start(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(line + "\n")
+
+    _, warnings = configuration.read(file=file, environment={}, options={})
+
+    assert line.partition("=")[0] in warnings[0]
+
+
+def test_unknown_names_are_reported_beside_invalid_settings(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("log.segmnt.bytes=1\nprocess.roles=broker\nnum.partitions=x\nssl.keystore.location=/k\n")
+
+    with pytest.raises(InvalidSettings) as error:
+        configuration.read(file=file, environment={}, options={})
+
+    assert [problem.key for problem in error.value.problems] == ["ssl.keystore.location", "num.partitions"]
+    assert [warning for warning in error.value.warnings if "log.segmnt.bytes" in warning]
+
+
+def test_settings_of_a_quorum_have_no_effect_also_on_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("controller.quorum.bootstrap.servers=localhost:9093\n")
+
+    _, warnings = configuration.read(file=file, environment={}, options={"process.roles": "broker,controller"})
+
+    (warning,) = warnings
+    assert warning == (
+        "settings of a KRaft quorum have no effect in Ottla: "
+        f"controller.quorum.bootstrap.servers ({file} line 1), process.roles (command line)"
+    )

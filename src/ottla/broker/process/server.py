@@ -154,6 +154,10 @@ def _read_config(
         config, warnings = configuration.read(file=file, environment=os.environ, options=options, is_dev=is_dev)
     except (OSError, UnicodeDecodeError) as error:
         raise CannotStart(f"cannot read the configuration {file}: {error}") from error
+    except InvalidSettings as error:
+        for warning in error.warnings:
+            warn(warning)
+        raise
     for warning in warnings:
         warn(warning)
     # Invalid listeners are invalid settings: report them before anything is opened.
