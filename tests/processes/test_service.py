@@ -199,6 +199,35 @@ def test_durations_and_sizes_are_taken_from_every_source(tmp_path: Path) -> None
     check("--config", str(file), "--data", str(tmp_path), "-o", "log.segment.bytes=512MiB", code=0)
 
 
+KRAFT_FILE = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=localhost:9093
+listeners=PLAINTEXT://:9092,CONTROLLER://:9093
+advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+inter.broker.listener.name=PLAINTEXT
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL
+num.io.threads=8
+"""
+"""What a file for one node of Kafka has, as Kafka's own does."""
+
+
+def test_a_file_of_kafkas_for_one_node_starts_with_warnings_and_with_security_not(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(KRAFT_FILE)
+    found = check("--config", str(file), "--data", str(tmp_path / "data"), code=0)
+    quorum, others = found["warnings"]
+    assert "process.roles" in quorum
+    assert "no effect" in quorum
+    assert "num.io.threads" in others
+
+    file.write_text(KRAFT_FILE + "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n")
+    found = check("--config", str(file), "--data", str(tmp_path / "data"), code=2)
+    assert "no authorization yet" in found["errors"][0]
+    assert len(found["warnings"]) == 2
+
+
 def test_check_finds_directories_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "is not a directory" in check("--data", str(tmp_path / "file" / "data"), code=1)["errors"][0]

@@ -52,6 +52,37 @@ def test_a_port_in_use_is_refused_in_one_line(tmp_path: Path) -> None:
     assert str(port) in said
 
 
+def test_a_port_in_use_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        refused("--port", str(taken.getsockname()[1]), "--data", str(tmp_path / "data"))
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_second_server_with_the_same_settings_is_refused_for_the_directory(ottla_server: OttlaProcess) -> None:
+    said = refused("--port", str(ottla_server.port), "--data", str(ottla_server.data))
+    assert f"{ottla_server.data} is in use by a running broker" in said
+
+
+def test_a_wrong_advertised_address_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    advertised = "advertised.listeners=OUTSIDE://broker.example:9092"
+    said = refused("--port", "0", "--data", str(tmp_path / "data"), "-o", advertised)
+    assert "there is no listener of that name" in said
+    assert not (tmp_path / "data").exists()
+
+
+def test_all_addresses_of_ipv6_are_those_of_ipv4_too_and_the_advertised_one_is_reached(tmp_path: Path) -> None:
+    server = OttlaProcess(tmp_path)
+    server.options = ("-o", f"listeners=PLAINTEXT://[::]:{server.port}")
+    server.start()
+    assert f"ottla ready: [::]:{server.port} " in server.ready_line
+    for host in ("127.0.0.1", "::1"):
+        with Wire(server.port, host=host) as wire:
+            (advertised,) = wire.call("metadata", 9, topics=[])["brokers"]
+        with Wire(advertised["port"], host=advertised["host"]) as wire:
+            assert wire.call("metadata", 9, topics=[])["brokers"] == [advertised]
+    server.stop()
+
+
 def test_a_directory_that_may_not_be_written_is_refused_in_one_line(tmp_path: Path) -> None:
     forbidden = tmp_path / "forbidden"
     forbidden.mkdir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+from collections.abc import Callable, Sequence
 
 from ottla.core.settings import InvalidSettings, SettingProblem
 from ottla.net.config import NetConfig
@@ -12,6 +13,8 @@ from ottla.net.server import ListenerAddress
 
 _ENDPOINT = re.compile(r"(?P<name>[A-Za-z0-9_]+)://(?P<host>\[[0-9A-Fa-f:.]*\]|[^:/\[\]]*):(?P<port>\d+)")
 PORT_MAX = 65535
+LOCAL = "127.0.0.1"
+ALL_OF_IPV4 = "0.0.0.0"  # noqa: S104 - compared; the other wildcards mean both families
 
 
 def parse_endpoint(text: str, key: str) -> ListenerAddress:
@@ -51,20 +54,35 @@ def to_listen_at(config: NetConfig) -> list[ListenerAddress]:
 
 def to_advertise(config: NetConfig, opened: list[ListenerAddress]) -> dict[str, tuple[str, int]]:
     """Return the address in Metadata responses by listener; a wildcard is replaced by a reachable address."""
-    advertised = {each.listener: (_reachable(each.host), each.port) for each in opened}
+    given = check_advertised(config)
+    advertised = {}
+    for each in opened:
+        place = given.get(each.listener)
+        advertised[each.listener] = (
+            (_reachable(each.host), each.port) if place is None else (place.host, place.port or each.port)
+        )
+    return advertised
+
+
+def check_advertised(config: NetConfig) -> dict[str, ListenerAddress]:
+    """Return the addresses of `advertised.listeners` by listener. Raises InvalidSettings with all that is wrong."""
+    names = [each.listener for each in to_listen_at(config)]
+    found: dict[str, ListenerAddress] = {}
+    problems = []
     for text in config.advertised_listeners:
         each = parse_endpoint(text, "advertised.listeners")
         if each.listener in config.controller_listener_names:
             continue  # of a KRaft quorum: it is not opened either
-        problem = ""
-        if each.listener not in advertised:
-            problem = f"there is no listener of that name; there is {', '.join(advertised)}"
+        if each.listener not in names:
+            problem = f"there is no listener of that name; there is {', '.join(names)}"
+            problems.append(SettingProblem("advertised.listeners", text, problem))
         elif _is_wildcard(each.host):
             problem = "clients cannot connect to a wildcard address: name the host they see"
-        if problem:
-            raise InvalidSettings([SettingProblem("advertised.listeners", text, problem)])
-        advertised[each.listener] = (each.host, each.port or advertised[each.listener][1])
-    return advertised
+            problems.append(SettingProblem("advertised.listeners", text, problem))
+        found[each.listener] = each
+    if problems:
+        raise InvalidSettings(problems)
+    return found
 
 
 def inter_broker_listener(config: NetConfig) -> str:
@@ -83,18 +101,39 @@ def inter_broker_listener(config: NetConfig) -> str:
 
 
 def _reachable(host: str) -> str:
-    """Return a host that clients can reach.
-
-    Never a name that resolves to an address family we do not listen on (docs/protocol-pitfalls.md, 15).
-    """
+    """Return a host that clients can reach."""
     if not _is_wildcard(host):
         return host
     name = socket.gethostname()
     try:
-        address = socket.getaddrinfo(name, None, family=socket.AF_INET, type=socket.SOCK_STREAM)[0][4][0]
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError:
-        return "127.0.0.1"
-    return str(address)
+        return LOCAL
+    addresses = [str(place[0]) for _, _, _, _, place in found]
+    return choose_host(addresses, name, socket.getfqdn, is_ipv4_only=host == ALL_OF_IPV4)
+
+
+def choose_host(
+    addresses: Sequence[str], name: str, full_name: Callable[[str], str], *, is_ipv4_only: bool = False
+) -> str:
+    """Choose what to advertise of this machine: an address, IPv4 first, or else its name.
+
+    The name is for machines on which it stands for a loopback address, as on Debian: elsewhere it stands for another.
+    Never a name with an address of a family that the listener does not have (docs/protocol-pitfalls.md, 15).
+
+    >>> choose_host(["127.0.1.1"], "b1", lambda name: f"{name}.example")
+    'b1.example'
+    >>> choose_host(["fe80::1", "2001:db8::7", "192.0.2.7"], "b1", str)
+    '192.0.2.7'
+    """
+    usable = [each for each in map(ipaddress.ip_address, addresses) if each.version == 4 or not is_ipv4_only]
+    public = [each for each in usable if not (each.is_loopback or each.is_link_local)]
+    if public:
+        return str(min(public, key=lambda each: each.version))
+    if not usable or len(usable) < len(addresses):
+        return LOCAL
+    full = full_name(name)
+    return full if full.partition(".")[0] == name.partition(".")[0] else name
 
 
 def _is_wildcard(host: str) -> bool:

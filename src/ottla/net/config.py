@@ -10,13 +10,13 @@ class NetConfig(Section):
 
     listeners: tuple[str, ...] = setting(
         "listeners", default=("PLAINTEXT://127.0.0.1:9092",), kind=Type.LIST,
-        doc="Listeners as NAME://host:port. Port 0 selects a free one; an empty host means all "
-        "addresses.",
+        doc="Listeners as NAME://host:port. Port 0 selects a free one; an empty host and `[::]` mean all "
+        "addresses, of IPv4 and IPv6, and `0.0.0.0` all of IPv4.",
     )  # fmt: skip
     advertised_listeners: tuple[str, ...] = setting(
         "advertised.listeners", default=(), kind=Type.LIST,
         doc="The addresses that clients connect to if they differ from `listeners`, as with NAT or in "
-        "a container.",
+        "a container. Port 0 stands for the listener's port, as in Kafka.",
     )  # fmt: skip
     listener_security_protocol_map: tuple[str, ...] = setting(
         "listener.security.protocol.map", default=("PLAINTEXT:PLAINTEXT",), kind=Type.LIST,

@@ -78,3 +78,28 @@ def test_an_advertised_listener_needs_a_listener_of_its_name() -> None:
 
     with pytest.raises(InvalidSettings, match="no listener of that name; there is PLAINTEXT"):
         endpoints.to_advertise(config, [ListenerAddress("PLAINTEXT", "127.0.0.1", 9092)])
+
+
+@pytest.mark.parametrize(
+    ("addresses", "is_ipv4_only", "advertised"),
+    [
+        (["192.0.2.7", "2001:db8::7"], False, "192.0.2.7"),
+        (["fe80::1%eth0", "2001:db8::7"], False, "2001:db8::7"),
+        (["127.0.1.1", "192.0.2.7"], False, "192.0.2.7"),
+        (["127.0.1.1"], False, "b1.example"),
+        (["127.0.1.1"], True, "b1.example"),
+        (["127.0.1.1", "::1"], False, "b1.example"),
+        (["127.0.1.1", "::1"], True, "127.0.0.1"),
+        (["2001:db8::7"], True, "127.0.0.1"),
+    ],
+)
+def test_a_machine_is_advertised_by_an_address_or_by_the_name_of_a_loopback_address(
+    addresses: list[str], advertised: str, *, is_ipv4_only: bool
+) -> None:
+    found = endpoints.choose_host(addresses, "b1", lambda name: f"{name}.example", is_ipv4_only=is_ipv4_only)
+
+    assert found == advertised
+
+
+def test_another_machines_name_is_not_advertised() -> None:
+    assert endpoints.choose_host(["127.0.0.1"], "b1", lambda _: "localhost") == "b1"

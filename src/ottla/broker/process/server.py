@@ -165,13 +165,13 @@ def _read_config(
     if workers:
         from ottla.broker.process.workers import check_listeners, of_first_worker
 
-        endpoints.to_listen_at(of_first_worker(config).net)
+        endpoints.check_advertised(of_first_worker(config).net)
         check_listeners(config.net.listeners, workers)
         if is_in_zookeeper:
             problem = "--workers share a metadata store of their own. Set one of the two"
             raise InvalidSettings([SettingProblem("zookeeper.connect", config.zookeeper.connect, problem)])
     else:
-        endpoints.to_listen_at(config.net)
+        endpoints.check_advertised(config.net)
     try:
         paths = log_directories(config)
     except NoUsableDirectory as error:

@@ -36,7 +36,7 @@ class Ready(NamedTuple):
 
     def line(self) -> str:
         """Format the ready line for people."""
-        where = ", ".join(f"{each.host or '*'}:{each.port}" for each in self.listeners)
+        where = ", ".join(f"{_bracketed(each.host) or '*'}:{each.port}" for each in self.listeners)
         data = ",".join(map(str, self.data))
         if self.workers:
             nodes = f"nodes {self.node_id} to {self.workers[-1].node_id}"
@@ -67,7 +67,11 @@ class Ready(NamedTuple):
 def _address(endpoint: ListenerAddress) -> str:
     """Return the address that a client on the same machine can use."""
     host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(endpoint.host, endpoint.host)  # noqa: S104 - compared
-    return f"[{host}]:{endpoint.port}" if ":" in host else f"{host}:{endpoint.port}"
+    return f"{_bracketed(host)}:{endpoint.port}"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 class ReadyFile:

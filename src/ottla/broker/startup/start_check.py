@@ -35,7 +35,6 @@ class StartCheck:
     def check_directories(self, config: BrokerConfig, paths: Sequence[Path]) -> None:
         """Check the listeners' addresses and the log directories. Raises InvalidSettings."""
         listeners = endpoints.to_listen_at(config.net)
-        endpoints.to_advertise(config.net, listeners)
         place = metadata_directory(config, paths)
         self.facts |= {
             "listeners": [str(each) for each in listeners],
