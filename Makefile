@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills test test-plain test-fast test-oldest-spark test-spark-versions test-pythons test-floors check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-cluster bench-recovery fuzz crash-tests corruption-tests mutation-tests simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills exactly-once large clean lock generate
+.PHONY: help venv compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills restart-kills test test-plain test-fast test-oldest-spark test-spark-versions test-pythons test-floors check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-cluster bench-recovery fuzz crash-tests corruption-tests mutation-tests simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills exactly-once large clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,10 @@ cluster-kills: KILLS := 20
 cluster-kills: .venv/ready compile  ## KILLS=20 leaders killed under load, controllers and ZooKeeper killed and paused, restarts: three real brokers
 	OTTLA_CLUSTER_KILLS=$(KILLS) OTTLA_CLUSTER_RECORDS=$$(( $(KILLS) * 10000 )) OTTLA_CLUSTER_PAUSE=60 $(BIN)/python -m pytest -q -s tests/processes/test_cluster_kills.py
 
+restart-kills: KILLS := 20
+restart-kills: .venv/ready compile  ## KILLS=20 restarts of all brokers, killed with -9, under clients of three languages, and under polled Metadata
+	OTTLA_RESTART_KILLS=$(KILLS) OTTLA_RESTART_CLIENTS=12 $(BIN)/python -m pytest -q -s --timeout=0 tests/compat/test_clients_of_restarted_brokers.py tests/processes/test_metadata_of_starting_brokers.py
+
 JOBS ?= 2
 IN_PARALLEL = -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 FAST_TESTS := tests/unit tests/properties tests/contracts tests/coordinator_schedules tests/tidy tests/crash_tests
@@ -52,7 +56,7 @@ FAST_TESTS := tests/unit tests/properties tests/contracts tests/coordinator_sche
 IN_PLAIN_FORM = { test "$$OTTLA_PLAIN" = 1 || OTTLA_PLAIN=1 $(BIN)/python -m pytest -q $(IN_PARALLEL) -m "plain_form and $(2)" \
 	$$(grep -rl --include='test_*.py' 'mark\.plain_form(' $(1)); }
 OLDEST_SPARK := build/matrix/spark-4.0/environment/bin/python
-fetch: fetch-jars oldest-spark  ## what tests need from elsewhere: Java, the jars of Kafka, ZooKeeper and Spark's connector, the oldest Spark
+fetch: fetch-jars oldest-spark  ## what tests need from elsewhere: Java, the jars of Kafka, ZooKeeper and Spark's connector, a client in Go, the oldest Spark
 	@-$(OLDEST_SPARK) -m tests.support.fetch oldest-spark
 fetch-jars: .venv/ready
 	@$(BIN)/python -m tests.support.fetch

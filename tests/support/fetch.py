@@ -1,4 +1,4 @@
-"""Fetches what tests need from elsewhere, so that no test waits for it: Java, jars, and archives of classes.
+"""Fetches what tests need from elsewhere, so that no test waits for it: Java, jars, archives of classes, a client of Go.
 
     python -m tests.support.fetch [oldest-spark]
 
@@ -18,6 +18,7 @@ from tests.support import kafka_jars, spark_classes
 from tests.support.jvm import JavaNotFound, java
 from tests.support.real_kafka import make_class_archive
 from tests.support.real_zookeeper import jars as zookeeper_jars
+from tests.support.restarted_clients import NoGo, go_program
 
 STEPS: dict[str, Callable[[], object]] = {
     "Java": java,
@@ -27,6 +28,7 @@ STEPS: dict[str, Callable[[], object]] = {
     "Kafka Streams": kafka_jars.streams_jars,
     "Kafka Connect": kafka_jars.connect_jars,
     "MirrorMaker 2": kafka_jars.mirror_jars,
+    "a client of Go": go_program,
     "the archive of Kafka's classes": lambda: make_class_archive(kafka_jars.kafka_jars(kafka_jars.NEWEST)),
     "the archive of Spark's classes": spark_classes.archive,
 }
@@ -37,7 +39,7 @@ def main() -> None:
     for name, fetch in (OF_OLDEST_SPARK if sys.argv[1:] == ["oldest-spark"] else STEPS).items():
         try:
             fetch()
-        except (JarsNotFound, JavaNotFound, subprocess.SubprocessError) as error:
+        except (JarsNotFound, JavaNotFound, NoGo, subprocess.SubprocessError) as error:
             print(f"fetch: {name}: {error}", flush=True)
 
 

@@ -10,10 +10,7 @@ from pathlib import Path
 from tests.support.ottla_process import OttlaProcess
 from tests.support.real_zookeeper import RealZooKeeper, running_zookeeper
 
-SESSION_TIMEOUT_MS = 1000
-
 OPTIONS = {
-    "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
     "offsets.topic.num.partitions": "3",
@@ -25,11 +22,16 @@ OPTIONS = {
 class ZooKeeperCluster:
     """Brokers 1 to 3, by their numbers."""
 
-    def __init__(self, directory: Path, zookeeper: RealZooKeeper) -> None:
+    def __init__(self, directory: Path, zookeeper: RealZooKeeper, *, session_timeout_ms: int) -> None:
         self.zookeeper = zookeeper
         self.brokers = {node: OttlaProcess(directory / f"broker-{node}") for node in (1, 2, 3)}
         for node, broker in self.brokers.items():
-            settings = {**OPTIONS, "node.id": str(node), "zookeeper.connect": zookeeper.address}
+            settings = {
+                **OPTIONS,
+                "node.id": str(node),
+                "zookeeper.connect": zookeeper.address,
+                "zookeeper.session.timeout.ms": str(session_timeout_ms),
+            }
             broker.options = tuple(word for key, value in settings.items() for word in ("-o", f"{key}={value}"))
 
     @property
@@ -66,10 +68,10 @@ class ZooKeeperCluster:
 
 
 @contextlib.contextmanager
-def running_cluster(directory: Path) -> Iterator[ZooKeeperCluster]:
-    """Run ZooKeeper and the brokers for the duration of a block."""
+def running_cluster(directory: Path, *, session_timeout_ms: int = 1000) -> Iterator[ZooKeeperCluster]:
+    """Run ZooKeeper and the brokers for the duration of a block. A session may last 4 s at most."""
     with running_zookeeper(directory / "zookeeper") as zookeeper:
-        cluster = ZooKeeperCluster(directory, zookeeper)
+        cluster = ZooKeeperCluster(directory, zookeeper, session_timeout_ms=session_timeout_ms)
         try:
             cluster.start()
             yield cluster

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ottla.coordination.view import NO_LEADER
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import NO_TOPIC_ID
 from ottla.storage.directories.log_directory import ForeignDirectory
@@ -32,6 +33,27 @@ def test_every_broker_lists_all_brokers_and_the_same_controller(tmp_path: Path) 
             assert {(broker.node_id, broker.port) for broker in answer.brokers} == set(cluster.ports.items())
             assert answer.controller_id == cluster.controller
             assert answer.cluster_id == cluster.brokers[1].cluster_id
+
+    with_cluster(tmp_path, scenario)
+
+
+def test_without_a_controller_metadata_names_the_broker_that_answers(tmp_path: Path) -> None:
+    """A client that gets none gives up what it wants of it; any broker passes it on to the next controller."""
+
+    async def scenario(cluster: InProcessCluster) -> None:
+        following, was = 3 if cluster.controller != 3 else 2, cluster.controller
+        for node_id in set(cluster.brokers) - {was}:
+            cluster.services(node_id).controller._takes_part = False  # no broker becomes controller meanwhile
+        await cluster.kill(was)
+        await cluster.until(lambda: was not in cluster.services(following).cluster.current.brokers)
+        assert cluster.services(following).cluster.current.controller_id == NO_LEADER
+        answer = await cluster.handlers(following).call("metadata", 12, MetadataRequest(topics=[]))
+        assert answer.controller_id == following
+        for node_id in cluster.brokers:
+            controller = cluster.services(node_id).controller
+            controller._takes_part = True
+            controller._wake()
+        await cluster.until(lambda: cluster.services(following).cluster.current.controller_id != NO_LEADER)
 
     with_cluster(tmp_path, scenario)
 
