@@ -422,6 +422,12 @@ class UnknownTopicId(KafkaError):
     code = ErrorCode.UNKNOWN_TOPIC_ID
 
 
+class InconsistentTopicId(KafkaError):
+    """The topic of that name has another id now: it was deleted and created again."""
+
+    code = ErrorCode.INCONSISTENT_TOPIC_ID
+
+
 class FetchSessionTopicIdError(KafkaError):
     """The session mixes topic names and topic ids."""
 

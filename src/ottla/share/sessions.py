@@ -31,7 +31,12 @@ class ShareSession:
     def __init__(self, group_id: str, member_id: str, connection_id: int) -> None:
         self.group_id, self.member_id, self.connection_id = group_id, member_id, connection_id
         self.epoch = 1  # of the next request
-        self.partitions: dict[SessionPartition, None] = {}  # a dict keeps their order
+        self.partitions: dict[SessionPartition, str] = {}  # in order; with the topic's name, once it was found
+
+    def add(self, partitions: Iterable[SessionPartition]) -> None:
+        """Add partitions; those that the session has keep their place."""
+        for partition in partitions:
+            self.partitions.setdefault(partition, "")
 
     def in_turn(self) -> list[SessionPartition]:
         """Return the partitions, each time beginning with another one: none is served last always."""
@@ -88,7 +93,7 @@ class ShareSessions:
             return self._create(group_id, member_id, added, connection_id)
         session = self._existing(group_id, member_id, epoch)
         if epoch != FINAL_EPOCH:
-            session.partitions.update(dict.fromkeys(added))
+            session.add(added)
             for partition in forgotten:
                 session.partitions.pop(partition, None)
             session.advance()
@@ -114,7 +119,7 @@ class ShareSessions:
         if self.find(group_id, member_id) is None and len(self._sessions) >= self._max:
             raise error_for(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
         session = self._sessions[group_id, member_id] = ShareSession(group_id, member_id, connection_id)
-        session.partitions.update(dict.fromkeys(added))
+        session.add(added)
         return session
 
     def _existing(self, group_id: str, member_id: str, epoch: int) -> ShareSession:

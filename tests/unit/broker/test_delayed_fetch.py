@@ -13,6 +13,7 @@ import pytest
 from ottla.broker.context import RequestContext
 from ottla.broker.handlers import fetch as fetch_handler
 from ottla.broker.handlers import produce as produce_handler
+from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.net.connection import PendingResponse
 from ottla.storage.log.segment_list import SegmentList
@@ -199,6 +200,22 @@ def test_in_a_session_only_partitions_with_something_new_are_in_the_response(tmp
         assert list(found) == [9]
         again = await response_of(await fetch(server, session=(first.session_id, 2), offsets={9: 1}, max_wait_ms=0))
         assert sizes(again) == {}
+
+    run(tmp_path, scenario)
+
+
+def test_a_partition_that_does_not_exist_ends_no_wait_unless_there_is_no_other(tmp_path: Path) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        unknown = PARTITIONS + 5
+        waiting = await fetch(server, offsets={unknown: 0, 3: 0}, max_wait_ms=60_000)
+        assert not waiting.is_sent
+        await produce(server, 3).frame()
+        response = await response_of(waiting)
+        errors = {part.partition_index: part.error_code for part in response.responses[0].partitions}
+        assert errors == {unknown: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 3: ErrorCode.NONE}
+        assert sizes(response)[3] > 0
+        alone = await response_of(await fetch(server, offsets={unknown: 0}, max_wait_ms=60_000))
+        assert alone.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     run(tmp_path, scenario)
 

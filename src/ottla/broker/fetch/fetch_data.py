@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ottla.broker.fetch.fetch_sessions import FetchSessionPartition
 from ottla.coordination.view import ClusterView
-from ottla.core.errors import UnknownTopicId, error_code_for
+from ottla.core.errors import InconsistentTopicId, UnknownTopicId, UnknownTopicOrPartition, error_code_for
 from ottla.core.files import FileRegion
 from ottla.replication.fetch_data_info import FetchDataInfo
 from ottla.replication.partition import Partition
@@ -80,6 +81,26 @@ def offsets_of(
         snapshot_id=NO_SNAPSHOT,
         aborted_transactions=None,
     )
+
+
+def current_name(view: ClusterView, each: FetchSessionPartition) -> str:
+    """Return the name of the topic of a fetch's partition, which the partition remembers.
+
+    Raises UnknownTopicId for an id that this fetch or its session never found, and for one that it did find
+    UnknownTopicOrPartition after the topic was deleted, and InconsistentTopicId after it was created again.
+    """
+    if each.topic_id == NO_TOPIC_ID and each.topic:
+        return each.topic
+    topic = view.topic_by_id.get(each.topic_id)
+    if topic is not None:
+        each.name = topic.name
+    elif not each.name:
+        raise UnknownTopicId
+    elif view.partition(each.name, each.asked.partition) is None:
+        raise UnknownTopicOrPartition
+    else:
+        raise InconsistentTopicId
+    return each.name
 
 
 def topic_name(view: ClusterView, name: str, topic_id: bytes) -> str:

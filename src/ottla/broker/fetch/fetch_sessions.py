@@ -46,11 +46,12 @@ def epoch_after(epoch: int) -> int:
 class FetchSessionPartition:
     """One partition of a fetch, and what its reader received last."""
 
-    __slots__ = ("asked", "key", "partition", "sent_high_watermark", "sent_log_start", "topic", "topic_id")
+    __slots__ = ("asked", "key", "name", "partition", "sent_high_watermark", "sent_log_start", "topic", "topic_id")
 
     def __init__(self, topic: str, topic_id: bytes, asked: FetchPartition) -> None:
         self.topic = topic
         self.topic_id = topic_id
+        self.name = topic  # of the topic with this id, once it was found: a session knows it after the topic is gone
         self.asked = asked
         self.key: PartitionKey = (topic, topic_id, asked.partition)
         self.partition: Partition | None = None  # the replica as last found; valid while it is serving

@@ -35,10 +35,18 @@ from typing import Any, Final
 
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.delayed_operations import DelayedOperation
-from ottla.broker.fetch.fetch_data import data_of, divergence, offsets_of, refusal, size_of, topic_name
+from ottla.broker.fetch.fetch_data import current_name, data_of, divergence, offsets_of, refusal, size_of
 from ottla.broker.fetch.fetch_sessions import INITIAL_EPOCH, NO_SESSION, FetchSession, FetchSessionPartition
 from ottla.broker.new_leaders import current_leader, endpoint_of
-from ottla.core.errors import FencedLeaderEpoch, KafkaError, NotLeaderOrFollower, OffsetNotAvailable, OffsetOutOfRange
+from ottla.core.errors import (
+    FencedLeaderEpoch,
+    KafkaError,
+    NotLeaderOrFollower,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
 from ottla.core.files import FileRegion
 from ottla.core.runtime import new_random
 from ottla.limits.loop_slices import LoopSlices
@@ -182,6 +190,7 @@ class DelayedFetch(DelayedOperation):
         "_request",
         "_services",
         "_session",
+        "_unknown",
         "_wanted",
         "_watched",
     )
@@ -208,6 +217,7 @@ class DelayedFetch(DelayedOperation):
         self._bytes = 0  # of all records found
         self._checks = 0
         self._failed = False
+        self._unknown = 0  # partitions that the cluster does not have: they do not end the wait of the others
         self._put_off = False  # some old data was left out, to be verified for the next request
         self._watched: Sequence[Partition] = ()
         self._moved: dict[Partition, None] = {}
@@ -218,7 +228,12 @@ class DelayedFetch(DelayedOperation):
     @property
     def has_enough(self) -> bool:
         """Whether to respond before the deadline."""
-        return self._failed or self._put_off or self._bytes >= self._request.min_bytes
+        return (
+            self._failed
+            or self._put_off
+            or self._bytes >= self._request.min_bytes
+            or self._unknown >= len(self._wanted)  # then nothing can come
+        )
 
     # ---- Reading
 
@@ -226,7 +241,7 @@ class DelayedFetch(DelayedOperation):
         """Read every partition once, from the first in rotation, within the limits of the request."""
         left = min(self._request.max_bytes, self._services.config.server.fetch_bytes_max)
         found: list[PartitionData | None] = []
-        self._found, self._bytes, self._failed = found, 0, False
+        self._found, self._bytes, self._failed, self._unknown = found, 0, False, 0
         self._checks, self._put_off = 0, False
         for each in self._wanted:
             data = self._read(each, left)
@@ -251,6 +266,9 @@ class DelayedFetch(DelayedOperation):
                 self._failed = True
                 return closer
             return self._read_log(each, partition, left)
+        except (UnknownTopicOrPartition, UnknownTopicId) as error:
+            self._unknown += 1
+            return refusal(asked.partition, error)
         except (KafkaError, OSError) as error:
             self._failed = True
             return refusal(asked.partition, error, self._leader(each, error))
@@ -315,7 +333,7 @@ class DelayedFetch(DelayedOperation):
 
     def _find(self, each: FetchSessionPartition) -> Partition:
         """Find a partition by the name or the id of its topic. Raises the KafkaError to respond with."""
-        name = topic_name(self._services.cluster.current, each.topic, each.topic_id)
+        name = current_name(self._services.cluster.current, each)
         return self._services.replicas.find(name, each.asked.partition)
 
     def _leader(self, each: FetchSessionPartition, error: BaseException) -> LeaderIdAndEpoch:
@@ -363,8 +381,9 @@ class DelayedFetch(DelayedOperation):
                 if before is not None and before.records is not None:
                     self._bytes -= size_of(before.records)
                 data = self._found[place] = self._read(each, max(0, limit - self._bytes))
-                if data is not None and data.records is not None:
-                    self._bytes += size_of(data.records)
+                if data is not None:
+                    self._failed = self._failed or data.error_code != 0  # its topic was deleted meanwhile
+                    self._bytes += size_of(data.records) if data.records is not None else 0
         except Exception:
             log.exception("unexpected error while partitions were read again for a fetch")
             self.abandon()
@@ -501,7 +520,7 @@ class LongFetch(DelayedFetch):
     async def _read_in_slices(self, *, watch: bool) -> None:
         slices = self._services.slices
         left = min(self._request.max_bytes, self._services.config.server.fetch_bytes_max)
-        self._found, self._bytes, self._failed = [], 0, False
+        self._found, self._bytes, self._failed, self._unknown = [], 0, False, 0
         self._checks, self._put_off = 0, False
         async for each in slices.each(self._wanted, work=_PARTITION_WORK):
             data = self._read(each, left)

@@ -21,7 +21,14 @@ from functools import partial
 
 from ottla.broker.context import RequestContext
 from ottla.broker.share_requests import RENEW_SINCE, acknowledge, check_member, leader_if_moved, partition_of
-from ottla.core.errors import ErrorCode, InvalidRequest, KafkaError, error_code_for
+from ottla.core.errors import (
+    ErrorCode,
+    InconsistentTopicId,
+    InvalidRequest,
+    KafkaError,
+    UnknownTopicOrPartition,
+    error_code_for,
+)
 from ottla.replication.partition import Partition
 from ottla.share.partition_manager import AcknowledgeResult
 from ottla.share.record_reading import ReadBatches
@@ -172,7 +179,7 @@ class _Fetch:
         shares = {}
         for where in self._session.in_turn():
             try:
-                partition = partition_of(services, where)
+                partition = self._find(where)
             except KafkaError as error:
                 self._fail(where, error)
                 continue
@@ -182,6 +189,20 @@ class _Fetch:
             share.watchers[self] = None
             self._watched.append((partition, share))
         return shares
+
+    def _find(self, where: SessionPartition) -> Partition:
+        """Return the partition that this broker leads. Raises the KafkaError to respond with.
+
+        For a topic that the session found before, that is whether it was deleted, or created again after that.
+        """
+        services, names = self._ctx.services, self._session.partitions
+        view, name = services.cluster.current, names.get(where, "")
+        topic = view.topic_by_id.get(where.topic_id.bytes)
+        if topic is not None and where in names:
+            names[where] = topic.name
+        elif topic is None and name:
+            raise UnknownTopicOrPartition if view.partition(name, where.partition) is None else InconsistentTopicId
+        return partition_of(services, where)
 
     async def _read(self, shares: dict[SessionPartition, SharePartition]) -> dict[SessionPartition, ReadBatches]:
         """Read what could be acquired now, up to the size that was asked for."""
