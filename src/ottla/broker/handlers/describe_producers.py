@@ -1,8 +1,8 @@
 """DescribeProducers (key 61), version 0.
 
 What it does
-  For each partition that this broker leads: the producers it remembers, with epoch, last sequence, time of the last
-  write and the start of an open transaction.
+  For each partition of which this broker has a replica: the producers that the replica remembers, with epoch, last
+  sequence, time of the last write and the start of an open transaction.
 
 What it does not do
   Nothing is left out.
@@ -49,7 +49,6 @@ async def _partition(ctx: RequestContext, where: TopicPartition) -> PartitionRes
         if where.topic not in ctx.services.cluster.current.topics:
             raise UnknownTopicOrPartition
         partition = ctx.services.replicas.partition(where)
-        partition.check_serving()
         answer.active_producers = [
             ProducerState(
                 producer_id=producer.producer_id,
