@@ -43,7 +43,7 @@ PROTOCOL_HEAD = """# Protocol support
 Generated from the table of APIs and the heads of the handlers by `make generate`; `make check` compares.
 
 Ottla answers these APIs of Kafka's protocol, in every version from the oldest that Kafka 4 still serves to its newest.
-Every claim is held by tests with foreign clients and by a comparison with Apache Kafka 4.3.1, field by field
+Every claim is held by tests with foreign clients and by a comparison with Apache Kafka 4.4.0, field by field
 (`tests/compat`, `tests/differential`). `make test-plain` repeats the comparison with 4.1.1, the oldest that is tried.
 
 | Key | API | Versions |

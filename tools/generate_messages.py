@@ -1,7 +1,8 @@
 """Writes `src/ottla/wire/messages/<api>.py`: one plain shape per API, the union of the fields of all its versions.
 
-The schema is read from kio's classes, one per version; what is written is ordinary source that editors and type
-checkers see, checked in, and compared by `tools/generate.py --check`. kio's rich types become plain ones: an error
+The schema is read from kio's classes, one per version, and those of newer versions (tests/support/newer_messages.py).
+What is written is ordinary source that editors and type checkers see, checked in, and compared by
+`tools/generate.py --check`. kio's rich types become plain ones: an error
 code, a duration and a point in time are the integers that travel (durations and times in milliseconds, with Kafka's own
 field names), and the id kio gives as None is the zero UUID, as on the wire.
 """
@@ -19,13 +20,16 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, TypeAlias, Union, get_args, get_origin
 
-from kio.schema.index import schema_name_map
 from kio.static.constants import EntityType
 
 from ottla.broker.registry import APIS, INTER_BROKER_APIS
 from ottla.wire.apis import API_INFO, ApiKey
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)] if str(ROOT) not in sys.path else []
+
+from tests.support.newer_messages import schema_name_map  # noqa: E402 - the tree's root is no package's
+
 TARGET = ROOT / "src" / "ottla" / "wire" / "messages"
 KEYS = {
     *APIS,

@@ -40,6 +40,10 @@ PROOFS: dict[str, tuple[str, str]] = {
         COMPACTING,
         "a_record_older_than_the_greatest_lag_makes_its_log_due_however_little_is_new",
     ),
+    "max.decompressed.message.bytes": (
+        INSPECTION,
+        "a_record_that_is_larger_than_the_topic_takes_once_decompressed_is_refused",
+    ),
     "max.message.bytes": (
         INSPECTION,
         "a_batch_that_another_codec_makes_too_large_is_refused_and_one_that_was_too_large_before_is_too",
@@ -91,9 +95,11 @@ KAFKA_SETTINGS = frozenset(
         "index.interval.bytes",
         "internal.segment.bytes",
         "leader.replication.throttled.replicas",
+        "errors.deadletterqueue.group.enable",
         "local.retention.bytes",
         "local.retention.ms",
         "max.compaction.lag.ms",
+        "max.decompressed.message.bytes",
         "max.message.bytes",
         "message.timestamp.after.max.ms",
         "message.timestamp.before.max.ms",
@@ -102,6 +108,8 @@ KAFKA_SETTINGS = frozenset(
         "min.compaction.lag.ms",
         "min.insync.replicas",
         "preallocate",
+        "remote.copy.lag.bytes",
+        "remote.copy.lag.ms",
         "remote.log.copy.disable",
         "remote.log.delete.on.disable",
         "remote.storage.enable",
@@ -120,7 +128,7 @@ HEAD = """# Topic settings
 
 Generated from the declarations in the code by `make generate`; `make check` compares.
 
-These are all the topic settings that Apache Kafka 4.3 lists, and Ottla's own: {own}.
+These are all the topic settings that Apache Kafka 4.4 lists, and Ottla's own: {own}.
 
 They are set when a topic is created, and changed at any time by `ottla config set topic/NAME name=value`,
 `kafka-configs`, or any client's AlterConfigs. A change needs no restart. It applies from the next batch, the next

@@ -19,6 +19,7 @@ from ottla.client.producer import Producer
 from ottla.core.clock import SystemClock
 from ottla.core.ids import TopicPartition
 from tests.support.cluster import InProcessCluster, with_cluster
+from tests.support.kafka_jars import CONFIG_COMMAND
 from tests.support.real_kafka import run_tool, tool_command
 from tests.unit.broker.test_replicated_topic import in_sync, leader_of, read, send
 
@@ -31,7 +32,6 @@ TOPICS, OFFSETS, GROUPS = (
 )
 REASSIGN, ELECT = f"{TOOLS}reassign.ReassignPartitionsCommand", f"{TOOLS}LeaderElectionCommand"
 LOG_DIRS, VERIFY_REPLICAS = f"{TOOLS}LogDirsCommand", f"{TOOLS}ReplicaVerificationTool"
-CONFIGS = "kafka.admin.ConfigCommand"
 WEB = TopicPartition("web", 0)
 PARTITIONS = 3
 SECONDS = 240
@@ -184,7 +184,7 @@ def test_settings_of_topics_and_brokers_are_changed_while_the_controller_is_lost
         other = min({1, 2, 3} - {lost})
 
         async def configs(kind: str, name: str, *arguments: str) -> str:
-            return await tools(CONFIGS, "--entity-type", kind, "--entity-name", name, *arguments)
+            return await tools(CONFIG_COMMAND, "--entity-type", kind, "--entity-name", name, *arguments)
 
         await cluster.kill(lost, session_expires=False)
         change = ("--alter", "--add-config", "retention.ms=12345,cleanup.policy=[compact,delete]")

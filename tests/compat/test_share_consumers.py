@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Broker
+from tests.support.kafka_jars import CONFIG_COMMAND
 from tests.support.real_kafka import run_tool
 from tests.support.topics import create_topic
 
@@ -39,7 +40,7 @@ def test_the_console_share_consumer_reads_and_the_tools_describe(
     create_topic(broker.bootstrap, topic, partitions=2)
     run_tool(
         kafka_jars,
-        "kafka.admin.ConfigCommand",
+        CONFIG_COMMAND,
         *at,
         "--alter",
         "--entity-type",

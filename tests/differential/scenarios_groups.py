@@ -437,8 +437,8 @@ def transactional_offset_commits(peer: Peer) -> None:
     topic = peer.topic("tx", partitions=2)
     part = {"committed_offset": 5, "committed_leader_epoch": 0, "committed_metadata": "said"}
     topics = [
-        {"name": topic, "partitions": [part | {"partition_index": number} for number in (0, 9)]},
-        {"name": peer.stem + "-none", "partitions": [part | {"partition_index": 0}]},
+        peer.naming(topic) | {"partitions": [part | {"partition_index": number} for number in (0, 9)]},
+        peer.naming(peer.stem + "-none") | {"partitions": [part | {"partition_index": 0}]},
     ]
     for version in peer.each("txn_offset_commit"):
         for label, group in (("no transaction", f"{peer.stem}-tx"), ("no group", "")):

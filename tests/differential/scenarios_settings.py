@@ -233,6 +233,11 @@ def recompression(peer: Peer) -> None:
                 _written(peer, f"{codec} to {target}, {kind}, idempotent, again", topic, one, now_ms)
     now_ms = time.time_ns() // 1_000_000
     large = [Written(b"v" * 5000)]
+    for codec in range(5):
+        topic = peer.topic(f"decompressed-{codec}", config={"max.decompressed.message.bytes": "1000"})
+        for label, values in (("small", [900, 900]), ("large", [10, 990]), ("just", [992]), ("just too large", [993])):
+            made = batch([Written(b"v" * size) for size in values], attributes=codec, base_timestamp_ms=now_ms)
+            _written(peer, f"{label}, decompressed from {codec}", topic, made, now_ms)
     for label, config, codec in (
         ("larger than a message then", {"compression.type": "uncompressed", "max.message.bytes": "2000"}, 4),
         ("larger than a message before", {"compression.type": "gzip", "max.message.bytes": "2000"}, 0),

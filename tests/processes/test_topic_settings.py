@@ -16,6 +16,7 @@ from ottla.records.batch import BatchHeader
 from tests.processes.cli_runner import Cli, program
 from tests.support.batches import Written, batch, numbered, with_payload
 from tests.support.bombs import BOMBS
+from tests.support.kafka_jars import CONFIG_COMMAND
 from tests.support.ottla_process import OttlaProcess
 from tests.support.processes import until
 from tests.support.real_kafka import run_tool
@@ -149,7 +150,7 @@ def test_settings_changed_by_kafkas_own_tool_count_at_once(tmp_path: Path, kafka
         def change(settings: str) -> None:
             run_tool(
                 kafka_jars,
-                "kafka.admin.ConfigCommand",
+                CONFIG_COMMAND,
                 "--bootstrap-server",
                 server.bootstrap,
                 "--alter",

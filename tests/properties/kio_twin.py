@@ -11,12 +11,12 @@ from typing import Any, Literal, get_args
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
-from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
 from ottla.wire.apis import API_INFO, ApiKey
 from ottla.wire.schema import Struct
+from tests.support.newer_messages import schema_name_map
 
 EPOCH = dt.datetime.fromtimestamp(0, tz=dt.UTC)
 
@@ -24,7 +24,7 @@ EPOCH = dt.datetime.fromtimestamp(0, tz=dt.UTC)
 @functools.cache
 def kio_class(key: ApiKey, version: int, kind: Literal["Request", "Response"]) -> Any:
     entity_type = EntityType.request if kind == "Request" else EntityType.response
-    module, name = schema_name_map[API_INFO[key].name][version][entity_type].split(":")  # type: ignore[index]
+    module, name = schema_name_map[API_INFO[key].name][version][entity_type].split(":")
     return getattr(importlib.import_module(module), name)
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ottla.core.settings import INT_MAX
 from ottla.records import _record_validator
 from ottla.records.batch import HEADER_BYTES
 from ottla.records.builder import NewRecord, build_batch
@@ -26,7 +27,14 @@ def compiled() -> ModuleType:
 
 
 def checked(
-    module: ModuleType, data: bytes | memoryview, count: int, base_timestamp: int, *, keyed: bool, chunk: int
+    module: ModuleType,
+    data: bytes | memoryview,
+    count: int,
+    base_timestamp: int,
+    *,
+    keyed: bool,
+    chunk: int,
+    size_max: int = INT_MAX,
 ) -> Any:
     """Validate all records, a few at a time."""
     at, greatest_ms = 0, -1
@@ -45,6 +53,7 @@ def checked(
                 greatest_ms,
                 faults,
                 5,
+                size_max,
             )
     except ValueError as error:
         return str(error)
@@ -72,6 +81,11 @@ def test_both_twins_find_the_faults_that_the_records_have(
         for many in (count, count + 1):
             plain = checked(_record_validator, shown, many, base, keyed=keyed, chunk=chunk)
             assert checked(compiled, shown, many, base, keyed=keyed, chunk=chunk) == plain
+            bounded, twin = (
+                checked(module, shown, many, base, keyed=keyed, chunk=chunk, size_max=80)
+                for module in (_record_validator, compiled)
+            )
+            assert bounded == twin
     at, greatest_ms, faults = checked(_record_validator, data, count, base, keyed=keyed, chunk=chunk)
     times = [each.timestamp_ms for each in records]
     keyless = [n for n, each in enumerate(records) if keyed and each.key is None]

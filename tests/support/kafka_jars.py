@@ -12,9 +12,11 @@ from pathlib import Path
 from ottla.pipeline.jars import Artifact, JarsNotFound, fetch_jars
 from tests.support.jvm import cache_directory
 
-NEWEST, OLDEST = "4.3.1", "4.1.1"
+NEWEST, OLDEST = "4.4.0", "4.1.1"
 VERSION = os.environ.get("OTTLA_KAFKA", NEWEST)
 """The Apache Kafka that tests and benchmarks compare with."""
+CONFIG_COMMAND = "kafka.admin.ConfigCommand" if VERSION == OLDEST else "org.apache.kafka.tools.ConfigCommand"
+"""The class of `kafka-configs.sh`, which moved in 4.4."""
 
 
 def artifacts(version: str) -> list[Artifact]:

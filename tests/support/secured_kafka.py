@@ -9,6 +9,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 
+from tests.support.kafka_jars import CONFIG_COMMAND
 from tests.support.processes import free_port
 from tests.support.real_kafka import RealKafka, run_tool
 
@@ -92,7 +93,7 @@ def _add_users(jars: Path, bootstrap: str) -> None:
     for size in (256, 512):  # one request may not change a user twice
         run_tool(
             jars,
-            "kafka.admin.ConfigCommand",
+            CONFIG_COMMAND,
             "--bootstrap-server",
             bootstrap,
             "--alter",

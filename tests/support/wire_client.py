@@ -16,12 +16,14 @@ import uuid
 from collections.abc import Hashable
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
+from pkgutil import resolve_name
 from typing import Any, Self, Union, cast, get_args, get_origin, get_type_hints
 
-from kio.index import load_payload_module
 from kio.schema.index import api_key_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
+
+from tests.support.newer_messages import schema_name_map
 
 KEYS = {name: key for key, name in api_key_map.items()}
 NO_ID = uuid.UUID(int=0)
@@ -37,17 +39,8 @@ class ConnectionEnded(Exception):
 @cache
 def classes(api: str, version: int) -> tuple[type[Any], type[Any]]:
     """kio's request and response class."""
-    key = KEYS[api]
-    request = load_payload_module(key, version, EntityType.request)
-    response = load_payload_module(key, version, EntityType.response)
-    title = "".join(part.title() for part in api.split("_"))
-    return _named(request, f"{title}Request"), _named(response, f"{title}Response")
-
-
-def _named(module: Any, name: str) -> type[Any]:
-    found = next(value for key, value in vars(module).items() if key.lower() == name.lower())
-    assert isinstance(found, type)
-    return found
+    request, response = (schema_name_map[api][version][kind] for kind in (EntityType.request, EntityType.response))
+    return resolve_name(request), resolve_name(response)
 
 
 @cache

@@ -34,7 +34,7 @@ TRANSACTION_TIMEOUT_MS = 60_000
 _FEATURE, _FIRST_LEVEL_WITH_EPOCH_BUMP = "transaction.version", 2
 _FIRST_END_TXN_WITH_EPOCH_BUMP = 5
 # The last versions of clients that use the first version of transactions.
-_OLD_PRODUCE, _OLD_END_TXN, _OLD_OFFSET_COMMIT = 11, 4, 4
+_OLD_PRODUCE, _OLD_END_TXN, _OLD_OFFSET_COMMIT, _OFFSET_COMMIT_BY_NAME = 11, 4, 4, 5
 _CLIENT_ADD_PARTITIONS = 3  # later versions are for brokers
 _FENCING = frozenset(
     {ErrorCode.PRODUCER_FENCED, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
@@ -288,7 +288,7 @@ class TransactionalProducer:
             topics=[TxnOffsetCommitRequestTopic(name=name, partitions=parts) for name, parts in topics.items()],
         )
         node_id = await self._cluster.coordinator(group.group_id, key_type=GROUP_COORDINATOR)
-        at_most = None if self._bumps_epochs else _OLD_OFFSET_COMMIT
+        at_most = _OFFSET_COMMIT_BY_NAME if self._bumps_epochs else _OLD_OFFSET_COMMIT
         answer = await self._cluster.request(node_id, ApiKey.TXN_OFFSET_COMMIT, ask, at_most=at_most)
         for topic in answer.topics:
             for part in topic.partitions:

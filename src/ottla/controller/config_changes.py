@@ -1,4 +1,4 @@
-"""Decides changes of settings. The rules and the errors are Kafka 4.3's (ConfigurationControlManager)."""
+"""Decides changes of settings. The rules and the errors are Kafka 4.4's (ConfigurationControlManager)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides the creation, growth and deletion of topics. The rules and the errors are Kafka 4.3's."""
+"""Decides the creation, growth and deletion of topics. The rules and the errors are Kafka 4.4's."""
 
 from __future__ import annotations
 

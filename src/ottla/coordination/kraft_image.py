@@ -39,6 +39,7 @@ _PROCESS_RECORDS = frozenset(
         MetadataRecordType.ZK_MIGRATION_STATE,
         MetadataRecordType.REGISTER_CONTROLLER,
         MetadataRecordType.CLEAR_ELR,
+        MetadataRecordType.UNREGISTER_CONTROLLER,
     }
 )
 """Records about processes, which have all stopped before an import: ignored."""

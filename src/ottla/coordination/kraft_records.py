@@ -3,7 +3,7 @@
 A record's value is three unsigned varints (frame version 1, the record's number, its version) and a message in
 Kafka's flexible encoding; the key is null. Decoded are the records that topics, settings and producer ids come from;
 written are the few an export needs. Everything else keeps its bytes (`OpaqueRecord`), so that it can be carried from
-one log to the next unread. Source: `common/metadata/*.json` in Kafka 4.3's metadata jar, and MetadataRecordSerde.
+one log to the next unread. Source: `common/metadata/*.json` in Kafka 4.4's metadata jar, and MetadataRecordSerde.
 
 >>> decode(encode(RemoveTopicRecord(topic_id=NO_ID)))
 RemoveTopicRecord(topic_id=UUID('00000000-0000-0000-0000-000000000000'))
@@ -31,7 +31,7 @@ NO_LEADER_CHANGE = -2
 
 
 class MetadataRecordType(IntEnum):
-    """Lists the numbers of all records that Kafka 4.3 knows."""
+    """Lists the numbers of all records that Kafka 4.4 knows."""
 
     REGISTER_BROKER = 0
     UNREGISTER_BROKER = 1
@@ -59,6 +59,7 @@ class MetadataRecordType(IntEnum):
     REMOVE_DELEGATION_TOKEN = 26
     REGISTER_CONTROLLER = 27
     CLEAR_ELR = 28
+    UNREGISTER_CONTROLLER = 29
 
 
 class MalformedMetadata(ValueError):

@@ -1,6 +1,7 @@
 """Lists the error codes of Kafka's protocol, and which of them are retriable.
 
-Numbers and names are those of Kafka's protocol guide (section "Error Codes"). A test holds them equal to kio's.
+Numbers and names are those of Kafka's protocol guide (section "Error Codes"). A test holds them equal to kio's, and
+to those that Apache Kafka 4.4 added (tests/support/newer_messages.py).
 """
 
 from __future__ import annotations
@@ -146,6 +147,9 @@ class ErrorCode(IntEnum):
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131
     STREAMS_TOPOLOGY_FENCED = 132
     SHARE_SESSION_LIMIT_REACHED = 133
+    GROUP_DELETION_FAILED = 134
+    STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = 135
+    CONTROLLER_ID_NOT_REGISTERED = 136
 
 
 NUMBERS = frozenset(code.value for code in ErrorCode)

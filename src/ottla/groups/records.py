@@ -1,6 +1,6 @@
 """Encodes and decodes the records of `__consumer_offsets` in Kafka's binary formats, which lag monitors read too.
 
-Every key and value begins with an int16 version. Written are what Kafka 4.3 writes: OffsetCommitKey 1 with
+Every key and value begins with an int16 version. Written are what Kafka 4.4 writes: OffsetCommitKey 1 with
 OffsetCommitValue 4 (1 where the client set its own retention), GroupMetadataKey 2 with GroupMetadataValue 3. Read are
 all versions Kafka ever wrote. Record types of newer protocols (KIP-848, share groups) are skipped: a directory written
 by Apache Kafka must load.

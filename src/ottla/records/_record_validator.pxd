@@ -28,4 +28,5 @@ cpdef (Py_ssize_t, long long) validate_into(
     long long greatest_ms,
     list faults,
     Py_ssize_t faults_max,
+    Py_ssize_t size_max,
 ) except *

@@ -75,19 +75,22 @@ def validate_into(
     greatest_ms: int,
     faults: list[tuple[int, int, int]],
     faults_max: int,
+    size_max: int,
 ) -> tuple[int, int]:
     """Validate records `first` to `first + count` of a batch, which begin at `at`, without making or copying any.
 
     A record's offset delta must be its place in the batch, and its parts must fill it. With `keyed` it must have a key;
     its time must lie from `oldest_ms` to `newest_ms`, unless it has none (-1). `faults` gets (place, KEYLESS or
-    OUT_OF_TIME, time) for each record that does not, at most `faults_max`. Returns the position after them, and the
-    greatest time, at least `greatest_ms`. ValueError on anything malformed.
+    OUT_OF_TIME, time) for each record that does not, at most `faults_max`. None may have more than `size_max` bytes.
+    Returns the position after them, and the greatest time, at least `greatest_ms`. ValueError on anything malformed.
     """
     size = len(data)
     for place in range(first, first + count):
         length, at = read_int(data, at, size)
         if length < 0 or length > size - at:
             raise ValueError("a record that ends after its batch")
+        if length > size_max:
+            raise ValueError("a record of more bytes than max.decompressed.message.bytes")
         end = at + length
         delta_ms, at = read_long(data, at + 1, end)
         delta, at = read_int(data, at, end)

@@ -334,7 +334,7 @@ class PartitionMachine:
             self._expires_at(each.lock_ms)
 
     def _release(self, member: str, ticket: int) -> None:
-        """Make what a member holds available. The delivery counts, as in Kafka 4.3: the member may have had it."""
+        """Make what a member holds available. The delivery counts, as in Kafka 4.4: the member may have had it."""
         held = [each for each in self._flight if each.is_acquired and each.member == member]
         for each in held:
             self._end_delivery(each, RecordState.AVAILABLE)

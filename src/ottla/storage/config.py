@@ -1,6 +1,6 @@
 """Declares the settings of the log: the broker's defaults, and what a topic may override.
 
-Names, defaults and limits are Apache Kafka 4.3's, of `LogConfig` for topics and of the `log.*` settings for the broker;
+Names, defaults and limits are Apache Kafka 4.4's, of `LogConfig` for topics and of the `log.*` settings for the broker;
 `durability` is Ottla's own (docs/decisions: a record counts only once it is on the disk). Each field of `LogConfig`
 with a `topic_key` is the default of that topic setting; `topic_config` lays a topic's overrides over the broker's
 values and gives another `LogConfig`, which is what a `PartitionLog` works with.
@@ -33,6 +33,8 @@ from ottla.records.codecs import CODECS
 # Of the values of `compression.type`; `producer` is none of its own.
 _CODECS = {"uncompressed" if name == "none" else name: number for name, number in CODECS.items()}
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+RECORD_BYTES_MAX = (1 << 31) - 9
+"""The default of `max.decompressed.message.bytes`: no limit, because a Java array could not hold more."""
 _SEGMENT_BYTES_MIN = 1 << 20  # KIP-1030: smaller segments only cost file handles
 NO_TIERS = "there is no tiered storage, and without it this means nothing in Kafka either"
 _THROTTLED = re.compile(r"([0-9]+:[0-9]+)?")  # partition:broker
@@ -75,6 +77,12 @@ class LogConfig:
     max_message_bytes: int = setting(
         "message.max.bytes", default=1_048_588, kind=Type.INT, unit="bytes", at_least=0, live=True,
         topic_key="max.message.bytes", doc="Maximum size of a record batch as it arrives (compressed).",
+    )  # fmt: skip
+    max_decompressed_message_bytes: int = setting(
+        "max.decompressed.message.bytes", default=RECORD_BYTES_MAX, kind=Type.INT, unit="bytes", at_least=1,
+        at_most=RECORD_BYTES_MAX, live=True, topic_key="max.decompressed.message.bytes",
+        doc="Maximum size of a single record of a compressed batch, decompressed. Larger ones are refused on arrival; "
+            "those that are stored already are compacted and found by time as before.",
     )  # fmt: skip
     timestamp_type: str = setting(
         "log.message.timestamp.type", default="CreateTime", kind=Type.STRING, live=True,
@@ -137,6 +145,16 @@ class LogConfig:
         "log.local.retention.bytes", default=-2, kind=Type.LONG, unit="bytes", at_least=-2, live=True,
         topic_key="local.retention.bytes", no_effect=NO_TIERS,
         doc="How much stays on this disk that is kept elsewhere too; -2 is retention.bytes.",
+    )  # fmt: skip
+    remote_copy_lag_ms: int = setting(
+        "log.remote.copy.lag.ms", default=0, kind=Type.LONG, unit="ms", at_least=-1, live=True,
+        topic_key="remote.copy.lag.ms", no_effect=NO_TIERS,
+        doc="How old a segment is before it is copied to the other tier; -1 is the time that it stays on this disk.",
+    )  # fmt: skip
+    remote_copy_lag_bytes: int = setting(
+        "log.remote.copy.lag.bytes", default=-1, kind=Type.LONG, unit="bytes", at_least=-1, live=True,
+        topic_key="remote.copy.lag.bytes", no_effect=NO_TIERS,
+        doc="How much follows a segment before it is copied to the other tier; -1 is the size that stays on this disk.",
     )  # fmt: skip
     delete_retention_ms: int = setting(
         "log.cleaner.delete.retention.ms", default=DAY_MS, kind=Type.LONG, unit="ms", at_least=0, live=True,
@@ -239,7 +257,8 @@ class LogConfig:
         log_append_time = self.timestamp_type == "LogAppendTime"
         is_compacted = "compact" in self.cleanup_policy
         bounded = self.timestamp_before_max_ms != LONG_MAX and not log_append_time
-        by_other_settings = is_compacted or bounded or self.compression_type in _CODECS
+        sized = self.max_decompressed_message_bytes < RECORD_BYTES_MAX
+        by_other_settings = is_compacted or bounded or sized or self.compression_type in _CODECS
         derived = {
             "target_codec": _CODECS.get(self.compression_type),
             "compression_level": levels.get(self.compression_type),
@@ -285,6 +304,12 @@ class TopicOnlyConfig:
         topic_key="remote.log.delete.on.disable", doc="Delete the data in the other tier when it is switched off.",
         no_effect=NO_TIERS,
     )  # fmt: skip
+    dead_letter_topic: bool = setting(
+        "errors.deadletterqueue.group.enable", default=False, kind=Type.BOOLEAN, live=True,
+        topic_key="errors.deadletterqueue.group.enable",
+        doc="Whether share groups may write their dead letters to the topic.",
+        no_effect="dead letters of share groups (KIP-1191) are not written",
+    )  # fmt: skip
     internal_segment_bytes: int = setting(
         "internal.segment.bytes", default=0, kind=Type.INT, unit="bytes", at_least=0, live=True,
         topic_key="internal.segment.bytes",
@@ -315,7 +340,7 @@ def topic_settings() -> Mapping[str, TopicSetting]:
 def topic_config(defaults: LogConfig, overrides: Mapping[str, str]) -> LogConfig:
     """Return the broker's values with a topic's overrides laid over them.
 
-    Raises `InvalidConfig` for a name Kafka 4.3 does not have, a value of the wrong kind or beyond its limits, and
+    Raises `InvalidConfig` for a name Kafka 4.4 does not have, a value of the wrong kind or beyond its limits, and
     combinations that cannot work.
     """
     if not overrides:

@@ -205,7 +205,7 @@ def test_kafka_python_reads_a_metadata_response(version: int) -> None:
     assert read.topics[0].name == "web-access"
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.API_VERSIONS))
+@pytest.mark.parametrize("version", range(5))  # kafka-python knows no later one
 def test_kafka_python_reads_an_api_versions_response_after_its_plain_header(version: int) -> None:
     answer = api_versions.ApiVersionsResponse(
         api_keys=[api_versions.ApiVersion(api_key=0, min_version=0, max_version=12)],

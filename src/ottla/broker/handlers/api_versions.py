@@ -1,4 +1,4 @@
-"""ApiVersions (key 18), versions 0 to 4.
+"""ApiVersions (key 18), versions 0 to 5.
 
 What it does
   Lists every API of broker/registry.py with its versions, and remembers the name and version of the client's software.
@@ -11,6 +11,7 @@ Versions
   v0   also answers versions that are not served, with UNSUPPORTED_VERSION and the whole list (KIP-511)
   v3   flexible encoding, but the answer's header stays version 0; software name and version in the request
   v4   a feature's minimum may be 0 (KAFKA-17011)
+  v5   the client may name the cluster and the node that it expects: REBOOTSTRAP_REQUIRED from any other (KIP-1242)
 """
 
 from __future__ import annotations
@@ -31,16 +32,23 @@ from ottla.wire.messages.api_versions import (
 )
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
-_FIRST_WITH_SOFTWARE, _FIRST_WITH_LEVEL_0 = 3, 4
+_FIRST_WITH_SOFTWARE, _FIRST_WITH_LEVEL_0, _FIRST_WITH_NODE = 3, 4, 5
+_NO_NODE = -1
 
 
 def handle(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
     """Return the APIs and versions that this broker serves."""
+    if ctx.api_version >= _FIRST_WITH_NODE and (request.cluster_id is None) != (request.node_id == _NO_NODE):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     if ctx.api_version >= _FIRST_WITH_SOFTWARE:
         name, version = request.client_software_name, request.client_software_version
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
         ctx.state["software"] = (name, version)
+    if ctx.api_version >= _FIRST_WITH_NODE and request.cluster_id is not None:
+        services = ctx.services
+        if (request.cluster_id, request.node_id) != (services.cluster.current.cluster_id, services.node_id):
+            return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
     # Clients of v3 do not understand a minimum of 0 (KAFKA-17011).
     lowest = 0 if ctx.api_version >= _FIRST_WITH_LEVEL_0 else 1
     return ApiVersionsResponse(

@@ -1,4 +1,4 @@
-"""DeleteGroups (key 42), versions 0 to 2.
+"""DeleteGroups (key 42), versions 0 to 3.
 
 What it does
   Deletes groups that have no members, with all their offsets; of a share group the states of its share partitions.
@@ -8,6 +8,7 @@ What it does not do
 
 Versions
   v2   flexible encoding
+  v3   a message may say more than the error code; it does for groups of types that are not served (KIP-1331)
 """
 
 from __future__ import annotations

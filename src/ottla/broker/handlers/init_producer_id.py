@@ -7,7 +7,7 @@ What it does
   transaction that one of them left open; the client retries after CONCURRENT_TRANSACTIONS.
 
 What it does not do
-  Version 6, two-phase commit (KIP-939), which Kafka 4.3 neither lists nor answers unless unstable APIs are switched on.
+  Version 6, two-phase commit (KIP-939), which Kafka 4.4 neither lists nor answers unless unstable APIs are switched on.
 
 Versions
   v2   flexible encoding

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit (key 28), versions 0 to 5.
+"""TxnOffsetCommit (key 28), versions 0 to 6.
 
 What it does
   Stores how far a group has read as part of a producer's transaction: the offsets are durable before it answers, and
@@ -13,12 +13,14 @@ Versions
   v3   flexible encoding; member id, generation and instance id, which are checked as in OffsetCommit (KIP-447)
   v4   TRANSACTION_ABORTABLE (KIP-890)
   v5   adds the group's partition to the transaction, so that AddOffsetsToTxn is not needed (KIP-890)
+  v6   topic ids instead of names; GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH instead of ILLEGAL_GENERATION (KIP-1319)
 """
 
 from __future__ import annotations
 
 from ottla.broker.context import RequestContext
 from ottla.broker.remote.add_partitions_to_txn import NewBatch, TransactionSupportedOperation
+from ottla.coordination.view import TopicView
 from ottla.core.errors import CoordinatorNotAvailable, ErrorCode, GroupIdNotFound, InvalidGroupId, KafkaError, error_for
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.groups.machine import Commit
@@ -27,50 +29,55 @@ from ottla.internal_topics.topic_log import ProducerIdentity
 from ottla.records.batch import NO_SEQUENCE
 from ottla.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
 
-LOADING_SINCE, ABORTABLE_SINCE, ADDS_PARTITION_SINCE = 2, 4, 5
+LOADING_SINCE, ABORTABLE_SINCE, ADDS_PARTITION_SINCE, TOPIC_IDS_SINCE = 2, 4, 5, 6
 
 
 async def handle(ctx: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
     """Commit offsets; all that can be committed goes into one write."""
     now_ms = ctx.services.clock.wall_ms()
     each_of = ctx.services.slices.each
-    topics = ctx.services.cluster.current.topics
-    offsets = {
-        TopicPartition(asked.name, each.partition_index): CommittedOffset(
-            each.committed_offset,
-            each.committed_leader_epoch,
-            each.committed_metadata or "",
-            now_ms,
-            topic_id=topics[asked.name].topic_id,
-        )
-        async for asked in each_of(request.topics)
-        if asked.name in topics
-        async for each in each_of(asked.partitions)
-        if 0 <= each.partition_index < len(topics[asked.name].partitions)
-    }
+    topics: list[tuple[TxnOffsetCommitRequestTopic, TopicView | None]] = []
+    offsets: dict[TopicPartition, CommittedOffset] = {}
+    async for asked in each_of(request.topics):
+        topic = _topic(ctx, asked)
+        topics.append((asked, topic))
+        if topic is None:
+            continue
+        async for each in each_of(asked.partitions):
+            if 0 <= each.partition_index < len(topic.partitions):
+                offsets[TopicPartition(topic.name, each.partition_index)] = CommittedOffset(
+                    each.committed_offset,
+                    each.committed_leader_epoch,
+                    each.committed_metadata or "",
+                    now_ms,
+                    topic_id=topic.topic_id,
+                )
     outcomes = await _commit(ctx, request, offsets) if offsets else {}
-    return TxnOffsetCommitResponse(
-        topics=[
-            TxnOffsetCommitResponseTopic(
-                name=asked.name,
-                partitions=[
-                    TxnOffsetCommitResponsePartition(
-                        partition_index=each.partition_index,
-                        error_code=outcomes.get(
-                            TopicPartition(asked.name, each.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                        ),
-                    )
-                    async for each in each_of(asked.partitions)
-                ],
-            )
-            async for asked in each_of(request.topics)
-        ]
-    )
+    response = TxnOffsetCommitResponse()
+    async for asked, topic in each_of(topics):
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if topic is None and ctx.api_version >= TOPIC_IDS_SINCE:
+            unknown = ErrorCode.UNKNOWN_TOPIC_ID
+        answered = TxnOffsetCommitResponseTopic(topic_id=asked.topic_id, name=asked.name)
+        response.topics.append(answered)
+        async for each in each_of(asked.partitions):
+            index = each.partition_index
+            code = unknown if topic is None else outcomes.get(TopicPartition(topic.name, index), unknown)
+            answered.partitions.append(TxnOffsetCommitResponsePartition(partition_index=index, error_code=code))
+    return response
+
+
+def _topic(ctx: RequestContext, asked: TxnOffsetCommitRequestTopic) -> TopicView | None:
+    view = ctx.services.cluster.current
+    if ctx.api_version >= TOPIC_IDS_SINCE:
+        return view.topic_by_id.get(asked.topic_id.bytes)
+    return view.topics.get(asked.name)
 
 
 async def _commit(
@@ -127,7 +134,8 @@ def _operation_of(version: int) -> TransactionSupportedOperation:
 
 def _error_of(error: KafkaError, version: int) -> ErrorCode:
     """Translate an error into one that the client's version of the protocol knows."""
-    if isinstance(error, GroupIdNotFound) or error.code is ErrorCode.STALE_MEMBER_EPOCH:
+    no_longer = isinstance(error, GroupIdNotFound) or error.code is ErrorCode.STALE_MEMBER_EPOCH
+    if no_longer and version < TOPIC_IDS_SINCE:
         return ErrorCode.ILLEGAL_GENERATION
     code = error.code
     if code is ErrorCode.NETWORK_EXCEPTION:  # the verification's: clients retry, without looking for the coordinator

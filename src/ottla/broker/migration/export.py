@@ -13,7 +13,7 @@ renamed, so that an Ottla started here later imports the directory again, as Kaf
 Kafka's metadata that Ottla does not understand (permissions, quotas, credentials) are copied without being decoded.
 
 After a crash at any step the export can be repeated: renaming the store is the last step.
-Source: BootstrapDirectory, BootstrapMetadata, Formatter (Kafka 4.3); a test starts a real Kafka on an export.
+Source: BootstrapDirectory, BootstrapMetadata, Formatter (Kafka 4.4); a test starts a real Kafka on an export.
 """
 
 from __future__ import annotations

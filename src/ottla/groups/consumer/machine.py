@@ -357,6 +357,7 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
             if not self.group.subscribers(regex):
                 self._forget_regex(regex)
         self._update_epoch(increase=True)
+        self._complete_if_empty()
 
     def _remove(self, member: ConsumerMember) -> None:
         member_id, group_id = member.member_id, self.group.group_id

@@ -111,6 +111,13 @@ class ModernMachine(Generic[GroupT]):
         metadata = TargetMetadata(group.target_epoch, group.target_wall_ms)
         self._records.append(encoder.target_metadata(group.group_id, metadata))
 
+    def _complete_if_empty(self) -> None:
+        """Set the target of a group without members, which is empty: the next member need not wait for an interval."""
+        group = self.group
+        if not group.members:
+            group.set_target({}, 0)
+            self._records.append(self._encoder.target_metadata(group.group_id, TargetMetadata(group.target_epoch, 0)))
+
     # ---- Timers
 
     def _set_timer(self, timer: Hashable, at_ms: int) -> None:

@@ -232,6 +232,7 @@ class ShareMachine(ModernMachine[ShareGroup]):
             records.tombstone(ShareRecordType.MEMBER_METADATA, group_id, member_id),
         )
         self._update_epoch(increase=True)
+        self._complete_if_empty()
 
     def _fired(self, timer: Hashable, now: Now) -> None:
         assert isinstance(timer, SessionTimer), f"{timer} is unknown"

@@ -8,7 +8,7 @@ from ottla.core.settings import MIB, SECOND_MS, Section, Type, setting
 
 
 class CleanerConfig(Section):
-    """The settings of the log cleaner. Names, defaults and limits are Apache Kafka 4.3's."""
+    """The settings of the log cleaner. Names, defaults and limits are Apache Kafka 4.4's."""
 
     enable: bool = setting(
         "log.cleaner.enable", default=True, kind=Type.BOOLEAN,

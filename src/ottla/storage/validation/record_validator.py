@@ -21,10 +21,10 @@ from ottla.core.errors import (
     RecordFault,
     RecordListTooLarge,
 )
-from ottla.core.settings import LONG_MAX
+from ottla.core.settings import INT_MAX, LONG_MAX
 from ottla.records import _record_validator
 from ottla.records.batch import CODEC_BITS, HEADER_BYTES, LOG_APPEND_TIME, BatchHeader, stamp_create_time, with_payload
-from ottla.storage.config import LogConfig
+from ottla.storage.config import RECORD_BYTES_MAX, LogConfig
 
 LOOP: Final = fastest(_record_validator)
 """The module with the loop over records: `_record_validator`, or its compiled twin."""
@@ -85,6 +85,7 @@ def required_validation(
         and (
             config.record_validation == "full"
             or config.is_compacted
+            or (codec and config.max_decompressed_message_bytes < RECORD_BYTES_MAX)
             or header.log_append_time
             or (bounded and is_time_undecided(header, config, now_ms))
         )
@@ -131,6 +132,7 @@ def validate_in_place(records: memoryview, header: BatchHeader, config: LogConfi
             -1,
             faults,
             FAULTS_MAX,
+            INT_MAX,
         )
     except ValueError as error:
         raise InvalidRecord(f"The batch holds {error}") from None
@@ -194,6 +196,7 @@ def _walk(data: memoryview, header: BatchHeader, task: RecordValidation) -> int:
     faults: list[tuple[int, int, int]] = []
     count, at, greatest_ms = header.record_count, 0, -1
     oldest_ms, newest_ms = task.oldest_ms, task.newest_ms
+    size_max = task.config.max_decompressed_message_bytes if header.codec else INT_MAX
     if header.log_append_time:  # the times of the records do not count
         oldest_ms, newest_ms = _ANY_OLDEST_MS, _ANY_NEWEST_MS
     try:
@@ -210,6 +213,7 @@ def _walk(data: memoryview, header: BatchHeader, task: RecordValidation) -> int:
                 greatest_ms,
                 faults,
                 FAULTS_MAX,
+                size_max,
             )
     except ValueError as error:
         raise InvalidRecord(f"The batch holds {error}") from None

@@ -356,6 +356,20 @@ def test_a_batch_that_another_codec_makes_too_large_is_refused_and_one_that_was_
         log.append(writable(client_batch([Written(b"x" * 5000)])), leader_epoch=0, now_ms=NOW_MS)
 
 
+@pytest.mark.parametrize("validation", ["full", "header"])
+def test_a_record_that_is_larger_than_the_topic_takes_once_decompressed_is_refused(validation: str) -> None:
+    config = LogConfig(max_decompressed_message_bytes=1000, record_validation=validation)
+    records = [Written(b"small"), Written(b"x" * 999)]  # and a few bytes around the value
+    for codec in range(1, 5):
+        log = open_log(SimDisk(), config)
+        with pytest.raises(InvalidRecord, match=r"max\.decompressed\.message\.bytes"):
+            appended(log, writable(client_batch(records, attributes=codec, base_timestamp_ms=NOW_MS)))
+        small = [Written(b"x" * 900)] * 3
+        appended(log, writable(client_batch(small, attributes=codec, base_timestamp_ms=NOW_MS)))
+        appended(log, writable(client_batch(records, base_timestamp_ms=NOW_MS)))  # it was not compressed
+        assert log.end_offset == 5
+
+
 def test_a_duplicate_is_known_although_its_bytes_were_changed_the_first_time() -> None:
     log = open_log(SimDisk(), LogConfig(compression_type="zstd"))
     sent = client_batch(numbered(3), base_timestamp_ms=NOW_MS, producer_id=7, producer_epoch=0, base_sequence=0)
