@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Broker
+from tests.support.kafka_jars import CONFIG_COMMAND
 from tests.support.real_kafka import run_tool
 
 pytestmark = [pytest.mark.external, pytest.mark.slow]
@@ -155,14 +157,7 @@ def test_a_groups_lag_is_described_reset_and_deleted(
 def test_a_topics_settings_are_changed_and_shown(kafka_jars: Path, at: tuple[str, str], created: str) -> None:
     def configs(*arguments: str) -> str:
         return run_tool(
-            kafka_jars,
-            "kafka.admin.ConfigCommand",
-            *at,
-            "--entity-type",
-            "topics",
-            "--entity-name",
-            created,
-            *arguments,
+            kafka_jars, CONFIG_COMMAND, *at, "--entity-type", "topics", "--entity-name", created, *arguments
         )
 
     configs("--alter", "--add-config", "retention.ms=12345,cleanup.policy=[compact,delete]")
@@ -176,15 +171,7 @@ def test_a_topics_settings_are_changed_and_shown(kafka_jars: Path, at: tuple[str
 
 def test_the_brokers_settings_are_shown(kafka_jars: Path, at: tuple[str, str]) -> None:
     said = run_tool(
-        kafka_jars,
-        "kafka.admin.ConfigCommand",
-        *at,
-        "--entity-type",
-        "brokers",
-        "--entity-name",
-        "1",
-        "--describe",
-        "--all",
+        kafka_jars, CONFIG_COMMAND, *at, "--entity-type", "brokers", "--entity-name", "1", "--describe", "--all"
     )
     assert "log.segment.bytes=1073741824" in said, said
 
@@ -285,8 +272,29 @@ def test_tools_for_features_that_one_broker_has_not_succeed(
     assert "Valid replica already elected for partitions" in leaders, leaders
     assert "No partition reassignments found" in tool("reassign.ReassignPartitionsCommand", *at, "--list")
     for kind in ("clients", "users"):
-        settings = run_tool(kafka_jars, "kafka.admin.ConfigCommand", *at, "--describe", "--entity-type", kind)
+        settings = run_tool(kafka_jars, CONFIG_COMMAND, *at, "--describe", "--entity-type", kind)
         assert settings.strip() == ""
+
+
+def test_the_levels_of_features_are_shown_and_those_in_use_can_be_asked_for(tool: Tool, at: tuple[str, str]) -> None:
+    shown = tool("FeatureCommand", *at, "describe")
+    assert re.search(r"transaction\.version\s.*FinalizedVersionLevel: 2", shown), shown
+    assert "was upgraded to 2" in tool("FeatureCommand", *at, "upgrade", "--feature", "transaction.version=2")
+    with pytest.raises(AssertionError, match=r"Invalid update version 99 for feature transaction\.version"):
+        tool("FeatureCommand", *at, "upgrade", "--feature", "transaction.version=99")
+
+
+def test_unknown_brokers_are_not_registered(tool: Tool, at: tuple[str, str]) -> None:
+    with pytest.raises(AssertionError, match="Broker ID 77 is not currently registered"):
+        tool("ClusterTool", "unregister", *at, "--id", "77")
+
+
+def test_the_quorum_is_described_where_there_is_one(tool: Tool, at: tuple[str, str]) -> None:
+    if os.environ.get("OTTLA_TEST_BROKER") == "kafka":
+        assert "LeaderId" in tool("MetadataQuorumCommand", *at, "describe", "--status")
+        return
+    with pytest.raises(AssertionError, match=r"The cluster has no Raft quorum to describe.*the controller is broker 1"):
+        tool("MetadataQuorumCommand", *at, "describe", "--status")
 
 
 def test_access_control_is_reported_as_disabled(tool: Tool, at: tuple[str, str]) -> None:

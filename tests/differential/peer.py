@@ -43,6 +43,7 @@ SORTED_BY = {  # arrays whose order means nothing
     "transaction_states": ("transactional_id",),
     "config_resources": ("resource_type", "resource_name"),
 }
+UNKNOWN_TOPIC = 3
 BEING_LOADED = frozenset({14, 15, 16})  # a coordinator is not there yet
 PATIENCE_S = 8.0  # how long such answers are not yet taken for the last word
 Fields = dict[str, Any]
@@ -155,6 +156,16 @@ class Peer:
         asked = [{"partition_index": number, "timestamp": -1} for number in range(partitions)]
         listed = self.quietly("list_offsets", 5, replica_id=-1, topics=[{"name": name, "partitions": asked}])
         return all(part["error_code"] == 0 for part in listed["topics"][0]["partitions"])
+
+    def delete(self, name: str) -> None:
+        """Delete a topic and wait until it is gone."""
+        self.quietly("delete_topics", 5, topic_names=[name], timeout=20_000)
+
+        def is_gone() -> bool:
+            asked = self.quietly("metadata", 12, topics=[{"name": name}], allow_auto_topic_creation=False)
+            return bool(asked["topics"][0]["error_code"] == UNKNOWN_TOPIC)
+
+        until(is_gone, what=f"the end of topic {name}")
 
     def naming(self, name: str) -> Fields:
         """A topic as every version names it: by name, by id, or both."""

@@ -209,6 +209,44 @@ def synonyms(peer: Peer) -> None:
     until(lambda: not is_set(), what="the defaults")
 
 
+def update_features(peer: Peer) -> None:
+    """The level in use, others, unknown features, in each way to ask."""
+    level = 2  # of transaction.version, in use on both sides
+    for version in peer.each("update_features"):
+        for label, feature, wanted, upgrade_type in (
+            ("the level in use", "transaction.version", level, 1),
+            ("the level in use, as a downgrade", "transaction.version", level, 2),
+            ("a level to come", "transaction.version", 99, 1),
+            ("a negative level", "transaction.version", -1, 1),
+            ("a lower level, as an upgrade", "transaction.version", 1, 1),
+            ("an unknown feature", "no.such.feature", 1, 1),
+            ("no way to upgrade", "transaction.version", level, 0),
+        ):
+            update = {"feature": feature, "max_version_level": wanted, "upgrade_type": upgrade_type}
+            update["allow_downgrade"] = upgrade_type > 1
+            for validate_only in (False, True):
+                answer = peer.quietly(
+                    "update_features", version, feature_updates=[update], validate_only=validate_only, timeout=9000
+                )
+                kept = {"error_code": answer["error_code"], "results": answer.get("results")}
+                peer.note(f"{label}, validated only: {validate_only}", "update_features", version, kept)
+        peer.ask("nothing", "update_features", version, feature_updates=[], validate_only=False, timeout=9000)
+
+
+def describe_quorum(peer: Peer) -> None:
+    """Kafka has a quorum."""
+    for version in peer.each("describe_quorum"):
+        topics = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
+        answer = peer.quietly("describe_quorum", version, topics=topics)
+        peer.note("the quorum", "describe_quorum", version, {"error_code": answer["error_code"]})
+
+
+def unregister_broker(peer: Peer) -> None:
+    """A broker that nobody knows."""
+    for version in peer.each("unregister_broker"):
+        peer.ask("an unknown broker", "unregister_broker", version, broker_id=77)
+
+
 def alter_configs(peer: Peer) -> None:
     """The old way: what is not named goes back to its default."""
     for version in peer.each("alter_configs"):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import struct
+import time
 from typing import Any
+from uuid import UUID
 
 from tests.differential.peer import Peer, body_of
 from tests.support.batches import AT_MS, Written, batch, numbered
 from tests.support.wire_client import KEYS, NO_ID, Answer
 
 OTHER_ID = "11111111-2222-3333-4444-555555555555"
+WAIT_MS = 250
 
 
 def ranges(answer: Any) -> Any:
@@ -31,7 +34,7 @@ def api_versions(peer: Peer) -> None:
         for label in ("first", "again"):
             answer = peer.quietly("api_versions", version, client_software_name="a-name", client_software_version="1.0")
             peer.note(f"listed, {label}", "api_versions", version, ranges(answer))
-    for version in (5, 99, 32767):
+    for version in (6, 99, 32767):
         peer.raw(
             "an unknown version",
             KEYS["api_versions"],
@@ -44,6 +47,25 @@ def api_versions(peer: Peer) -> None:
             answer = peer.quietly("api_versions", version, client_software_name=name, client_software_version="1")
             peer.note(f"client name {name!r}", "api_versions", version, answer["error_code"])
     peer.raw("negative version", KEYS["api_versions"], -1, b"", lambda f: ranges(body_of("api_versions", 0)(f)))
+
+
+def expected_nodes(peer: Peer) -> None:
+    """KIP-1242: the cluster and the node that a client expects, right, wrong, and one without the other."""
+    cluster = peer.quietly("metadata", 12, topics=[])["cluster_id"]
+    for version in (each for each in peer.each("api_versions") if each >= 5):
+        for label, cluster_id, node_id in (
+            ("both", cluster, 1),
+            ("another node", cluster, 2),
+            ("another cluster", "another", 1),
+            ("no cluster", None, 1),
+            ("no node", cluster, -1),
+            ("an empty cluster", "", 1),
+            ("neither", None, -1),
+        ):
+            fields = {"client_software_name": "a-name", "client_software_version": "1", "cluster_id": cluster_id}
+            answer = peer.quietly("api_versions", version, node_id=node_id, **fields)
+            kept = {"error_code": answer["error_code"], "apis": bool(answer["api_keys"])}
+            peer.note(label, "api_versions", version, kept)
 
 
 def unsupported_versions(peer: Peer) -> None:
@@ -330,6 +352,39 @@ def fetch_sessions(peer: Peer) -> None:
         fetched(peer, "closed", version, [], session=(session, -1))
         fetched(peer, "after it closed", version, [], session=(session, 7))
         fetched(peer, "no session", version, [(one, {})], session=(0, -1))
+
+
+def gone_topics(peer: Peer) -> None:
+    """A topic that is not there takes no time away from a fetch that names others too, in a session and without."""
+    for version in peer.each("fetch"):
+        here, gone = peer.topic(f"g1-{version}"), peer.topic(f"g2-{version}")
+        never = f"{peer.stem}-never"
+        peer.ids[never] = UUID("33333333-4444-5555-6666-777777777777")
+
+        def waits(
+            label: str, *parts: tuple[str, dict[str, Any]], session: tuple[int, int] = (0, -1), version: int = version
+        ) -> None:
+            began = time.monotonic()
+            fetched(peer, label, version, list(parts), session=session, max_wait=WAIT_MS, min_bytes=1)
+            peer.note(f"{label}, waits", "fetch", version, time.monotonic() - began >= WAIT_MS / 1000)
+
+        waits("an unknown topic beside one that is here", (here, {}), (never, {}))
+        waits("an unknown partition beside one that is here", (here, {}), (here, {"partition": 9}))
+        fetched(peer, "nothing but an unknown topic", version, [(never, {})], max_wait=WAIT_MS, min_bytes=1)
+        if version < 7:
+            continue
+        session = fetched(peer, "a session", version, [(here, {}), (gone, {})], session=(0, 0)).get("session_id", 0)
+        waits("both are here", session=(session, 1))
+        peer.delete(gone)
+        waits("one is gone", session=(session, 2))
+        waits("one is still gone", session=(session, 3))
+        peer.topic(f"g2-{version}")
+        for epoch in (4, 5):
+            fetched(peer, "one was made again", version, [], session=(session, epoch), max_wait=WAIT_MS, min_bytes=1)
+        session = fetched(peer, "with a topic that never was", version, [(here, {}), (never, {})], session=(0, 0)).get(
+            "session_id", 0
+        )
+        waits("one never was", session=(session, 1))
 
 
 def list_offsets(peer: Peer) -> None:

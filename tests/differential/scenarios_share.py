@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.support.wire_client import Answer
 GROUP_RESOURCE = 32
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 UNKNOWN_TOPIC = uuid.UUID(int=99)
+WAIT_MS = 250
 
 
 def new_member() -> str:
@@ -209,6 +211,31 @@ def share_deliveries(peer: Peer) -> None:
         unknown.fetch("an unknown topic")
         Consumer(peer, group, topic, version).fetch("no member", member_id="")
         Consumer(peer, group, topic, version).fetch("no group", group_id=None)
+
+
+def share_gone_topics(peer: Peer) -> None:
+    """A topic that is not there takes no time away from a fetch that names others too."""
+    for version in peer.each("share_fetch"):
+        here, gone, group = peer.topic(f"sg1-{version}"), peer.topic(f"sg2-{version}"), f"{peer.stem}-gone-{version}"
+        begin_at_the_start(peer, group)
+        joined(peer, group, here)
+        consumer = Consumer(peer, group, here, version)
+
+        def waits(label: str, *topics: uuid.UUID, consumer: Consumer = consumer, version: int = version) -> None:
+            named = [{"topic_id": each, "partitions": [{"partition_index": 0}]} for each in topics]
+            began = time.monotonic()
+            consumer.fetch(label, topics=named, max_wait=WAIT_MS)
+            peer.note(f"{label}, waits", "share_fetch", version, time.monotonic() - began >= WAIT_MS / 1000)
+
+        waits("both are here", peer.ids[here], peer.ids[gone])
+        peer.delete(gone)
+        waits("one is gone")
+        waits("one is still gone")
+        peer.topic(f"sg2-{version}")
+        consumer.fetch("one was made again", max_wait=WAIT_MS)
+        other = Consumer(peer, group, here, version)
+        waits("one never was", peer.ids[here], UNKNOWN_TOPIC, consumer=other)
+        waits("one still never was", consumer=other)
 
 
 def share_offsets(peer: Peer) -> None:

@@ -45,6 +45,7 @@ NEW_PROTOCOLS: tuple[Callable[[Peer], None], ...] = (
     consumers.settings_of_consumer_groups,
     share.share_members,
     share.share_deliveries,
+    share.share_gone_topics,
     share.share_offsets,
     share.share_subscriptions,
     share.share_offsets_of_a_new_group,
@@ -54,6 +55,7 @@ NEW_PROTOCOLS: tuple[Callable[[Peer], None], ...] = (
 
 SCENARIOS: tuple[Callable[[Peer], None], ...] = (
     data.api_versions,
+    data.expected_nodes,
     data.unsupported_versions,
     data.metadata,
     data.produce,
@@ -63,6 +65,7 @@ SCENARIOS: tuple[Callable[[Peer], None], ...] = (
     data.idempotence,
     data.fetch,
     data.fetch_sessions,
+    data.gone_topics,
     data.list_offsets,
     data.leader_epochs,
     data.delete_records,
@@ -92,6 +95,9 @@ SCENARIOS: tuple[Callable[[Peer], None], ...] = (
     admin.elect_leaders,
     admin.client_quotas,
     admin.scram_credentials,
+    admin.update_features,
+    admin.describe_quorum,
+    admin.unregister_broker,
     groups.coordinators,
     groups.life_of_a_group,
     groups.two_members,

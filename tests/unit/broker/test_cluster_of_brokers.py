@@ -13,8 +13,10 @@ from ottla.coordination.view import NO_LEADER
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import NO_TOPIC_ID
 from ottla.storage.directories.log_directory import ForeignDirectory
+from ottla.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.wire.messages.metadata import MetadataRequest
+from ottla.wire.messages.unregister_broker import UnregisterBrokerRequest
 from tests.support.cluster import InProcessCluster, with_cluster
 from tests.unit.broker.test_replicated_topic import TP, create, equal_replicas, in_sync, read, replica, send
 
@@ -109,6 +111,42 @@ def test_each_partition_is_served_by_its_leader_alone(tmp_path: Path) -> None:
             for node_id in (1, 2, 3):
                 expected = ErrorCode.NONE if node_id == partition.leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
                 assert await _latest(cluster, node_id, "spread", partition.index) == expected
+
+    with_cluster(tmp_path, scenario)
+
+
+def test_every_replica_describes_the_producers_that_it_remembers(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster)
+        await send(cluster, range(10))
+        await equal_replicas(cluster, 10)
+        asked = DescribeProducersRequest(topics=[TopicRequest(name=TP.topic, partition_indexes=[TP.partition])])
+        described = []
+        for node_id in (1, 2, 3):
+            answer = await cluster.handlers(node_id).call("describe_producers", 0, asked)
+            (partition,) = answer.topics[0].partitions
+            assert partition.error_code == ErrorCode.NONE
+            described.append([(each.producer_id, each.last_sequence) for each in partition.active_producers])
+        assert described[0] == described[1] == described[2]
+        assert [sequence for _, sequence in described[0]] == [9]
+
+    with_cluster(tmp_path, scenario)
+
+
+def test_a_broker_is_registered_no_longer_once_it_has_stopped(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster)
+
+        async def unregister(node_id: int) -> ErrorCode:
+            asked = UnregisterBrokerRequest(broker_id=node_id)
+            answer = await cluster.handlers(1).call("unregister_broker", 0, asked)
+            return ErrorCode(answer.error_code)
+
+        assert await unregister(3) == ErrorCode.INVALID_REQUEST, "it runs"
+        await cluster.kill(3)
+        await cluster.until(lambda: 3 not in cluster.services(1).cluster.current.brokers)
+        assert await unregister(3) == ErrorCode.NONE
+        assert await unregister(9) == ErrorCode.BROKER_ID_NOT_REGISTERED
 
     with_cluster(tmp_path, scenario)
 

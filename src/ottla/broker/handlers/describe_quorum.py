@@ -1,0 +1,30 @@
+"""DescribeQuorum (key 55), versions 0 to 2.
+
+What it does
+  Says that there is no Raft quorum, with UNSUPPORTED_VERSION, the error that tools know from clusters without KRaft,
+  and names the controller.
+
+What it does not do
+  Voters and observers are not described: the metadata is kept in ZooKeeper or in a file of the broker.
+
+Versions
+  v1   times of replicas (KIP-836)
+  v2   directory ids, nodes and messages (KIP-853)
+"""
+
+from __future__ import annotations
+
+from ottla.broker.context import RequestContext
+from ottla.core.errors import ErrorCode
+from ottla.wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+
+
+def handle(ctx: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:  # noqa: ARG001
+    """Refuse, and name the controller."""
+    controller_id = ctx.services.cluster.current.controller_id
+    controller = f"the controller is broker {controller_id}" if controller_id >= 0 else "no controller is elected"
+    return DescribeQuorumResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION,
+        error_message="The cluster has no Raft quorum to describe: its metadata is not in __cluster_metadata; "
+        f"{controller}. DescribeCluster shows the brokers.",
+    )
