@@ -176,6 +176,31 @@ INTENDED: tuple[Intended, ...] = (
     ),
     # ---- Settings
     Intended(
+        "incremental_alter_configs",
+        r"(controlled\.shutdown\.|leader\.imbalance\.per\.broker).*",
+        r"\[[01]\]",
+        "settings of earlier Kafkas, that Ottla has; 4.4 takes any text for them, as for every unknown name",
+    ),
+    Intended(
+        "incremental_alter_configs",
+        r"group\.(consumer|share)\.assignment\.interval\.ms=.*",
+        r"\[[01]\]",
+        "changing these needs a restart of Ottla; a group's own setting does not",
+    ),
+    Intended(
+        "incremental_alter_configs",
+        r"(num\.io\.threads|metric\.reporters|max\.connection\.creation\.rate|sasl\.enabled\.mechanisms|ssl\.protocol|"
+        r"config\.providers)=.*",
+        r"\[[01]\]",
+        "a setting that Ottla does not have is refused, not stored unseen",
+    ),
+    Intended(
+        "incremental_alter_configs",
+        r"(log\.cleaner\.io\.(buffer\.load\.factor|max\.bytes\.per\.second)|log\.flush\.interval\.ms|log\.retention\.ms)=.*",
+        r"\[[01]\]",
+        "a share above 1, a rate of 0 or a negative period means nothing; Kafka takes it",
+    ),
+    Intended(
         "create_topics|describe_configs",
         ".*",
         r".*configs\.(durability|ottla\.record\.validation)",

@@ -18,6 +18,7 @@ import pytest
 
 from ottla.broker.registry import APIS
 from tests.differential import scenarios_admin as admin
+from tests.differential import scenarios_config_values as values
 from tests.differential import scenarios_consumer_groups as consumers
 from tests.differential import scenarios_data as data
 from tests.differential import scenarios_groups as groups
@@ -120,6 +121,10 @@ SCENARIOS: tuple[Callable[[Peer], None], ...] = (
     transactions.written_markers,
     transactions.transactional_produce,
     topic_settings.edge_values,
+    values.topic_values,
+    values.group_values,
+    values.broker_values,
+    values.shown_broker_values,
     topic_settings.looking_inside,
     topic_settings.recompression,
 )

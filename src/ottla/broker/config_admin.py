@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from ottla.broker.admin_requests import check_topic_name, duplicates, error_fields
-from ottla.broker.config import SECTIONS, declared
+from ottla.broker.config import SECTIONS, BrokerConfig, declared
 from ottla.broker.config_resources import LEVELS, ROOT_LOGGER, bound_key, group_bounds, loggers
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.entity_config import INTERVAL_MS_MAX, INTERVAL_MS_MIN, ClientMetricsConfig, OneGroupConfig
+from ottla.broker.kafka_settings import NOT_HERE
 from ottla.broker.settings_of_kafka import missing_security
 from ottla.client.errors import error_or_none
 from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigSpec
@@ -24,7 +25,9 @@ from ottla.core.settings import (
     AlterConfigOpType,
     ConfigResourceType,
     InvalidSettings,
+    Setting,
     SettingText,
+    Type,
     default_of,
     load,
     settings_of,
@@ -247,13 +250,8 @@ def _broker(ctx: RequestContext, name: str, changes: Sequence[ConfigChange]) -> 
     if name and not ctx.is_forwarded:
         _check_node(services.node_id, name, _UNEXPECTED_BROKER)
     known = declared()
-    static = [
-        change.key
-        for change in changes
-        if change.op is not AlterConfigOpType.DELETE
-        and (found := known.get(change.key)) is not None
-        and not (found[2].live and found[2].key == change.key)  # log.retention.hours is read at the start only
-    ]
+    changed = [change for change in changes if change.op is not AlterConfigOpType.DELETE]
+    static = [change.key for change in changed if _is_static(change.key, known)]
     if static:
         raise InvalidRequest(f"Cannot update these configs dynamically: Set({', '.join(static)})")
     asked = {each.key: SettingText(each.value or "", "") for each in changes if each.op is not AlterConfigOpType.DELETE}
@@ -262,10 +260,12 @@ def _broker(ctx: RequestContext, name: str, changes: Sequence[ConfigChange]) -> 
 
     def check(values: Mapping[str, str]) -> None:
         try:
-            services.config.with_overrides(values)
+            config = services.config.with_overrides(values)
         except InvalidSettings as error:
             first = error.problems[0]
             raise InvalidRequest(f"Invalid value {first.text} for configuration {first.key}: {first.reason}") from None
+        for key in [change.key for change in changed if change.key in known]:
+            _check_dynamic(services.config, config, key, values[key], known[key][2].kind, of_one_broker=bool(name))
 
     lists = {
         spec.key: ConfigSpec(spec.kind, text_of(default_of(section, field_name)))
@@ -273,6 +273,49 @@ def _broker(ctx: RequestContext, name: str, changes: Sequence[ConfigChange]) -> 
         for field_name, spec in settings_of(section).items()
     }
     return _Rules(znodes.BROKERS_KIND, name or znodes.DEFAULT_ENTITY, lists, check)
+
+
+def _is_static(key: str, known: Mapping[str, tuple[str, str, Setting]]) -> bool:
+    """Return whether a setting of a broker cannot be changed while it runs."""
+    if (found := known.get(key)) is None:
+        return key in NOT_HERE
+    return not (found[2].live and found[2].key == key)  # log.retention.hours is read at the start only
+
+
+def _check_dynamic(
+    was: BrokerConfig, config: BrokerConfig, key: str, text: str, kind: Type, *, of_one_broker: bool
+) -> None:
+    """Refuse what Kafka refuses of a setting that is changed while the broker runs. Raises a KafkaError."""
+
+    def refuse(reason: str) -> NoReturn:
+        raise InvalidRequest(f"Invalid value {text} for configuration {key}: {reason}")
+
+    if kind is Type.LIST and text.strip():
+        items = [item.strip() for item in text.split(",")]
+        if "" in items or len(set(items)) < len(items):
+            refuse("an item is empty or occurs twice")
+    log_config = config.log
+    match key:
+        case "log.cleaner.threads":
+            threads, current = config.cleaner.threads, was.cleaner.threads
+            if not max(1, current // 2) <= threads <= max(1, current * 2):
+                refuse(f"must be at least half and at most double the current value {current}")
+        case "log.retention.ms":
+            if log_config.retention_ms == 0:
+                refuse("must be -1 or at least 1")
+        case "log.local.retention.ms":
+            _check_local(refuse, log_config.local_retention_ms, log_config.retention_ms, "log.retention.ms")
+        case "log.local.retention.bytes":
+            _check_local(refuse, log_config.local_retention_bytes, log_config.retention_bytes, "log.retention.bytes")
+        case "min.insync.replicas":
+            if of_one_broker:
+                raise InvalidConfig("min.insync.replicas is a setting of all brokers or of a topic, not of one broker.")
+
+
+def _check_local(refuse: Callable[[str], NoReturn], local: int, whole: int, of: str) -> None:
+    """Refuse a limit of what is kept on this disk that is above the limit of what is kept at all."""
+    if whole != -1 and local != -2 and (local == -1 or local > whole):
+        refuse(f"must be at most {of}, which is {whole}")
 
 
 def _group(services: Services, name: str) -> _Rules:

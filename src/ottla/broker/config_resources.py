@@ -16,7 +16,7 @@ from ottla.broker.config import SECTIONS
 from ottla.broker.context import Services
 from ottla.broker.entity_config import ClientMetricsConfig, OneGroupConfig
 from ottla.coordination import znodes
-from ottla.core.settings import Setting, Type, default_of, settings_of, text_of
+from ottla.core.settings import Setting, Type, default_of, normal_text, settings_of, text_of
 from ottla.storage.config import LogConfig, topic_settings
 
 
@@ -37,7 +37,7 @@ class Synonym(NamedTuple):
     """One value in the chain of overrides of a setting."""
 
     name: str
-    value: str
+    value: str | None  # None: not shown
     source: ConfigSource
 
 
@@ -54,7 +54,7 @@ class DescribedConfig(NamedTuple):
     read_only: bool
     sensitive: bool
     kind: Type | None
-    doc: str
+    doc: str | None  # None: the setting is unknown
     synonyms: tuple[Synonym, ...]
 
 
@@ -68,14 +68,15 @@ def topic_entries(services: Services, overrides: Mapping[str, str]) -> list[Desc
     for key, found in topic_settings().items():
         if key in HIDDEN:
             continue
-        chain: list[Synonym] = [Synonym(key, overrides[key], ConfigSource.TOPIC)] if key in overrides else []
+        own = normal_text(found.spec, overrides[key]) if key in overrides else None
+        chain: list[Synonym] = [Synonym(key, own, ConfigSource.TOPIC)] if own is not None else []
         if found.section is LogConfig:
             chain += _broker_chain(services, found.spec, _default(found.section, found.field_name))
             inherited = text_of(getattr(services.config.log, found.field_name))
         else:
             inherited = _default(found.section, found.field_name)
         source = chain[0].source if chain else ConfigSource.DEFAULT
-        entries.append(_entry(key, overrides.get(key, inherited), source, found.spec, chain, read_only=False))
+        entries.append(_entry(key, inherited if own is None else own, source, found.spec, chain, read_only=False))
     return entries
 
 
@@ -91,7 +92,15 @@ def broker_entries(services: Services) -> list[DescribedConfig]:
         for field_name, spec in settings_of(cls).items():
             value, default = text_of(getattr(values, field_name)), _default(cls, field_name)
             entries += [_broker_entry(layers, spec, name, value, default) for name in (spec.key, *spec.synonyms)]
-    return sorted(entries)
+    known = {entry.name for entry in entries}
+    unknown = {  # stored under a name that means nothing here
+        name: _stored_entry(name, text, None, source)
+        for source, values in reversed(layers)
+        if source is not ConfigSource.STATIC
+        for name, text in values.items()
+        if name not in known
+    }
+    return sorted([*entries, *unknown.values()], key=lambda entry: entry.name)
 
 
 def _broker_entry(layers: Layers, spec: Setting, name: str, value: str, default: str) -> DescribedConfig:
@@ -106,6 +115,8 @@ def _broker_entry(layers: Layers, spec: Setting, name: str, value: str, default:
         chain = [Synonym(name, values[name], source) for source, values in layers if name in values]
         if name == spec.key and default:
             chain.append(Synonym(name, default, ConfigSource.DEFAULT))
+        if chain and chain[0].source in (ConfigSource.BROKER, ConfigSource.ALL_BROKERS):
+            shown = value  # an empty list that was set is one, a text that nobody set is null
     source = chain[0].source if chain else ConfigSource.DEFAULT
     if name != spec.key:
         unit = f", in {name.rpartition('.')[2]}" if name in spec.scale else ""
@@ -129,10 +140,8 @@ def all_brokers_entries(services: Services) -> list[DescribedConfig]:
 def _stored_entry(key: str, text: str, spec: Setting | None, source: ConfigSource) -> DescribedConfig:
     secret = spec is None or spec.secret  # an unknown setting may be a secret
     shown = None if secret else text
-    chain = () if secret else (Synonym(key, text, source),)
-    return DescribedConfig(
-        key, shown, source, False, secret, spec.kind if spec else None, spec.doc if spec else "", chain
-    )
+    kind, doc = (spec.kind, spec.doc) if spec else (None, None)
+    return DescribedConfig(key, shown, source, spec is None, secret, kind, doc, (Synonym(key, shown, source),))
 
 
 def _entry(
@@ -245,24 +254,33 @@ def entity_entries(services: Services, kind: str, name: str) -> list[DescribedCo
         znodes.GROUPS_KIND: (OneGroupConfig, ConfigSource.GROUP),
         znodes.CLIENT_METRICS_KIND: (ClientMetricsConfig, ConfigSource.CLIENT_METRICS),
     }[kind]
-    bounds = group_bounds(services) if kind == znodes.GROUPS_KIND else {}
     entries = []
     for field_name, spec in sorted(settings_of(section).items(), key=lambda item: item[1].key):
-        default = str(bounds[spec.key].default) if spec.key in bounds else _default(section, field_name)
-        chain = [Synonym(spec.key, values[spec.key], source)] if spec.key in values else []
-        if kind == znodes.GROUPS_KIND and not chain:
-            chain = [Synonym(spec.key, default, ConfigSource.DEFAULT)]
-        entries.append(
-            _entry(
-                spec.key,
-                values.get(spec.key, default),
-                source if spec.key in values else ConfigSource.DEFAULT,
-                spec,
-                chain,
-                read_only=False,
-            )
-        )
+        chain: list[Synonym] = []
+        if spec.key in values:
+            chain.append(Synonym(spec.key, normal_text(spec, values[spec.key]), source))
+        if kind == znodes.GROUPS_KIND:
+            chain += _group_chain(services, spec, _default(section, field_name))
+        shown = chain[0].value if chain else _default(section, field_name)
+        of_entity = chain[0].source if chain else ConfigSource.DEFAULT
+        entries.append(_entry(spec.key, shown or "", of_entity, spec, chain, read_only=False))
     return entries
+
+
+def _group_chain(services: Services, spec: Setting, default: str) -> list[Synonym]:
+    """Return what a setting of a group has without a value of the group's: that of the broker's setting, or its own."""
+    kind, _, rest = spec.key.partition(".")
+    name = f"group.{kind}.{rest}"
+    if spec.key in group_bounds(services):
+        declared_at = next(
+            (cls, field_name)
+            for _, cls in SECTIONS.values()
+            for field_name, declared in settings_of(cls).items()
+            if declared.key == name
+        )
+        chain = [Synonym(name, values[name], source) for source, values in _layers(services) if name in values]
+        return [*chain, Synonym(name, _default(*declared_at), ConfigSource.DEFAULT)]
+    return [Synonym(name if kind == "streams" else spec.key, default, ConfigSource.DEFAULT)]
 
 
 # ---- Loggers

@@ -72,6 +72,7 @@ class Setting(NamedTuple):
     synonyms: tuple[str, ...] = ()  # other keys that set it, the strongest first (log.retention.minutes, ...)
     topic_key: str = ""  # the topic setting it is the default of (`retention.ms`), if any
     scale: Mapping[str, int] = MappingProxyType({})  # synonym -> factor into this setting's unit
+    never: float | None = None  # a number within the limits that is no value
     no_effect: str = ""  # why it is accepted without effect; empty if it has one
 
     @property
@@ -215,6 +216,8 @@ def _whole_number(spec: Setting, text: str, factor: int) -> int:
 
 def _within(spec: Setting, number: float) -> float:
     unit = f" {spec.unit}" if spec.unit else ""
+    if spec.never is not None and number == spec.never:
+        raise ValueError(f"must not be {spec.never}{unit}")
     if spec.at_least is not None and spec.at_most is not None and not spec.at_least <= number <= spec.at_most:
         raise ValueError(f"must be from {spec.at_least} to {spec.at_most}{unit}")
     if spec.at_least is not None and number < spec.at_least:
@@ -242,6 +245,24 @@ def text_of(value: Any) -> str:
     if isinstance(value, tuple | list):
         return ",".join(str(item) for item in cast("Iterable[object]", value))
     return str(value)
+
+
+def normal_text(spec: Setting, text: str) -> str:
+    """Format the text of a value as Kafka shows it: without blanks and leading zeros, and a choice given twice once.
+
+    >>> retention = Setting("retention.ms", "", Type.LONG)
+    >>> policies = Setting("cleanup.policy", "", Type.LIST, choices=("compact", "delete"))
+    >>> normal_text(retention, " 007"), normal_text(policies, "compact , compact"), normal_text(retention, "soon")
+    ('7', 'compact', 'soon')
+    """
+    try:
+        value = parse(spec, text)
+    except ValueError:
+        return text
+    if spec.kind is Type.LIST:  # only choices are freed of what is empty or occurs again
+        items = [item.strip() for item in text.split(",")] if text.strip() else []
+        value = tuple(dict.fromkeys(value)) if spec.choices else tuple(items)
+    return text_of(value)
 
 
 def read_properties(text: str, *, origin: str) -> dict[str, SettingText]:

@@ -111,7 +111,7 @@ class LogConfig:
             "batches that they cannot read.",
     )  # fmt: skip
     gzip_level: int = setting(
-        "compression.gzip.level", default=-1, kind=Type.INT, at_least=-1, at_most=9, live=True,
+        "compression.gzip.level", default=-1, kind=Type.INT, at_least=-1, at_most=9, never=0, live=True,
         topic_key="compression.gzip.level", doc="The level if compression.type is gzip; -1 is the codec's default.",
     )  # fmt: skip
     lz4_level: int = setting(
@@ -370,8 +370,6 @@ def _parsed(spec: Setting, key: str, text: str) -> Any:
         _check_items(key, text)
     if key == "remote.storage.enable" and value:
         raise InvalidConfig("Invalid value true for configuration remote.storage.enable: there is no tiered storage")
-    if key == "compression.gzip.level" and value == 0:
-        raise InvalidConfig("Invalid value 0 for configuration compression.gzip.level: must be from 1 to 9, or -1")
     return value
 
 

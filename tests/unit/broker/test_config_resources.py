@@ -326,7 +326,7 @@ def test_the_settings_of_a_group_have_the_brokers_bounds_and_defaults(tmp_path: 
     async def scenario(server: InProcessBroker) -> None:
         for key, (lowest, highest, default) in GROUP_NUMBERS.items():
             shown = (await describe(server, GROUP, "g"))[key]
-            assert (shown.value, shown.config_source) == (str(default), ConfigSource.DEFAULT)
+            assert (shown.value, shown.config_source) == (str(default), ConfigSource.STATIC), "the broker's setting"
             kind, _, rest = key.partition(".")
             assert await change(server, GROUP, "g", (key, SET, str(lowest - 1))) == (
                 ErrorCode.INVALID_CONFIG,
