@@ -85,8 +85,8 @@ def _wait_until(peer: Peer, broker: str, name: str, *, is_set: bool) -> None:
     source = 2 if broker else 3
 
     def is_so() -> bool:
-        found = _described(peer, BROKER, broker, [name])
-        return bool([each for each in found if each["config_source"] == source]) is is_set
+        sources = {int(each["config_source"]) for each in _described(peer, BROKER, broker, [name])}
+        return (source in sources) == is_set
 
     until(is_so, what=f"{name} of broker {broker!r}")
 
@@ -105,8 +105,8 @@ def _entity_values(peer: Peer, kind: int, entity: str, names: list[str], value: 
     peer.note(f"{kind}: together, {value!r}", "incremental_alter_configs", 1, sorted(taken))
 
     def is_applied() -> bool:
-        found = _described(peer, kind, entity, names)
-        return len(taken) == sum(each["config_source"] == SOURCES[kind] for each in found)
+        sources = [int(each["config_source"]) for each in _described(peer, kind, entity, names)]
+        return sources.count(SOURCES[kind]) == len(taken)
 
     until(is_applied, what="the settings")
     for each in sorted(_described(peer, kind, entity, names), key=lambda each: str(each["name"])):

@@ -224,6 +224,8 @@ class Broker:
         """Start the controller, register this broker and load the first snapshot. Raises InvalidSettings."""
         config = self._config
         advertised = endpoints.to_advertise(config.net, opened)
+        directories = services.replicas.directories
+        directories.cordon(config.server.cordoned_log_dirs)
         await services.controller.start(
             znodes.BrokerRegistration(
                 node_id=self._node_id,
@@ -231,6 +233,7 @@ class Broker:
                 protocols=dict.fromkeys(advertised, "PLAINTEXT"),
                 rack=config.server.rack or None,
                 started_ms=self._clock.wall_ms(),
+                is_cordoned=directories.is_cordoned,
             ),
             report,
             wait_s=expiry_wait_s(config),
@@ -329,6 +332,9 @@ class Broker:
         services = self._services
         config = self._config.with_overrides(overrides_of(new, self._node_id))
         services.config = config
+        directories = services.replicas.directories
+        directories.cordon(config.server.cordoned_log_dirs)
+        services.controller.announce_cordoned(is_cordoned=directories.is_cordoned)
         services.replicas.reconfigure(config.log)
         services.replicas.context.configure(config.replication)
         services.controller.log_defaults = config.log

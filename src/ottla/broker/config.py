@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ottla.broker.server_config import ServerConfig
+from ottla.broker.server_config import ALL_DIRECTORIES, ServerConfig
 from ottla.controller.config import ControllerConfig
 from ottla.coordination.config import ZooKeeperConfig
 from ottla.core.quantities import in_unit_of
@@ -26,6 +26,7 @@ from ottla.core.settings import (
     load,
     read_properties,
     settings_of,
+    text_of,
 )
 from ottla.groups.config import GroupConfig
 from ottla.net.config import NetConfig
@@ -200,7 +201,26 @@ def _build(given: Mapping[str, SettingText]) -> BrokerConfig:
             problems += error.problems
     if problems:
         raise InvalidSettings(problems)
+    server: ServerConfig = sections["server"]
+    if reason := why_not_cordoned(server):
+        origin = given["cordoned.log.dirs"].origin
+        raise InvalidSettings([SettingProblem("cordoned.log.dirs", text_of(server.cordoned_log_dirs), reason, origin)])
     return BrokerConfig(**sections, given=given)
+
+
+def log_dirs_of(server: ServerConfig) -> list[Path]:
+    """Return the data directories, as given or by default."""
+    return [Path(text).expanduser().absolute() for text in server.log_dirs] or [default_data_directory()]
+
+
+def why_not_cordoned(server: ServerConfig) -> str:
+    """Return why `cordoned.log.dirs` cannot be; empty if it can."""
+    cordoned = server.cordoned_log_dirs
+    if ALL_DIRECTORIES in cordoned:
+        return "* must be the only value" if len(cordoned) > 1 else ""
+    paths = log_dirs_of(server)
+    others = [text for text in cordoned if Path(text).expanduser().absolute() not in paths]
+    return f"{', '.join(others)} must be in log.dirs" if others else ""
 
 
 def _meant(key: str, known: Mapping[str, object]) -> str:

@@ -294,6 +294,8 @@ def _check_dynamic(
         items = [item.strip() for item in text.split(",")]
         if "" in items or len(set(items)) < len(items):
             refuse("an item is empty or occurs twice")
+    if key == "cordoned.log.dirs" and not of_one_broker:
+        refuse("the directories are those of one broker")
     log_config = config.log
     match key:
         case "log.cleaner.threads":

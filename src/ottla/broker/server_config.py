@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ottla.core.settings import SECOND_MS, Section, Type, setting
 
+ALL_DIRECTORIES = "*"
+
 
 class ServerConfig(Section):
     """Holds the broker's id, its data directories and its overall limits."""
@@ -33,6 +35,11 @@ class ServerConfig(Section):
         doc="The data directories, best one per disk. Empty means `ottla` in the user's data "
         "directory (`$XDG_DATA_HOME`, else `~/.local/share`). A new partition is placed in the "
         "directory with the fewest partitions.",
+    )  # fmt: skip
+    cordoned_log_dirs: tuple[str, ...] = setting(
+        "cordoned.log.dirs", default=(), kind=Type.LIST, live=True,
+        doc="Directories of `log.dirs` that get no new replicas, or `*` for all (KIP-1066). A broker with no other "
+            "directory gets none from the controller. What is there stays until it is moved or reassigned.",
     )  # fmt: skip
     metadata_log_dir: str = setting(
         "metadata.log.dir", default="", kind=Type.STRING,

@@ -52,6 +52,7 @@ from ottla.coordination.store import (
     NodeExists,
     NoSuchNode,
     Op,
+    OutcomeUnknown,
     Put,
     SessionLost,
     SessionStatus,
@@ -107,6 +108,7 @@ class Controller:
         self._store, self._cluster = store, cluster
         self._clock, self._rng, self._node_id = clock, rng, node_id
         self._registration: znodes.BrokerRegistration | None = None
+        self._announcing: set[asyncio.Task[None]] = set()
         self._report: znodes.ReplicaReport | None = None
         self._term: ControllerTerm | None = None
         self._handled = HandledBrokers({})
@@ -163,7 +165,11 @@ class Controller:
         self._takes_part = False
         if self._term is not None and not self._term.is_followed.is_set():
             self._resign()  # nothing is decided in it any more
-        tasks = [*self._tasks, *(each for each in (self._reacting, self._changing) if each is not None)]
+        tasks = [
+            *self._tasks,
+            *self._announcing,
+            *(each for each in (self._reacting, self._changing) if each is not None),
+        ]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -584,6 +590,28 @@ class Controller:
         exists = await self._store.get(path) is not None
         await self._store.commit([Put(path, text) if exists else Create(path, text)])
         self._report = report
+
+    def announce_cordoned(self, *, is_cordoned: bool) -> None:
+        """Make known whether this broker takes new replicas, if that has changed."""
+        if self._registration is not None and self._registration.is_cordoned != is_cordoned:
+            self._registration = self._registration._replace(is_cordoned=is_cordoned)
+            task = asyncio.get_running_loop().create_task(self._update_registration(), name="announce cordoned")
+            self._announcing.add(task)
+            task.add_done_callback(self._announcing.discard)
+
+    async def _update_registration(self) -> None:
+        """Write what has changed in the registration. One that is made in a new session has it already."""
+        path = znodes.broker_path(self._node_id)
+        while (node := await self._store.get(path)) is not None and self._registration is not None:
+            was = znodes.decode_broker(self._node_id, node.value)
+            text = znodes.encode_broker(was._replace(is_cordoned=self._registration.is_cordoned))
+            try:
+                await self._store.commit([Put(path, text, node.version)])
+            except (VersionConflict, OutcomeUnknown):
+                continue
+            except (NoSuchNode, SessionLost):
+                pass  # the registration of the next session has it
+            return
 
     # ---- Controlled shutdown of this broker
 

@@ -151,6 +151,10 @@ def checked_assignment(view: ClusterView, brokers: Sequence[int], replication_fa
             raise InvalidReplicaAssignment(
                 f"The manual partition assignment includes broker {broker}, but no such broker is registered."
             )
+        if broker in view.brokers and view.brokers[broker].is_cordoned:
+            raise InvalidReplicaAssignment(
+                f"The manual partition assignment includes broker {broker}, but all its log directories are cordoned."
+            )
         if broker in seen:
             raise InvalidReplicaAssignment(
                 f"The manual partition assignment includes the broker {broker} more than once."
@@ -280,8 +284,9 @@ def _note_of(event: FinishDeletion, topic: Node) -> list[Op]:
 
 def _usable(view: ClusterView, replication_factor: int) -> list[BrokerInfo]:
     """List the brokers for new replicas: without those that shut down, if there are enough others."""
-    staying = [broker for broker in view.brokers.values() if not broker.is_shutting_down]
-    return staying if len(staying) >= replication_factor else list(view.brokers.values())
+    taking = [broker for broker in view.brokers.values() if not broker.is_cordoned]
+    staying = [broker for broker in taking if not broker.is_shutting_down]
+    return staying if len(staying) >= replication_factor else taking
 
 
 def _usable_for(view: ClusterView, topic: TopicView) -> list[BrokerInfo]:

@@ -30,6 +30,7 @@ class BrokerInfo(NamedTuple):
     epoch: int  # grows with every start of any broker
     protocols: Mapping[str, str]
     is_shutting_down: bool = False  # it gets no new leaders and leaves the in-sync replicas
+    is_cordoned: bool = False  # it gets no new replicas
 
 
 @dataclass(frozen=True, slots=True)

@@ -434,7 +434,13 @@ def _broker(path: str, node: Node) -> BrokerInfo:
     node_id = _node_id(path)
     registered = znodes.decode_broker(node_id, node.value)
     return BrokerInfo(
-        node_id, registered.endpoints, registered.rack, node.created, registered.protocols, registered.is_shutting_down
+        node_id,
+        registered.endpoints,
+        registered.rack,
+        node.created,
+        registered.protocols,
+        registered.is_shutting_down,
+        registered.is_cordoned,
     )
 
 

@@ -212,6 +212,7 @@ class BrokerRegistration(NamedTuple):
     rack: str | None = None
     started_ms: int = 0
     is_shutting_down: bool = False  # its leaders move to other brokers before it stops
+    is_cordoned: bool = False  # all its log directories are: it gets no new replicas
 
 
 def encode_broker(broker: BrokerRegistration) -> bytes:
@@ -231,6 +232,8 @@ def encode_broker(broker: BrokerRegistration) -> bytes:
         value["rack"] = broker.rack
     if broker.is_shutting_down:
         value["shutting_down"] = True
+    if broker.is_cordoned:
+        value["cordoned"] = True
     return _text(value)
 
 
@@ -254,6 +257,7 @@ def decode_broker(node_id: int, value: bytes) -> BrokerRegistration:
             None if rack is None else str(rack),
             int(parsed.get("timestamp", 0)),
             parsed.get("shutting_down") is True,
+            parsed.get("cordoned") is True,
         )
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise MalformedNode(path, repr(error)) from error

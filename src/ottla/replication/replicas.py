@@ -20,6 +20,7 @@ from ottla.core import garbage_collection, runtime
 from ottla.core.clock import Clock
 from ottla.core.errors import (
     InvalidConfig,
+    InvalidReplicaAssignment,
     InvalidTopic,
     NotLeaderOrFollower,
     ReplicaNotAvailable,
@@ -238,6 +239,8 @@ class Replicas:
         target = self._moves.online_directory(path)
         if (offline := self._offline.get(topic_partition)) is not None:
             raise StorageError(offline.why)
+        if target.path in self.directories.cordoned:
+            raise InvalidReplicaAssignment(f"The log directory {path} is cordoned.")
         self._moves.cancel_elsewhere(topic_partition, target)
         partition = self.partitions.get(topic_partition)
         if partition is not None:

@@ -10,10 +10,17 @@ from pathlib import Path
 import pytest
 
 from ottla.coordination.view import NO_LEADER
-from ottla.core.errors import ErrorCode
+from ottla.core.errors import ErrorCode, InvalidReplicaAssignment, InvalidReplicationFactor
 from ottla.core.ids import NO_TOPIC_ID
+from ottla.core.settings import AlterConfigOpType, ConfigResourceType
 from ottla.storage.directories.log_directory import ForeignDirectory
+from ottla.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from ottla.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from ottla.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.wire.messages.metadata import MetadataRequest
 from ottla.wire.messages.unregister_broker import UnregisterBrokerRequest
@@ -147,6 +154,41 @@ def test_a_broker_is_registered_no_longer_once_it_has_stopped(tmp_path: Path) ->
         await cluster.until(lambda: 3 not in cluster.services(1).cluster.current.brokers)
         assert await unregister(3) == ErrorCode.NONE
         assert await unregister(9) == ErrorCode.BROKER_ID_NOT_REGISTERED
+
+    with_cluster(tmp_path, scenario)
+
+
+def test_a_broker_whose_directories_are_all_cordoned_gets_no_new_replicas(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        async def cordon(operation: AlterConfigOpType, value: str) -> ErrorCode:
+            config = AlterableConfig(name="cordoned.log.dirs", config_operation=operation, value=value)
+            resource = AlterConfigsResource(
+                resource_type=ConfigResourceType.BROKER, resource_name="3", configs=[config]
+            )
+            asked = IncrementalAlterConfigsRequest(resources=[resource])
+            answer = await cluster.handlers(3).call("incremental_alter_configs", 1, asked)
+            return ErrorCode(answer.responses[0].error_code)
+
+        def is_cordoned() -> bool:
+            view = cluster.services(cluster.controller).cluster.current
+            return view.brokers[3].is_cordoned
+
+        assert await cordon(AlterConfigOpType.SET, "/elsewhere") == ErrorCode.INVALID_REQUEST
+        assert await cordon(AlterConfigOpType.SET, "*") == ErrorCode.NONE
+        await cluster.until(is_cordoned)
+        with pytest.raises(InvalidReplicationFactor):
+            await create(cluster)
+        await create(cluster, "two", partitions=3, factor=2)
+        topic = cluster.services(1).cluster.current.topics["two"]
+        assert {node for partition in topic.partitions for node in partition.replicas} == {1, 2}
+        controller = cluster.services(cluster.controller).controller
+        with pytest.raises(InvalidReplicaAssignment, match="all its log directories are cordoned"):
+            await controller.create_topic("assigned", assignments=[(0, [1, 3])])
+        described = await cluster.handlers(3).call("describe_log_dirs", 5, DescribeLogDirsRequest(topics=None))
+        assert [result.is_cordoned for result in described.results] == [True]
+        assert await cordon(AlterConfigOpType.DELETE, "") == ErrorCode.NONE
+        await cluster.until(lambda: not is_cordoned())
+        await create(cluster)
 
     with_cluster(tmp_path, scenario)
 

@@ -82,7 +82,13 @@ async def _one(
     for topic in in_order:
         topic.partitions.sort(key=attrgetter("partition_index"))
     total, free = await asyncio.to_thread(_bytes_of_disk, directory)
-    return DescribeLogDirsResult(log_dir=str(directory.path), topics=in_order, total_bytes=total, usable_bytes=free)
+    return DescribeLogDirsResult(
+        log_dir=str(directory.path),
+        topics=in_order,
+        total_bytes=total,
+        usable_bytes=free,
+        is_cordoned=directory.path in ctx.services.replicas.directories.cordoned,
+    )
 
 
 def _bytes_of_disk(directory: LogDirectory) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
-from ottla.broker.config import BrokerConfig, default_data_directory
+from ottla.broker.config import BrokerConfig, log_dirs_of
 from ottla.coordination import broker_registration, znodes
 from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
 from ottla.coordination.metadata_file import EXPORTED_SUFFIX
@@ -67,7 +67,7 @@ class OpenedStorage(NamedTuple):
 
 def log_directories(config: BrokerConfig) -> list[Path]:
     """Return the directories of `log.dirs`. Raises NoUsableDirectory if one is named twice."""
-    given = [Path(text).expanduser().absolute() for text in config.server.log_dirs] or [default_data_directory()]
+    given = log_dirs_of(config.server)
     for at, path in enumerate(given):
         if path.resolve() in {other.resolve() for other in given[:at]}:
             raise NoUsableDirectory(f"log.dirs contains {path} twice")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import NamedTuple, Self
 
 from ottla.core.clock import Clock
@@ -46,6 +46,7 @@ class LogManager:
         self.paths = tuple(paths)
         self.opened: tuple[LogDirectory, ...] = ()  # those that were well at the start
         self.unusable: tuple[Unusable, ...] = ()
+        self.cordoned: frozenset[PurePath] = frozenset()  # they get no new logs while there are others
         self._preferred: dict[TopicPartition, PurePath] = {}  # where logs that do not exist yet are to be created
 
     @classmethod
@@ -149,6 +150,18 @@ class LogManager:
 
     # ---- Placement
 
+    def cordon(self, names: Sequence[str]) -> None:
+        """Create no more logs in these directories; `*` names all."""
+        if "*" in names:
+            self.cordoned = frozenset(self.paths)
+        else:
+            self.cordoned = frozenset(Path(name).expanduser().absolute() for name in names)
+
+    @property
+    def is_cordoned(self) -> bool:
+        """Whether there is no directory for new logs. The controller places none here then."""
+        return self.cordoned.issuperset(self.paths)
+
     def holding(self, topic_partition: TopicPartition) -> list[LogDirectory]:
         """List the directories with a log of this name; of deleted topics there may be more than one."""
         return [directory for directory in self.opened if topic_partition in directory.logs]
@@ -164,7 +177,8 @@ class LogManager:
         online, preferred = self.online, self._preferred.get(topic_partition)
         if preferred not in [each.path for each in online]:
             preferred = None
-        for directory in sorted(online, key=lambda each: len(each.logs) + len(each.future_logs)):
+        by_load = sorted(online, key=lambda each: len(each.logs) + len(each.future_logs))
+        for directory in sorted(by_load, key=lambda each: each.path in self.cordoned):
             if preferred is None or directory.path == preferred:
                 try:
                     created = directory.create_log(topic_partition, topic_id, config)
