@@ -77,12 +77,10 @@ def validate_into(
     faults_max: int,
     size_max: int,
 ) -> tuple[int, int]:
-    """Validate records `first` to `first + count` of a batch, which begin at `at`, without making or copying any.
+    """Validate `count` records of a batch that begin at `at`; return the position after them and the greatest time.
 
-    A record's offset delta must be its place in the batch, and its parts must fill it. With `keyed` it must have a key;
-    its time must lie from `oldest_ms` to `newest_ms`, unless it has none (-1). `faults` gets (place, KEYLESS or
-    OUT_OF_TIME, time) for each record that does not, at most `faults_max`. None may have more than `size_max` bytes.
-    Returns the position after them, and the greatest time, at least `greatest_ms`. ValueError on anything malformed.
+    A record's delta must be its place, and its parts must fill its at most `size_max` bytes: else ValueError. `faults`
+    gets at most `faults_max` (place, KEYLESS or OUT_OF_TIME, time): no key if `keyed`, or a time (not -1) out of bounds.
     """
     size = len(data)
     for place in range(first, first + count):
@@ -106,8 +104,7 @@ def validate_into(
             raise ValueError("a key or value that ends after its record")
         if key_bytes > 0:
             value_at += key_bytes
-        at = skip_bytes(data, value_at, end)
-        header_count, at = read_int(data, at, end)
+        header_count, at = read_int(data, skip_bytes(data, value_at, end), end)
         if header_count < 0 or header_count > end - at:
             raise ValueError("more headers than bytes")
         for _ in range(header_count):
