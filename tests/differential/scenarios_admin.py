@@ -242,7 +242,7 @@ def describe_quorum(peer: Peer) -> None:
 
 
 def unregister_broker(peer: Peer) -> None:
-    """A broker that nobody knows."""
+    """A broker that is not known."""
     for version in peer.each("unregister_broker"):
         peer.ask("an unknown broker", "unregister_broker", version, broker_id=77)
 

@@ -55,8 +55,8 @@ def test_every_served_api_has_the_versions_and_fields_of_the_newest_kafka(
         assert (API_INFO[key].min_version, API_INFO[key].max_version) == (low, high)
         structs = {struct["name"]: struct["fields"] for struct in definition.get("commonStructs", ())}
         for version in range(low, high + 1):
-            told = list(_told(definition["fields"], structs, version))
-            assert _known(kio_class(key, version, kind)) == told, f"{kind} version {version}"
+            declared = list(_declared(definition["fields"], structs, version))
+            assert _known(kio_class(key, version, kind)) == declared, f"{kind} version {version}"
 
 
 def test_only_what_kio_lacks_is_added_to_it() -> None:
@@ -76,7 +76,7 @@ def _in(text: str, version: int) -> bool:
     return low <= version <= high
 
 
-def _told(fields: list[dict[str, Any]], structs: dict[str, Any], version: int) -> Iterator[Shape]:
+def _declared(fields: list[dict[str, Any]], structs: dict[str, Any], version: int) -> Iterator[Shape]:
     """Of each field in this version: its type or fields, whether it is an array, may be null, and its tag."""
     for field in fields:
         if not _in(field["versions"], version):
@@ -85,7 +85,7 @@ def _told(fields: list[dict[str, Any]], structs: dict[str, Any], version: int) -
         inner = field.get("fields") or structs.get(name)
         tag = field.get("tag") if _in(field.get("taggedVersions", "none"), version) else None
         nullable = _in(field.get("nullableVersions", "none"), version)
-        shape = name if inner is None else list(_told(inner, structs, version))
+        shape = name if inner is None else list(_declared(inner, structs, version))
         yield [shape, field["type"].startswith("[]"), nullable, tag]
 
 

@@ -116,7 +116,7 @@ def _broker_entry(layers: Layers, spec: Setting, name: str, value: str, default:
         if name == spec.key and default:
             chain.append(Synonym(name, default, ConfigSource.DEFAULT))
         if chain and chain[0].source in (ConfigSource.BROKER, ConfigSource.ALL_BROKERS):
-            shown = value  # an empty list that was set is one, a text that nobody set is null
+            shown = value  # an empty list that was set is one, a text that was not set is null
     source = chain[0].source if chain else ConfigSource.DEFAULT
     if name != spec.key:
         unit = f", in {name.rpartition('.')[2]}" if name in spec.scale else ""

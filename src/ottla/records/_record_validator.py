@@ -80,7 +80,7 @@ def validate_into(
     """Validate `count` records of a batch that begin at `at`; return the position after them and the greatest time.
 
     A record's delta must be its place, and its parts must fill its at most `size_max` bytes: else ValueError. `faults`
-    gets at most `faults_max` (place, KEYLESS or OUT_OF_TIME, time): no key if `keyed`, or a time (not -1) out of bounds.
+    gets at most `faults_max` (place, KEYLESS or OUT_OF_TIME, time): no key if `keyed`, a time (not -1) out of bounds.
     """
     size = len(data)
     for place in range(first, first + count):
