@@ -102,7 +102,8 @@ def test_a_full_disk_refuses_writes_serves_reads_and_goes_on_by_itself(
     tmp_path: Path, servers: list[Server], disks: ExitStack
 ) -> None:
     small = mounted(disks, small_disk(tmp_path / "small", "4m"))
-    server = Server(tmp_path / "server", small / "data", options=("-o", "log.segment.bytes=1048576"))
+    options = ("-o", "log.segment.bytes=1048576", "-o", "log.retention.ms=-1")  # the records are old
+    server = Server(tmp_path / "server", small / "data", options=options)
     servers.append(server)
     server.start()
     acknowledged: dict[int, list[bytes]] = {0: [], 1: []}
@@ -117,6 +118,7 @@ def test_a_full_disk_refuses_writes_serves_reads_and_goes_on_by_itself(
     with Wire(server.port) as wire:
         make_topic(wire, "t", partitions=2)
         (well,), (full,) = held_by(wire, server.first, "t"), held_by(wire, small / "data", "t")
+        fill(small, leave_bytes=1 << 20)
         codes: list[int] = []
         while STORAGE_ERROR not in codes:
             codes.append(put(wire, full, len(codes)))
@@ -161,10 +163,6 @@ def test_a_full_disk_with_everything_on_it_is_started_read_and_freed(
         options=(
             "-o",
             "log.segment.bytes=1048576",
-            "-o",
-            "log.segment.delete.delay.ms=100",
-            "-o",
-            "log.retention.check.interval.ms=500",
             "-o",
             "log.retention.ms=-1",  # the records are old
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import sqlite3
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -145,6 +146,54 @@ def test_after_a_start_on_a_full_disk_without_its_reserve_records_are_refused_un
     harness.run(release, stop=False)
     harness.run(again)
     harness.assert_all_acked_is_there()
+
+
+def test_from_the_first_refused_write_on_records_are_refused_until_there_is_space_and_both_are_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    harness = ReplicaHarness(DATA)
+
+    async def scenario(broker: BrokerReplicas) -> None:
+        reserve = await start_with_records(broker)
+        health = broker.directory(DATA).health
+        for _ in range(3):
+            assert await broker.send("web", b"x" * 100) is STORAGE
+        assert health.is_full
+        broker.disk.remove(FILLER)
+        broker.disk.open(FILLER, create=True).append(bytes(broker.disk.free_bytes(DATA) - 300))
+        assert not reserve.fill()
+        assert await broker.send("web", b"x") is STORAGE, "there is space for this one, but not for the next ones"
+        broker.disk.remove(FILLER)
+        assert reserve.fill()
+        assert await broker.send("web", b"x" * 100) is OK
+
+    with caplog.at_level("INFO"):
+        harness.run(scenario)
+    full = "log directory /a is full: No space left on device (new segment of web-0). "
+    lines = [each.getMessage() for each in caplog.records if "/a " in each.getMessage()]
+    assert lines == [
+        f"{full}Records are refused until there is free space: delete topics or records, or lower retention.bytes",
+        "log directory /a has free space and accepts records again",
+    ]
+    harness.assert_all_acked_is_there()
+
+
+def test_a_directory_with_free_space_and_a_used_up_quota_accepts_no_records() -> None:
+    harness = ReplicaHarness(DATA)
+
+    async def scenario(broker: BrokerReplicas) -> None:
+        reserve = await start_with_records(broker)
+        broker.disk.remove(FILLER)
+        broker.disk.refuse(errno.EDQUOT, "write", "create")
+        assert await broker.send("web", b"x") is STORAGE
+        assert not reserve.fill()
+        assert await broker.send("web", b"x") is STORAGE
+        broker.disk.stop_refusing()
+        assert reserve.fill()
+        assert await broker.send("web", b"x") is OK
+        assert [name for name in broker.disk.names_in(DATA) if name.startswith(FILE_NAME)] == [FILE_NAME]
+
+    harness.run(scenario)
 
 
 def test_the_reserve_is_small_and_smaller_on_a_small_disk() -> None:

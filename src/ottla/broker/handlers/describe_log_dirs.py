@@ -4,6 +4,7 @@ What it does
   For each log directory: its path, the bytes of its disk and of what is free, and the size of each replica asked for
   (all of them, if none are named). A replica that moves to the directory (AlterReplicaLogDirs) is marked as future,
   with the offsets that are still to be copied. A directory that is offline has KAFKA_STORAGE_ERROR and nothing else.
+  One that is full, and refuses records, has no usable bytes: what is free is kept for what frees more.
 
 What it does not do
   Cordoned directories.
@@ -92,8 +93,9 @@ async def _one(
 
 
 def _bytes_of_disk(directory: LogDirectory) -> tuple[int, int]:
-    """Return the size of the disk and the bytes free for an ordinary user."""
+    """Return the size of the disk, and the bytes that records may use."""
     try:
-        return directory.disk_bytes()
+        total, free = directory.disk_bytes()
+        return total, 0 if directory.health.is_full else free
     except OSError:  # the disk does not report its size
         return UNKNOWN_VOLUME_BYTES, UNKNOWN_VOLUME_BYTES

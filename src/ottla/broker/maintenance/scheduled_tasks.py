@@ -22,6 +22,7 @@ from ottla.storage.directories.space_reserve import SpaceReserve
 log = logging.getLogger(__name__)
 
 PURGE_SECONDS = 5.0
+SPACE_SECONDS = 1.0
 DELETIONS_SECONDS = 60.0
 LATE_TRANSACTIONS_SECONDS = 60.0
 REPORT_SECONDS = 1.0
@@ -45,12 +46,14 @@ class ScheduledTasks:
         report_replicas: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._reserves = reserves
+        self._retention_requests: dict[LogDirectory, int] = {}  # of the directories that are short of space
         self._replicas, self._clock, self._slices = replicas, clock, slices
         self._tasks = [
             asyncio.get_running_loop().create_task(self._fill_reserves(), name="space reserves"),
             self._every("retention", config.retention_check_interval_ms / 1000, self._retention),
             self._every("checkpoint", config.recovery_point_checkpoint_interval_ms / 1000, self._checkpoint),
             self._every("purge", PURGE_SECONDS, self._purge),
+            self._every("free space", SPACE_SECONDS, self._free_space),
             self._every("producers", config.producer_id_expiration_check_interval_ms / 1000, self._producers),
             self._every("deletions", DELETIONS_SECONDS, complete_deletions),
             self._every("late transactions", LATE_TRANSACTIONS_SECONDS, check_transactions),
@@ -94,9 +97,35 @@ class ScheduledTasks:
                 self._replicas.check_logs(directory, await asyncio.to_thread(directory.missing_logs))
             except OSError as error:
                 directory.health.fail("the directory was removed", error)
-        now_ms = self._clock.wall_ms()
-        await self._in_each("purge", lambda directory: asyncio.to_thread(directory.purge_deleted, now_ms))
+        await self._in_each("purge", self._remove_deleted)
         await self._fill_reserves()
+
+    async def _free_space(self) -> None:
+        """Free space at once where there is little: what commands have made deletable waits for no delay."""
+        directories = self._replicas.directories.online
+        await asyncio.to_thread(self._look_at_space, directories)
+        for directory in directories:
+            if directory.is_short_of_space:
+                await self._in("retention", directory, self._retain_at_once)
+                await self._in("purge", directory, self._remove_deleted)
+            else:
+                self._retention_requests.pop(directory, None)
+        for reserve in self._reserves:
+            if reserve.is_needed:
+                await asyncio.to_thread(reserve.fill)
+
+    def _retain_at_once(self, directory: LogDirectory) -> None:
+        requests = directory.health.retention_requests
+        if self._retention_requests.get(directory) != requests:
+            directory.run_retention(self._clock.wall_ms())
+            self._retention_requests[directory] = requests
+
+    async def _remove_deleted(self, directory: LogDirectory) -> None:
+        await asyncio.to_thread(directory.purge_deleted, self._clock.wall_ms())
+
+    def _look_at_space(self, directories: Sequence[LogDirectory]) -> None:
+        for directory in directories:
+            directory.look_at_space()
 
     async def _fill_reserves(self) -> None:
         """Fill the space reserves where they are missing and there is free space."""
@@ -112,11 +141,16 @@ class ScheduledTasks:
     async def _in_each(self, name: str, work: Callable[[LogDirectory], Awaitable[object] | object]) -> None:
         """Run the work for every online directory; disk errors are reported by its health."""
         for directory in self._replicas.directories.online:
-            try:
-                done = work(directory)
-                if isinstance(done, Awaitable):
-                    await done
-            except OSError as error:
-                directory.health.refused(name, error)
-            except StorageError:
-                pass  # already reported; retried at the next run
+            await self._in(name, directory, work)
+
+    async def _in(
+        self, name: str, directory: LogDirectory, work: Callable[[LogDirectory], Awaitable[object] | object]
+    ) -> None:
+        try:
+            done = work(directory)
+            if isinstance(done, Awaitable):
+                await done
+        except OSError as error:
+            directory.health.refused(name, error)
+        except StorageError:
+            pass  # already reported; retried at the next run

@@ -58,6 +58,9 @@ __all__ = ["DirectoryInUse", "ForeignDirectory", "LogDirectory", "cluster_id_of"
 
 logger = logging.getLogger(__name__)
 
+NEARLY_FULL_SHARE, NEARLY_FULL_BYTES_MAX = 20, 1 << 30
+"""A directory is nearly full if less than this share of its disk is free, and less than so many bytes."""
+
 _LOGS_AT_ONCE = 256
 """The files of so many logs are synced together at a start and a stop: one is open of each."""
 
@@ -95,6 +98,7 @@ class LogDirectory:
         self.backup = backup
         self._failed_sync = FailedSyncMark(files, path, other_paths, meta.directory_id)
         self.health = DirectoryHealth(str(path), now=clock.monotonic, on_failed_sync=self._failed_sync.write)
+        self.is_short_of_space = False  # as of the last `look_at_space`
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.future_logs: dict[TopicPartition, PartitionLog] = {}  # copies that will replace logs of other directories
         self.replaced: list[ReplacedLog] = []  # found at the start; they are lost logs until their copies are found
@@ -538,6 +542,14 @@ class LogDirectory:
         """Return the size of the disk below, and what is free for an ordinary user. Raises OSError."""
         return self.files.total_bytes(self.path), self.files.free_bytes(self.path)
 
+    def look_at_space(self) -> None:
+        """Find out, in any thread, whether the directory is full or nearly full: then space is freed at once."""
+        try:
+            total, free = self.disk_bytes()
+        except OSError:  # the disk does not report its size
+            total = free = 0
+        self.is_short_of_space = self.health.is_full or free < min(total // NEARLY_FULL_SHARE, NEARLY_FULL_BYTES_MAX)
+
     # ---- Background work
 
     def run_retention(self, now_ms: int) -> int:
@@ -562,9 +574,12 @@ class LogDirectory:
         return sum(log.expire_producers(now_ms) for log in self.logs.values())
 
     def purge_deleted(self, now_ms: int) -> int:
-        """Remove, in any thread, files and directories whose delay is over; how many. Raises StorageError."""
+        """Remove, in any thread, files and directories whose delay is over; how many. Raises StorageError.
+
+        A directory that is full, or nearly, waits for no delay.
+        """
         try:
-            return self._deleted_files.purge(now_ms)
+            return self._deleted_files.purge(now_ms, is_urgent=self.is_short_of_space)
         except OSError as error:
             raise self.health.refused("removing deleted files", error) from error
 

@@ -1,7 +1,8 @@
 """Deletes files in two steps: renames them at once, removes them later.
 
 A reader may hold a region of a deleted segment that the kernel is still sending; its descriptor stays open until the
-delay (`file.delete.delay.ms`) is over. What a crash leaves is found by its suffix and removed at the next start.
+delay (`file.delete.delay.ms`) is over. Without the delay, on a full disk, the name is removed and the descriptor stays
+open for as long as a reader holds it. What a crash leaves is found by its suffix and removed at the next start.
 
 A deletion of topics leaves thousands of directories, and a large file takes the disk a while: `purge` is for a worker
 thread, while everything else goes on.
@@ -67,15 +68,15 @@ class DeletedFiles:
                     self._items[number] = item._replace(path=new / item.path.name)
                 self._in_directory.setdefault(new, set()).update(numbers)
 
-    def purge(self, now_ms: int) -> int:
-        """Remove what is due; how many went. Raises OSError, and tries the rest again next time.
+    def purge(self, now_ms: int, *, is_urgent: bool = False) -> int:
+        """Remove what is due, or all if it is urgent; how many went. Raises OSError, and tries the rest again later.
 
         May be called in a worker thread, in one at a time.
         """
         removed = 0
-        due = [number for number, item in tuple(self._items.items()) if item.due_ms <= now_ms]
+        due = [number for number, item in tuple(self._items.items()) if is_urgent or item.due_ms <= now_ms]
         for number in due:
-            while (item := self._closed(number)) is not None:
+            while (item := self._closed(number, now_ms)) is not None:
                 if item.is_directory:
                     self._files.remove_tree(item.path)
                 else:
@@ -83,12 +84,16 @@ class DeletedFiles:
                 removed += self._forget(number, item)
         return removed
 
-    def _closed(self, number: int) -> _Item | None:
-        """Close the file of an item and return the item, unless it is gone."""
+    def _closed(self, number: int, now_ms: int) -> _Item | None:
+        """Close the file of an item and return the item, unless it is gone.
+
+        A file that is not due yet is not closed: it closes itself once nobody reads it.
+        """
         with self._lock:
             item = self._items.get(number)
             if item is not None and item.file is not None:
-                item.file.close()
+                if item.due_ms <= now_ms:
+                    item.file.close()
                 item = self._items[number] = item._replace(file=None)
             return item
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import PurePath
 from typing import Final
@@ -47,10 +46,13 @@ class DirectoryHealth:
     """Tracks whether a log directory may still be written; shared by all of its logs.
 
     A transient error (no space, no file handles) fails the current request, and the write is retried. Any other error
-    takes the directory offline until a restart, which scans the files. Each is logged once.
+    takes the directory offline until a restart, which scans the files. A directory with a space reserve is full from
+    the first write that found no space until the reserve is whole and there is free space: it refuses records
+    meanwhile. The begin and the end of each is logged once.
     """
 
     __slots__ = (
+        "_has_reserve",
         "_is_logged",
         "_is_sync_noted",
         "_logged",
@@ -60,10 +62,12 @@ class DirectoryHealth:
         "_on_failed_sync",
         "_release_reserve",
         "failure",
-        "is_reserve_used",
+        "is_full",
         "name",
         "on_failure",
+        "on_full",
         "refusal",
+        "retention_requests",
     )
 
     def __init__(
@@ -77,7 +81,10 @@ class DirectoryHealth:
         self._on_failed_sync = on_failed_sync  # called with the first one, maybe in another thread
         self._is_sync_noted = False
         self._release_reserve: Callable[[], bool] = _nothing_to_free
-        self.is_reserve_used = False  # records are refused: the space is needed to free some
+        self._has_reserve = False
+        self.is_full = False  # records are refused
+        self.on_full: Callable[[], None] | None = None  # called when `is_full` has changed, maybe in another thread
+        self.retention_requests = 0  # how often a command has made records deletable
         self._logged, self._logged_at, self._is_logged = "", 0.0, False  # the last error logged, when, and if it lasts
         self._missing: set[str] = set()  # missing files that were logged
 
@@ -103,15 +110,44 @@ class DirectoryHealth:
         if not is_passing(error):
             return self.fail(what, error)
         self.refusal = why = error.strerror or str(error)
+        if self._has_reserve and has_no_space(error):
+            self.fill_up(what, why)
+            return StorageError(f"{what}: {why}")
         now = self._now()
-        if why != self._logged or now - self._logged_at > _LOG_INTERVAL_SECONDS:
+        is_new = not self._is_logged and now - self._logged_at > _LOG_INTERVAL_SECONDS  # it may come and go
+        if why != self._logged or is_new:
             self._logged, self._logged_at, self._is_logged = why, now, True
             logger.warning("log directory %s: %s (%s); writes are retried", self.name, why, what)
         return StorageError(f"{what}: {why}")
 
-    def use_reserve(self, release: Callable[[], bool], *, is_used: bool) -> None:
-        """Use a space reserve, whose `release` returns whether it freed space. While it is used records are refused."""
-        self._release_reserve, self.is_reserve_used = release, is_used
+    def fill_up(self, what: str, why: str) -> None:
+        """Refuse records from now on, because a write has found no space."""
+        if self.is_full:
+            return
+        self.is_full = True
+        if not self._is_logged or why != self._logged:  # it may have begun while the logs were loaded
+            logger.warning(
+                "log directory %s is full: %s (%s). Records are refused until there is free space: delete topics or "
+                "records, or lower retention.bytes",
+                self.name,
+                why,
+                what,
+            )
+        if self.on_full is not None:
+            self.on_full()
+
+    def space_found(self) -> None:
+        """Accept records again: there is free space."""
+        if not self.is_full:
+            return
+        self.is_full, self.refusal, self._is_logged = False, None, False
+        logger.info("log directory %s has free space and accepts records again", self.name)
+        if self.on_full is not None:
+            self.on_full()
+
+    def use_reserve(self, release: Callable[[], bool]) -> None:
+        """Use a space reserve, whose `release` returns whether it freed space."""
+        self._release_reserve, self._has_reserve = release, True
 
     def make_space(self) -> bool:
         """Release the space reserve; return whether that freed space, so that a write may be repeated."""
@@ -142,8 +178,8 @@ class DirectoryHealth:
         return missing
 
     def accepted(self) -> None:
-        """Clear the transient error after a successful write and sync."""
-        if self.refusal is not None:
+        """Clear the transient error after a successful write and sync; a full directory stays so."""
+        if self.refusal is not None and not self.is_full:
             self.refusal = None
             if self._is_logged:
                 self._is_logged = False
@@ -157,8 +193,8 @@ class DirectoryHealth:
     def check_append(self) -> None:
         """Raise StorageError if no records may be written."""
         self.check()
-        if self.is_reserve_used:
-            raise self.refused("write of records", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        if self.is_full:
+            raise StorageError(f"log directory {self.name} is full: records are refused until there is free space")
 
 
 def sync_before_gap(sealed: Segment, health: DirectoryHealth) -> None:

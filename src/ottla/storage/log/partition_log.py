@@ -168,7 +168,7 @@ class PartitionLog:
         is that of its transaction's verification. Raises a KafkaError and leaves the log unchanged; StorageError if the
         disk refuses.
         """
-        if self.health.failure is not None or self.health.is_reserve_used:
+        if self.health.failure is not None or self.health.is_full:
             self.health.check_append()
         if header is None:
             header = read_header(records)
@@ -523,6 +523,7 @@ class PartitionLog:
             )
         if before_offset > self.log_start_offset:
             self._advance_start(before_offset)
+            self.health.retention_requests += 1
         return self.log_start_offset
 
     def delete_old_segments(self, now_ms: int) -> int:
@@ -636,7 +637,9 @@ class PartitionLog:
 
     def reconfigure(self, config: LogConfig) -> None:
         """Apply the topic's changed settings; what is written from now on follows them."""
-        self.config = config
+        old, self.config = self.config, config
+        if (config.retention_bytes, config.retention_ms) != (old.retention_bytes, old.retention_ms):
+            self.health.retention_requests += 1
         self._set_roll_limits(self.active)
 
     def expire_producers(self, now_ms: int) -> int:

@@ -148,7 +148,7 @@ class Scrubber:
         """Verify a segment; None if it was deleted meanwhile. Raises OSError, ScrubStopped."""
         try:
             found = verify_segment(self._files, work.target, spend=spend)
-            if found.checksums is not None:
+            if found.checksums is not None and not self._directory.is_short_of_space:
                 write_checksums(
                     self._files, checksums_path(work.target.directory, work.target.base_offset), found.checksums
                 )
