@@ -22,6 +22,8 @@ from ottla.coordination import znodes
 from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView
 from ottla.core.ids import TopicPartition
 
+_NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
+
 PARTITIONS_PER_EVENT = 100
 """Decided in one step of the event loop: about two milliseconds."""
 
@@ -84,10 +86,13 @@ def _reported(view: ClusterView, handled: HandledBrokers, node: int) -> list[Top
     new, old = view.replica_reports[node], handled.reports.get(node)
     if old is new:
         return []
-    now = new.suspects | new.offline
-    before = old.suspects | old.offline if old else frozenset[TopicPartition]()
-    changed = now ^ before | (new.suspects ^ old.suspects if old else frozenset())
-    return sorted(changed)
+    before, now = _named_by(old) if old else (_NO_PARTITIONS,) * 3, _named_by(new)
+    return sorted(frozenset().union(*(earlier ^ later for earlier, later in zip(before, now, strict=True))))
+
+
+def _named_by(report: znodes.ReplicaReport) -> tuple[frozenset[TopicPartition], ...]:
+    """Return the suspect, the offline and the impaired replicas of a report."""
+    return report.suspects, report.offline, _NO_PARTITIONS.union(*report.impaired.values())
 
 
 def elections_missing(view: ClusterView) -> list[ElectionEvent]:

@@ -123,6 +123,9 @@ def _check(overlay: Overlay, topic: str, partition: PartitionView, leader: int, 
 
 def _ineligible(overlay: Overlay, topic: str, partition: PartitionView, proposed: ProposedIsr) -> list[str]:
     rules = overlay.election_rules(topic, partition.index)
+    # the leader itself may be impaired, and hands over to the replica that joins
+    kept = rules.without_impaired(tuple(node for node, _ in proposed.new_isr))
+    impaired = {node for node, _ in proposed.new_isr if node not in kept} - {*partition.isr}
     found = []
     for node, epoch in proposed.new_isr:
         broker = rules.brokers.get(node)
@@ -136,6 +139,8 @@ def _ineligible(overlay: Overlay, topic: str, partition: PartitionView, proposed
             found.append(f"{node} (its log directory is offline)")
         elif node in rules.suspects:
             found.append(f"{node} (it reports lost records)")
+        elif node in impaired:
+            found.append(f"{node} (it reports corrupt records or a full disk)")
     return found
 
 

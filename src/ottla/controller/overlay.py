@@ -224,14 +224,18 @@ class Overlay:
     def election_rules(self, topic: str, index: int = -1) -> ElectionRules:
         """Return the rules for elections of a partition."""
         min_isr, is_unclean_allowed, _ = self._settings_of(topic)
-        offline, suspects = set[int](), set[int]()
+        offline, suspects, impaired = set[int](), set[int](), set[int]()
         name = TopicPartition(topic, index)
         for node, report in self.base.replica_reports.items():
             if name in report.offline:
                 offline.add(node)
             if name in report.suspects:
                 suspects.add(node)
-        return ElectionRules(self.base.brokers, min_isr, is_unclean_allowed, offline=offline, suspects=suspects)
+            if report.impaired and report.impairments_of(name):
+                impaired.add(node)
+        return ElectionRules(
+            self.base.brokers, min_isr, is_unclean_allowed, offline=offline, suspects=suspects, impaired=impaired
+        )
 
     def min_isr(self, topic: str) -> int:
         """Return the setting min.insync.replicas of a topic."""

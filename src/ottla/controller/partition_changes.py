@@ -39,13 +39,21 @@ class ElectionRules(NamedTuple):
     is_unclean_allowed: bool = False  # the setting unclean.leader.election.enable
     gone: Collection[int] = _NONE  # brokers whose registration has ended, also if they have registered again
     offline: Collection[int] = _NONE  # replicas in a failed log directory
-    suspects: Collection[int] = _NONE  # replicas that lost records or have corrupt ones
+    suspects: Collection[int] = _NONE  # replicas that lost records
+    impaired: Collection[int] = _NONE  # replicas that should not lead while others can: corrupt, or on a full disk
     unclean: Collection[int] = _NONE  # brokers that started uncleanly just now and may have lost unsynced records
 
     def may_lead(self, replica: int) -> bool:
         """Return whether a replica can be elected at all."""
         broker = self.brokers.get(replica)
         return broker is not None and not broker.is_shutting_down and self.may_stay(replica)
+
+    def without_impaired(self, isr: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the ISR without impaired replicas, if one of the others can lead; otherwise as it is."""
+        if not any(each in self.impaired for each in isr):
+            return isr
+        others = tuple(each for each in isr if each not in self.impaired)
+        return others if any(self.may_lead(each) and each not in self.unclean for each in others) else isr
 
     def may_stay(self, leader: int) -> bool:
         """Return whether a leader can go on if no other can be elected: also while its broker shuts down."""
@@ -105,7 +113,7 @@ def changed(
         for replica in assigned.replicas
         if replica not in lost and (replica in partition.isr or replica in partition.elr or replica in assigned.isr)
     ]
-    isr = _remaining_isr(partition, assigned, complete, lost)
+    isr = rules.without_impaired(_remaining_isr(partition, assigned, complete, lost))
     elected = _elect(partition, assigned, isr, complete, rules, election)
     isr = elected.isr
     min_isr = min(rules.min_isr, len(assigned.replicas) - len(assigned.adding))
@@ -184,7 +192,7 @@ def _elect(
         if election is Election.PREFERRED and in_sync[0] == assigned.replicas[0]:
             return _Elected(in_sync[0], isr)
         return _Elected(partition.leader if partition.leader in in_sync else in_sync[0], isr)
-    for each in candidates:
+    for each in sorted(candidates, key=lambda replica: replica in rules.impaired):
         if each in complete:
             return _Elected(each, (each,))
     if partition.leader in isr and partition.leader not in rules.unclean and rules.may_stay(partition.leader):

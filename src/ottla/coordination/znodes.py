@@ -13,6 +13,7 @@ import contextlib
 import json
 import uuid
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
@@ -494,12 +495,34 @@ def decode_log_dirs(node_id: int, value: bytes) -> dict[str, str]:
         raise MalformedNode(path, repr(error)) from error
 
 
+class Impairment(StrEnum):
+    """Lists why a replica that has every committed offset should not lead while another one can."""
+
+    CORRUPT = "corrupt"
+    """Records are corrupt or missing, and are being fetched again from the leader."""
+    FULL = "full"
+    """Its log directory takes no records."""
+
+
+_NOT_IMPAIRED: Mapping[Impairment, frozenset[TopicPartition]] = MappingProxyType({})
+
+
 class ReplicaReport(NamedTuple):
-    """The state in which a broker found its replicas at its start; written in the commit that registers it."""
+    """The state of a broker's replicas; first written in the commit that registers it.
+
+    An impaired replica leaves the ISR, and leads no longer, while another member of the ISR is not impaired. Among
+    impaired ones alone nothing changes: one of them leads, and they may be in the ISR. A suspect one, which may have
+    lost committed records from its end, never leads nor joins the ISR.
+    """
 
     is_clean: bool  # the previous run stopped cleanly: every record that it had acknowledged is there
-    suspects: frozenset[TopicPartition] = frozenset()  # shorter than the checkpointed high watermark, corrupt, missing
+    suspects: frozenset[TopicPartition] = frozenset()  # shorter than the checkpointed high watermark, or missing
     offline: frozenset[TopicPartition] = frozenset()  # in a log directory that failed or is missing
+    impaired: Mapping[Impairment, frozenset[TopicPartition]] = _NOT_IMPAIRED
+
+    def impairments_of(self, partition: TopicPartition) -> list[Impairment]:
+        """Return why a replica is impaired; nothing if it is not."""
+        return [why for why, partitions in self.impaired.items() if partition in partitions]
 
 
 def replica_report_path(node_id: int) -> str:
@@ -509,12 +532,14 @@ def replica_report_path(node_id: int) -> str:
 
 def encode_replica_report(report: ReplicaReport) -> bytes:
     """Encode version 1."""
+    impaired = {why.value: _by_topic(partitions) for why, partitions in sorted(report.impaired.items()) if partitions}
     return _text(
         {
             "version": 1,
             "is_clean": report.is_clean,
             "suspects": _by_topic(report.suspects),
             "offline": _by_topic(report.offline),
+            **({"impaired": impaired} if impaired else {}),
         }
     )
 
@@ -524,8 +549,16 @@ def decode_replica_report(node_id: int, value: bytes) -> ReplicaReport:
     path = replica_report_path(node_id)
     parsed = _parse(path, value)
     try:
+        impaired = {  # a kind that only newer brokers know is passed over
+            Impairment(why): _parse_by_topic(partitions)
+            for why, partitions in parsed.get("impaired", {}).items()
+            if why in set(Impairment)
+        }
         return ReplicaReport(
-            bool(parsed["is_clean"]), _parse_by_topic(parsed["suspects"]), _parse_by_topic(parsed["offline"])
+            bool(parsed["is_clean"]),
+            _parse_by_topic(parsed["suspects"]),
+            _parse_by_topic(parsed["offline"]),
+            impaired or _NOT_IMPAIRED,
         )
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise MalformedNode(path, repr(error)) from error

@@ -169,9 +169,7 @@ class LeaderState:
                     continue
                 if now_s == NEVER:
                     now_s = context.clock.monotonic()
-                if not follower.is_caught_up(log_end, now_s, context.lag_max_s) or not context.may_join_isr(
-                    node_id, follower.broker_epoch
-                ):
+                if not follower.is_caught_up(log_end, now_s, context.lag_max_s) or not self._is_eligible(follower):
                     continue
             if reached <= high_watermark:
                 return high_watermark
@@ -228,7 +226,16 @@ class LeaderState:
         return (
             follower.end_offset >= high_watermark
             and follower.end_offset >= self.term_start
-            and self._context.may_join_isr(follower.node_id, follower.broker_epoch)
+            and self._is_eligible(follower)
+        )
+
+    def _is_eligible(self, follower: FollowerReplica) -> bool:
+        """Return whether a follower is of a broker that stays, and is not impaired unless the leader is, too."""
+        context, node_id = self._context, follower.node_id
+        if not context.may_join_isr(node_id, follower.broker_epoch):
+            return False
+        return not context.is_impaired(node_id, self._topic_partition) or all(
+            context.is_impaired(each, self._topic_partition) for each in (self._node_id, *self.isr)
         )
 
     def begin_due_change(self, log: PartitionLog, partition_epoch: int) -> IsrChange | None:

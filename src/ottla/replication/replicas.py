@@ -16,6 +16,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView, TopicView
+from ottla.coordination.znodes import Impairment
 from ottla.core import garbage_collection, runtime
 from ottla.core.clock import Clock
 from ottla.core.errors import (
@@ -223,6 +224,15 @@ class Replicas:
         return {each.topic_partition for each in self.context.contradictory}
 
     @property
+    def impaired_partitions(self) -> Mapping[Impairment, frozenset[TopicPartition]]:
+        """Return the replicas that should not lead while another one can, by the reason."""
+        found: dict[Impairment, set[TopicPartition]] = {}
+        for partition, reasons in self.context.impaired.items():
+            for why in reasons:
+                found.setdefault(why, set()).add(partition.topic_partition)
+        return {why: frozenset(partitions) for why, partitions in found.items()}
+
+    @property
     def is_any_lost(self) -> bool:
         """Whether a replica is offline because its log is in no directory that can be used."""
         return any(not offline.is_tried_again for offline in self._offline.values())
@@ -276,6 +286,7 @@ class Replicas:
         if old.deleted_topics is not new.deleted_topics:
             self._deletions.note(new.deleted_topics - old.deleted_topics)
             self._delete_logs()
+        self.context.reports = new.replica_reports
         if old.brokers is not new.brokers:
             self.context.brokers = new.brokers
             self._broker_epoch = self.context.broker_epoch(self._node_id) or self._broker_epoch

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from ottla.coordination.view import BrokerInfo
+from ottla.coordination.znodes import Impairment, ReplicaReport
 from ottla.core.clock import Clock
 from ottla.core.ids import TopicPartition
 from ottla.replication.config import ReplicationConfig
@@ -13,6 +14,7 @@ from ottla.replication.isr_changes import IsrChanges
 from ottla.replication.throttle import ReplicationQuota
 
 _NO_BROKERS: Mapping[int, BrokerInfo] = {}
+_NO_REPORTS: Mapping[int, ReplicaReport] = {}
 
 
 class CheckedPartition(Protocol):
@@ -42,12 +44,14 @@ class ReplicationContext:
         "clock",
         "contradictory",
         "follower_quota",
+        "impaired",
         "isr_changes",
         "lag_max_s",
         "lagging",
         "leader_quota",
         "not_removed",
         "on_leading",
+        "reports",
     )
 
     def __init__(
@@ -60,6 +64,9 @@ class ReplicationContext:
         self.follower_quota = ReplicationQuota(config.follower_throttled_rate)
         self.alter_log_dirs_quota = ReplicationQuota(config.alter_log_dirs_rate)
         self.brokers = _NO_BROKERS  # of the current snapshot
+        self.reports = _NO_REPORTS  # the same: what brokers report of their replicas
+        # This broker's replicas that should not lead while another one can, and why: to be reported.
+        self.impaired: dict[CheckedPartition, set[Impairment]] = {}
         self.isr_changes = IsrChanges()
         # Led partitions with a follower that is not at the log end or not in sync. The others need no ISR check.
         self.lagging: dict[CheckedPartition, None] = {}
@@ -72,6 +79,27 @@ class ReplicationContext:
         """Forget a replica that is removed or offline."""
         self.contradictory.pop(partition, None)
         self.not_removed.pop(partition, None)
+        self.impaired.pop(partition, None)
+
+    def impair(self, partition: CheckedPartition, why: Impairment) -> None:
+        """Report that a replica should not lead, nor be in the ISR, while another member of the ISR can lead.
+
+        The report is written within a second. It is for the caller to find out when the reason has gone: `restored`.
+        """
+        self.impaired.setdefault(partition, set()).add(why)
+
+    def restored(self, partition: CheckedPartition, why: Impairment) -> None:
+        """Report one reason no longer."""
+        reasons = self.impaired.get(partition)
+        if reasons is not None:
+            reasons.discard(why)
+            if not reasons:
+                del self.impaired[partition]
+
+    def is_impaired(self, node_id: int, topic_partition: TopicPartition) -> bool:
+        """Return whether a broker has reported that its replica should not lead."""
+        report = self.reports.get(node_id)
+        return report is not None and bool(report.impaired) and bool(report.impairments_of(topic_partition))
 
     def configure(self, config: ReplicationConfig) -> None:
         """Follow the settings that may change while the broker runs."""

@@ -138,6 +138,12 @@ class Decisions(RuleBasedStateMachine):
             self.report(node, suspect=True)
 
     @rule(node=nodes)
+    def impair(self, node: int) -> None:
+        """A replica finds corrupt records, or its disk is full; it is well again once it is repaired."""
+        if node in self.view.brokers:
+            self.report(node, suspect=HERE in self.reported(node).suspects, impaired=True)
+
+    @rule(node=nodes)
     def repair(self, node: int) -> None:
         if self.ends[node] >= self.committed and node in self.view.replica_reports:
             self.report(node, suspect=False)
@@ -191,9 +197,13 @@ class Decisions(RuleBasedStateMachine):
             self.view, brokers={**self.view.brokers, node: BrokerInfo(node, {}, None, self.epochs[node], {})}
         )
 
-    def report(self, node: int, *, suspect: bool) -> None:
+    def reported(self, node: int) -> znodes.ReplicaReport:
+        return self.view.replica_reports.get(node) or znodes.ReplicaReport(True)
+
+    def report(self, node: int, *, suspect: bool, impaired: bool = False) -> None:
         suspects = frozenset({HERE} if suspect else ())
-        reports = {**self.view.replica_reports, node: znodes.ReplicaReport(True, suspects=suspects)}
+        reasons = {znodes.Impairment.FULL: frozenset({HERE})} if impaired else {}
+        reports = {**self.view.replica_reports, node: znodes.ReplicaReport(True, suspects=suspects, impaired=reasons)}
         self.view = replace(self.view, replica_reports=reports)
         self.decide(ReplicasReported(node, [HERE]))
 
@@ -250,6 +260,11 @@ class Decisions(RuleBasedStateMachine):
             assert self.ends[node] >= self.committed, "an eligible replica has all committed records"
         for node in partition.isr:
             assert self.ends[node] >= self.committed or node in suspects
+        if any(self.reported(node).impaired for node in partition.isr):
+            able = [self.view.brokers.get(node) for node in partition.isr if not self.reported(node).impaired]
+            assert not any(broker is not None and not broker.is_shutting_down for broker in able) or any(
+                node in suspects for node in partition.isr
+            ), "an impaired replica is in the ISR while another one could lead"
         required = min(self.min_isr, len(partition.replicas) - len(partition.adding))
         if partition.elr and partition.leader != NO_LEADER:
             assert len(partition.isr) < required

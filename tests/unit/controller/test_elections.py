@@ -189,6 +189,49 @@ def test_an_offline_replica_leaves_the_isr_and_leads_again_when_its_directory_is
     assert [each.leader for each in back.topics["t"].partitions] == [2, 1]
 
 
+# ---- Impaired replicas: corrupt records, a full disk
+
+
+def impaired(view: ClusterView, *nodes: int) -> ClusterView:
+    for node in nodes:
+        view = reporting(view, node, impaired={znodes.Impairment.CORRUPT: frozenset({HERE})})
+    for node in nodes:
+        view = after(view, ReplicasReported(node, [HERE]))
+    return view
+
+
+def test_an_impaired_replica_leaves_the_isr_and_hands_over_while_another_one_can_lead() -> None:
+    assert short(only(impaired(view_of(a_partition()), 1))) == (2, 5, (2, 3), ())
+    assert short(only(impaired(view_of(a_partition()), 3))) == (1, 4, (1, 2), ())
+    assert short(only(impaired(view_of(a_partition()), 1, 2))) == (3, 5, (3,), ())
+
+
+def test_impaired_replicas_among_themselves_go_on_as_if_they_were_not() -> None:
+    single = impaired(view_of(a_partition(replicas=(1,), isr=(1,))), 1)
+    assert short(only(single)) == (1, 4, (1,), ())
+    assert short(only(started(gone(single, 1), 1)))[:3] == (1, 6, (1,))
+    pair = impaired(view_of(a_partition(replicas=(1, 2), isr=(1, 2)), alive=(1, 2)), 1, 2)
+    assert short(only(pair)) == (1, 4, (1, 2), ())
+    assert short(only(gone(pair, 1)))[:3] == (2, 5, (2,))
+    assert short(only(impaired(view_of(a_partition(isr=(1, 2)), alive=(1,)), 1))) == (1, 4, (1, 2), ())
+
+
+def test_an_impaired_replica_below_the_minimum_is_eligible_and_elected_last() -> None:
+    view = impaired(view_of(a_partition(isr=(1, 2)), config=TWO_IN_SYNC), 1)
+    assert short(only(view)) == (2, 5, (2,), (1,))
+    assert short(only(gone(view, 2)))[:3] == (1, 6, (1,))
+    others = view_of(a_partition(leader=NO_LEADER, isr=(3,), elr=(1, 2)), config=TWO_IN_SYNC, alive=(1, 2))
+    assert only(impaired(others, 1)).leader == 2
+
+
+def test_a_replica_that_is_whole_again_leads_again_as_the_preferred_one() -> None:
+    view = impaired(view_of(a_partition(isr=(1, 2, 3))), 1)
+    assert imbalanced(view, 10) == []
+    view = reporting(view, 1)
+    view = after(view, ReplicasReported(1, [HERE]))
+    assert short(only(view)) == (2, 5, (2, 3), ()), "its leader has it join"
+
+
 # ---- Controlled shutdown
 
 

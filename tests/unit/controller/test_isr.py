@@ -108,6 +108,19 @@ def test_replicas_of_brokers_that_are_gone_shut_down_or_lost_records_are_ineligi
     assert altered.isr == (1, 3)
 
 
+def test_an_impaired_replica_joins_only_where_all_are_impaired_and_an_impaired_leader_hands_over() -> None:
+    corrupt = znodes.ReplicaReport(True, impaired={znodes.Impairment.CORRUPT: frozenset({TopicPartition("t", 0)})})
+    view = view_of(a_partition(isr=(1,)))
+    view.replica_reports[2] = corrupt  # type: ignore[index]
+    with pytest.raises(errors.IneligibleReplica, match="corrupt records"):
+        decide(view, proposed(1, 2))
+    view.replica_reports[1] = corrupt  # type: ignore[index]
+    altered, _ = decide(view, proposed(1, 2))
+    assert altered.isr == (1, 2)
+    with pytest.raises(errors.NewLeaderElected):
+        decide(view, proposed(1, 3))
+
+
 def test_a_broker_epoch_that_the_leader_does_not_know_is_not_compared() -> None:
     altered, _ = decide(view_of(a_partition(isr=(1,))), proposed(new_isr=[(1, -1), (2, -1)]))
     assert altered.isr == (1, 2)

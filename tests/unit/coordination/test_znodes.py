@@ -131,6 +131,16 @@ def test_a_replica_report_lists_partitions_by_topic() -> None:
     assert znodes.decode_replica_report(1, written) == report
 
 
+def test_a_replica_report_lists_impaired_partitions_by_reason_and_passes_over_reasons_of_newer_brokers() -> None:
+    impaired = {znodes.Impairment.FULL: frozenset({TopicPartition("t", 1)})}
+    report = znodes.ReplicaReport(is_clean=True, impaired=impaired)
+    written = znodes.encode_replica_report(report)
+    assert written == b'{"version":1,"is_clean":true,"suspects":{},"offline":{},"impaired":{"full":{"t":[1]}}}'
+    assert znodes.decode_replica_report(1, written) == report
+    newer = written.replace(b'"full"', b'"haunted":{"t":[2]},"full"')
+    assert znodes.decode_replica_report(1, newer) == report
+
+
 def test_the_small_nodes_round_trip_in_kafkas_form() -> None:
     assert znodes.encode_cluster_id("abc") == b'{"version":"1","id":"abc"}'
     assert znodes.decode_cluster_id(b'{"version":"1","id":"abc"}') == "abc"

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from ottla.coordination.znodes import Impairment, ReplicaReport
 from ottla.core.errors import (
     FencedLeaderEpoch,
     IneligibleReplica,
@@ -26,6 +27,7 @@ from ottla.storage.config import LogConfig
 from ottla.storage.state.leader_epochs import EpochEnd
 from ottla.testing.sim_disk import Survival
 from tests.support.replicas import Trio, view
+from tests.support.storage import TP
 from tests.support.waiting import Woken
 
 LAG_MS = 30_000
@@ -361,6 +363,23 @@ def test_a_replica_of_a_broker_that_started_again_or_shuts_down_does_not_join() 
         change = trio[1].proposed()
         assert change is not None
         assert change.new_isr == ((1, 0), (2, -1), (3, 4))
+
+
+def test_an_impaired_replica_neither_joins_nor_is_waited_for_unless_its_leader_is_impaired_too() -> None:
+    @with_trio()
+    def _(trio: Trio) -> None:
+        full = ReplicaReport(True, impaired={Impairment.FULL: frozenset({TP})})
+        trio.apply(view(1, 0, isr=(1, 2), partition_epoch=1))
+        trio[1].context.reports = {3: full}
+        trio[3].catch_up(trio[1])
+        assert trio[1].proposed() is None
+        trio[1].produce(b"a record")
+        trio[1].flush()
+        trio[2].catch_up(trio[1])
+        assert trio[1].partition.high_watermark == 1, "it was caught up a moment ago, but may not join"
+        trio[1].context.reports = dict.fromkeys((1, 2, 3), full)
+        trio[3].catch_up(trio[1])
+        assert trio[1].proposed() is not None
 
 
 @pytest.mark.parametrize("goes_back", [True, False])

@@ -1,5 +1,7 @@
 """Reports to the controller which replicas of this broker must not lead: those that lost records, and offline ones.
 
+Others should not lead while a replica of another broker can: impaired ones, whose reasons come and go.
+
 The first report is written in the commit that registers the broker, so that no election comes between. A replica that
 lost records leaves the report once it has all that its leader has committed, or once it leads after all.
 """
@@ -55,7 +57,7 @@ class ReplicaReports:
         offline = frozenset(self._replicas.offline_partitions)
         suspects = {each for each in last.suspects if self._is_suspect(each)}
         suspects |= self._replicas.contradictory_partitions
-        report = ReplicaReport(last.is_clean, frozenset(suspects), offline)
+        report = ReplicaReport(last.is_clean, frozenset(suspects), offline, self._replicas.impaired_partitions)
         if report == last:
             return
         try:
