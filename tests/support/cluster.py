@@ -21,8 +21,8 @@ from ottla.client.addresses import Address
 from ottla.client.cluster import ClientOptions, Cluster
 from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
 from ottla.core.clock import SystemClock
-from ottla.core.files import SystemFiles
 from tests.support.in_process_broker import InProcessBroker
+from tests.support.limited_files import LimitedFiles
 from tests.support.processes import free_port
 
 _life: contextvars.ContextVar[object] = contextvars.ContextVar("life")
@@ -75,6 +75,7 @@ class InProcessCluster:
         self.store = EmbeddedMetadataStore()
         self.brokers: dict[int, Broker] = {}  # the running ones
         self.ports: dict[int, int] = {}
+        self.disks: dict[int, LimitedFiles] = {}
         self._lives: dict[int, _Life] = {}
         asyncio.get_running_loop().set_task_factory(_make_task)
 
@@ -111,7 +112,8 @@ class InProcessCluster:
             return life.session
 
         async def run() -> Broker:
-            broker = Broker(given, self.paths(node_id), clock=SystemClock(), files=SystemFiles(), open_store=open_store)
+            files = self.disks.setdefault(node_id, LimitedFiles())
+            broker = Broker(given, self.paths(node_id), clock=SystemClock(), files=files, open_store=open_store)
             try:
                 (self.ports[node_id],) = {endpoint.port for endpoint in await broker.start()}
             except BaseException:

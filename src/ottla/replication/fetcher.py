@@ -48,6 +48,9 @@ PARTITION_BACKOFF_MIN_S: Final = 0.05
 CATCH_UP_BYTES: Final = 8 * MIB
 """The limit for a partition whose last answer was full: it is far from the leader's end."""
 
+FULL_DISK_BYTES: Final = 1
+"""The limit while the log directory takes no records: the answers move the log start, so that retention frees space."""
+
 THROTTLE_CHECK_S: Final = 1.0
 """A throttled partition is looked at this often: the rate or the list of throttled replicas may have changed."""
 
@@ -85,6 +88,7 @@ class FetchedPartition(SyncListener):
         "backoff_s",
         "fetcher",
         "is_catching_up",
+        "is_corrupt",
         "is_paused",
         "is_repeated",
         "is_stopped",
@@ -99,6 +103,7 @@ class FetchedPartition(SyncListener):
         self.backoff: asyncio.TimerHandle | None = None  # not to be fetched until it is over
         self.backoff_s = 0.0
         self.is_catching_up = False
+        self.is_corrupt = False  # as its leader sent it; this is logged once
         self.is_paused = False  # its leader is asked for its range, or it is to be truncated
         self.is_repeated = False  # it is named again: the leader sends what follows a position once
         self.is_stopped = False  # until the snapshot has a newer state
@@ -375,7 +380,7 @@ class ReplicaFetcher(FetchListener):
             if position is None:
                 session.remove(each.key)
             else:
-                limit = self._config.fetch_max_bytes
+                limit = FULL_DISK_BYTES if partition.log.health.is_full else self._config.fetch_max_bytes
                 topic_id, index = each.key
                 writer.name(
                     topic_id,
@@ -384,7 +389,7 @@ class ReplicaFetcher(FetchListener):
                     fetch_offset=position.fetch_offset,
                     last_fetched_epoch=position.last_fetched_epoch,
                     log_start=position.log_start_offset,
-                    max_bytes=max(limit, CATCH_UP_BYTES) if each.is_catching_up else limit,
+                    max_bytes=max(limit, CATCH_UP_BYTES) if each.is_catching_up and limit > FULL_DISK_BYTES else limit,
                     high_watermark=partition.log.high_watermark,
                 )
                 session.name(each.key, position)
@@ -471,8 +476,12 @@ class ReplicaFetcher(FetchListener):
                 self._diverged[each] = position, EpochEnd(data.diverging_epoch, data.diverging_end)
             else:
                 self._append(each, data)
-        except (CorruptMessage, StorageError) as error:
-            log.warning("what broker %d sent for %s is not appended: %s", self.leader, partition.topic_partition, error)
+        except StorageError:  # logged by the health of the log directory
+            self._delay(each)
+        except CorruptMessage as error:
+            if not each.is_corrupt:
+                each.is_corrupt = True
+                log.warning("broker %d sent corrupt records of %s: %s", self.leader, partition.topic_partition, error)
             self._delay(each)
         except Exception:  # one partition must not hold up the others, which share the session
             log.exception(_UNEXPECTED, partition.topic_partition, self.leader)
@@ -515,13 +524,20 @@ class ReplicaFetcher(FetchListener):
         now_ms = self._context.clock.wall_ms()
         if partition.is_throttled:
             self._context.follower_quota.record(size, self._context.clock.monotonic())
+        is_full = partition.log.health.is_full
         partition.append_as_follower(
-            records if records is not None else _NO_RECORDS,
+            records if records is not None and not is_full else _NO_RECORDS,
             high_watermark=data.high_watermark,
             log_start=data.log_start,
             now_ms=now_ms,
         )
+        if is_full:
+            self._delay(each)
+            return
         each.backoff_s = 0.0
+        if each.is_corrupt and size:
+            each.is_corrupt = False
+            log.info("broker %d sends valid records of %s again", self.leader, partition.topic_partition)
 
     def _refused(self, each: FetchedPartition, error: KafkaError) -> None:
         """Handle an error of one partition: wait for a newer term if it was fenced, else fetch it again later."""

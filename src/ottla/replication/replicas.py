@@ -230,6 +230,10 @@ class Replicas:
         for partition, reasons in self.context.impaired.items():
             for why in reasons:
                 found.setdefault(why, set()).add(partition.topic_partition)
+        full = [each.health for each in self.directories.opened if each.health.is_full]
+        if full:
+            held = (each for each in self.partitions.values() if len(each.replicas) > 1 and each.log.health in full)
+            found[Impairment.FULL] = {each.topic_partition for each in held}
         return {why: frozenset(partitions) for why, partitions in found.items()}
 
     @property
