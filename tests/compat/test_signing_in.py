@@ -202,7 +202,7 @@ def ottla(arguments: list[str], **environment: str) -> tuple[int, str]:
 def test_the_command_line_signs_in_by_options_or_by_the_environment(secured: SecuredKafka) -> None:
     listener, properties = ways(secured)["SCRAM-SHA-256 over TLS"]
     lines = [f"{name}={value}" for name, value in properties.items()]
-    asked = ["cluster", "info", "--brokers", secured.bootstrap(listener)]
+    asked = ["cluster", "brokers", "--brokers", secured.bootstrap(listener)]
     by_options = [part for line in lines for part in ("-X", line)]
     assert ottla([*by_options, *asked])[0] == 0
     assert ottla(asked, OTTLA_CLIENT_SETTINGS="\n".join(lines))[0] == 0

@@ -125,7 +125,7 @@ def test_settings_are_read_changed_and_reset(cli: Cli) -> None:
     cli.fails("config", "set", "topic/settings", "no.such.setting=1", code=1)
     cli.fails("config", "get", "topic/settings", "no.such.setting", code=4)
     cli.fails("config", "set", "settings", "retention.ms=1", code=2)
-    node_id = cli.json("cluster", "info")["brokers"][0]["id"]
+    node_id = cli.json("cluster", "brokers")["brokers"][0]["id"]
     assert "log.segment.bytes" in {c["name"] for c in cli.json("config", "describe", f"broker/{node_id}", "--all")}
 
 
@@ -155,7 +155,7 @@ def test_a_dry_run_of_alter_changes_nothing(cli: Cli) -> None:
 
 
 def test_the_settings_of_all_brokers_are_shown(cli: Cli) -> None:
-    node_id = cli.json("cluster", "info")["brokers"][0]["id"]
+    node_id = cli.json("cluster", "brokers")["brokers"][0]["id"]
     of_one = {c["name"] for c in cli.json("config", "describe", f"broker/{node_id}", "--all")}
     of_all = cli.json("config", "describe", "broker", "--all")
     assert {c["name"] for c in of_all} >= of_one
@@ -188,7 +188,7 @@ def test_produce_reports_a_topic_that_the_broker_creates(cli: Cli) -> None:
 
 
 def test_the_cluster_shows_its_brokers_health_directories_and_versions(cli: Cli) -> None:
-    info = cli.json("cluster", "info")
+    info = cli.json("cluster", "brokers")
     assert [b["address"] for b in info["brokers"]] == [cli.bootstrap]
     assert info["brokers"][0]["controller"]
     assert cli.json("cluster", "health")["healthy"]
@@ -205,16 +205,16 @@ def test_profiles_name_clusters(cli: Cli) -> None:
     bootstrap, cli = cli.bootstrap, Cli("", cli.home)
     cli.out("profile", "set", "mine", bootstrap)
     assert cli.json("profile", "list") == [{"name": "mine", "brokers": bootstrap, "in_use": False}]
-    assert cli.json("cluster", "info", "--profile", "mine")["brokers"][0]["address"] == bootstrap
+    assert cli.json("cluster", "brokers", "--profile", "mine")["brokers"][0]["address"] == bootstrap
     cli.out("profile", "use", "mine")
-    assert cli.json("cluster", "info")["brokers"][0]["address"] == bootstrap
-    cli.fails("cluster", "info", "--brokers", "127.0.0.1:1", code=3)
-    cli.fails("cluster", "info", "--profile", "other", code=4)
+    assert cli.json("cluster", "brokers")["brokers"][0]["address"] == bootstrap
+    cli.fails("cluster", "brokers", "--brokers", "127.0.0.1:1", code=3)
+    cli.fails("cluster", "brokers", "--profile", "other", code=4)
     cli.out("profile", "rename", "mine", "ours")
     assert cli.json("profile", "list") == [{"name": "ours", "brokers": bootstrap, "in_use": True}]
     cli.out("profile", "set", "ours", bootstrap, "-s", "client.id=me", "-s", "request.timeout.ms=20s")
     assert cli.json("profile", "show", "ours")["settings"] == {"client.id": "me", "request.timeout.ms": "20000"}
-    assert cli.json("cluster", "info")["brokers"][0]["address"] == bootstrap
+    assert cli.json("cluster", "brokers")["brokers"][0]["address"] == bootstrap
     secured = ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN", "sasl.username=u", "sasl.password=secret")
     cli.out("profile", "set", "secured", bootstrap, *(word for each in secured for word in ("-s", each)))
     assert b"secret" not in cli.out("profile", "show", "secured")

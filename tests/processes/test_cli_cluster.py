@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,9 @@ RECORDS = b"".join(b"%d\n" % number for number in range(200))
 SLOW = {"replica.lag.time.max.ms": "1000"}
 
 
-def with_cli(path: Path, scenario: Callable[[InProcessCluster, Any], Any], *, brokers: int = 3) -> None:
+def with_cli(
+    path: Path, scenario: Callable[[InProcessCluster, Any], Any], *, brokers: int = 3, directories: int = 1
+) -> None:
     """Run a scenario that calls the program in a thread, while the brokers run here."""
 
     async def run(cluster: InProcessCluster) -> None:
@@ -35,7 +38,7 @@ def with_cli(path: Path, scenario: Callable[[InProcessCluster, Any], Any], *, br
 
         await scenario(cluster, call)
 
-    with_cluster(path / "cluster", run, brokers=brokers, options=SLOW, seconds=120)
+    with_cluster(path / "cluster", run, brokers=brokers, options=SLOW, seconds=120, directories=directories)
 
 
 def replicas_of(cluster: InProcessCluster, topic: str) -> list[tuple[int, ...]]:
@@ -133,7 +136,17 @@ def test_partitions_without_a_leader_are_shown_where_one_looks(tmp_path: Path) -
         await cluster.until(lambda: _partitions(cluster)[lost].leader == -1, seconds=15)
         shown = json.loads(await call("cluster", "health", "-f", "json", code=ExitCode.FAILED))
         assert shown["offline"] == 1
+        assert "t: 1 of 3 partitions has no leader" in shown["problems"]
+        assert f"missing: {victim} (replicas name them)" in shown["problems"]
+        shown = json.loads(await call("cluster", "health", "-f", "json", "--verbose", code=ExitCode.FAILED))
         assert f"t-{lost} has no leader" in shown["problems"]
+        assert {"topic": "t", "partition": lost, "has_leader": False, "in_sync": 1, "replicas": 1} in shown[
+            "unhealthy_partitions"
+        ]
+        rows = json.loads(await call("cluster", "brokers", "-f", "json"))["brokers"]
+        assert {row["id"]: row["state"] for row in rows} == {
+            node: "missing" if node == victim else "registered" for node in (1, 2, 3)
+        }
         for command in ("list", "describe"):
             assert "1 offline" in await call("topic", command, "t")
         rows = json.loads(await call("group", "lag", "team", "--format", "json"))
@@ -166,7 +179,8 @@ def test_a_plan_that_would_be_refused_is_refused_in_a_dry_run(tmp_path: Path) ->
         assert "no such partition" in await apply(7, [1], code=ExitCode.NOT_FOUND)
         assert "no replicas" in await apply(0, [], code=ExitCode.FAILED)
         assert "a broker twice" in await apply(0, [1, 1], code=ExitCode.FAILED)
-        assert "broker 9 has no replicas, and is not alive" in await call("cluster", "drain", "9")
+        refused = await call("cluster", "drain", "9", code=ExitCode.NOT_FOUND)
+        assert "there is no broker 9" in refused
 
     with_cli(tmp_path, scenario, brokers=1)
 
@@ -180,7 +194,10 @@ def test_the_health_names_partitions_that_lag_and_the_preferred_leader_is_electe
         await cluster.until(lambda: all(p.leader >= 0 for p in _partitions(cluster)), seconds=15)
         shown = json.loads(await call("cluster", "health", "-f", "json", code=ExitCode.FAILED))
         assert (shown["under_replicated"], shown["under_min_isr"], shown["offline"]) == (3, 3, 0)
-        assert any("too few for acks=all" in problem for problem in shown["problems"])
+        assert shown["problems"][:2] == [
+            f"missing: {victim} (replicas name them)",
+            "t: 3 of 3 partitions have 2 of 3 in sync, too few for acks=all",
+        ]
         (listed,) = json.loads(await call("topic", "list", "t", "--format", "json"))
         assert (listed["offline"], listed["under_replicated"], listed["under_min_isr"]) == (0, 3, 3)
         for command in ("list", "describe"):
@@ -216,10 +233,59 @@ def test_the_health_is_shown_while_the_controller_has_no_store(tmp_path: Path) -
         services = cluster.services(cluster.controller)
         services.controller._term = None  # it has resigned, and no other one can be elected
         shown = await call("cluster", "health", "--format", "json", code=ExitCode.FAILED)
-        assert json.loads(shown)["problems"] == ["the controller does not answer"]
+        (problem,) = json.loads(shown)["problems"]
+        assert problem.startswith(f"the controller, broker {services.cluster.current.controller_id}, does not answer: ")
         assert json.loads(shown)["moving"] is None
 
     with_cli(tmp_path, scenario, brokers=2)
+
+
+def test_the_health_names_full_and_offline_directories(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster, call: Any) -> None:
+        await call("topic", "create", "t", "-p", "2", "-r", "1")
+        full, lost = cluster.services(1).replicas.directories.opened
+        cluster.disks[1].full = full.path
+        full.health.fill_up("a test", "No space left on device")
+        lost.health.fail("a test", OSError(errno.EIO, "Input/output error"))
+        shown = json.loads(await call("cluster", "health", "-f", "json", code=ExitCode.FAILED))
+        assert (shown["full_directories"], shown["offline_directories"]) == (1, 1)
+        assert shown["problems"][:2] == [
+            f"{lost.path} of broker 1 is offline until a restart",
+            f"{full.path} of broker 1 is full: writes are refused",
+        ]
+        rows = json.loads(await call("cluster", "log-dirs", "-f", "json"))
+        assert [(row["full"], row["online"]) for row in rows] == [(True, True), (False, False)]
+        assert "is full: writes are refused" in await call("cluster", "health", code=ExitCode.FAILED)
+
+    with_cli(tmp_path, scenario, brokers=1, directories=2)
+
+
+def test_the_state_of_a_topic_tells_that_writes_are_refused(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster, call: Any) -> None:
+        await call("topic", "create", "t", "-p", "2", "-r", "1")
+        assert "state     ok" in await call("topic", "describe", "t")
+        full, _ = cluster.services(1).replicas.directories.opened
+        cluster.disks[1].full = full.path
+        full.health.fill_up("a test", "No space left on device")
+        shown = json.loads(await call("topic", "describe", "t", "-f", "json"))
+        assert shown["refusing_writes"] == 1
+        assert "1 refusing writes (full disk)" in await call("topic", "describe", "t")
+
+    with_cli(tmp_path, scenario, brokers=1, directories=2)
+
+
+def test_the_health_is_awaited(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster, call: Any) -> None:
+        await call("topic", "create", "t", "-r", "3")
+        await cluster.kill(next(node for node in (1, 2, 3) if node != cluster.controller))
+        victim = next(iter({1, 2, 3} - cluster.brokers.keys()))
+        shown = await call("cluster", "health", "--wait", "500ms", code=ExitCode.FAILED)
+        assert f"missing: {victim} (replicas name them)" in shown
+        waiting = asyncio.ensure_future(call("cluster", "health", "--wait", "1m"))
+        await cluster.restart(victim)
+        assert "healthy" in await waiting
+
+    with_cli(tmp_path, scenario)
 
 
 def test_the_health_of_a_cluster_whose_controller_is_dead_is_shown(tmp_path: Path) -> None:
@@ -228,7 +294,7 @@ def test_the_health_of_a_cluster_whose_controller_is_dead_is_shown(tmp_path: Pat
         await cluster.kill(controller, session_expires=False)
         shown = await call("cluster", "health", "--timeout", "5", code=ExitCode.FAILED)
         assert "the cluster has no controller" in shown
-        assert f"broker {controller} cannot be reached" in shown
+        assert f"broker {controller} does not answer: " in shown
         await cluster.expire(controller)
 
     with_cli(tmp_path, scenario)

@@ -1,4 +1,4 @@
-"""`ottla cluster`: shows brokers, health, log directories and API versions, moves replicas, exports data to Kafka."""
+"""`ottla cluster`: shows brokers, log directories and API versions, moves replicas, exports data to Kafka."""
 
 from __future__ import annotations
 
@@ -7,109 +7,59 @@ from typing import Annotated, Any
 
 import typer
 
-from ottla.cli import cluster_reassign
-from ottla.cli.connection import DEFAULT_TIMEOUT_S, STORE_TIMEOUT_S, ConnectionOptions, run_on_cluster
-from ottla.cli.errors import CommandFailed, ExitCode
+from ottla.cli import cluster_health, cluster_reassign
+from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cluster
+from ottla.cli.errors import CommandFailed
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout
 from ottla.cli.output import bytes_text, show_fields, show_json, show_rows
 from ottla.client import admin
 from ottla.client.cluster import ANY_BROKER, Cluster
-from ottla.client.partition_health import count_health, judge_partitions, required_replicas, running_moves
-from ottla.core.errors import ErrorCode
+from ottla.client.cluster_health import missing_brokers
+from ottla.client.partition_health import running_moves
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="The cluster and its brokers."
 )
+app.command()(cluster_health.health)
 app.add_typer(cluster_reassign.reassign, name="reassign")
 app.command()(cluster_reassign.drain)
 app.command()(cluster_reassign.leaders)
 BrokerId = Annotated[int | None, typer.Option("--broker", metavar="ID", help="Only this broker.")]
 
 
-@app.command()
-def info(
+@app.command("brokers")
+def list_brokers(
     shape: Format = OutputFormat.TABLE,
     brokers: Brokers = None,
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Show the cluster's id, its brokers and its controller."""
-    found = run_on_cluster(ConnectionOptions(brokers, profile, timeout), admin.describe_cluster)
-    rows = [
+    """Show the cluster's id, its brokers and its controller, and brokers that are missing."""
+
+    async def work(cluster: Cluster) -> tuple[admin.ClusterDescription, list[int]]:
+        described = await admin.describe_cluster(cluster)
+        topics, moves = await admin.list_topics(cluster), await running_moves(cluster)
+        return described, missing_brokers(described, topics, moves)
+
+    found, missing = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
+    rows: list[dict[str, Any]] = [
         {
             "id": node.node_id,
             "address": str(node.address),
             "rack": node.rack,
             "controller": node.node_id == found.controller_id,
+            "state": "registered",
         }
         for node in found.nodes
     ]
+    rows += [{"id": each, "address": None, "rack": None, "controller": False, "state": "missing"} for each in missing]
+    rows.sort(key=lambda row: int(row["id"]))
     if shape is OutputFormat.JSON:
         show_json({"cluster_id": found.cluster_id, "controller_id": found.controller_id, "brokers": rows})
         return
     show_fields({"cluster_id": found.cluster_id}, shape)
     print()
-    show_rows(rows, ["id", "address", "rack", "controller"], shape)
-
-
-@app.command()
-def health(
-    shape: Format = OutputFormat.TABLE,
-    brokers: Brokers = None,
-    profile: Profile = None,
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-) -> None:
-    """Check that brokers are reachable, partitions have leaders and are in sync, log directories are online.
-
-    Ends with exit code 1 if a check fails, so that a script can wait for a healthy cluster.
-    """
-    found = run_on_cluster(ConnectionOptions(brokers, profile, timeout), _health)
-    if shape is OutputFormat.JSON:
-        show_json(found)
-    else:
-        show_fields({key: value for key, value in found.items() if key != "problems"}, shape)
-        for problem in found["problems"]:
-            print(f"  {problem}")
-    if found["problems"]:
-        raise CommandFailed("the cluster is not healthy", code=ExitCode.FAILED)
-
-
-async def _health(cluster: Cluster) -> dict[str, Any]:
-    described = await admin.describe_cluster(cluster)
-    topics = await admin.list_topics(cluster)
-    unreachable = {
-        node.node_id: why for node in described.nodes if (why := await admin.unreachable_reason(cluster, node))
-    }
-    dirs = await admin.log_dirs(cluster, [n.node_id for n in described.nodes if n.node_id not in unreachable])
-    problems = [
-        f"broker {node_id} cannot be reached at its advertised listener: {why}" for node_id, why in unreachable.items()
-    ]
-    required = await required_replicas(cluster, topics)
-    has_controller = described.controller_id >= 0 and described.controller_id not in unreachable
-    moving = await running_moves(cluster) if has_controller else None
-    unhealthy = judge_partitions(topics, required, moving or ())
-    problems += [f"{each.tp} has no leader" for each in unhealthy if each.is_offline]
-    problems += [
-        f"{each.tp} has {each.in_sync} of {each.replicas} replicas in sync"
-        + (", too few for acks=all" if each.is_under_min_isr else "")
-        for each in unhealthy
-        if not each.is_offline
-    ]
-    problems += [f"broker {d.node_id}: {d.path} is offline" for d in dirs if d.error_code != ErrorCode.NONE]
-    problems += await admin.store_troubles(cluster, within_s=STORE_TIMEOUT_S)
-    if moving is None:
-        problems.append("the controller does not answer" if has_controller else "the cluster has no controller")
-    return {
-        "healthy": not problems,
-        "brokers": len(described.nodes),
-        "controller": described.controller_id,
-        "topics": len(topics),
-        "partitions": sum(len(topic.partitions) for topic in topics),
-        **count_health(unhealthy)._asdict(),
-        "moving": None if moving is None else len(moving),
-        "log_directories": len(dirs),
-        "problems": problems,
-    }
+    show_rows(rows, ["id", "address", "rack", "controller", "state"], shape)
 
 
 @app.command("log-dirs")
@@ -131,7 +81,8 @@ def log_dirs(
         {
             "broker": d.node_id,
             "directory": d.path,
-            "online": d.error_code == ErrorCode.NONE,
+            "online": not d.is_offline,
+            "full": d.is_full,
             "partitions": d.partitions,
             "log_bytes": d.log_bytes,
             "total_bytes": d.total_bytes,
@@ -142,7 +93,7 @@ def log_dirs(
     if shape is OutputFormat.TABLE:
         for row in rows:
             row |= {name: bytes_text(row[f"{name}_bytes"]) for name in ("log", "usable", "total")}
-    show_rows(rows, ["broker", "directory", "online", "partitions", "log", "usable", "total"], shape)
+    show_rows(rows, ["broker", "directory", "online", "full", "partitions", "log", "usable", "total"], shape)
 
 
 @app.command("api-versions")

@@ -14,7 +14,7 @@ import typer
 
 from ottla.cli import completion
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_failures, run_on_cluster
-from ottla.cli.errors import CommandFailed, show_notice, usage_error
+from ottla.cli.errors import CommandFailed, not_found, show_notice, usage_error
 from ottla.cli.name_patterns import select
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout
 from ottla.cli.output import ItemResult, ProgressBar, show_json, show_results, show_rows
@@ -178,8 +178,10 @@ def drain(
             moves = plan_drain(current, racks, broker=broker)
         except ImpossiblePlan as error:
             raise CommandFailed(str(error), advice="add a broker, or lower the replication factor") from None
+        if not moves and broker not in racks:
+            raise not_found(f"there is no broker {broker}", "list the brokers with `ottla cluster brokers`")
         if not moves and shape is OutputFormat.TABLE:
-            print(f"broker {broker} has no replicas" + ("" if broker in racks else ", and is not alive"))
+            print(f"broker {broker} has no replicas")
             return
         await _begin(cluster, moves, shape, wait=wait, dry_run=dry_run)
 

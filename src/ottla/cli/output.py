@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -39,6 +40,12 @@ def show_fields(fields: Mapping[str, Any], shape: OutputFormat) -> None:
     width = max(len(name) for name in fields)
     for name, value in fields.items():
         print(f"{name.replace('_', ' '):<{width}}  {cell(value)}")
+
+
+def alert(text: str) -> str:
+    """Return a text in red for a terminal, because it tells what is not well; NO_COLOR turns that off."""
+    is_colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return f"\x1b[31m{text}\x1b[0m" if is_colored else text
 
 
 class ItemResult(NamedTuple):

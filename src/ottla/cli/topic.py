@@ -12,12 +12,12 @@ from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_fa
 from ottla.cli.errors import not_found, usage_error
 from ottla.cli.name_patterns import existing_topic, is_pattern, select, selected_for_deletion
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout, Yes, parse_setting
-from ottla.cli.output import ItemResult, bytes_text, show_fields, show_json, show_results, show_rows
+from ottla.cli.output import ItemResult, alert, bytes_text, show_fields, show_json, show_results, show_rows
 from ottla.client import admin
 from ottla.client.cluster import Cluster
 from ottla.client.metadata import TopicInfo
 from ottla.client.offsets import delete_records, offset_bounds
-from ottla.client.partition_health import HealthCounts, UnhealthyPartition, count_health, unhealthy_partitions
+from ottla.client.partition_health import WELL, HealthCounts, UnhealthyPartition, count_health, unhealthy_partitions
 from ottla.core.ids import TopicPartition, id_text
 from ottla.core.settings import AlterConfigOpType, ConfigResourceType
 
@@ -162,7 +162,11 @@ def _show(described: dict[str, Any], shape: OutputFormat) -> None:
     parts = described.pop("partitions")
     settings = described.pop("configs")
     size = bytes_text(described.pop("size_bytes"))
-    state = _state(described)
+    state, refusing = _state(described), described.pop("refusing_writes")
+    if refusing:
+        refused = f"{refusing} refusing writes (full disk)"
+        state = refused if state == WELL else f"{state}, {refused}"
+    state = state if state == WELL else alert(state)
     show_fields({**described, "size": size, "state": state, "settings": "" if settings else "all defaults"}, shape)
     for key, value in settings.items():
         print(f"  {key}={value}")
@@ -177,7 +181,7 @@ async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
     topic = await existing_topic(cluster, name)
     led = [TopicPartition(name, p.partition) for p in topic.partitions if p.leader_id >= 0]
     bounds = await offset_bounds(cluster, led)
-    sizes = await admin.partition_sizes(cluster, name)
+    logs = await admin.leader_logs(cluster, name)
     entries = await admin.describe_configs(cluster, ConfigResourceType.TOPIC, name)
     parts = []
     for p in topic.partitions:
@@ -192,7 +196,7 @@ async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
                 "start_offset": have.start_offset if have else None,
                 "end_offset": have.end_offset if have else None,
                 "records": have.end_offset - have.start_offset if have else None,
-                "size_bytes": sizes.get(p.partition),
+                "size_bytes": logs[p.partition].size_bytes if p.partition in logs else None,
             }
         )
     return {
@@ -200,8 +204,9 @@ async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
         "id": id_text(topic.topic_id),
         "internal": topic.internal,
         "records": sum(p["records"] or 0 for p in parts),
-        "size_bytes": sum(sizes.values()) if sizes else None,
+        "size_bytes": sum(each.size_bytes for each in logs.values()) if logs else None,
         **count_health(await unhealthy_partitions(cluster, [topic]))._asdict(),
+        "refusing_writes": sum(each.is_full for each in logs.values()),
         "configs": {entry.name: entry.value for entry in entries if entry.source == _DYNAMIC_TOPIC_CONFIG},
         "partitions": parts,
     }

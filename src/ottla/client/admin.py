@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ottla.client.cluster import ANY_BROKER, Cluster
-from ottla.client.errors import CannotConnect, raise_for
+from ottla.client.errors import raise_for
 from ottla.client.metadata import BrokerNode, TopicInfo
 from ottla.core.errors import ErrorCode, KafkaError, UnsupportedVersion, error_for
 from ottla.core.settings import AlterConfigOpType, ConfigResourceType
@@ -87,6 +87,24 @@ class LogDir:
     log_bytes: int
     total_bytes: int
     usable_bytes: int
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether it cannot be used until its broker is restarted."""
+        return self.error_code != ErrorCode.NONE
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it takes no records."""
+        return not self.is_offline and self.usable_bytes == 0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderLog:
+    """The log of a partition on its leader."""
+
+    size_bytes: int
+    is_full: bool  # its log directory takes no records
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,12 +294,12 @@ async def log_dirs(cluster: Cluster, node_ids: Sequence[int]) -> list[LogDir]:
     return found
 
 
-async def partition_sizes(cluster: Cluster, topic: str) -> dict[int, int]:
-    """Return the size in bytes of each partition on its leader; empty if the broker does not report sizes."""
+async def leader_logs(cluster: Cluster, topic: str) -> dict[int, LeaderLog]:
+    """Return the log of each partition on its leader; empty if the broker does not report log directories."""
     from ottla.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 
     info = await cluster.topic(topic)
-    sizes: dict[int, int] = {}
+    logs: dict[int, LeaderLog] = {}
     for leader in sorted({p.leader_id for p in info.partitions if p.leader_id >= 0}):
         led = [p.partition for p in info.partitions if p.leader_id == leader]
         ask = DescribeLogDirsRequest(topics=[DescribableLogDirTopic(topic=topic, partitions=led)])
@@ -291,8 +309,13 @@ async def partition_sizes(cluster: Cluster, topic: str) -> dict[int, int]:
             return {}
         for item in answer.results:
             for found in item.topics:
-                sizes |= {p.partition_index: p.partition_size for p in found.partitions if not p.is_future_key}
-    return sizes
+                is_full = item.usable_bytes == 0
+                logs |= {
+                    p.partition_index: LeaderLog(p.partition_size, is_full)
+                    for p in found.partitions
+                    if not p.is_future_key
+                }
+    return logs
 
 
 async def api_versions(cluster: Cluster, node_id: int = ANY_BROKER) -> list[ApiVersionRange]:
@@ -309,15 +332,6 @@ async def api_versions(cluster: Cluster, node_id: int = ANY_BROKER) -> list[ApiV
         name = "" if key is None else "".join(part.title() for part in API_INFO[key].name.split("_"))
         found.append(ApiVersionRange(number, name, lowest, highest, usable))
     return found
-
-
-async def unreachable_reason(cluster: Cluster, node: BrokerNode) -> str | None:
-    """Return None if the broker answers at its advertised listener, else the reason why not."""
-    try:
-        await cluster.connection(node.node_id)
-    except CannotConnect as error:
-        return error.reason
-    return None
 
 
 def _node_for(kind: ConfigResourceType, name: str) -> int:

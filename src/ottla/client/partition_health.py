@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
 
 _CONTROLLER_S = 5.0
+WELL = "ok"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +54,27 @@ class HealthCounts(NamedTuple):
         ('1 offline, 2 under min isr', 'ok')
         """
         named = [f"{count} {name.replace('_', ' ')}" for name, count in self._asdict().items() if count]
-        return ", ".join(named) or "ok"
+        return ", ".join(named) or WELL
 
 
-async def running_moves(cluster: Cluster) -> list[Reassignment] | None:
-    """Return the moves that are under way, or None if the controller does not answer soon."""
-    with contextlib.suppress(KafkaError, CannotConnect, TimeoutError):
+class Moves(NamedTuple):
+    """The moves that are under way; `refusal` is the reason if the controller does not tell them."""
+
+    running: Sequence[Reassignment]
+    refusal: str = ""
+
+
+async def running_moves(cluster: Cluster) -> Moves:
+    """Return the moves that are under way, if the controller answers soon."""
+    try:
         async with asyncio.timeout(_CONTROLLER_S):
-            return await replica_admin.list_reassignments(cluster, retry_s=0)
-    return None
+            return Moves(await replica_admin.list_reassignments(cluster, retry_s=0))
+    except TimeoutError:
+        return Moves((), f"no answer within {_CONTROLLER_S:g} s")
+    except KafkaError as error:
+        return Moves((), error.message)
+    except CannotConnect as error:
+        return Moves((), error.reason)
 
 
 async def required_replicas(cluster: Cluster, topics: Sequence[TopicInfo]) -> dict[str, int]:
@@ -76,8 +88,8 @@ async def unhealthy_partitions(cluster: Cluster, topics: Sequence[TopicInfo]) ->
     """Return the partitions with a problem, in the order of the topics."""
     required = await required_replicas(cluster, topics)
     # asked last: a broker answers in order, and this only when its controller does
-    moving = await running_moves(cluster) if required else None
-    return judge_partitions(topics, required, moving or ())
+    moves = await running_moves(cluster) if required else Moves(())
+    return judge_partitions(topics, required, moves.running)
 
 
 def judge_partitions(

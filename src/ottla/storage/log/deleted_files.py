@@ -87,7 +87,7 @@ class DeletedFiles:
     def _closed(self, number: int, now_ms: int) -> _Item | None:
         """Close the file of an item and return the item, unless it is gone.
 
-        A file that is not due yet is not closed: it closes itself once nobody reads it.
+        A file that is not due yet is not closed: it closes itself after the last read.
         """
         with self._lock:
             item = self._items.get(number)
