@@ -193,20 +193,23 @@ class Cluster:
         """
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + (self.options.retry_s if retry_s is None else retry_s)
-        wait_s = _BACKOFF_FIRST_S
-        while True:
-            try:
-                result = await attempt()
-            except (KafkaError, CannotConnect) as error:
-                pause_s = wait_s * (0.8 + 0.4 * self.rng.random())
-                if (isinstance(error, KafkaError) and not error.retriable) or loop.time() + pause_s > give_up_at:
-                    raise
-                self.retries.failed(error, left_s=give_up_at - loop.time())
-            else:
-                self.retries.succeeded()
-                return result
-            await asyncio.sleep(pause_s)
-            wait_s = min(wait_s * 2, _BACKOFF_MOST_S)
+        wait_s, operation = _BACKOFF_FIRST_S, object()
+        try:
+            while True:
+                try:
+                    result = await attempt()
+                except (KafkaError, CannotConnect) as error:
+                    pause_s = wait_s * (0.8 + 0.4 * self.rng.random())
+                    if (isinstance(error, KafkaError) and not error.retriable) or loop.time() + pause_s > give_up_at:
+                        raise
+                    self.retries.failed(operation, error, left_s=give_up_at - loop.time())
+                else:
+                    self.retries.succeeded(operation)
+                    return result
+                await asyncio.sleep(pause_s)
+                wait_s = min(wait_s * 2, _BACKOFF_MOST_S)
+        finally:
+            self.retries.given_up(operation)
 
     async def connection(self, node_id: int) -> Connection:
         """Return a usable connection to a broker, or to `ANY_BROKER`. Raises `CannotConnect`."""

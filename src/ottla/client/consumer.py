@@ -57,6 +57,7 @@ class Consumer:
         self._fetch_at = {tp: at for tp, at in positions.items() if not self._is_done(tp, at)}
         self._fetching: dict[int, asyncio.Task[Any]] = {}
         self._failing_since: float | None = None
+        self._failing = set[int]()  # the brokers whose last answer was an error
         self._no_progress_since: dict[TopicPartition, float] = {}
         self._stale = False
 
@@ -86,7 +87,7 @@ class Consumer:
             done, _ = await asyncio.wait(self._fetching.values(), return_when=asyncio.FIRST_COMPLETED)
             for node_id in [node_id for node_id, task in self._fetching.items() if task in done]:
                 task = self._fetching.pop(node_id)
-                answer = await self._response_of(task)
+                answer = await self._response_of(node_id, task)
                 if answer is None:
                     continue
                 found, failed = self._advance(answer)
@@ -96,11 +97,14 @@ class Consumer:
                         self.positions[tp] = max(self.positions[tp], records[-1].offset + 1)
                         yield tp, records
                     self.positions[tp] = max(self.positions[tp], self._next_offset(tp, data))
-                if failed is None:
-                    self._failing_since = None
-                    self._cluster.retries.succeeded()
-                else:
+                if failed is not None:
+                    self._failing.add(node_id)
                     await self._back_off(failed)
+                    continue
+                self._failing.discard(node_id)
+                if not self._failing:  # the success of one broker is not the end of the failures of another
+                    self._failing_since = None
+                    self._cluster.retries.succeeded(self)
 
     def pause_all(self) -> None:
         """Start no more fetches; `chunks` ends after those in flight."""
@@ -116,6 +120,7 @@ class Consumer:
         except (KafkaError, CannotConnect) as error:
             await self._back_off(error)
             return
+        self._failing.intersection_update(grouped)
         for node_id, tps in grouped.items():
             if node_id not in self._fetching:
                 self._fetching[node_id] = asyncio.ensure_future(self._fetch(node_id, tps))
@@ -151,12 +156,13 @@ class Consumer:
         timeout_s = self._cluster.options.request_timeout_s + options.max_wait_s
         return await self._cluster.request(node_id, ApiKey.FETCH, ask, timeout_s=timeout_s, at_most=at_most)
 
-    async def _response_of(self, task: asyncio.Task[Any]) -> Any:
+    async def _response_of(self, node_id: int, task: asyncio.Task[Any]) -> Any:
         """Return the response of a fetch, or None after a backoff if a retriable error occurred."""
         try:
             answer = task.result()
             raise_for(answer.error_code, about="fetching")
         except (KafkaError, CannotConnect) as error:
+            self._failing.add(node_id)
             await self._back_off(error)
             return None
         return answer
@@ -168,7 +174,7 @@ class Consumer:
         is_final = isinstance(error, KafkaError) and not error.retriable
         if is_final or now - self._failing_since > self._cluster.options.retry_s:
             raise error
-        self._cluster.retries.failed(error, left_s=self._failing_since + self._cluster.options.retry_s - now)
+        self._cluster.retries.failed(self, error, left_s=self._failing_since + self._cluster.options.retry_s - now)
         self._stale = True
         await asyncio.sleep(0.1)
 

@@ -23,7 +23,14 @@ from ottla.client.errors import CannotConnect, raise_for
 from ottla.client.metadata import PartitionInfo, TopicInfo
 from ottla.client.partitioner import StickyPartitions, partition_for_key
 from ottla.core.clock import Clock
-from ottla.core.errors import ErrorCode, KafkaError, MessageTooLarge, RecordListTooLarge, UnknownTopicOrPartition
+from ottla.core.errors import (
+    ErrorCode,
+    KafkaError,
+    MessageTooLarge,
+    RecordListTooLarge,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
 from ottla.core.ids import NO_TOPIC_ID, ProducerIdAndEpoch, TopicPartition
 from ottla.records.batch import increment_sequence
 from ottla.records.builder import NewRecord, build_batch
@@ -127,11 +134,12 @@ class RecordGroup:
 class _PendingRecord:
     """A queued record of `send`."""
 
-    __slots__ = ("done", "records", "size_bytes")
+    __slots__ = ("done", "queued_s", "records", "size_bytes")
 
     def __init__(self, record: NewRecord, size_bytes: int) -> None:
         self.records = (record,)
         self.size_bytes = size_bytes
+        self.queued_s = 0.0
         self.done: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
 
     def set_written(self, partition: int, base_offset: int, append_time_ms: int) -> None:
@@ -148,13 +156,14 @@ class _PendingRecord:
 class _PendingGroup:
     """Queued records of a group, or of a part of it after a batch was split."""
 
-    __slots__ = ("done", "first_index", "group", "records", "size_bytes")
+    __slots__ = ("done", "first_index", "group", "queued_s", "records", "size_bytes")
 
     def __init__(self, group: RecordGroup, first_index: int, records: Sequence[NewRecord], size_bytes: int) -> None:
         self.group = group
         self.first_index = first_index
         self.records = records
         self.size_bytes = size_bytes
+        self.queued_s = 0.0
         self.done = group.done
 
     def set_written(self, _partition: int, base_offset: int, append_time_ms: int) -> None:
@@ -178,7 +187,7 @@ _Pending = _PendingRecord | _PendingGroup
 class _PartitionQueue:
     """The queued records of one partition and its next sequence number."""
 
-    __slots__ = ("identity", "next_sequence", "size_bytes", "task", "tp", "waiting", "wake")
+    __slots__ = ("error", "identity", "next_sequence", "progress_s", "size_bytes", "task", "tp", "waiting", "wake")
 
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
@@ -187,6 +196,8 @@ class _PartitionQueue:
         self.wake = asyncio.Event()
         self.identity = ProducerIdAndEpoch()
         self.next_sequence = 0
+        self.progress_s = 0.0  # when a batch was acknowledged, the last time
+        self.error: KafkaError | CannotConnect | None = None  # of the last attempt, if it failed
         self.task: asyncio.Task[None] | None = None
 
     def take(self, batch_bytes: int) -> list[_Pending]:
@@ -220,6 +231,7 @@ class Producer:
             raise ValueError("an idempotent producer needs acks=-1 (all)")
         self._cluster = cluster
         self._clock = clock
+        self._loop = asyncio.get_running_loop()
         self._queues: dict[TopicPartition, _PartitionQueue] = {}
         self._sticky: dict[str, StickyPartitions] = {}
         self._identity = ProducerIdAndEpoch()
@@ -328,6 +340,7 @@ class Producer:
 
     def _enqueue(self, tp: TopicPartition, item: _Pending) -> None:
         queue = self._queue(tp)
+        item.queued_s = self._loop.time()
         queue.waiting.append(item)
         queue.size_bytes += item.size_bytes
         self.unsent_bytes += item.size_bytes
@@ -382,8 +395,9 @@ class Producer:
                 batch = queue.take(self.options.batch_bytes)
                 if not batch:
                     return
+                give_up_s = max(batch[0].queued_s, queue.progress_s) + self.options.delivery_timeout_s
                 try:
-                    await self._deliver(queue, batch)
+                    await self._deliver(queue, batch, give_up_s)
                 except Exception as error:  # every record needs its result, whatever the error is
                     _fail(batch, error)
                     raise
@@ -396,7 +410,7 @@ class Producer:
             queue.task = None
 
     async def _linger(self, queue: _PartitionQueue) -> None:
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         until = loop.time() + self.options.linger_s
         while queue.size_bytes < self.options.batch_bytes and not self._flushing and loop.time() < until:
             queue.wake.clear()
@@ -406,11 +420,17 @@ class Producer:
             except TimeoutError:
                 return
 
-    async def _deliver(self, queue: _PartitionQueue, batch: Sequence[_Pending]) -> None:
-        """Write one batch and set the result of every record; a batch that is too large is split in half."""
+    async def _deliver(self, queue: _PartitionQueue, batch: Sequence[_Pending], give_up_s: float) -> None:
+        """Write one batch and set the result of every record; a batch that is too large is split in half.
+
+        A batch that waited behind one that was retried until the end of its time has no time of its own.
+        """
+        if queue.error is not None and self._loop.time() >= give_up_s:
+            self._failed(batch, queue.error)
+            return
         count = sum(len(item.records) for item in batch)
         try:
-            base_offset, append_time_ms = await self._write(queue, batch)
+            base_offset, append_time_ms = await self._write(queue, batch, give_up_s)
         except (MessageTooLarge, RecordListTooLarge) as error:
             # rejected as a whole: nothing was written
             queue.next_sequence = increment_sequence(queue.next_sequence, -count)
@@ -421,13 +441,14 @@ class Producer:
             if isinstance(batch[0], _PendingGroup) and len(batch) == 1:
                 items = batch[0].halves()
             middle = len(items) // 2
-            await self._deliver(queue, items[:middle])
-            await self._deliver(queue, items[middle:])
+            await self._deliver(queue, items[:middle], give_up_s)
+            await self._deliver(queue, items[middle:], give_up_s)
         except (KafkaError, CannotConnect) as error:
             # unknown whether the broker has the batch: only a new producer id makes the next sequence valid
             self._identity_is_valid = not self.options.idempotent
             self._failed(batch, error)
         else:
+            queue.error, queue.progress_s = None, self._loop.time()
             place = 0
             for item in batch:
                 offset = base_offset if base_offset < 0 else base_offset + place
@@ -439,8 +460,8 @@ class Producer:
         if self._transaction is not None:
             self._transaction.failed(error)
 
-    async def _write(self, queue: _PartitionQueue, batch: Sequence[_Pending]) -> tuple[int, int]:
-        """Send a batch, retrying with the same sequence; returns its base offset and append time."""
+    async def _write(self, queue: _PartitionQueue, batch: Sequence[_Pending], give_up_s: float) -> tuple[int, int]:
+        """Send a batch, retrying with the same sequence; returns its base offset and append time. Raises KafkaError."""
         if self._transaction is not None:
             await self._transaction.add_partition(queue.tp)
         if self.options.idempotent:
@@ -463,10 +484,20 @@ class Producer:
         async def attempt() -> tuple[int, int]:
             nonlocal stale
             fresh, stale = stale, True
-            leader = await self._cluster.partition(queue.tp, fresh=fresh)
-            return await self._produce(queue.tp, leader, records)
+            try:
+                leader = await self._cluster.partition(queue.tp, fresh=fresh)
+                return await self._produce(queue.tp, leader, records)
+            except (KafkaError, CannotConnect) as error:
+                queue.error = error
+                raise
 
-        return await self._cluster.retrying(attempt, retry_s=self.options.delivery_timeout_s)
+        try:
+            async with asyncio.timeout_at(give_up_s):
+                return await self._cluster.retrying(attempt, retry_s=give_up_s - self._loop.time())
+        except TimeoutError:
+            seconds = self.options.delivery_timeout_s
+            queue.error = queue.error or RequestTimedOut(f"{queue.tp}: no acknowledgement within {seconds:g} s")
+            raise queue.error from None
 
     async def _produce(self, tp: TopicPartition, leader: PartitionInfo, records: bytes) -> tuple[int, int]:
         from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

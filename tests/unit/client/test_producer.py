@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,8 +13,15 @@ import pytest
 from ottla.client.addresses import Address
 from ottla.client.cluster import ClientOptions, Cluster
 from ottla.client.producer import Producer, ProducerOptions, RecordGroup, RecordRefused
+from ottla.client.retry_report import RetryReport
 from ottla.core.clock import SystemClock
-from ottla.core.errors import MessageTooLarge, OutOfOrderSequenceNumber, UnknownTopicOrPartition
+from ottla.core.errors import (
+    ErrorCode,
+    MessageTooLarge,
+    OutOfOrderSequenceNumber,
+    StorageError,
+    UnknownTopicOrPartition,
+)
 from ottla.records.batch import BatchHeader
 from ottla.records.builder import NewRecord
 from ottla.records.record_reader import read_records
@@ -208,3 +217,66 @@ async def test_send_many_waits_while_the_buffer_is_full() -> None:
 def test_an_idempotent_producer_needs_acks_all() -> None:
     with pytest.raises(ValueError, match="acks=-1"):
         Producer(None, clock=SystemClock(), options=ProducerOptions(acks=1))  # type: ignore[arg-type]
+
+
+def refusing_first_partition(log: Log) -> Callable[[Any], Any]:
+    """Answer as a broker whose partition 0 is on a full disk."""
+
+    def answer(request: Any) -> Any:
+        index = request.topic_data[0].partition_data[0].index
+        return log.append(request) if index else produced(index, error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+
+    return answer
+
+
+async def test_the_timeout_of_records_that_wait_behind_a_refused_batch_begins_when_they_are_queued() -> None:
+    log, options = Log(), ProducerOptions(linger_s=0, delivery_timeout_s=0.5, batch_bytes=200)
+    async with producing(log, options) as (broker, producer):
+        broker.partitions = 2
+        broker.answers[ApiKey.PRODUCE] = refusing_first_partition(log)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        sent = [await producer.send("t", value=b"x" * 150, partition=0) for _ in range(20)]
+        for each in sent:
+            with pytest.raises(StorageError):
+                await each
+        assert loop.time() - began < 20 * 0.5 / 2, "each batch had a timeout of its own"
+        written = await producer.send("t", value=b"y", partition=1)
+        assert (await written).offset == 0
+
+
+async def test_records_that_wait_behind_batches_that_are_written_do_not_time_out() -> None:
+    log, options = Log(), ProducerOptions(linger_s=0, delivery_timeout_s=0.3, batch_bytes=200)
+    async with producing(log, options) as (broker, producer):
+        refusals = itertools.cycle([True, True, False])  # each batch is written at the third attempt
+
+        def answer(request: Any) -> Any:
+            return produced(error_code=ErrorCode.KAFKA_STORAGE_ERROR) if next(refusals) else log.append(request)
+
+        broker.answers[ApiKey.PRODUCE] = answer
+        sent = [await producer.send("t", value=b"x" * 150, partition=0) for _ in range(4)]
+        assert [(await each).offset for each in sent] == [0, 1, 2, 3], "they take 0.6 s together"
+
+
+async def test_the_success_of_one_partition_is_not_reported_as_the_end_of_the_failure_of_another() -> None:
+    log, reports = Log(), list[str]()
+    report = RetryReport(reports.append, SystemClock())
+    options = ProducerOptions(linger_s=0, delivery_timeout_s=20)
+    async with producing(log, options) as (broker, producer):
+        producer._cluster.retries = report
+        broker.partitions = 2
+        refusing = refusing_first_partition(log)
+        broker.answers[ApiKey.PRODUCE] = refusing
+        waiting = await producer.send("t", value=b"x", partition=0)
+        while not reports:
+            written = await producer.send("t", value=b"y", partition=1)
+            await written
+            await asyncio.sleep(0.01)
+        for _ in range(3):
+            await (await producer.send("t", value=b"y", partition=1))
+        assert len(reports) == 1
+        assert ". Retrying for up to" in reports[0]
+        assert ".. " not in reports[0]
+        broker.answers[ApiKey.PRODUCE] = log.append
+        await waiting
+        assert reports[1].startswith("it works again, after ")
