@@ -48,6 +48,9 @@ PARTITION_BACKOFF_MIN_S: Final = 0.05
 CATCH_UP_BYTES: Final = 8 * MIB
 """The limit for a partition whose last answer was full: it is far from the leader's end."""
 
+REFUSAL_PATIENCE_S: Final = 1.0
+"""A leader that learns of a new topic or term later than its followers does not serve it for a moment."""
+
 FULL_DISK_BYTES: Final = 1
 """The limit while the log directory takes no records: the answers move the log start, so that retention frees space."""
 
@@ -75,6 +78,12 @@ _NO_RECORDS: Final = memoryview(b"")
 _UNEXPECTED: Final = "unexpected error while %s followed broker %d; it is not fetched until its state changes"
 
 
+def _named(partitions: list[TopicPartition]) -> str:
+    """Name some partitions, and count all."""
+    named = ", ".join(map(str, partitions[:_NAMED_MAX])) + (", ..." if len(partitions) > _NAMED_MAX else "")
+    return f"{len(partitions)} partitions ({named})"
+
+
 def partition_key(partition: Partition) -> PartitionKey:
     """Return the key of a partition in a fetch session."""
     return partition.log.topic_id.bytes, partition.topic_partition.partition
@@ -90,10 +99,12 @@ class FetchedPartition(SyncListener):
         "is_catching_up",
         "is_corrupt",
         "is_paused",
+        "is_refusal_logged",
         "is_repeated",
         "is_stopped",
         "key",
         "partition",
+        "refused_s",
     )
 
     def __init__(self, fetcher: ReplicaFetcher, partition: Partition) -> None:
@@ -104,6 +115,8 @@ class FetchedPartition(SyncListener):
         self.backoff_s = 0.0
         self.is_catching_up = False
         self.is_corrupt = False  # as its leader sent it; this is logged once
+        self.refused_s = -1.0  # since when its leader has not served it; -1: it does
+        self.is_refusal_logged = False
         self.is_paused = False  # its leader is asked for its range, or it is to be truncated
         self.is_repeated = False  # it is named again: the leader sends what follows a position once
         self.is_stopped = False  # until the snapshot has a newer state
@@ -150,6 +163,8 @@ class ReplicaFetcher(FetchListener):
         self._diverged: dict[FetchedPartition, tuple[FetchPosition, EpochEnd]] = {}  # to be truncated
         self._syncing: dict[FetchedPartition, None] = {}  # what was fetched of them is being flushed
         self._refusals: dict[int, list[TopicPartition]] = {}  # of the answer that is processed, by error
+        self._served_again: list[TopicPartition] = []  # in that answer, after a refusal that was logged
+        self._is_failure_logged = False  # of the connection
         self._is_flush_slow = False
         self._flush_timer: asyncio.TimerHandle | None = None
         self._changed: asyncio.Event = asyncio.Event()  # there is something to fetch
@@ -250,7 +265,8 @@ class ReplicaFetcher(FetchListener):
             try:
                 await self._fetch_until_lost()
             except _NETWORK_ERRORS as error:
-                if self._backoff_s == CONNECT_BACKOFF_MIN_S:
+                if not self._is_failure_logged:
+                    self._is_failure_logged = True
                     log.info("fetching from broker %d failed, and is tried again: %s", self.leader, error)
             except Exception:
                 log.exception("unexpected error of the replica fetcher of broker %d", self.leader)
@@ -427,6 +443,9 @@ class ReplicaFetcher(FetchListener):
         if answer.error_code != ErrorCode.NONE:
             raise error_for(answer.error_code)
         self._backoff_s = CONNECT_BACKOFF_MIN_S
+        if self._is_failure_logged:
+            self._is_failure_logged = False
+            log.info("fetching from broker %d works again", self.leader)
         session.session_id = answer.session_id
         out_of_range: dict[FetchedPartition, FetchPosition] = {}
         for data in answer.partitions:
@@ -435,7 +454,7 @@ class ReplicaFetcher(FetchListener):
             if each is not None and position is not None:
                 self._dirty[each] = None
                 self._take(each, position, data, out_of_range)
-        if self._refusals:
+        if self._refusals or self._served_again:
             self._log_refusals()
         if out_of_range:
             task = self._loop.create_task(self._find_range(out_of_range), name=f"find range on broker {self.leader}")
@@ -535,6 +554,11 @@ class ReplicaFetcher(FetchListener):
             self._delay(each)
             return
         each.backoff_s = 0.0
+        if each.refused_s >= 0:
+            each.refused_s = -1.0
+            if each.is_refusal_logged:
+                each.is_refusal_logged = False
+                self._served_again.append(partition.topic_partition)
         if each.is_corrupt and size:
             each.is_corrupt = False
             log.info("broker %d sends valid records of %s again", self.leader, partition.topic_partition)
@@ -544,23 +568,24 @@ class ReplicaFetcher(FetchListener):
         if error.code == ErrorCode.FENCED_LEADER_EPOCH:
             each.is_stopped = True
         else:
-            self._refusals.setdefault(error.code, []).append(each.partition.topic_partition)
+            now_s = self._loop.time()
+            if each.refused_s < 0:
+                each.refused_s = now_s
+            elif not each.is_refusal_logged and now_s - each.refused_s >= REFUSAL_PATIENCE_S:
+                each.is_refusal_logged = True
+                self._refusals.setdefault(error.code, []).append(each.partition.topic_partition)
             self._delay(each)
 
     def _log_refusals(self) -> None:
-        """Log the refusals of one answer in a line for each error: thousands of partitions may have the same."""
+        """Log the refusals of one answer in a line for each error, and their ends in one: there may be thousands."""
         refusals, self._refusals = self._refusals, {}
         for code, partitions in refusals.items():
-            error, named = error_for(code), ", ".join(map(str, partitions[:_NAMED_MAX]))
-            log.log(
-                logging.INFO if error.retriable else logging.WARNING,
-                "broker %d does not serve %d partitions (%s%s): %s",
-                self.leader,
-                len(partitions),
-                named,
-                ", ..." if len(partitions) > _NAMED_MAX else "",
-                error.message,
-            )
+            error = error_for(code)
+            level = logging.INFO if error.retriable else logging.WARNING
+            log.log(level, "broker %d does not serve %s: %s", self.leader, _named(partitions), error.code.name)
+        served, self._served_again = self._served_again, []
+        if served:
+            log.info("broker %d serves %s again", self.leader, _named(served))
 
     def _delay(self, each: FetchedPartition) -> None:
         each.backoff_s = min(max(each.backoff_s * 2, PARTITION_BACKOFF_MIN_S), self._config.fetch_backoff_ms / 1000)

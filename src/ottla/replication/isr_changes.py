@@ -153,7 +153,9 @@ class IsrChanges:
             log.exception("unexpected error while ISR changes were sent; they are sent again")
             self._send_again(self._in_flight)
             return False
-        self._is_failing = False
+        if self._is_failing:
+            self._is_failing = False
+            log.info("the ISR changes are sent again without errors")
         again: dict[Proposer, IsrChange] = {}
         for (partition, change), outcome in zip(sent.items(), outcomes, strict=True):
             if self._in_flight.get(partition) is not change:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -349,6 +350,37 @@ def test_after_an_error_a_partition_leaves_the_session_until_its_back_off_is_ove
         assert [offsets for _, offsets in leader.named()] == [[0], [0], [0], [1]]
 
     with_fetcher(scenario)
+
+
+@pytest.mark.parametrize("count", [3, 20])
+def test_a_refusal_is_logged_once_it_lasts_and_so_is_its_end(count: int, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
+        leader.errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER] * count
+        trio[1].produce(b"a")
+        fetchers.assign(trio[2].partition)
+        await asyncio.sleep(60)
+        assert trio[2].values() == [(0, b"a")]
+
+    caplog.set_level(logging.INFO)
+    with_fetcher(scenario)
+    lasting = [
+        "broker 1 does not serve 1 partitions (web-0): NOT_LEADER_OR_FOLLOWER",
+        "broker 1 serves 1 partitions (web-0) again",
+    ]
+    assert caplog.messages == ([] if count == 3 else lasting), "a leader may learn of its partitions after a follower"
+
+
+def test_the_loss_of_a_leader_and_its_end_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
+        leader.errors = [CannotConnect("b", "refused")] * 5
+        fetchers.assign(trio[2].partition)
+        await asyncio.sleep(60)
+
+    caplog.set_level(logging.INFO)
+    with_fetcher(scenario)
+    begun, ended = caplog.messages
+    assert begun.startswith("fetching from broker 1 failed, and is tried again: ")
+    assert ended == "fetching from broker 1 works again"
 
 
 @pytest.mark.parametrize("is_refused", [True, False])

@@ -137,8 +137,7 @@ def test_a_refused_partition_is_named_again_although_its_leader_has_sent_a_high_
         await asyncio.sleep(60)
         named = [each.partition for request in peer.requests for topic in request.topics for each in topic.partitions]
         assert sorted(named) == sorted([*range(PARTITIONS), *range(NAMES_MAX)])
-        (refused,) = (each for each in caplog.messages if "does not serve" in each)
-        assert refused.startswith(f"broker 1 does not serve {NAMES_MAX} partitions (t-0, t-1, t-2, ...): ")
+        assert "does not serve" not in caplog.text, "it was for a moment"
 
     caplog.set_level(logging.INFO)
     with_replicas(scenario, leader=1)
