@@ -155,6 +155,35 @@ def test_partitions_without_a_leader_are_shown_where_one_looks(tmp_path: Path) -
     with_cli(tmp_path, scenario)
 
 
+def test_a_group_is_described_while_a_leader_is_dead_and_not_replaced_yet(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster, call: Any) -> None:
+        await call("topic", "create", "t", "-p", "3", "-r", "1")
+        await call("topic", "create", "other", "-p", "1", "-r", "1")
+        for partition in ("0", "1", "2"):
+            await call("produce", "t", "-p", partition, stdin=RECORDS)
+        await call("consume", "t", "--group", "team", "-n", "10")
+        coordinator = json.loads(await call("group", "describe", "team", "-f", "json"))["coordinator"]
+        victim = next(node for node in cluster.brokers if node not in {cluster.controller, coordinator})
+        (lost,) = (index for index, p in enumerate(_partitions(cluster)) if p.leader == victim)
+        await cluster.kill(victim, session_expires=False)
+        async with asyncio.timeout(20):  # and not for as long as requests are repeated
+            shown = json.loads(await call("group", "describe", "team", "-f", "json"))
+        found = {row["partition"]: row for row in shown["partitions"]}
+        assert [found[index]["lag"] is None for index in range(3)] == [index == lost for index in range(3)]
+        assert f"broker {victim}" in found[lost]["unknown_because"]
+        async with asyncio.timeout(20):
+            assert f"unknown: t-{lost}: " in await call("group", "lag", "team")
+        async with asyncio.timeout(20):
+            refused = await call("group", "seek", "team", "--to", "start", "--topic", "t", code=ExitCode.FAILED)
+        assert f"none was changed: t-{lost}: " in refused
+        async with asyncio.timeout(20):
+            rows = json.loads(await call("topic", "describe", "t", "-f", "json"))["partitions"]
+        assert [row["end_offset"] for row in rows] == [None if index == lost else 200 for index in range(3)]
+        await cluster.expire(victim)
+
+    with_cli(tmp_path, scenario)
+
+
 def _apply_and_wait(bootstrap: str, path: Path, plan: dict[str, Any]) -> str:
     """Apply a plan and wait; returns why that failed."""
     arguments = ("cluster", "reassign", "apply", "-", "--wait")

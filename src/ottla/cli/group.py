@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -13,16 +14,18 @@ from ottla.cli.group_lag import GroupLag, describe_lags, lag_seconds, offsets_of
 from ottla.cli.name_patterns import existing_topic, is_pattern, select, selected_for_deletion, unknown_name
 from ottla.cli.offset_options import read_offset, read_partitions
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout, Yes
-from ottla.cli.output import ItemResult, duration_text, show_fields, show_json, show_results, show_rows
+from ottla.cli.output import ItemResult, alert, duration_text, show_fields, show_json, show_results, show_rows
 from ottla.client import groups, share_groups
 from ottla.client.admin import Outcome
 from ottla.client.cluster import Cluster
 from ottla.client.offset_spec import HELP as OFFSET_HELP
 from ottla.client.offset_spec import OffsetSpec, resolve
-from ottla.client.offsets import offset_bounds
+from ottla.client.offsets import available_bounds
 from ottla.core.clock import SystemClock
 from ottla.core.errors import GroupIdNotFound, UnknownMemberId
 from ottla.core.ids import GroupType, TopicPartition
+
+_NAMED_MAX = 5
 
 app = typer.Typer(
     add_completion=False,
@@ -126,9 +129,21 @@ def _show(found: dict[str, Any], shape: OutputFormat) -> None:
         for part in parts:
             part["lag time"] = duration_text(part["lag_seconds"])
         show_rows(parts, ["topic", "partition", "committed", "end_offset", "lag", "lag time", "member"], shape)
+        _show_unknown(parts)
     if members:
         print()
         show_rows(members, ["member", "instance", "client", "host", "partitions"], shape)
+
+
+def _show_unknown(parts: Sequence[dict[str, Any]]) -> None:
+    """Print why the ends of some partitions are unknown, in a line for each reason."""
+    by_reason: dict[str, list[str]] = {}
+    for part in parts:
+        if part["unknown_because"] is not None:
+            by_reason.setdefault(part["unknown_because"], []).append(f"{part['topic']}-{part['partition']}")
+    for reason, names in by_reason.items():
+        more = ", ..." if len(names) > _NAMED_MAX else ""
+        print(alert(f"  unknown: {', '.join(names[:_NAMED_MAX])}{more}: {reason}"))
 
 
 async def _describe(cluster: Cluster, texts: list[str]) -> list[dict[str, Any]]:
@@ -165,6 +180,7 @@ async def _described(cluster: Cluster, name: str, lag: GroupLag) -> dict[str, An
                 "lag": lag.lag_of(tp),
                 "lag_seconds": ages_s.get(tp),
                 "member": owners.get(tp),
+                "unknown_because": lag.unknown.get(tp),
             }
             for tp in lag.partitions
         ],
@@ -211,6 +227,8 @@ def lag(
             row["lag time"] = duration_text(row["lag_seconds"])
     columns = ["group", "topic", "partition", "committed", "end_offset", "lag", "lag time", "member"]
     show_rows(rows, columns, shape, empty="no partitions")
+    if shape is OutputFormat.TABLE:
+        _show_unknown(rows)
 
 
 @app.command("remove-members")
@@ -300,7 +318,14 @@ async def _seek(
     wanted = sorted({tp for tp in wanted if numbers is None or tp.partition in numbers})
     if not wanted:
         raise not_found(f"group {name} has no committed offsets there", "select a topic with --topic")
-    targets = await resolve(cluster, spec, await offset_bounds(cluster, wanted, read_committed=True))
+    bounds, unknown = await available_bounds(cluster, wanted, read_committed=True)
+    if unknown:
+        raise CommandFailed(
+            f"the offsets of {len(unknown)} partitions are unknown, and none was changed: "
+            + "; ".join(f"{tp}: {why}" for tp, why in sorted(unknown.items())[:_NAMED_MAX]),
+            advice="try again later, or choose others with --topic and --partition",
+        )
+    targets = await resolve(cluster, spec, bounds)
     if not dry_run:
         try:
             if is_share:

@@ -15,7 +15,7 @@ from ottla.client import groups, share_groups
 from ottla.client.cluster import Cluster
 from ottla.client.consumer import Consumer, ConsumerOptions
 from ottla.client.groups import GroupDescription, OffsetAndMetadata
-from ottla.client.offsets import OffsetBounds, offset_bounds
+from ottla.client.offsets import OffsetBounds, available_bounds
 from ottla.core.clock import SystemClock
 from ottla.core.errors import KafkaError
 from ottla.core.ids import GroupType, TopicPartition
@@ -32,6 +32,7 @@ class GroupLag:
     committed: Mapping[TopicPartition, OffsetAndMetadata]
     partitions: list[TopicPartition] = field(default_factory=list)
     bounds: Mapping[TopicPartition, OffsetBounds] = field(default_factory=dict)
+    unknown: Mapping[TopicPartition, str] = field(default_factory=dict)  # partitions without bounds, and why
 
     @property
     def owners(self) -> dict[TopicPartition, str]:
@@ -44,7 +45,7 @@ class GroupLag:
         return max(self.committed[tp].offset, start) if tp in self.committed else start
 
     def lag_of(self, tp: TopicPartition) -> int | None:
-        """Return the records that the group has not read; None for a partition that does not exist."""
+        """Return the records that the group has not read; None for a partition whose bounds are unknown."""
         return max(0, self.bounds[tp].end_offset - self.position(tp)) if tp in self.bounds else None
 
     @property
@@ -68,16 +69,14 @@ async def describe_lags(cluster: Cluster, names: Sequence[str]) -> dict[str, Gro
 
     found = dict(zip(names, await asyncio.gather(*(one(name) for name in names)), strict=True))
     described = [each for each in found.values() if isinstance(each, GroupLag)]
-    existing = await _led_partitions(
-        cluster, {tp.topic for each in described for tp in (*each.committed, *each.owners)}
-    )
+    existing = await _partitions_of(cluster, {tp.topic for each in described for tp in (*each.committed, *each.owners)})
     for each in described:
         seen = {*each.committed, *each.owners}
         topics = {tp.topic for tp in seen}
         each.partitions = sorted({*seen, *(tp for tp in existing if tp.topic in topics)})
-    bounds = await offset_bounds(cluster, existing, read_committed=True)
+    bounds, unknown = await available_bounds(cluster, existing, read_committed=True)
     for each in described:
-        each.bounds = bounds
+        each.bounds, each.unknown = bounds, unknown
     return found
 
 
@@ -88,15 +87,10 @@ async def offsets_of(cluster: Cluster, group: GroupDescription) -> dict[TopicPar
     return await groups.committed_offsets(cluster, group.group_id)
 
 
-async def _led_partitions(cluster: Cluster, topics: set[str]) -> list[TopicPartition]:
-    """Return the partitions of these topics that have a leader; deleted topics may still have committed offsets."""
+async def _partitions_of(cluster: Cluster, topics: set[str]) -> list[TopicPartition]:
+    """Return the partitions of these topics; deleted topics may still have committed offsets."""
     info = await cluster.refresh(topics)
-    return [
-        TopicPartition(topic.name, p.partition)
-        for topic in info.topics.values()
-        for p in topic.partitions
-        if p.leader_id >= 0
-    ]
+    return [TopicPartition(topic.name, p.partition) for topic in info.topics.values() for p in topic.partitions]
 
 
 async def lag_seconds(cluster: Cluster, lag: GroupLag) -> dict[TopicPartition, float]:

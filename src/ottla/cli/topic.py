@@ -16,7 +16,7 @@ from ottla.cli.output import ItemResult, alert, bytes_text, show_fields, show_js
 from ottla.client import admin
 from ottla.client.cluster import Cluster
 from ottla.client.metadata import TopicInfo
-from ottla.client.offsets import delete_records, offset_bounds
+from ottla.client.offsets import available_bounds, delete_records, offset_bounds
 from ottla.client.partition_health import WELL, HealthCounts, UnhealthyPartition, count_health, unhealthy_partitions
 from ottla.core.ids import TopicPartition, id_text
 from ottla.core.settings import AlterConfigOpType, ConfigResourceType
@@ -179,8 +179,7 @@ def _show(described: dict[str, Any], shape: OutputFormat) -> None:
 
 async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
     topic = await existing_topic(cluster, name)
-    led = [TopicPartition(name, p.partition) for p in topic.partitions if p.leader_id >= 0]
-    bounds = await offset_bounds(cluster, led)
+    bounds, _ = await available_bounds(cluster, [TopicPartition(name, p.partition) for p in topic.partitions])
     logs = await admin.leader_logs(cluster, name)
     entries = await admin.describe_configs(cluster, ConfigResourceType.TOPIC, name)
     parts = []

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ottla.client.cluster import ANY_BROKER, Cluster
-from ottla.client.errors import raise_for
+from ottla.client.errors import CannotConnect, raise_for
 from ottla.client.metadata import BrokerNode, TopicInfo
-from ottla.core.errors import ErrorCode, KafkaError, UnsupportedVersion, error_for
+from ottla.core.errors import ErrorCode, KafkaError, NetworkException, RequestTimedOut, UnsupportedVersion, error_for
 from ottla.core.settings import AlterConfigOpType, ConfigResourceType
 from ottla.wire.apis import API_INFO, ApiKey
 
@@ -295,7 +295,7 @@ async def log_dirs(cluster: Cluster, node_ids: Sequence[int]) -> list[LogDir]:
 
 
 async def leader_logs(cluster: Cluster, topic: str) -> dict[int, LeaderLog]:
-    """Return the log of each partition on its leader; empty if the broker does not report log directories."""
+    """Return the log of each partition whose leader answers; empty if brokers do not report log directories."""
     from ottla.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 
     info = await cluster.topic(topic)
@@ -307,6 +307,8 @@ async def leader_logs(cluster: Cluster, topic: str) -> dict[int, LeaderLog]:
             answer = await cluster.request(leader, ApiKey.DESCRIBE_LOG_DIRS, ask)
         except UnsupportedVersion:
             return {}
+        except (CannotConnect, NetworkException, RequestTimedOut):
+            continue
         for item in answer.results:
             for found in item.topics:
                 is_full = item.usable_bytes == 0

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ottla.client.cluster import Cluster
-from ottla.client.errors import raise_for
+from ottla.client.errors import CannotConnect, error_or_none, raise_for
+from ottla.core.errors import KafkaError, error_for
 from ottla.core.ids import TopicPartition
 from ottla.wire.apis import ApiKey
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 CONSUMER_REPLICA_ID = -1
+_PATIENCE_S, _PAUSE_S = 3.0, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,13 @@ async def list_offsets(
         asked = (
             _ask(cluster, node_id, {tp: wanted[tp] for tp in tps}, read_committed) for node_id, tps in grouped.items()
         )
-        return {tp: found for part in await asyncio.gather(*asked) for tp, found in part.items()}
+        offsets: dict[TopicPartition, OffsetAndTimestamp] = {}
+        for part in await asyncio.gather(*asked):
+            for tp, found in part.items():
+                if isinstance(found, KafkaError):
+                    raise error_for(found.code, f"offsets of {tp}: {found.message}")
+                offsets[tp] = found
+        return offsets
 
     return await cluster.retrying(attempt) if wanted else {}
 
@@ -79,6 +87,80 @@ async def offset_bounds(
     starts = await beginning_offsets(cluster, wanted)
     ends = await end_offsets(cluster, wanted, read_committed=read_committed)
     return {tp: OffsetBounds(starts[tp], max(starts[tp], ends[tp])) for tp in wanted}
+
+
+async def available_bounds(
+    cluster: Cluster, partitions: Iterable[TopicPartition], *, read_committed: bool = False
+) -> tuple[dict[TopicPartition, OffsetBounds], dict[TopicPartition, str]]:
+    """Return the bounds of the partitions whose leaders answer soon; and of the others the reason.
+
+    Right after the death of a broker clients still know it as the leader of its partitions.
+    """
+    loop, bounds, refused = (
+        asyncio.get_running_loop(),
+        dict[TopicPartition, OffsetBounds](),
+        dict[TopicPartition, str](),
+    )
+    give_up_s, left = loop.time() + _PATIENCE_S, set(partitions)
+    while left:
+        by_leader, without = await _leaders(cluster, left)
+        refused |= without
+        left.difference_update(without)
+        asked = (_bounds_by(cluster, node, tps, read_committed, give_up_s) for node, tps in by_leader.items())
+        for part in await asyncio.gather(*asked):
+            for tp, found in part.items():
+                if isinstance(found, OffsetBounds):
+                    bounds[tp] = found
+                    refused.pop(tp, None)
+                    left.discard(tp)
+                else:
+                    refused[tp] = found
+        if not left or loop.time() + _PAUSE_S >= give_up_s:
+            break
+        await asyncio.sleep(_PAUSE_S)
+    return bounds, refused
+
+
+async def _leaders(
+    cluster: Cluster, partitions: Iterable[TopicPartition]
+) -> tuple[dict[int, list[TopicPartition]], dict[TopicPartition, str]]:
+    """Group partitions by their leader of now; and return those without one, with the reason."""
+    wanted = sorted(partitions)
+    info = await cluster.refresh({tp.topic for tp in wanted})
+    leaders = {TopicPartition(t.name, p.partition): p.leader_id for t in info.topics.values() for p in t.partitions}
+    grouped: dict[int, list[TopicPartition]] = {}
+    for tp in wanted:
+        if leaders.get(tp, -1) >= 0:
+            grouped.setdefault(leaders[tp], []).append(tp)
+    return grouped, {
+        tp: "it has no leader" if tp in leaders else "it does not exist" for tp in wanted if leaders.get(tp, -1) < 0
+    }
+
+
+async def _bounds_by(
+    cluster: Cluster, node_id: int, partitions: list[TopicPartition], read_committed: bool, give_up_s: float
+) -> dict[TopicPartition, OffsetBounds | str]:
+    """Ask one leader; the value is the reason for a partition that it does not serve."""
+    try:
+        async with asyncio.timeout_at(give_up_s):
+            starts = await _ask(cluster, node_id, dict.fromkeys(partitions, EARLIEST), False)
+            ends = await _ask(cluster, node_id, dict.fromkeys(partitions, LATEST), read_committed)
+    except TimeoutError:
+        return dict.fromkeys(partitions, f"broker {node_id} does not answer")
+    except CannotConnect as error:
+        return dict.fromkeys(partitions, str(error))
+    except KafkaError as error:
+        return dict.fromkeys(partitions, error.message)
+    found: dict[TopicPartition, OffsetBounds | str] = {}
+    for tp in partitions:
+        start, end = starts[tp], ends[tp]
+        if isinstance(start, KafkaError):
+            found[tp] = start.message
+        elif isinstance(end, KafkaError):
+            found[tp] = end.message
+        else:
+            found[tp] = OffsetBounds(start.offset, max(start.offset, end.offset))
+    return found
 
 
 async def delete_records(cluster: Cluster, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -119,7 +201,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartit
 
 async def _ask(
     cluster: Cluster, node_id: int, wanted: Mapping[TopicPartition, int], read_committed: bool
-) -> dict[TopicPartition, OffsetAndTimestamp]:
+) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError]:
     from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
     topics = [
@@ -136,10 +218,10 @@ async def _ask(
         timeout_ms=int(cluster.options.request_timeout_s * 1000),
     )
     answer = await cluster.request(node_id, ApiKey.LIST_OFFSETS, ask)
-    found: dict[TopicPartition, OffsetAndTimestamp] = {}
+    found: dict[TopicPartition, OffsetAndTimestamp | KafkaError] = {}
     for topic in answer.topics:
         for partition in topic.partitions:
             tp = TopicPartition(topic.name, partition.partition_index)
-            raise_for(partition.error_code, about=f"offsets of {tp}")
-            found[tp] = OffsetAndTimestamp(partition.offset, partition.timestamp, partition.leader_epoch)
+            error = error_or_none(partition.error_code)
+            found[tp] = error or OffsetAndTimestamp(partition.offset, partition.timestamp, partition.leader_epoch)
     return found
