@@ -54,6 +54,7 @@ def test_a_plan_moves_a_topic_to_a_new_broker_and_loses_nothing(tmp_path: Path) 
         shown = await call("cluster", "reassign", "plan", "t", "--format", "json")
         plan = json.loads(shown)
         assert any(4 in each["replicas"] for each in plan["partitions"])
+        assert "to copy: " in await call("cluster", "reassign", "plan", "t")
         before = replicas_of(cluster, "t")
         assert "nothing was changed" in await call(
             "cluster", "reassign", "apply", "-", "--dry-run", stdin=shown.encode()

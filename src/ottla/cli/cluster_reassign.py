@@ -17,11 +17,12 @@ from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_fa
 from ottla.cli.errors import CommandFailed, not_found, show_notice, usage_error
 from ottla.cli.name_patterns import select
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout
-from ottla.cli.output import ItemResult, ProgressBar, show_json, show_results, show_rows
+from ottla.cli.output import ItemResult, ProgressBar, bytes_text, show_json, show_results, show_rows
 from ottla.client import admin, log_dirs, replica_admin
 from ottla.client.cluster import Cluster
 from ottla.client.reassignment_plan import ImpossiblePlan, Move, leaders_by_broker, plan_drain, plan_reassignment
 from ottla.client.replica_admin import ElectionType, Reassignment
+from ottla.core.clock import SystemClock
 from ottla.core.errors import (
     InvalidReplicaAssignment,
     KafkaError,
@@ -33,9 +34,11 @@ from ottla.core.ids import TopicPartition
 
 reassign = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Move replicas to other brokers.")
 _POLL_S = 0.5
+_PROGRESS_POLL_S = 1.0
 _SETTLING_POLLS = 10
 _ANY_DIRECTORY = "any"
-_PLAN_COLUMNS = ["topic", "partition", "replicas", "wanted"]
+_PLAN_COLUMNS = ["topic", "partition", "replicas", "wanted", "to_copy"]
+_PROGRESS_S = 10.0  # between two lines where no progress bar can be shown
 _STATUS_COLUMNS = ["topic", "partition", "replicas", "adding", "removing", "progress"]
 
 Topics = Annotated[
@@ -74,15 +77,16 @@ def plan(
     With --format json it prints the plan as Kafka's tools read it: save it, look at it, and give it to `apply`.
     """
 
-    async def work(cluster: Cluster) -> list[Move]:
+    async def work(cluster: Cluster) -> None:
         current, racks = await _replicas(cluster, topics)
         targets = racks.keys() if to is None else _ids("--to", to)
         try:
-            return plan_reassignment(current, racks, targets=targets, replication_factor=replication_factor)
+            moves = plan_reassignment(current, racks, targets=targets, replication_factor=replication_factor)
         except ImpossiblePlan as error:
             raise usage_error(str(error)) from None
+        await _show_plan(cluster, moves, shape)
 
-    _show_plan(run_on_cluster(ConnectionOptions(brokers, profile, timeout), work), shape)
+    run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
 
 
 @reassign.command()
@@ -191,7 +195,7 @@ def drain(
 async def _begin(cluster: Cluster, moves: Sequence[Move], shape: OutputFormat, *, wait: bool, dry_run: bool) -> None:
     is_text = shape is OutputFormat.TABLE
     if dry_run:
-        _show_plan(moves, shape)
+        await _show_plan(cluster, moves, shape)
         if is_text:
             print(f"would move {len(moves)} partitions; nothing was changed")
         return
@@ -211,11 +215,21 @@ async def _begin(cluster: Cluster, moves: Sequence[Move], shape: OutputFormat, *
 
 
 async def _wait(cluster: Cluster, moving: Collection[TopicPartition]) -> None:
-    """Wait until none of these is moved any more."""
-    with ProgressBar("moved", total=len(moving)) as bar:
+    """Wait until none of these is moved any more; shows the progress in percent of the bytes to copy."""
+    shown, shown_s, clock = "", 0.0, SystemClock()
+    with ProgressBar("moved", total=100) as bar:
         while left := [each for each in await replica_admin.list_reassignments(cluster) if each.tp in moving]:
-            bar.update(len(moving) - len(left))
-            await asyncio.sleep(_POLL_S)
+            rows = await _status(cluster, left)
+            whole, copied = (sum(row[name] or 0 for row in rows) for name in ("size_bytes", "copied_bytes"))
+            done = len(moving) - len(left)
+            bar.update((100 * done + (100 * copied // whole if whole else 0) * len(left)) // len(moving))
+            text = (
+                f"{done} of {len(moving)} partitions moved; {bytes_text(copied)} of {bytes_text(whole)} of the others"
+            )
+            if not sys.stderr.isatty() and text != shown and clock.monotonic() - shown_s >= _PROGRESS_S:
+                show_notice(text)
+                shown, shown_s = text, clock.monotonic()
+            await asyncio.sleep(_PROGRESS_POLL_S)
 
 
 async def _undone(cluster: Cluster, moves: Sequence[Move]) -> set[TopicPartition]:
@@ -248,6 +262,8 @@ async def _status(cluster: Cluster, running: Sequence[Reassignment]) -> list[dic
                 "adding": list(each.adding),
                 "removing": list(each.removing),
                 "progress": f"{min(100 * copied // whole, 100) if whole > 0 else 100} %" if leader in sizes else None,
+                "size_bytes": whole if leader in sizes else None,
+                "copied_bytes": min(copied, whole) if leader in sizes else None,
             }
         )
     return rows
@@ -263,23 +279,40 @@ async def _replicas(
     return current, {node.node_id: node.rack for node in cluster.info.nodes.values()}
 
 
-def _show_plan(moves: Sequence[Move], shape: OutputFormat) -> None:
+async def _show_plan(cluster: Cluster, moves: Sequence[Move], shape: OutputFormat) -> None:
+    """Print a plan: in JSON as Kafka's tools read it, in a table with the bytes to copy."""
     if shape is OutputFormat.JSON:
         partitions = [
             {"topic": move.tp.topic, "partition": move.tp.partition, "replicas": list(move.wanted)} for move in moves
         ]
         show_json({"version": 1, "partitions": partitions})
         return
+    sizes = await _bytes_to_copy(cluster, moves)
     rows = [
         {
             "topic": move.tp.topic,
             "partition": move.tp.partition,
             "replicas": list(move.replicas),
             "wanted": list(move.wanted),
+            "to_copy": bytes_text(sizes[move.tp]),
         }
         for move in moves
     ]
     show_rows(rows, _PLAN_COLUMNS, shape, empty="nothing to move")
+    if moves:
+        known = [size for size in sizes.values() if size is not None]
+        unknown = f", and {len(moves) - len(known)} partitions of unknown size" if len(known) < len(moves) else ""
+        print(f"to copy: {bytes_text(sum(known))}{unknown}")
+
+
+async def _bytes_to_copy(cluster: Cluster, moves: Sequence[Move]) -> dict[TopicPartition, int | None]:
+    """Return for each move the size of the largest replica times the number of new ones; None if no broker tells."""
+    sizes = await replica_admin.replica_sizes(cluster, {broker for move in moves for broker in move.replicas})
+    found: dict[TopicPartition, int | None] = {}
+    for move in moves:
+        held = [by_tp[move.tp] for broker in move.replicas if move.tp in (by_tp := sizes.get(broker, {}))]
+        found[move.tp] = max(held) * move.added if held else None
+    return found
 
 
 async def _alter_log_dirs(cluster: Cluster, directories: Mapping[tuple[int, TopicPartition], str]) -> None:

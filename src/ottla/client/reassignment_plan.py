@@ -23,6 +23,11 @@ class Move:
     replicas: Replicas
     wanted: Replicas
 
+    @property
+    def added(self) -> int:
+        """Return how many replicas have to be copied."""
+        return len(set(self.wanted) - set(self.replicas))
+
 
 def plan_reassignment(
     current: Mapping[TopicPartition, Replicas],
@@ -118,15 +123,55 @@ class _Placement:
                         is_moving = True
 
     def choose_leaders(self, wanted: Mapping[TopicPartition, list[int]]) -> None:
-        """Put another replica first where its broker would lead more than its share."""
+        """Put the replicas first that are to lead, so that each broker leads as many partitions as the others."""
         share = -(-len(wanted) // max(len(self.targets), 1))
-        leaders: Counter[int] = Counter()
-        for replicas in wanted.values():
-            at = 0
-            if leaders[replicas[0]] >= share:
-                at = min(range(len(replicas)), key=lambda place: (leaders[replicas[place]], place))
-            replicas.insert(0, replicas.pop(at))
-            leaders[replicas[0]] += 1
+        led: dict[int, dict[TopicPartition, None]] = {broker: {} for broker in self.targets}
+        for tp, replicas in wanted.items():
+            leader = replicas[0]
+            if len(led[leader]) >= share:
+                leader = min(replicas, key=lambda broker: (len(led[broker]), replicas.index(broker)))
+            led[leader][tp] = None
+        while path := _path_to_fewer_leaders(wanted, led):
+            for tp, old, new in path:
+                del led[old][tp]
+                led[new][tp] = None
+        for leader, partitions in led.items():
+            for tp in partitions:
+                replicas = wanted[tp]
+                replicas.insert(0, replicas.pop(replicas.index(leader)))
+
+
+_Step = tuple[TopicPartition, int, int]
+"""A partition that another broker is to lead: the leader, and the next one."""
+
+
+def _path_to_fewer_leaders(
+    wanted: Mapping[TopicPartition, Sequence[int]], led: Mapping[int, Collection[TopicPartition]]
+) -> list[_Step]:
+    """Find changes of leaders by which one broker leads one partition less, and one that leads two fewer one more.
+
+    Each broker between them gives one partition to the next. Empty if all lead equally many, as far as they can.
+    """
+    for full in sorted(led, key=lambda broker: -len(led[broker])):
+        reached: dict[int, _Step | None] = {full: None}
+        queue = [full]
+        for broker in queue:
+            if len(led[broker]) <= len(led[full]) - 2:
+                return _steps_to(broker, reached)
+            for tp in led[broker]:
+                for other in wanted[tp]:
+                    if other not in reached:
+                        reached[other] = tp, broker, other
+                        queue.append(other)
+    return []
+
+
+def _steps_to(broker: int, reached: Mapping[int, _Step | None]) -> list[_Step]:
+    steps: list[_Step] = []
+    while (step := reached[broker]) is not None:
+        steps.append(step)
+        broker = step[1]
+    return steps
 
 
 def leaders_by_broker(current: Mapping[TopicPartition, tuple[int, Sequence[int]]]) -> dict[int, tuple[int, int, int]]:

@@ -36,6 +36,17 @@ def test_replicas_end_on_the_targets_and_are_spread_evenly(
     counts = Counter(dict.fromkeys(targets, 0))
     counts.update(replica for replicas in after.values() for replica in replicas)
     assert max(counts.values()) - min(counts.values()) <= 1
+    leaders = Counter(dict.fromkeys(targets, 0))
+    leaders.update(replicas[0] for replicas in after.values())
+    assert max(leaders.values()) - min(leaders.values()) <= 1
+
+
+def test_a_new_broker_leads_its_share() -> None:
+    current = partitions((3, 1, 2), (1, 3, 2), (2, 1, 3), (3, 2, 1), (1, 2, 3), (2, 3, 1))
+    moves = plan_reassignment(current, dict.fromkeys((1, 2, 3, 4)), targets=(1, 2, 3, 4))
+    after = current | {move.tp: move.wanted for move in moves}
+    assert sorted(Counter(replicas[0] for replicas in after.values()).values()) == [1, 1, 2, 2]
+    assert sum(move.added for move in moves) == 4, "no more replicas are copied than the new broker gets"
 
 
 @given(current=layouts(), broker=st.sampled_from(BROKERS))
