@@ -290,7 +290,7 @@ def test_the_health_names_full_and_offline_directories(tmp_path: Path) -> None:
     with_cli(tmp_path, scenario, brokers=1, directories=2)
 
 
-def test_the_state_of_a_topic_tells_that_writes_are_refused(tmp_path: Path) -> None:
+def test_the_state_of_a_topic_shows_that_writes_are_refused(tmp_path: Path) -> None:
     async def scenario(cluster: InProcessCluster, call: Any) -> None:
         await call("topic", "create", "t", "-p", "2", "-r", "1")
         assert "state     ok" in await call("topic", "describe", "t")

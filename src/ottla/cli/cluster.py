@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ottla.cli import cluster_health, cluster_reassign
+from ottla.cli.command_group import CommandGroup
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cluster
 from ottla.cli.errors import CommandFailed
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout
@@ -18,7 +19,11 @@ from ottla.client.cluster_health import missing_brokers
 from ottla.client.partition_health import running_moves
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="The cluster and its brokers."
+    cls=CommandGroup,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="The cluster and its brokers.",
 )
 app.command()(cluster_health.health)
 app.add_typer(cluster_reassign.reassign, name="reassign")
@@ -59,7 +64,8 @@ def list_brokers(
         return
     show_fields({"cluster_id": found.cluster_id}, shape)
     print()
-    show_rows(rows, ["id", "address", "rack", "controller", "state"], shape)
+    columns = ["id", "address", "rack", "controller", "state"]
+    show_rows(rows, columns, shape, is_alarming=lambda row: row["state"] != "registered")
 
 
 @app.command("log-dirs")
@@ -93,7 +99,8 @@ def log_dirs(
     if shape is OutputFormat.TABLE:
         for row in rows:
             row |= {name: bytes_text(row[f"{name}_bytes"]) for name in ("log", "usable", "total")}
-    show_rows(rows, ["broker", "directory", "online", "full", "partitions", "log", "usable", "total"], shape)
+    columns = ["broker", "directory", "online", "full", "partitions", "log", "usable", "total"]
+    show_rows(rows, columns, shape, is_alarming=lambda row: row["full"] or not row["online"])
 
 
 @app.command("api-versions")

@@ -141,7 +141,7 @@ def _weight(partition: UnhealthyPartition) -> tuple[bool, bool, int]:
 
 
 def _summary(found: ClusterHealth) -> dict[str, Any]:
-    is_told = found.has_controller and not found.moves.refusal
+    is_known = found.has_controller and not found.moves.refusal
     return {
         "healthy": not problems_of(found),
         "brokers": len(found.described.nodes),
@@ -151,7 +151,7 @@ def _summary(found: ClusterHealth) -> dict[str, Any]:
         "topics": len(found.topics),
         "partitions": sum(len(topic.partitions) for topic in found.topics),
         **count_health(found.partitions)._asdict(),
-        "moving": len(found.moves.running) if is_told else None,
+        "moving": len(found.moves.running) if is_known else None,
         "log_directories": len(found.log_dirs),
         "offline_directories": sum(each.is_offline for each in found.log_dirs),
         "full_directories": sum(each.is_full for each in found.log_dirs),

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from ottla.cli import completion
+from ottla.cli.command_group import CommandGroup
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_failures, run_on_cluster
 from ottla.cli.errors import CommandFailed, not_found, show_notice, usage_error
 from ottla.cli.name_patterns import select
@@ -32,7 +33,9 @@ from ottla.core.errors import (
 )
 from ottla.core.ids import TopicPartition
 
-reassign = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Move replicas to other brokers.")
+reassign = typer.Typer(
+    cls=CommandGroup, no_args_is_help=True, rich_markup_mode=None, help="Move replicas to other brokers."
+)
 _POLL_S = 0.5
 _PROGRESS_POLL_S = 1.0
 _SETTLING_POLLS = 10
@@ -306,7 +309,7 @@ async def _show_plan(cluster: Cluster, moves: Sequence[Move], shape: OutputForma
 
 
 async def _bytes_to_copy(cluster: Cluster, moves: Sequence[Move]) -> dict[TopicPartition, int | None]:
-    """Return for each move the size of the largest replica times the number of new ones; None if no broker tells."""
+    """Return for each move the size of the largest replica times the number of new ones; None if unknown."""
     sizes = await replica_admin.replica_sizes(cluster, {broker for move in moves for broker in move.replicas})
     found: dict[TopicPartition, int | None] = {}
     for move in moves:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ottla.cli import completion
+from ottla.cli.command_group import CommandGroup
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cluster
 from ottla.cli.errors import not_found, usage_error
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout, parse_setting
@@ -17,7 +18,11 @@ from ottla.client.cluster import Cluster
 from ottla.core.settings import AlterConfigOpType, ConfigResourceType
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Settings of topics and brokers."
+    cls=CommandGroup,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Settings of topics and brokers.",
 )
 Resource = Annotated[
     str,

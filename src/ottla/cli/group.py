@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from ottla.cli import completion
+from ottla.cli.command_group import CommandGroup
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_failures, run_on_cluster
 from ottla.cli.errors import CommandFailed, not_found, usage_error
 from ottla.cli.group_lag import GroupLag, describe_lags, lag_seconds, offsets_of
@@ -28,6 +29,7 @@ from ottla.core.ids import GroupType, TopicPartition
 _NAMED_MAX = 5
 
 app = typer.Typer(
+    cls=CommandGroup,
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -123,16 +125,26 @@ def describe(
 
 def _show(found: dict[str, Any], shape: OutputFormat) -> None:
     parts, members = found.pop("partitions"), found.pop("members")
-    show_fields({**found, "lag_seconds": duration_text(found["lag_seconds"]), "members": len(members)}, shape)
+    lag_time = duration_text(found.pop("lag_seconds"))
+    show_fields({**found, "lag time": lag_time, "members": len(members)}, shape)
     if parts:
         print()
         for part in parts:
             part["lag time"] = duration_text(part["lag_seconds"])
-        show_rows(parts, ["topic", "partition", "committed", "end_offset", "lag", "lag time", "member"], shape)
+        show_rows(
+            parts,
+            ["topic", "partition", "committed", "end_offset", "lag", "lag time", "member"],
+            shape,
+            is_alarming=_is_unknown,
+        )
         _show_unknown(parts)
     if members:
         print()
         show_rows(members, ["member", "instance", "client", "host", "partitions"], shape)
+
+
+def _is_unknown(part: Mapping[str, Any]) -> bool:
+    return part["unknown_because"] is not None
 
 
 def _show_unknown(parts: Sequence[dict[str, Any]]) -> None:
@@ -226,7 +238,7 @@ def lag(
         for row in rows:
             row["lag time"] = duration_text(row["lag_seconds"])
     columns = ["group", "topic", "partition", "committed", "end_offset", "lag", "lag time", "member"]
-    show_rows(rows, columns, shape, empty="no partitions")
+    show_rows(rows, columns, shape, empty="no partitions", is_alarming=_is_unknown)
     if shape is OutputFormat.TABLE:
         _show_unknown(rows)
 

@@ -9,13 +9,18 @@ from typing import Annotated, Any
 import typer
 
 from ottla.cli import log_move
+from ottla.cli.command_group import CommandGroup
 from ottla.cli.errors import CommandFailed, ExitCode, not_found, usage_error
 from ottla.cli.options import Format, OutputFormat
-from ottla.cli.output import ProgressBar, bytes_text, show_json, table
+from ottla.cli.output import ProgressBar, bytes_text, show_json, show_rows
 from ottla.core.settings import LONG_MAX
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Log directories and their files."
+    cls=CommandGroup,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Log directories and their files.",
 )
 app.command()(log_move.move)
 app.command()(log_move.moves)
@@ -124,15 +129,17 @@ def _show_verified(result: dict[str, Any]) -> None:
     findings, root = result["findings"], Path(result["path"])
     if findings:
         rows = [
-            [
-                _below(root, finding["file"]),
-                str(finding["position"]) if finding["position"] >= 0 else "-",
-                f"{finding['first_offset']}-{finding['last_offset']}" if finding["first_offset"] >= 0 else "-",
-                finding["what"],
-            ]
+            {
+                "file": _below(root, finding["file"]),
+                "position": finding["position"] if finding["position"] >= 0 else None,
+                "offsets": f"{finding['first_offset']}-{finding['last_offset']}"
+                if finding["first_offset"] >= 0
+                else None,
+                "what": finding["what"],
+            }
             for finding in findings
         ]
-        print(table(rows, ["file", "position", "offsets", "what"]))
+        show_rows(rows, ["file", "position", "offsets", "what"], OutputFormat.TABLE)
         for advice in dict.fromkeys(finding["advice"] for finding in findings):
             about = [_below(root, finding["file"]) for finding in findings if finding["advice"] == advice]
             named = ", ".join(dict.fromkeys(about))
@@ -187,8 +194,10 @@ def remove_unknown_command(
         show_json({"removed": yes, "directories": [{**each._asdict(), "path": str(each.path)} for each in found]})
         return
     if found:
-        rows = [[str(each.path), each.topic_id, bytes_text(each.size_bytes)] for each in found]
-        print(table(rows, ["directory", "topic_id", "size"]))
+        rows = [
+            {"directory": each.path, "topic_id": each.topic_id, "size": bytes_text(each.size_bytes)} for each in found
+        ]
+        show_rows(rows, ["directory", "topic_id", "size"], OutputFormat.TABLE)
     size = bytes_text(sum(each.size_bytes for each in found))
     count = f"{len(found)} {'directory' if len(found) == 1 else 'directories'} of unknown topics, {size}"
     print(

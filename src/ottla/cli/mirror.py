@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from ottla.cli.command_group import CommandGroup
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_clusters
 from ottla.cli.errors import CommandFailed, show_notice, usage_error
 from ottla.cli.options import Format, OutputFormat, Timeout, parse_seconds
@@ -24,6 +25,7 @@ from ottla.mirroring.topics import InvalidRename, TopicPolicy
 from ottla.records.codecs import codec_named
 
 app = typer.Typer(
+    cls=CommandGroup,
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,

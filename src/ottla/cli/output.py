@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from ottla.cli.options import OutputFormat
+from ottla.cli.table import table
 from ottla.core.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -17,19 +19,60 @@ if TYPE_CHECKING:
 
 _SHOW_AFTER_S = 1.0  # a shorter command shows no progress bar
 _REFRESH_S = 0.1
+_COUNTS = frozenset(
+    {
+        "records",
+        "lag",
+        "partitions",
+        "members",
+        "leaders",
+        "preferred",
+        "produced",
+        "in_log",
+        "loaded",
+        "late",
+        "quarantined",
+        "skipped",
+        "deleted",
+        "missing",
+        "duplicated",
+        "waiting",
+    }
+)
+"""The columns with counts. Ids and offsets have no separators: they are copied into other commands."""
+
 _UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 
 
 def show_rows(
-    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], shape: OutputFormat, *, empty: str = ""
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[str],
+    shape: OutputFormat,
+    *,
+    empty: str = "",
+    is_alarming: Callable[[Mapping[str, Any]], bool] | None = None,
 ) -> None:
-    """Print a list: the named columns as a table, or every field as JSON."""
+    """Print a list: the named columns as a table, or every field as JSON.
+
+    On a terminal the table fits, counts have separators, and rows of what is not well are red.
+    """
     if shape is OutputFormat.JSON:
         show_json(list(rows))
     elif rows:
-        print(table([[cell(row.get(name)) for name in columns] for row in rows], columns))
+        width_max = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        texts = [
+            [_cell_of(name, row.get(name), with_separators=width_max is not None) for name in columns] for row in rows
+        ]
+        alarming = {n for n, row in enumerate(rows) if is_alarming(row)} if is_alarming is not None else set[int]()
+        mark = (lambda number, line: alert(line) if number in alarming else line) if alarming else None
+        print(table(texts, columns, width_max=width_max, mark=mark))
     elif empty:
         print(empty, file=sys.stderr)
+
+
+def _cell_of(column: str, value: Any, *, with_separators: bool) -> str:
+    is_count = with_separators and column in _COUNTS and isinstance(value, int) and not isinstance(value, bool)
+    return f"{value:,}" if is_count else cell(value)
 
 
 def show_fields(fields: Mapping[str, Any], shape: OutputFormat) -> None:
@@ -43,7 +86,7 @@ def show_fields(fields: Mapping[str, Any], shape: OutputFormat) -> None:
 
 
 def alert(text: str) -> str:
-    """Return a text in red for a terminal, because it tells what is not well; NO_COLOR turns that off."""
+    """Return a text in red for a terminal, for what is not well; NO_COLOR turns that off."""
     is_colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     return f"\x1b[31m{text}\x1b[0m" if is_colored else text
 
@@ -68,27 +111,6 @@ def show_results(results: Iterable[ItemResult], shape: OutputFormat) -> None:
 def show_json(value: Any) -> None:
     """Print a JSON document."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def table(rows: Sequence[Sequence[str]], columns: Sequence[str]) -> str:
-    """Format aligned columns under their names; numbers are aligned to the right.
-
-    >>> print(table([["a", "1"], ["bb", "20"]], ["name", "size_bytes"]))
-    NAME  SIZE BYTES
-    a              1
-    bb            20
-    """
-    heads = [name.upper().replace("_", " ") for name in columns]
-    widths = [max(len(head), *(len(row[i]) for row in rows)) for i, head in enumerate(heads)]
-    right = [all(_is_number(row[i]) for row in rows) for i in range(len(heads))]
-    lines = [
-        "  ".join(
-            text.rjust(width) if to_right else text.ljust(width)
-            for text, width, to_right in zip(line, widths, right, strict=True)
-        )
-        for line in (heads, *rows)
-    ]
-    return "\n".join(line.rstrip() for line in lines)
 
 
 def cell(value: Any) -> str:
@@ -180,7 +202,3 @@ class ProgressBar:
             self._bar.start()
         assert self._task is not None
         self._bar.update(self._task, completed=done)
-
-
-def _is_number(text: str) -> bool:
-    return text == "-" or text.replace(".", "", 1).replace("-", "", 1).isdecimal()

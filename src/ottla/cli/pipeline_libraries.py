@@ -6,8 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from typer.core import TyperGroup
-
+from ottla.cli.command_group import CommandGroup
 from ottla.cli.errors import CommandFailed
 
 
@@ -23,7 +22,7 @@ def needs_pipeline_libraries(what: str) -> Iterator[None]:
         raise CommandFailed(f"{what} needs {error.name}, which is not installed", advice=advice) from None
 
 
-class PipelineGroup(TyperGroup):
+class PipelineGroup(CommandGroup):
     """The commands of `ottla pipeline`; each imports what it needs of the pipeline when it runs."""
 
     def invoke(self, ctx: Any) -> Any:

@@ -11,7 +11,7 @@ import typer
 
 from ottla.cli.errors import CommandFailed, ExitCode
 from ottla.cli.options import Brokers, Format, OutputFormat, Profile
-from ottla.cli.output import cell, show_json, table
+from ottla.cli.output import show_json, show_rows
 from ottla.cli.pipeline_jobs import (
     Every,
     JobFile,
@@ -128,7 +128,7 @@ def _show(topic_audit: TopicAudit, by: By) -> None:
     rows = audit_format.partition_rows(topic_audit) if by is By.PARTITION else audit_format.bucket_rows(topic_audit)
     columns = ["partition" if by is By.PARTITION else "from", *audit_format.COLUMNS]
     print(topic_audit.topic)
-    print(table([[cell(row[name]) for name in columns] for row in rows], columns))
+    show_rows(rows, columns, OutputFormat.TABLE)
     print("\n".join(audit_format.verdict(topic_audit)), end="\n\n")
 
 

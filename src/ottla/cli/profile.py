@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ottla.cli import completion
+from ottla.cli.command_group import CommandGroup
 from ottla.cli.errors import not_found, usage_error
 from ottla.cli.options import Format, OutputFormat, parse_setting
 from ottla.cli.output import ItemResult, show_fields, show_json, show_results, show_rows
@@ -15,6 +16,7 @@ from ottla.cli.profile_file import NamedCluster, Profiles, is_profile_name
 from ottla.client.addresses import parse_addresses
 
 app = typer.Typer(
+    cls=CommandGroup,
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -14,14 +14,17 @@ from ottla.cli.record_json import TextRecord, to_json
 from ottla.client.times import UNIX_EPOCH
 
 HELP = """\
-%t  topic            %k  key                %K  bytes in the key (-1: null)
-%p  partition        %v  value (also %s)    %V  bytes in the value (-1: null; also %S)
-%o  offset           %h  headers: a=1,b=2   %H  number of headers
+%t  topic            %k  key               %K  bytes in the key (-1: null)
+%p  partition        %v  value (or %s)     %V  bytes in the value (or %S)
+%o  offset           %h  headers: a=1,b=2  %H  number of headers
 %T  timestamp in ms  %d  timestamp as 2015-05-17T10:00:00.000Z
-%j  the whole record as a JSON line         %%  a percent sign
-%k{hex} %v{hex}      bytes as hexadecimal   %k{base64} %v{base64}  bytes as base64
-%k{json} %v{json}    a JSON text or null (bytes that are not UTF-8 as \\ufffd)
-\\n \\t \\r \\0 \\\\ \\xHH \\uHHHH   line end, tab, return, zero, backslash, a byte, a character"""
+%j  the whole record as a JSON line        %%  a percent sign
+%k{hex} %v{hex}        bytes as hexadecimal
+%k{base64} %v{base64}  bytes as base64
+%k{json} %v{json}      a JSON text or null (bytes not in UTF-8 as \\ufffd)
+\\n \\t \\r \\0 \\\\ \\xHH \\uHHHH
+                       line end, tab, return, zero, backslash, a byte,
+                       a character"""
 
 FieldFormatter = Callable[[TextRecord], bytes]
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\", "a": b"\a", "e": b"\x1b"}

@@ -8,20 +8,32 @@ from typing import Annotated, Any
 import typer
 
 from ottla.cli import completion
+from ottla.cli.command_group import CommandGroup
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, report_failures, run_on_cluster
 from ottla.cli.errors import not_found, usage_error
 from ottla.cli.name_patterns import existing_topic, is_pattern, select, selected_for_deletion
 from ottla.cli.options import Brokers, DryRun, Format, OutputFormat, Profile, Timeout, Yes, parse_setting
-from ottla.cli.output import ItemResult, alert, bytes_text, show_fields, show_json, show_results, show_rows
+from ottla.cli.output import (
+    ItemResult,
+    alert,
+    bytes_text,
+    duration_text,
+    show_fields,
+    show_json,
+    show_results,
+    show_rows,
+)
 from ottla.client import admin
 from ottla.client.cluster import Cluster
+from ottla.client.errors import CannotConnect
 from ottla.client.metadata import TopicInfo
 from ottla.client.offsets import available_bounds, delete_records, offset_bounds
 from ottla.client.partition_health import WELL, HealthCounts, UnhealthyPartition, count_health, unhealthy_partitions
+from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition, id_text
 from ottla.core.settings import AlterConfigOpType, ConfigResourceType
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Topics.")
+app = typer.Typer(cls=CommandGroup, add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Topics.")
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics.", autocompletion=completion.topics)]
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=completion.topics)]
 Settings = Annotated[
@@ -81,7 +93,13 @@ def list_topics(
         for row in rows:
             row["state"] = _state(row)
     columns = ["name", "partitions", "replicas", "state"]
-    show_rows(rows, columns, shape, empty="no topics; create one with `ottla topic create NAME`")
+    show_rows(
+        rows,
+        columns,
+        shape,
+        empty="no topics; create one with `ottla topic create NAME`",
+        is_alarming=lambda row: row["state"] != WELL,
+    )
 
 
 def _state(row: dict[str, Any]) -> str:
@@ -211,6 +229,7 @@ async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
     }
 
 
+_DELETE_DELAY, _RETENTION_CHECK = "file.delete.delay.ms", "log.retention.check.interval.ms"
 _DYNAMIC_TOPIC_CONFIG = 1  # DescribeConfigs' source "dynamic topic config"
 
 
@@ -297,12 +316,17 @@ def trim(
     profile: Profile = None,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Delete the records before an offset, in every partition."""
+    """Delete the records before an offset, in every partition.
+
+    Disk space is freed by whole segments: on a disk that is full, or nearly, within seconds, elsewhere after the
+    interval and the delay that are printed.
+    """
     from ottla.cli.offset_options import read_offset
     from ottla.client.offset_spec import resolve
     from ottla.core.clock import SystemClock
 
     spec = read_offset("--to", to, now_ms=SystemClock().wall_ms())
+    free_after_s: float | None = None
 
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
         topic = await existing_topic(cluster, name)
@@ -311,6 +335,8 @@ def trim(
         bounds = await offset_bounds(cluster, [TopicPartition(name, p.partition) for p in topic.partitions])
         before = await resolve(cluster, spec, bounds)
         begins = before if dry_run else await delete_records(cluster, before)
+        nonlocal free_after_s
+        free_after_s = None if dry_run else await _free_after_s(cluster, topic)
         return [
             {
                 "partition": tp.partition,
@@ -330,3 +356,24 @@ def trim(
             if dry_run
             else f"deleted {count} offsets of {name}"
         )
+        if free_after_s is not None and count:
+            print(
+                f"the space of whole segments is free within {duration_text(free_after_s)} ({_RETENTION_CHECK} and "
+                f"{_DELETE_DELAY}), within seconds on a disk that is full, or nearly"
+            )
+
+
+async def _free_after_s(cluster: Cluster, topic: TopicInfo) -> float | None:
+    """Return after how many seconds deleted segments are removed at the latest; None if unknown."""
+    leader = next((p.leader_id for p in topic.partitions if p.leader_id >= 0), None)
+    if leader is None:
+        return None
+    try:
+        of_topic = await admin.describe_configs(cluster, ConfigResourceType.TOPIC, topic.name, keys=[_DELETE_DELAY])
+        of_broker = await admin.describe_configs(
+            cluster, ConfigResourceType.BROKER, str(leader), keys=[_RETENTION_CHECK]
+        )
+    except (KafkaError, CannotConnect):
+        return None
+    values = [int(entry.value) for entry in (*of_topic, *of_broker) if entry.value is not None]
+    return sum(values) / 1000 if len(values) == 2 else None

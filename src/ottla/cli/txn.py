@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ottla.cli import completion
+from ottla.cli.command_group import CommandGroup
 from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cluster
 from ottla.cli.errors import not_found, usage_error
 from ottla.cli.name_patterns import existing_topic, select
@@ -20,7 +21,9 @@ from ottla.core.clock import SystemClock
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import TopicPartition
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Transactions.")
+app = typer.Typer(
+    cls=CommandGroup, add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Transactions."
+)
 HANGING_AFTER_S = 900.0
 """Kafka's default of `transaction.max.timeout.ms`: a coordinator ends what it knows by then."""
 OPEN_STATES = ["Ongoing", "PrepareCommit", "PrepareAbort"]

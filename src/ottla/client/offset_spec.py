@@ -24,9 +24,11 @@ end            the end of the partition as it was when the command began
 -10            ten before the end, in every partition
 +10            --from: ten after the start; --to: ten after --from
 -90s -30m -1h -2d -1h30m
-               that long ago (units ms, s, m, h, d, w): the first record of that time or later
+               that long ago (units ms, s, m, h, d, w): the first record
+               of that time or later
 @2015-05-17, @2015-05-17T10:00, @2015-05-17T10:00:05.250+02:00
-               a time (UTC unless it names its offset): the first record of that time or later
+               a time (UTC unless it names its offset): the first record
+               of that time or later
 @1431856800000
                a time in milliseconds since 1970"""
 

@@ -58,7 +58,7 @@ class HealthCounts(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """The moves that are under way; `refusal` is the reason if the controller does not tell them."""
+    """The moves that are under way; `refusal` is the reason if the controller does not return them."""
 
     running: Sequence[Reassignment]
     refusal: str = ""

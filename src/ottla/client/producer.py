@@ -423,7 +423,7 @@ class Producer:
     async def _deliver(self, queue: _PartitionQueue, batch: Sequence[_Pending], give_up_s: float) -> None:
         """Write one batch and set the result of every record; a batch that is too large is split in half.
 
-        A batch that waited behind one that was retried until the end of its time has no time of its own.
+        A batch that waited for one that was retried until the end of its time has no time of its own.
         """
         if queue.error is not None and self._loop.time() >= give_up_s:
             self._failed(batch, queue.error)

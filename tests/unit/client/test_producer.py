@@ -229,7 +229,7 @@ def refusing_first_partition(log: Log) -> Callable[[Any], Any]:
     return answer
 
 
-async def test_the_timeout_of_records_that_wait_behind_a_refused_batch_begins_when_they_are_queued() -> None:
+async def test_the_timeout_of_records_that_wait_for_a_refused_batch_begins_when_they_are_queued() -> None:
     log, options = Log(), ProducerOptions(linger_s=0, delivery_timeout_s=0.5, batch_bytes=200)
     async with producing(log, options) as (broker, producer):
         broker.partitions = 2
@@ -245,7 +245,7 @@ async def test_the_timeout_of_records_that_wait_behind_a_refused_batch_begins_wh
         assert (await written).offset == 0
 
 
-async def test_records_that_wait_behind_batches_that_are_written_do_not_time_out() -> None:
+async def test_records_that_wait_for_batches_that_are_written_do_not_time_out() -> None:
     log, options = Log(), ProducerOptions(linger_s=0, delivery_timeout_s=0.3, batch_bytes=200)
     async with producing(log, options) as (broker, producer):
         refusals = itertools.cycle([True, True, False])  # each batch is written at the third attempt

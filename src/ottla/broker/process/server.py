@@ -208,7 +208,7 @@ def _explain(error: OSError, path: Path) -> str:
         case errno.ENOSPC | errno.EDQUOT:
             return f"the disk of {path} is full: free some space, or give --data another directory"
         case errno.EADDRINUSE:
-            return f"{error.strerror or error}: another program listens there; give --port another port, or 0 for any"
+            return f"{error.strerror or error}: the port is in use; give --port another one, or 0 for any"
         case errno.EMFILE | errno.ENFILE:
             return "too many open files: raise the limit (ulimit -n)"
         case errno.ENOTDIR | errno.EEXIST:
