@@ -65,7 +65,6 @@ class DirectoryHealth:
         "is_full",
         "name",
         "on_failure",
-        "on_full",
         "refusal",
         "retention_requests",
     )
@@ -83,7 +82,6 @@ class DirectoryHealth:
         self._release_reserve: Callable[[], bool] = _nothing_to_free
         self._has_reserve = False
         self.is_full = False  # records are refused
-        self.on_full: Callable[[], None] | None = None  # called when `is_full` has changed, maybe in another thread
         self.retention_requests = 0  # how often a command has made records deletable
         self._logged, self._logged_at, self._is_logged = "", 0.0, False  # the last error logged, when, and if it lasts
         self._missing: set[str] = set()  # missing files that were logged
@@ -133,8 +131,6 @@ class DirectoryHealth:
                 why,
                 what,
             )
-        if self.on_full is not None:
-            self.on_full()
 
     def space_found(self) -> None:
         """Accept records again: there is free space."""
@@ -142,8 +138,6 @@ class DirectoryHealth:
             return
         self.is_full, self.refusal, self._is_logged = False, None, False
         logger.info("log directory %s has free space and accepts records again", self.name)
-        if self.on_full is not None:
-            self.on_full()
 
     def use_reserve(self, release: Callable[[], bool]) -> None:
         """Use a space reserve, whose `release` returns whether it freed space."""
