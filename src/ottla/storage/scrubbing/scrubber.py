@@ -107,7 +107,12 @@ class Scrubber:
         return self._plan(sorted(self._directory.logs.values(), key=lambda log: not log.may_have_gaps), frozenset())
 
     def plan_new(self) -> Iterator[ScrubTask]:
-        """Yield the segments that compaction has written since the last pass, so that they get checksums soon."""
+        """Yield the segments that compaction has written since the last pass, so that they get checksums soon.
+
+        A directory that is short of space gets none.
+        """
+        if self._directory.is_short_of_space:
+            return iter(())
         logs = [log for log in self._directory.logs.values() if log.may_have_gaps]
         self._checksummed.intersection_update(segment for log in logs for segment in log.segments)
         return self._plan(logs, self._checksummed, sealed_only=True)
@@ -184,7 +189,7 @@ class Scrubber:
                 self._files.remove(target.path(CHECKSUMS_SUFFIX))
             return 0
         self.segments_seen += 1
-        if target.is_sealed:
+        if target.is_sealed and not self._directory.is_short_of_space:
             self._checksummed.add(segment)
         news = sum(self._add_finding(corruption) for corruption in found.findings)
         self._rebuild(log, segment, found)

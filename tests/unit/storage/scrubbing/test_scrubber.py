@@ -94,6 +94,21 @@ def test_a_sound_directory_has_no_findings_and_its_sealed_segments_get_their_che
     assert scrubber.findings == {}
 
 
+def test_a_directory_that_is_short_of_space_is_verified_and_gets_its_checksums_when_there_is_space() -> None:
+    disk = SimDisk()
+    directory = filled(disk)
+    capacity, disk.capacity_bytes = disk.capacity_bytes, disk.capacity_bytes - disk.free_bytes(PLACE)
+    directory.look_at_space()
+    scrubber = scrubbed(directory, disk)
+    assert scrubber.segments_seen == 3
+    assert not disk.exists(checksums_path(PLACE, 0))
+    assert not list(scrubber.plan_new())
+    disk.capacity_bytes = capacity
+    directory.look_at_space()
+    one_pass(scrubber)
+    assert disk.exists(checksums_path(PLACE, 0))
+
+
 @pytest.mark.parametrize("again", [False, True], ids=["before the first look", "after it"])
 @pytest.mark.parametrize("byte", [3, 9, 13, 16, 18, 40, 70])
 def test_corruption_in_a_sealed_log_is_reported_once_and_not_changed(
