@@ -35,6 +35,7 @@ def health(*topics: TopicInfo, **more: object) -> ClusterHealth:
         missing=(),
         unreachable={},
         log_dirs=[LogDir(1, "/a", ErrorCode.NONE, 1, 1, 100, 50)],
+        store_troubles=(),
         moves=Moves(()),
         partitions=judge_partitions(topics, {}, ()),
     )
@@ -78,6 +79,7 @@ def test_the_problems_are_in_the_order_of_their_weight() -> None:
         missing=(3, 4),
         unreachable={2: "Connection refused"},
         log_dirs=dirs,
+        store_troubles=["broker 1: no connection to ZooKeeper at zk:2181 for 9 s"],
         moves=Moves((), "no session with the metadata store"),
     )
     assert problems_of(found) == [
@@ -85,6 +87,7 @@ def test_the_problems_are_in_the_order_of_their_weight() -> None:
         "broker 2 does not answer: Connection refused",
         "/b of broker 1 is offline until a restart",
         "/a of broker 1 is full: writes are refused",
+        "broker 1: no connection to ZooKeeper at zk:2181 for 9 s",
         "the controller, broker 1, does not answer: no session with the metadata store",
         "orders: 1 of 1 partitions has 1 of 3 in sync",
     ]
