@@ -15,9 +15,11 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from ottla.pipeline.formats.avro import Avro, UnsupportedSchema
+from ottla.pipeline.formats.avro import Avro
+from ottla.pipeline.formats.avro_schema import UnsupportedSchema
 from ottla.pipeline.formats.port import NO_VALUE
 from ottla.pipeline.formats.registry import RegistryFailed
+from ottla.pipeline.loading.row_mapping import RowMapper, RowMapping
 from tests.pipeline.formats.records import parse, records
 from tests.support.schema_registry import FakeRegistry, fake_registry
 
@@ -126,6 +128,86 @@ def test_schemas_that_refer_to_others_are_read(registry: FakeRegistry) -> None:
     whole = {**order, "fields": [{"name": "by", "type": USER}]}
     rows, _ = parse(Avro(registry.url), framed(9, whole, {"by": {"id": 1, "name": "a"}}))
     assert rows == [{"by": {"id": 1, "name": "a"}}]
+
+
+def record(name: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": n, "type": t} for n, t in fields.items()]}
+
+
+KIND = {"type": "enum", "name": "x.Kind", "symbols": ["HOME", "WORK"]}
+COUNTRY = record("x.Country", code="string", kind="x.Kind")
+ADDRESS = record("x.Address", country="x.Country", kind="x.Kind")
+PERSON = record("x.Person", address="x.Address", country="x.Country")
+
+
+def refer(name: str) -> dict[str, Any]:
+    return {"name": name, "subject": name, "version": 1}
+
+
+def test_references_of_references_are_read(registry: FakeRegistry) -> None:
+    """A chain, a diamond (two ways to x.Country) and an enum at the end of both."""
+    for schema, names in ((KIND, []), (COUNTRY, ["x.Kind"]), (ADDRESS, ["x.Country", "x.Kind"])):
+        answer = {"schema": json.dumps(schema), "references": [refer(name) for name in names]}
+        registry.subjects[str(schema["name"]), 1] = answer
+    registry.register(9, PERSON, references=[refer("x.Address"), refer("x.Country")])
+    whole = record("x.Person", address=record("x.Address", country={**COUNTRY}, kind="x.Kind"), country="x.Country")
+    whole["fields"][0]["type"]["fields"][0]["type"]["fields"][1]["type"] = KIND
+    country = {"code": "at", "kind": "WORK"}
+    row = {"address": {"country": country, "kind": "HOME"}, "country": {**country, "code": "de"}}
+    assert parse(Avro(registry.url), framed(9, whole, row)) == ([row], [None])
+
+
+def test_a_union_with_null_at_the_top_that_names_a_type_twice_is_read(registry: FakeRegistry) -> None:
+    schema = ["null", record("P", a={"type": "enum", "name": "E", "symbols": ["X", "Y"]}, b="E")]
+    registry.register(9, schema)
+    values = [framed(9, schema, {"a": "X", "b": "Y"}), framed(9, schema, None)]
+    rows, reasons = parse(Avro(registry.url), *values)
+    assert (rows[0], reasons) == ({"a": "X", "b": "Y"}, [None, "not a record of its Avro schema: it is null"])
+
+
+@pytest.mark.parametrize(
+    ("references", "answers", "reason"),
+    [
+        ([refer("a")], {}, "the schema refers to a 1, which is not in the registry"),
+        ([refer("a")], {"a": ["b"], "b": ["a"]}, "the schema refers to a 1, which refers to itself"),
+        ([{"name": "a"}], {}, "the schema's references cannot be read: KeyError('subject')"),
+        ([refer("0")], {str(n): [str(n + 1)] for n in range(50)}, "the schema refers to 20 1, which refers to others,"),
+    ],
+)
+def test_a_schema_whose_references_cannot_be_followed_quarantines_its_records(
+    registry: FakeRegistry, references: list[Any], answers: dict[str, list[str]], reason: str
+) -> None:
+    for name, names in answers.items():
+        schema = json.dumps(record(f"N{name}", a="int"))
+        registry.subjects[name, 1] = {"schema": schema, "references": [refer(other) for other in names]}
+    registry.register(7, USER)
+    registry.register(9, USER, references=references)
+    good = framed(7, USER, {"id": 1, "name": "a"})
+    _, (first, second) = parse(Avro(registry.url), framed(9, USER, {"id": 1, "name": "a"}), good)
+    assert first is not None
+    assert first.startswith(reason)
+    assert second is None
+
+
+def test_an_id_that_no_registry_gives_is_not_asked_for(registry: FakeRegistry) -> None:
+    assert parse(Avro(registry.url), b"\0\xff\xff\xff\xff\0")[1] == ["4294967295 is no id of a schema"]
+    assert not registry.asked
+
+
+def test_nanoseconds_are_kept_as_a_declared_long(registry: FakeRegistry) -> None:
+    schema = record("T", at={"type": "long", "logicalType": "timestamp-nanos"})
+    registry.register(9, schema)
+    plain = record("T", at="long")
+    whole, fraction = (framed(9, plain, {"at": nanos}) for nanos in (1_000, 1_001))
+    mapped = RowMapper(RowMapping(Avro(registry.url)), "t", pa.schema([])).map(records(whole, fraction))
+    assert mapped.rows["at"].cast(pa.int64()).to_pylist() == [1]
+    assert mapped.quarantined["reason"].to_pylist() == [
+        "field at holds a value that does not fit timestamp[us, tz=UTC]"
+    ]
+    declared = {"at": "long"}
+    mapping = RowMapping(Avro(registry.url, declared=declared), columns=declared)
+    mapped = RowMapper(mapping, "t", pa.schema([])).map(records(whole, fraction))
+    assert mapped.rows["at"].to_pylist() == [1_000, 1_001]
 
 
 def test_a_schema_of_another_kind_is_reported(registry: FakeRegistry) -> None:

@@ -23,43 +23,21 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pyarrow.compute as pc
-from fastavro.schema import SchemaParseException
 
+from ottla.pipeline.formats.avro_schema import DEPTH_MAX, PlainSchema, UnsupportedSchema
 from ottla.pipeline.formats.port import NO_VALUE, Parsed
 from ottla.pipeline.formats.registry import NoSuchSchema, RegisteredSchema, SchemaRegistry
 from ottla.pipeline.formats.typed import typed_fields
 from ottla.pipeline.lake.schema import Path as LeafPath
-from ottla.pipeline.lake.schema import conform, exact_longs, fit, wider
+from ottla.pipeline.lake.schema import conform, exact_longs, fit
 
+_NO_COLUMN = (pa.ArrowException, ValueError, TypeError, OverflowError)
+"""The exceptions of Arrow over values that are not of a column's type."""
 _MAGIC, _HEADER_BYTES = 0, 5
-_DECIMAL_DIGITS_MAX = 38
-_DEPTH_MAX = 32
-_SIMPLE = {
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "string": pa.string(),
-    "bytes": pa.binary(),
-    "fixed": pa.binary(),
-    "enum": pa.string(),
-    "null": pa.null(),
-}
-_LOGICAL = {
-    ("int", "date"): pa.date32(),
-    **{
-        ("long", f"{local}timestamp-{unit}"): pa.timestamp(short, tz="UTC")
-        for local in ("", "local-")
-        for unit, short in (("millis", "ms"), ("micros", "us"), ("nanos", "ns"))
-    },
-}
+_VALUE = "value"
+_SCHEMA_ID_MAX = (1 << 31) - 1
 _NOT_AVRO = (EOFError, ValueError, TypeError, IndexError, KeyError, OverflowError, struct.error)
 """The exceptions of `fastavro` over bytes that are not what the schema says."""
-
-
-class UnsupportedSchema(ValueError):
-    """A schema that makes no table; the message says where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +45,7 @@ class _Reader:
     """A schema ready to read with."""
 
     parsed: Any
+    """A record of one field with the value: its bytes are the value's, and a union at the top has a place in it."""
     columns: pa.Schema
 
 
@@ -170,7 +149,10 @@ class Avro:
             return 0, 0, None
         if len(value) < _HEADER_BYTES or value[0] != _MAGIC:
             return 0, 0, "no header of a schema registry: a zero byte and the schema's id"
-        return int.from_bytes(value[1:_HEADER_BYTES]), _HEADER_BYTES, None
+        schema_id = int.from_bytes(value[1:_HEADER_BYTES])
+        if schema_id > _SCHEMA_ID_MAX:  # to a registry that is no number, and its answer says nothing about the record
+            return 0, 0, f"{schema_id} is no id of a schema"
+        return schema_id, _HEADER_BYTES, None
 
     def _reader(self, schema_id: int) -> _Reader | str:
         """Return the reader of a schema, or why there is none to read with."""
@@ -195,98 +177,38 @@ def _of(table: pa.Table, field_: pa.Field) -> Any:
 
 
 def reader_of(schema: RegisteredSchema) -> _Reader:
-    """Prepare a schema for reading. Raises UnsupportedSchema where it makes no table."""
+    """Prepare a schema for reading. Raises UnsupportedSchema where it makes no table, and nothing else."""
     if schema.kind != "AVRO":
         raise UnsupportedSchema(f"the schema is {schema.kind}, not AVRO")
     try:
         named: dict[str, Any] = {}
         for text in schema.references:
             fastavro.parse_schema(json.loads(text), named_schemas=named)
-        parsed = fastavro.parse_schema(json.loads(schema.text), named_schemas=named, expand=True)
-    except (SchemaParseException, ValueError, KeyError, TypeError) as error:
-        raise UnsupportedSchema(f"the schema cannot be read: {error}") from error
-    kind = _column_type(parsed, "the schema", 0, ())
-    if not pa.types.is_struct(kind):
-        raise UnsupportedSchema("the schema is no record, so there are no fields")
-    return _Reader(_plain(parsed), pa.schema(list(kind)))
-
-
-def _plain(avro: Any) -> Any:
-    """Return the schema with numbers for times: Arrow makes times of whole columns at once."""
-    match avro:
-        case dict() if avro.get("logicalType") is not None and not _is_decimal(avro):
-            return _plain({name: value for name, value in avro.items() if name != "logicalType"})
-        case dict():
-            return {name: _plain(value) if name in _INSIDE else value for name, value in avro.items()}
-        case list():
-            return [_plain(item) for item in avro]
-        case _:
-            return avro
-
-
-_INSIDE = frozenset({"fields", "type", "items", "values"})
-
-
-def _is_decimal(avro: dict[str, Any]) -> bool:
-    """Return whether a column can hold the decimal; larger ones stay the bytes they are."""
-    digits = avro.get("precision", 0)
-    return avro.get("logicalType") == "decimal" and isinstance(digits, int) and 0 < digits <= _DECIMAL_DIGITS_MAX
-
-
-def _column_type(avro: Any, path: str, deep: int, above: tuple[str, ...]) -> pa.DataType:
-    """Return a schema's type as a column's."""
-    if deep > _DEPTH_MAX:
-        raise UnsupportedSchema(f"{path} is too deep")
-    match avro:
-        case list():
-            return _union_type(avro, path, deep, above)
-        case str():
-            if avro in _SIMPLE:
-                return _SIMPLE[avro]
-            raise UnsupportedSchema(f"{path} refers to {avro}, which it is part of")
-        case {"type": "record" | "error", "fields": fields}:
-            name = avro.get("name", "")
-            if name in above:
-                raise UnsupportedSchema(f"{path} refers to {name}, which it is part of")
-            inside = [
-                pa.field(f["name"], _column_type(f["type"], f"{path}.{f['name']}", deep + 1, (*above, name)))
-                for f in fields
-            ]
-            return pa.struct(inside)
-        case {"type": "array", "items": items}:
-            return pa.list_(_column_type(items, f"{path}[]", deep + 1, above))
-        case {"type": "map", "values": values}:
-            return pa.map_(pa.string(), _column_type(values, f"{path}{{}}", deep + 1, above))
-        case dict() if _is_decimal(avro):
-            return pa.decimal128(int(avro["precision"]), int(avro.get("scale", 0)))
-        case {"type": str(kind)} if kind in _SIMPLE:
-            return _LOGICAL.get((kind, avro.get("logicalType")), _SIMPLE[kind])
-        case {"type": inner}:
-            return _column_type(inner, path, deep + 1, above)
-        case _:
-            raise UnsupportedSchema(f"{path} is {avro!r}, which is no Avro type")
-
-
-def _union_type(avro: list[Any], path: str, deep: int, above: tuple[str, ...]) -> pa.DataType:
-    kinds = [_column_type(item, path, deep + 1, above) for item in avro if item not in ("null", {"type": "null"})]
-    if not kinds:
-        return pa.null()
-    found = kinds[0]
-    for kind in kinds[1:]:
-        both = wider(found, kind) if not pa.types.is_nested(kind) else None
-        if both is None:
-            raise UnsupportedSchema(f"{path} is a union of {found} and {kind}, which is no column")
-        found = both
-    return found
+        parsed = fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
+        plain = PlainSchema(named).convert(parsed, "the schema")
+        kind = plain.kind
+        if not pa.types.is_struct(kind):
+            raise UnsupportedSchema("the schema is no record, so there are no fields")
+        row = {"type": "record", "name": "ottla.Row", "fields": [{"name": _VALUE, "type": plain.avro}]}
+        return _Reader(fastavro.parse_schema(row), pa.schema(list(kind)))
+    except UnsupportedSchema:
+        raise
+    except RecursionError:
+        raise UnsupportedSchema(f"the schema is more than {DEPTH_MAX} deep") from None
+    except Exception as error:
+        raise UnsupportedSchema(f"the schema cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _decode(reader: _Reader, value: bytes, start: int) -> dict[str, Any]:
     source = io.BytesIO(value)
     source.seek(start)
-    row = fastavro.schemaless_reader(source, reader.parsed, None)
+    read = fastavro.schemaless_reader(source, reader.parsed, None)
+    assert isinstance(read, dict), "a record was read, with the value in its one field"
+    row: Any = read[_VALUE]
     if (left := len(value) - source.tell()) != 0:
         raise ValueError(f"{left} bytes are left over")
-    assert isinstance(row, dict)
+    if not isinstance(row, dict):
+        raise ValueError("it is null")  # noqa: TRY004 - of a record's bytes
     return row
 
 
@@ -294,11 +216,11 @@ def _columns(rows: dict[int, dict[str, Any]], schema: pa.Schema) -> tuple[pa.Tab
     """Convert rows to columns; return them, and those that Arrow cannot hold, by index."""
     try:
         return pa.Table.from_pylist(list(rows.values()), schema=schema), {}
-    except pa.ArrowException:
+    except _NO_COLUMN:
         lost = {}
     for at, row in rows.items():
         try:
             pa.Table.from_pylist([row], schema=schema)
-        except pa.ArrowException as error:
+        except _NO_COLUMN as error:
             lost[at] = f"a value that no column can hold: {error}"
     return pa.Table.from_pylist([row for at, row in rows.items() if at not in lost], schema=schema), lost

@@ -17,7 +17,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 _TIMEOUT_S = 20.0
 _ATTEMPTS = 3
-_SCHEMA_NOT_FOUND = 40403
+_NO_SUCH = frozenset({40401, 40402, 40403})
+"""The error codes for a subject, a version and a schema that are not there."""
 _NOT_FOUND = 404
 _REFERENCES_DEEP_MAX = 20
 
@@ -27,7 +28,7 @@ class RegistryFailed(Exception):
 
 
 class NoSuchSchema(Exception):
-    """The registry is there and has no such schema."""
+    """The registry is there and has no such schema, or not all that it refers to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,44 +42,56 @@ class RegisteredSchema:
     """The texts of the schemas it refers to, each before those that need it."""
 
 
+_Reference = tuple[str, int]
+"""A subject and its version."""
+
+
 @dataclass(slots=True)
 class SchemaRegistry:
     """Fetches schemas from a registry's URL, which may name a user and password, and caches them: not thread-safe."""
 
     url: str
-    _known: dict[int, RegisteredSchema | None] = field(default_factory=dict)
+    _known: dict[int, RegisteredSchema | str] = field(default_factory=dict)
+    """By id: the schema, or why there is none."""
 
     def schema(self, schema_id: int) -> RegisteredSchema:
         """Return a schema by its id. Raises NoSuchSchema or RegistryFailed."""
         if schema_id not in self._known:
-            self._known[schema_id] = self._fetch(schema_id)
+            try:
+                self._known[schema_id] = self._fetch(schema_id)
+            except NoSuchSchema as error:
+                self._known[schema_id] = str(error)
         found = self._known[schema_id]
-        if found is None:
-            raise NoSuchSchema(f"there is no schema {schema_id} in the registry")
+        if isinstance(found, str):
+            raise NoSuchSchema(found)
         return found
 
     def check(self) -> None:
         """Raise RegistryFailed unless the registry answers as one."""
         self._get("/schemas/types")
 
-    def _fetch(self, schema_id: int) -> RegisteredSchema | None:
+    def _fetch(self, schema_id: int) -> RegisteredSchema:
         response = self._schema(f"/schemas/ids/{schema_id}")
         if response is None:
-            return None
-        references: dict[tuple[str, int], str] = {}
-        self._follow(response.get("references", []), references, _REFERENCES_DEEP_MAX)
-        return RegisteredSchema(response.get("schemaType", "AVRO"), response["schema"], tuple(references.values()))
+            raise NoSuchSchema(f"there is no schema {schema_id} in the registry")
+        texts: dict[_Reference, str] = {}
+        self._follow(_references(response), texts, ())
+        return RegisteredSchema(response.get("schemaType", "AVRO"), response["schema"], tuple(texts.values()))
 
-    def _follow(self, wanted: list[dict[str, Any]], found: dict[tuple[str, int], str], deep: int) -> None:
+    def _follow(self, wanted: list[_Reference], texts: dict[_Reference, str], above: tuple[_Reference, ...]) -> None:
+        """Fetch what is referred to, each before those that refer to it; `above` are the schemas that it is for."""
         for reference in wanted:
-            key = (str(reference["subject"]), int(reference["version"]))
-            if key in found:
+            if reference in texts:
                 continue
-            response = self._schema(f"/subjects/{quote(key[0], safe='')}/versions/{key[1]}")
-            if response is None or deep == 0:
-                raise RegistryFailed(f"the registry at {self._shown} refers to {key[0]} {key[1]}, which cannot be had")
-            self._follow(response.get("references", []), found, deep - 1)
-            found[key] = response["schema"]
+            subject, version = reference
+            if reference in above or len(above) >= _REFERENCES_DEEP_MAX:
+                why = "itself" if reference in above else f"others, more than {_REFERENCES_DEEP_MAX} deep"
+                raise NoSuchSchema(f"the schema refers to {subject} {version}, which refers to {why}")
+            response = self._schema(f"/subjects/{quote(subject, safe='')}/versions/{version}")
+            if response is None:
+                raise NoSuchSchema(f"the schema refers to {subject} {version}, which is not in the registry")
+            self._follow(_references(response), texts, (*above, reference))
+            texts[reference] = response["schema"]
 
     def _schema(self, path: str) -> dict[str, Any] | None:
         """Return a schema, or None where the registry says that there is none."""
@@ -94,7 +107,7 @@ class SchemaRegistry:
                 return self._get_once(path)
             except urllib.error.HTTPError as error:
                 code = _error_code(error)
-                if error.code == _NOT_FOUND and code == _SCHEMA_NOT_FOUND:
+                if error.code == _NOT_FOUND and code in _NO_SUCH:
                     return None
                 if error.code < 500 or attempt == _ATTEMPTS:
                     raise RegistryFailed(f"the registry at {self._shown} answers {error.code} to {path}") from error
@@ -120,6 +133,13 @@ class SchemaRegistry:
         """The URL without its password."""
         parts = urlsplit(self.url)
         return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _references(response: dict[str, Any]) -> list[_Reference]:
+    try:
+        return [(str(found["subject"]), int(found["version"])) for found in response.get("references") or []]
+    except (KeyError, TypeError, ValueError) as error:
+        raise NoSuchSchema(f"the schema's references cannot be read: {error!r}") from None
 
 
 def _error_code(error: urllib.error.HTTPError) -> int | None:
