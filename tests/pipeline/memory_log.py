@@ -22,7 +22,7 @@ from ottla.pipeline.loading.plan import split_among_tasks
 from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.pipeline.loading.write_task import WriteSpec
 from ottla.pipeline.offset_range import OffsetRange
-from ottla.pipeline.topic_reader import HEADERS, RECORDS
+from ottla.pipeline.topic_reader import HEADERS, RECORDS, TIME
 from tests.support.in_process_tasks import run_in_process
 
 BATCH_RECORDS = 7
@@ -37,6 +37,8 @@ class MemoryTopic:
     values: dict[int, Values] = field(default_factory=dict)
     starts: dict[int, int] = field(default_factory=dict)
     """What retention left."""
+    times_us: dict[int, int | None] = field(default_factory=dict)
+    """By offset: the record times that are others, in microseconds."""
 
     def bounds(self) -> dict[int, OffsetBounds]:
         return {partition: OffsetBounds(self.starts.get(partition, 0), len(v)) for partition, v in self.values.items()}
@@ -50,7 +52,7 @@ class MemoryTopic:
                 [
                     pa.array([offsets.partition] * len(range_offsets), pa.int32()),
                     pa.array(range_offsets, pa.int64()),
-                    pa.array([offset * 1_000_000 for offset in range_offsets], pa.timestamp("us", tz="UTC")),
+                    pa.array([self.times_us.get(n, n * 1_000_000) for n in range_offsets], TIME),
                     pa.array([b"%d" % offsets.partition] * len(range_offsets), pa.binary()),
                     pa.array([values[offset] for offset in range_offsets], pa.binary()),
                     pa.array([[{"key": "h", "value": b"%d" % offset}] for offset in range_offsets], HEADERS),

@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 
 from ottla.pipeline.formats.port import reasons_where
 from ottla.pipeline.formats.typed import EPOCHS, formed_time, iso_time, typed
+from ottla.pipeline.lake.schema import conform, outside_of_years
 from ottla.pipeline.topic_reader import TIME
 
 EVENT_TIME, LATE, DATE, HOUR = "event_time", "late", "event_date", "event_hour"
 NO_TIME = "there is no event time"
-_FIRST_US, _END_US = -62_135_596_800_000_000, 253_402_300_800_000_000  # the years 1 to 9999
 FORMS = ("iso", *EPOCHS)
 
 
@@ -77,22 +77,26 @@ class TimeRule:
 
     def find(self, records: pa.RecordBatch, rows: pa.Table) -> tuple[Any, Any]:
         """Return the event time of each record, and a reason for those without one."""
-        record_time = records.column("record_time")
-        found = record_time if self.source is TimeFrom.RECORD else self._extract_time(records, rows)
+        found = records.column("record_time") if self.source is TimeFrom.RECORD else self._extract_time(records, rows)
         if isinstance(found, pa.ChunkedArray):
             found = found.combine_chunks()
-        us = found.cast(pa.int64())
-        inside = pc.and_(pc.greater_equal(us, _FIRST_US), pc.less(us, _END_US))
-        found = pc.if_else(pc.fill_null(inside, fill_value=False), found, pa.scalar(None, TIME))
+        missing, outside = pc.is_null(found), outside_of_years(found)
+        found = without(found, outside)
         if self.source is TimeFrom.RECORD and self.granularity is Granularity.NONE:
             return found, pa.nulls(len(found), pa.string())
-        return found, reasons_where(pc.is_null(found), self._why_none)
+        reasons = reasons_where(missing, self._why_none)
+        if outside is not None:
+            what = "the record's timestamp" if self.source is TimeFrom.RECORD else "the event time"
+            reasons = pc.coalesce(reasons, reasons_where(outside, f"{what} is outside of the years 1 to 9999"))
+        return found, reasons
 
     def partition_columns(self, records: pa.RecordBatch, times: Any) -> dict[str, Any]:
         """Return the columns a row is partitioned by."""
         late: Any = pa.repeat(pa.scalar(value=False), len(times))
         if self.lateness_ms is not None:
-            by = pc.subtract(records.column("record_time").cast(pa.int64()), times.cast(pa.int64()))
+            record_time = records.column("record_time")
+            known = without(record_time, outside_of_years(record_time))
+            by = pc.subtract(known.cast(pa.int64()), times.cast(pa.int64()))
             late = pc.fill_null(pc.greater(by, self.lateness_ms * 1000), fill_value=False)
         columns = {LATE: late}
         if DATE in self.partition_by:
@@ -120,7 +124,7 @@ class TimeRule:
     def _as_time(self, values: Any) -> Any:
         kind = values.type
         if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-            return values.cast(TIME)
+            return conform(values, TIME)[0]
         if self.form in EPOCHS:
             return typed(values, self.form)[0]
         if not pa.types.is_string(kind):
@@ -138,6 +142,13 @@ class TimeRule:
                 return "the record has no timestamp"
             case TimeFrom.FORMAT:
                 return NO_TIME
+
+
+def without(times: Any, where: Any) -> Any:
+    """Return times with null where a mask is set; None is no mask."""
+    if where is None:
+        return times
+    return pc.if_else(pc.fill_null(where, fill_value=False), pa.scalar(None, times.type), times)
 
 
 def pattern_fault(pattern: str) -> str | None:

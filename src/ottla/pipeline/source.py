@@ -24,9 +24,12 @@ from ottla.pipeline.connector.options import WAIT_S, BrokerOptions, ReadOptions
 from ottla.pipeline.connector.range_reader import PartitionRange, RangeReader
 from ottla.pipeline.connector.subscription import TopicSubscription
 from ottla.pipeline.offset_range import OffsetRange
-from ottla.pipeline.topic_reader import RECORDS
+from ottla.pipeline.topic_reader import RECORDS, TIME
 
 CLIENT_ID = "ottla-pipeline"
+_MISSING = pa.scalar(-1000, TIME)
+"""The -1 ms of a record without a timestamp."""
+_BEYOND = pa.scalar((1 << 63) - 1, TIME)
 _NAMES = ("partition", "offset", "timestamp", "key", "value")
 
 
@@ -107,13 +110,14 @@ def decode(batches: Batches, topic: str, offsets: OffsetRange, *, headers: bool 
         names=(*_NAMES, "headers") if headers else _NAMES,
     ):
         columns = found.columns
-        columns[2] = _without_missing(columns[2])
+        columns[2] = _with_nulls(columns[2])
         yield pa.record_batch(columns, schema=schema)
 
 
-def _without_missing(times: pa.Array) -> pa.Array:
-    """Return times with null for those a producer gave none (any before 1970 can only be that)."""
-    lowest = pc.min(times).cast(pa.int64()).as_py()
+def _with_nulls(times: pa.Array) -> pa.Array:
+    """Return times with null for those a producer gave none. Those beyond microseconds are as far off as can be."""
+    known = pc.fill_null(times, _BEYOND) if times.null_count else times
+    lowest = pc.min(known).cast(pa.int64()).as_py()
     if lowest is None or lowest >= 0:
-        return times
-    return pc.if_else(pc.less(times.cast(pa.int64()), 0), pa.scalar(None, times.type), times)
+        return known
+    return pc.if_else(pc.equal(known, _MISSING), pa.scalar(None, times.type), known)

@@ -136,11 +136,12 @@ NUMBERS += [
 SCALARS = [*NUMBERS, '"x"', '"5"', '" 5 "', '"1.50"', '"2015-05-17T10:05:03Z"', '"2015-05-17"', '"2015-05-17T10Z"']
 SCALARS += ["true", "null", '"12.345"', '"true"']
 NESTED = ["[]", "[1]", "[1.5]", f"[{LARGE}]", f"[{LARGE},1.5]", '["x"]', "[[]]", "[[1]]", "{}", '{"x":1}', '{"x":1.5}']
+NESTED += ['{"X":1}', '{"X":1.5}', '{"X":"t"}', '{"x":1,"X":2}', f'[{{"x":1}},{{"X":{LARGE}}}]', f'{{"X":{LARGE}}}']
 NESTED += [f'{{"x":{LARGE}}}', '{"x":"t"}', '{"x":[]}', '{"x":[1],"y":2.5}', '[{"a":[]}]', '[{"a":[1]},{}]', "[null]"]
 
 
 def objects(values: st.SearchStrategy[str]) -> st.SearchStrategy[bytes]:
-    fields = st.dictionaries(st.sampled_from("abc"), values, max_size=2)
+    fields = st.dictionaries(st.sampled_from(["a", "b", "c", "A", "a.x"]), values, max_size=2)
     return fields.map(lambda found: ("{" + ",".join(f'"{n}":{v}' for n, v in found.items()) + "}").encode())
 
 

@@ -18,8 +18,10 @@ import pyarrow.parquet as pq
 from ottla.core.settings import LONG_MAX
 from ottla.pipeline.audit.compare import Flags, Longs, OffsetColumns
 from ottla.pipeline.audit.model import NO_TIME
+from ottla.pipeline.event_time import without
 from ottla.pipeline.lake.parquet_files import read_columns
 from ottla.pipeline.lake.port import TableFile, TableReader
+from ottla.pipeline.lake.schema import outside_of_years
 from ottla.pipeline.offset_range import OffsetRange
 from ottla.pipeline.topic_reader import TopicReader
 
@@ -108,10 +110,10 @@ class LogOffsetReader:
 
 
 def times_ms(column: pa.Array | pa.ChunkedArray) -> Longs:
-    """Return milliseconds since 1970, -1 where there is no time.
+    """Return milliseconds since 1970, -1 where there is no time: tables have none outside of the years 1 to 9999.
 
-    >>> times_ms(pa.array([1_500, None], pa.timestamp("us", tz="UTC"))).tolist()
-    [1, -1]
+    >>> times_ms(pa.array([1_500, None, 1 << 62], pa.timestamp("us", tz="UTC"))).tolist()
+    [1, -1, -1]
     """
-    found = column.cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
+    found = without(column, outside_of_years(column)).cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
     return np.asarray(pc.fill_null(found, NO_TIME).to_numpy(), dtype=np.int64)

@@ -26,13 +26,13 @@ def read_objects(values: pa.Array, texts_known: pa.Schema) -> pa.Table | None:
     offsets = pa.array([0, len(values)], pa.int32())
     joined = pc.binary_join(pa.ListArray.from_arrays(offsets, values), "\n")[0].as_buffer()
     rows = _read_text(joined, texts_known)
-    if rows is None or len(rows) != len(values):
+    if rows is None or len(rows) != len(values) or _is_deep(rows.schema):
         return None
     guessed = _without_times(rows.schema)
     if guessed != rows.schema:  # Arrow takes a text that looks like a time for one
         wanted = pa.schema([f for f in guessed if f not in rows.schema])
         rows = _read_text(joined, _with_fields_of(texts_known, texts_of(wanted)))
-    if rows is None or len(rows) != len(values) or _depth(pa.struct(list(rows.schema))) > DEPTH_MAX:
+    if rows is None or len(rows) != len(values):
         return None
     return rows.combine_chunks()
 
@@ -86,10 +86,16 @@ def _without_time(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _depth(kind: pa.DataType) -> int:
-    if pa.types.is_struct(kind):
-        return 1 + max((_depth(f.type) for f in kind), default=0)
-    return 1 + _depth(kind.value_type) if pa.types.is_list(kind) else 0
+def _is_deep(schema: pa.Schema) -> bool:
+    """Return whether objects and arrays are in each other more than DEPTH_MAX deep; does not recurse."""
+    kinds, depth = [pa.struct(list(schema))], 0
+    while kinds:
+        depth += 1
+        if depth > DEPTH_MAX:
+            return True
+        children = [kind.field(n).type for kind in kinds for n in range(kind.num_fields)]
+        kinds = [kind for kind in children if pa.types.is_nested(kind)]
+    return False
 
 
 def in_braces(values: pa.Array) -> Any:

@@ -32,7 +32,7 @@ from ottla.pipeline.lake.port import (
     commit_attempts,
     held_after,
 )
-from ottla.pipeline.lake.schema import canonical_schema, grown
+from ottla.pipeline.lake.schema import END_US, canonical_schema, grown
 from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.offset_range import OffsetRange
 
@@ -46,6 +46,8 @@ _CHECKPOINT_EVERY = 50
 """Commits; the library's own checkpoints would not be durable."""
 _DELETION_VECTORS = "deletionVectors"
 _TIMES = frozenset({"record_time", "event_time"})
+_LAST_LIMIT_US = END_US - 1000
+"""The last millisecond of the year 9999: a later limit would be rounded up into the next year and is left out."""
 
 
 class DeltaLakeTable:
@@ -336,7 +338,11 @@ def _add_action(file: StagedFile, *, data_change: bool) -> Any:
 
     limits = {
         "minValues": {name: _limit(name, value, up=False) for name, value in file.lows.items()},
-        "maxValues": {name: _limit(name, value, up=True) for name, value in file.highs.items()},
+        "maxValues": {
+            name: _limit(name, value, up=True)
+            for name, value in file.highs.items()
+            if name not in _TIMES or value <= _LAST_LIMIT_US
+        },
     }
     return AddAction(
         path=file.path,

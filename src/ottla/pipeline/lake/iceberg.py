@@ -435,5 +435,7 @@ def _changed_type(
         yield from _changed(path, have, wanted)
     elif pa.types.is_list(have) and pa.types.is_list(wanted):
         yield from _changed_type((*path, "element"), have.value_type, wanted.value_type)
+    elif pa.types.is_map(have) and pa.types.is_map(wanted):
+        yield from _changed_type((*path, "value"), have.item_type, wanted.item_type)
     elif have != wanted:
         yield path, wanted

@@ -21,7 +21,7 @@ from ottla.pipeline.lake.file_writer import FILE_BYTES, FileTarget, TableWriter
 from ottla.pipeline.lake.parquet_files import read_columns, read_row_groups
 from ottla.pipeline.lake.port import Change, LakeTable, StagedFile, TableFile, TableMismatch, TableReader, TableSpec
 from ottla.pipeline.lake.schema import Path as LeafPath
-from ottla.pipeline.lake.schema import conform, exact_longs, leaf_type, promoted_columns
+from ottla.pipeline.lake.schema import conform, exact_longs, find_leaf, promoted_columns
 from ottla.pipeline.offset_range import OffsetRange
 
 Keep = Callable[[pa.Table], Any]
@@ -151,7 +151,7 @@ def promote_types(table: LakeTable, wanted: pa.Schema, stem: str) -> list[LeafPa
                 if any(misfits is not None for _, misfits in fitted.values()):
                     writer.abandon()
                     held = {path for f in rows.schema for path in exact_longs(rows[f.name], (f.name,))}
-                    return sorted(path for path in held if leaf_type(schema, path) == pa.float64())
+                    return sorted(path for path in held if find_leaf(schema, path) == (path, pa.float64()))
                 writer.add(pa.table({name: values for name, (values, _) in fitted.items()}))
         table.commit(Change("type promotion", remove=files, add=writer.finish(), same_rows=True, schema=new.schema))
     except BaseException:

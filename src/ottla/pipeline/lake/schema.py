@@ -9,7 +9,9 @@
 - A number that the wider type cannot hold exactly (a long beyond 2^53 in a column of doubles) is a conflict too, and
   once a leaf of longs holds such a number, it stays long and fractions are the conflict (`exact_longs`).
 - What an empty list or object contains is unknown, `null` in its type, until a row shows it. `storable` drops it.
-- Names that differ only in case are one column, for Spark and Delta take them for one; the first spelling stays.
+- Names that differ only in case are one field at every depth, for Spark and Delta take them for one; the first spelling
+  stays. A record with both is a conflict, and so is a field whose dotted path is another one's (`field_names.py`).
+- A date or time outside of the years 1 to 9999 is a conflict: neither Python nor the tables' statistics can hold it.
 
 Pure: Arrow schemas and arrays in, and out.
 """
@@ -25,6 +27,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ottla.pipeline.lake.field_names import DottedPaths, Spelling
 from ottla.pipeline.topic_reader import TIME
 
 Path = tuple[str, ...]
@@ -33,6 +36,9 @@ ELEMENT = "[]"
 EXACT_IN_A_DOUBLE = 1 << 53
 _EXACT_IN_A_FLOAT = 1 << 24
 _INT64_END = float(1 << 63)
+FIRST_US, END_US = -62_135_596_800_000_000, 253_402_300_800_000_000
+"""The years 1 to 9999, in microseconds from 1970."""
+_DAY_US = 86_400_000_000
 _NO_COLUMN_NAME = re.compile(r"[ ,;{}()\n\t=]")
 _INTEGER_RANKS = {
     pa.int8(): 0,
@@ -156,12 +162,30 @@ def wider(have: pa.DataType, new: pa.DataType, fixed: Collection[Path] = (), pat
 
 def _wider_struct(have: pa.DataType, new: pa.DataType, fixed: Collection[Path], path: Path) -> pa.DataType | None:
     fields = {f.name: f.type for f in have}
+    spelling = Spelling(fields)
     for f in new:
-        kind = wider(fields[f.name], f.type, fixed, (*path, f.name)) if f.name in fields else f.type
+        name = spelling.of(f.name)
+        kind = wider(fields[name], f.type, fixed, (*path, name)) if name in fields else f.type
         if kind is None:
             return None
-        fields[f.name] = kind
+        fields[name] = kind
     return pa.struct(list(fields.items()))
+
+
+def _one_spelling(kind: pa.DataType) -> pa.DataType | None:
+    """Return a canonical type with one field for names that differ only in case; None where their types conflict."""
+    t = pa.types
+    if t.is_struct(kind):
+        fields = [(f.name, _one_spelling(f.type)) for f in kind]
+        known = [(name, inner) for name, inner in fields if inner is not None]
+        return None if len(known) < len(fields) else _wider_struct(pa.struct([]), pa.struct(known), (), ())
+    if t.is_list(kind):
+        item = _one_spelling(kind.value_type)
+        return None if item is None else pa.list_(item)
+    if t.is_map(kind):
+        item = _one_spelling(kind.item_type)
+        return None if item is None else pa.map_(pa.string(), item)
+    return kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,52 +206,107 @@ def fit(rows: pa.Table, known: pa.Schema, *, fixed: Collection[Path] = (), colum
 
     Leaves in `fixed` are never promoted. More than `columns_max` columns are a conflict of the rows that bring them.
     """
-    spelled = {f.name.lower(): f.name for f in known}
-    types = {f.name: f.type for f in known}
-    found: dict[str, Any] = {}
-    conflicts: Any = None
-    by_column = False
-    for field in rows.schema:
+    fitting = _Fitting(known, fixed, columns_max)
+    for n, field in enumerate(rows.schema):
         kind = canonical(field.type)
-        if pa.types.is_null(kind):
-            continue
-        name = spelled.setdefault(field.name.lower(), field.name)
-        values = rows[field.name]
-        if name not in types and len(types) >= columns_max:
-            conflicts = _note(
-                conflicts, pc.is_valid(values), f"field {name} would be column {columns_max + 1} of the table"
-            )
-            continue
-        have = types.get(name)
-        target = kind if have is None else wider(have, kind, fixed, (name,))
-        if target is None:
-            by_column = by_column or pa.types.is_nested(kind)
-            conflicts = _note(conflicts, pc.is_valid(values), f"field {name} is {kind}, and the table has {have}")
-            continue
-        cast, misfits = conform(values, target)
-        if misfits is not None:
-            conflicts = _note(conflicts, misfits, f"field {name} holds a value that does not fit {target}")
-        if name in found:
-            twice = pc.and_(pc.is_valid(found[name]), pc.is_valid(cast))
-            conflicts = _note(conflicts, twice, f"two fields differ from {name} only in case")
-            cast = pc.coalesce(found[name], cast)
-        found[name], types[name] = cast, target
+        if not pa.types.is_null(kind):
+            fitting.add(field.name, rows.column(n), kind)
+    types, found, conflicts = fitting.types, fitting.columns, fitting.conflicts
     schema = pa.schema(list(types.items()))
     count = len(rows)
     columns = {f.name: _column(found.get(f.name), f.type, count) for f in schema}
-    return Fitted(columns, schema, conflicts, by_column)
+    return Fitted(columns, schema, conflicts, fitting.by_column)
+
+
+class _Fitting:
+    """The columns of rows that are being fitted, and the conflicts so far."""
+
+    def __init__(self, known: pa.Schema, fixed: Collection[Path], columns_max: int) -> None:
+        self.types = {f.name: f.type for f in known}
+        self.columns: dict[str, Any] = {}
+        self.conflicts: Any = None
+        self.by_column = False
+        self._fixed, self._columns_max = fixed, columns_max
+        self._spelling = Spelling(self.types)
+        self._paths: DottedPaths | None = None
+
+    def add(self, name: str, values: Any, kind: pa.DataType) -> None:
+        """Fit a column of rows, whose canonical type is `kind`."""
+        name, given = self._spelling.of(name), pc.is_valid(values)
+        have = self.types.get(name)
+        if have is None and len(self.types) >= self._columns_max:
+            self._note(given, f"field {name} would be column {self._columns_max + 1} of the table")
+            return
+        own = _one_spelling(kind)
+        if own is None:
+            self._note(given, f"fields inside {name} differ only in case, and have different types", by_column=True)
+            return
+        target = own if have is None else wider(have, own, self._fixed, (name,))
+        if target is None:
+            self._note(given, f"field {name} is {kind}, and the table has {have}", by_column=pa.types.is_nested(kind))
+            return
+        if target != have and (path := self._path_of_another(name, target)) is not None:
+            self._note(given, f"two fields would have the path {path}", by_column=True)
+            return
+        cast, misfits = conform(values, target)
+        if own != kind:
+            self._note(misfits, f"fields inside {name} differ only in case", by_column=True)
+        self._note(misfits, f"field {name} holds a value that does not fit {target}")
+        self._note(_outside_of_years(cast), f"field {name} holds a time outside of the years 1 to 9999")
+        if name in self.columns:
+            twice = pc.and_(pc.is_valid(self.columns[name]), pc.is_valid(cast))
+            self._note(twice, f"two fields would be the column {name}")
+            cast = pc.coalesce(conform(self.columns[name], target)[0], cast)
+        self.columns[name], self.types[name] = cast, target
+
+    def _path_of_another(self, name: str, kind: pa.DataType) -> str | None:
+        if self._paths is None:
+            self._paths = DottedPaths(self.types.items())
+        return self._paths.add(name, kind)
+
+    def _note(self, where: Any, why: str, *, by_column: bool = False) -> None:
+        """Add a reason to the rows of a mask that have none yet."""
+        if where is None or not pc.any(where).as_py():
+            return
+        self.by_column = self.by_column or by_column
+        reasons = pc.if_else(where, pa.scalar(why), pa.scalar(None, pa.string()))
+        self.conflicts = reasons if self.conflicts is None else pc.coalesce(self.conflicts, reasons)
 
 
 def _column(values: Any, kind: pa.DataType, count: int) -> Any:
     return pa.nulls(count, kind) if values is None else conform(values, kind)[0]
 
 
-def _note(conflicts: Any, where: Any, why: str) -> Any:
-    """Add a reason to the rows of a mask that have none yet."""
-    if not pc.any(where).as_py():
-        return conflicts
-    reasons = pc.if_else(where, pa.scalar(why), pa.scalar(None, pa.string()))
-    return reasons if conflicts is None else pc.coalesce(conflicts, reasons)
+def _outside_of_years(values: Any) -> Any:
+    """Return a mask of the rows with a date or time outside of the years 1 to 9999, or None for none."""
+    kind = values.type
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
+    if pa.types.is_struct(kind):
+        outside = None
+        for child in values.flatten():
+            mask = _outside_of_years(child)
+            outside = mask if outside is None else outside if mask is None else pc.or_kleene(outside, mask)
+        return outside
+    if pa.types.is_list(kind) or pa.types.is_map(kind):
+        lists = _as_lists(values)
+        items = _outside_of_years(_items(lists, kind))
+        return None if items is None else _rows_of_items(lists, items)
+    if pa.types.is_date(kind):
+        return _outside(values.cast(pa.int32()), FIRST_US // _DAY_US, END_US // _DAY_US)
+    return outside_of_years(values) if pa.types.is_timestamp(kind) else None
+
+
+def outside_of_years(times: Any) -> Any:
+    """Return a mask of the times outside of the years 1 to 9999, null where there is no time; or None for none."""
+    return _outside(times.cast(pa.int64()), FIRST_US, END_US)
+
+
+def _outside(numbers: Any, first: int, end: int) -> Any:
+    limits = pc.min_max(numbers).as_py()
+    if limits["min"] is None or (limits["min"] >= first and limits["max"] < end):
+        return None
+    return pc.or_(pc.less(numbers, first), pc.greater_equal(numbers, end))
 
 
 def conform(values: Any, kind: pa.DataType) -> tuple[Any, Any]:
@@ -298,7 +377,7 @@ def exact_longs(values: Any, path: Path) -> set[Path]:
     if pa.types.is_list(kind):
         return exact_longs(values.flatten(), (*path, ELEMENT))
     if pa.types.is_map(kind):
-        return exact_longs(values.items, (*path, ELEMENT))
+        return exact_longs(_items(_as_lists(values), kind), (*path, ELEMENT))
     if kind != pa.int64():
         return set()
     limits = pc.min_max(values)
@@ -307,45 +386,71 @@ def exact_longs(values: Any, path: Path) -> set[Path]:
 
 
 def _conform_nested(values: Any, kind: pa.DataType) -> tuple[Any, Any]:
-    valid = values.is_valid()
     if pa.types.is_struct(kind):
-        have = {f.name: n for n, f in enumerate(values.type)}
-        children, misfits = [], None
-        for f in kind:
-            child = values.field(have[f.name]) if f.name in have else pa.nulls(len(values), f.type)
-            if child.type != f.type and pa.types.is_null(child.type):
-                child = pa.nulls(len(values), f.type)
-            fitted, wrong = conform(child, f.type)
-            children.append(fitted)
-            if wrong is not None:
-                wrong = pc.and_(wrong, valid)
-                misfits = wrong if misfits is None else pc.or_(misfits, wrong)
-        return pa.StructArray.from_arrays(children, fields=list(kind), mask=pc.invert(valid)), misfits
-    if pa.types.is_map(kind):
-        return values.cast(kind), None
-    flat = values.flatten()
-    item = kind.value_type
-    inner, wrong = (pa.nulls(len(flat), item), None) if pa.types.is_null(flat.type) else conform(flat, item)
-    offsets = pc.cumulative_sum(pc.fill_null(pc.list_value_length(values), 0))
+        return _conform_struct(values, kind)
+    lists, is_map = _as_lists(values), pa.types.is_map(kind)
+    flat = lists.flatten()
+    inner, wrong = conform(_items(lists, kind), kind.item_type if is_map else kind.value_type)
+    offsets = pc.cumulative_sum(pc.fill_null(pc.list_value_length(lists), 0))
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), offsets.cast(pa.int32())])
-    lists = pa.ListArray.from_arrays(offsets, inner, type=kind, mask=pc.invert(valid))
-    if wrong is None:
-        return lists, None
-    rows = pc.unique(pc.list_parent_indices(values).filter(wrong))
-    return lists, pc.is_in(pa.array(range(len(values)), pa.int64()), value_set=rows.cast(pa.int64()))
+    none = pc.invert(values.is_valid())
+    if is_map:
+        nested = pa.MapArray.from_arrays(offsets, flat.field(0).cast(pa.string()), inner, type=kind, mask=none)
+    else:
+        nested = pa.ListArray.from_arrays(offsets, inner, type=kind, mask=none)
+    return nested, None if wrong is None else _rows_of_items(lists, wrong)
+
+
+def _conform_struct(values: Any, kind: pa.DataType) -> tuple[Any, Any]:
+    """Convert the fields of a struct; fields whose names differ only in case become one, unless a row has both."""
+    valid, spelling = values.is_valid(), Spelling(f.name for f in kind)
+    children: dict[str, list[Any]] = {}
+    for n, f in enumerate(values.type):
+        children.setdefault(spelling.of(f.name), []).append(values.field(n))
+    fields, misfits = [], None
+    for f in kind:
+        fitted: Any = None
+        for child in children.get(f.name, [pa.nulls(len(values), f.type)]):
+            more, wrong = conform(child, f.type)
+            if fitted is not None:
+                twice = pc.and_(pc.is_valid(fitted), pc.is_valid(more))
+                wrong = twice if wrong is None else pc.or_kleene(wrong, twice)
+                more = pc.coalesce(fitted, more)
+            fitted = more
+            if wrong is not None:
+                wrong = pc.and_kleene(wrong, valid)
+                misfits = wrong if misfits is None else pc.or_kleene(misfits, wrong)
+        fields.append(fitted)
+    return pa.StructArray.from_arrays(fields, fields=list(kind), mask=pc.invert(valid)), misfits
+
+
+def _as_lists(values: Any) -> Any:
+    """Return maps as lists of entries, for which Arrow has functions; other values as they are."""
+    kind = values.type
+    return values.cast(pa.list_(pa.struct([kind.key_field, kind.item_field]))) if pa.types.is_map(kind) else values
+
+
+def _items(lists: Any, kind: pa.DataType) -> Any:
+    """Return the elements of lists, or the values of the maps that they were."""
+    return lists.flatten().field(1) if pa.types.is_map(kind) else lists.flatten()
+
+
+def _rows_of_items(lists: Any, items: Any) -> Any:
+    """Return the rows that have one of the items of a mask."""
+    rows = pc.unique(pc.list_parent_indices(lists).filter(pc.fill_null(items, fill_value=False)))
+    return pc.is_in(pa.array(range(len(lists)), pa.int64()), value_set=rows.cast(pa.int64()))
 
 
 def merge(schemas: Iterable[pa.Schema], *, fixed: Collection[Path] = ()) -> pa.Schema:
     """Merge several schemas to one, as if the first one's rows came first. A conflict is decided for the earlier."""
     types: dict[str, pa.DataType] = {}
-    spelled: dict[str, str] = {}
+    spelling, paths = Spelling(), DottedPaths(())
     for schema in schemas:
         for f in schema:
-            name = spelled.setdefault(f.name.lower(), f.name)
+            name = spelling.of(f.name)
             have = types.get(name)
-            if have is None:
-                types[name] = f.type
-            elif (both := wider(have, f.type, fixed, (name,))) is not None:
+            both = f.type if have is None else wider(have, f.type, fixed, (name,))
+            if both is not None and both != have and paths.add(name, both) is None:
                 types[name] = both
     return pa.schema(list(types.items()))
 
@@ -360,12 +465,14 @@ def grown(have: pa.Schema, more: pa.Schema) -> pa.Schema:
 
 def _grown(have: pa.DataType, more: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(have) and pa.types.is_struct(more):
-        new = {f.name: f.type for f in more}
-        kept = [pa.field(f.name, _grown(f.type, new.get(f.name, f.type))) for f in have]
-        known = {f.name for f in have}
-        return pa.struct([*kept, *(f for f in more if f.name not in known)])
+        spelling = Spelling(f.name for f in have)
+        new = {spelling.of(f.name): f.type for f in more}
+        kept = [pa.field(f.name, _grown(f.type, new.pop(f.name, f.type))) for f in have]
+        return pa.struct([*kept, *new.items()])
     if pa.types.is_list(have) and pa.types.is_list(more):
         return pa.list_(_grown(have.value_type, more.value_type))
+    if pa.types.is_map(have) and pa.types.is_map(more):
+        return pa.map_(pa.string(), _grown(have.item_type, more.item_type))
     return have
 
 
@@ -376,19 +483,23 @@ def promoted_columns(have: pa.Schema, wanted: pa.Schema) -> Iterator[str]:
             yield f.name
 
 
-def leaf_type(schema: pa.Schema, path: Path) -> pa.DataType | None:
-    """Return the type of a leaf, or None if the schema does not have it."""
-    name, *inside = path
-    kind = schema.field(name).type if name in schema.names else None
-    for part in inside:
-        if kind is None:
-            return None
+def find_leaf(schema: pa.Schema, path: Path) -> tuple[Path, pa.DataType] | None:
+    """Return a leaf with its spelling and its type in the schema, or None if the schema does not have it."""
+    kind = pa.struct(list(schema))
+    spelled: list[str] = []
+    for part in path:
         if part == ELEMENT and not pa.types.is_struct(kind):
-            kind = kind.value_type if pa.types.is_list(kind) else kind.item_type if pa.types.is_map(kind) else None
+            inner = kind.value_type if pa.types.is_list(kind) else kind.item_type if pa.types.is_map(kind) else None
+            name = part
         else:
-            at = kind.get_field_index(part) if pa.types.is_struct(kind) else -1
-            kind = kind.field(at).type if at >= 0 else None
-    return kind
+            name = Spelling(f.name for f in kind).of(part) if pa.types.is_struct(kind) else part
+            at = kind.get_field_index(name) if pa.types.is_struct(kind) else -1
+            inner = kind.field(at).type if at >= 0 else None
+        if inner is None:
+            return None
+        kind = inner
+        spelled.append(name)
+    return tuple(spelled), kind
 
 
 def _readable_as(have: pa.DataType, wanted: pa.DataType) -> bool:
@@ -398,7 +509,9 @@ def _readable_as(have: pa.DataType, wanted: pa.DataType) -> bool:
         return False  # the file has nothing of an empty list or object
     if pa.types.is_struct(have) and pa.types.is_struct(wanted):
         names = {f.name: f.type for f in wanted}
-        return all(_readable_as(f.type, names[f.name]) for f in have)
+        return all(f.name in names and _readable_as(f.type, names[f.name]) for f in have)
     if pa.types.is_list(have) and pa.types.is_list(wanted):
         return _readable_as(have.value_type, wanted.value_type)
+    if pa.types.is_map(have) and pa.types.is_map(wanted):
+        return _readable_as(have.item_type, wanted.item_type)
     return bool(have == wanted)

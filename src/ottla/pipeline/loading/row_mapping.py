@@ -14,12 +14,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.pipeline.event_time import EVENT_TIME, TimeFrom, TimeRule
+from ottla.pipeline.event_time import EVENT_TIME, TimeFrom, TimeRule, without
 from ottla.pipeline.formats.plain import Raw
 from ottla.pipeline.formats.port import Format
+from ottla.pipeline.formats.registry import RegistryFailed
 from ottla.pipeline.formats.typed import column_type, typed_fields
 from ottla.pipeline.lake.port import TableSpec
-from ottla.pipeline.lake.schema import Path, conform, exact_longs, fit, storable_columns
+from ottla.pipeline.lake.schema import Path, canonical, conform, exact_longs, fit, outside_of_years, storable_columns
 from ottla.pipeline.topic_reader import HEADERS, TIME
 
 COORDINATES = pa.schema(
@@ -42,6 +43,9 @@ QUARANTINE = pa.schema(
 )
 """The columns of records that were not understood, whole, so that they can be looked at and loaded later."""
 COLUMNS_MAX = 1000
+UNFORESEEN = "the record could not be mapped"
+_OF_NO_RECORD = (RegistryFailed, OSError, MemoryError)
+"""Errors that say nothing about a record: the load fails, and can be repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ class RowMapping:
     def spec(self) -> TableSpec:
         """Return the specification of a new table."""
         fields = [
-            pa.field(name, column_type(self.columns[name]) if name in self.columns else kind)
+            pa.field(name, column_type(self.columns[name]) if name in self.columns else canonical(kind))
             for name, kind in self._fields()
         ]
         declared = [pa.field(n, column_type(t)) for n, t in self.columns.items() if n not in {f.name for f in fields}]
@@ -163,8 +167,16 @@ class RowMapper:
         )
 
     def _in_order(self, records: pa.RecordBatch) -> Iterator[_Mapped]:
-        """Map a batch at once, or its halves where a refused record may have changed what is known for the others."""
-        mapped = self._map(records)
+        """Map a batch at once, or its halves where a refused record may have changed what is known for the others.
+
+        An error that no rule foresees stops no load either: the record that causes it is found and refused.
+        """
+        try:
+            mapped = self._map(records)
+        except _OF_NO_RECORD:
+            raise
+        except Exception as error:  # noqa: BLE001 - as said above
+            mapped = self._unmapped(records, f"{UNFORESEEN}: {type(error).__name__}: {error}")
         if len(records) > 1 and not mapped.is_settled(self.fields):
             half = len(records) // 2
             yield from self._in_order(records.slice(0, half))
@@ -213,6 +225,20 @@ class RowMapper:
             quarantine_rows=self._quarantine_rows,
         )
 
+    def _unmapped(self, records: pa.RecordBatch, why: str) -> _Mapped:
+        """Refuse a whole batch: it is then mapped in halves, down to the records that are to be refused."""
+        count = len(records)
+        return _Mapped(
+            records,
+            self._own(records, pa.nulls(count, TIME)),
+            {},
+            self.fields,
+            pa.repeat(why, count),
+            None,
+            depends=True,
+            quarantine_rows=self._quarantine_rows,
+        )
+
     def _named(self, rows: pa.Table) -> pa.Table:
         rows = rows.select([name for name in rows.column_names if not self._mapping.is_the_time(name)])
         return rows.rename_columns([self._mapping.field_name(name) for name in rows.column_names])
@@ -227,7 +253,7 @@ class RowMapper:
 
     def _own(self, records: pa.RecordBatch, times: Any) -> dict[str, Any]:
         columns: dict[str, Any] = {"topic": pa.repeat(self._topic, len(records))}
-        columns |= {name: records.column(name) for name in ("partition", "offset", "record_time")}
+        columns |= _coordinates(records)
         columns[EVENT_TIME] = times
         columns |= self._mapping.time.partition_columns(records, times)
         for name in ("key", "headers"):
@@ -243,8 +269,18 @@ class RowMapper:
             "raw": records.column("value"),
             "headers": part(records, "headers"),
         }
-        columns |= {name: records.column(name) for name in ("partition", "offset", "record_time")}
+        columns |= _coordinates(records)
         return pa.table([columns[f.name] for f in QUARANTINE], schema=QUARANTINE)
+
+
+def _coordinates(records: pa.RecordBatch) -> dict[str, Any]:
+    """Return the columns of a record's place and time. A time that no reader of the table could read is null."""
+    times = records.column("record_time")
+    return {
+        "partition": records.column("partition"),
+        "offset": records.column("offset"),
+        "record_time": without(times, outside_of_years(times)),
+    }
 
 
 def part(records: pa.RecordBatch, name: str) -> Any:

@@ -18,9 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from ottla.core.runtime import new_uuid
+from ottla.pipeline.lake.field_names import Spelling
 from ottla.pipeline.lake.file_writer import FileTarget, TableWriter
 from ottla.pipeline.lake.port import StagedFile
-from ottla.pipeline.lake.schema import Path, leaf_type, merge, promoted_columns, wider
+from ottla.pipeline.lake.schema import Path, find_leaf, merge, promoted_columns, wider
 from ottla.pipeline.loading.row_mapping import RowMapper, RowMapping
 from ottla.pipeline.offset_range import OffsetRange
 from ottla.pipeline.topic_reader import TopicReader
@@ -163,21 +164,23 @@ def unify_columns(staged: Iterable[StagedFiles], job: WriteSpec) -> tuple[WriteS
         if _contradicts(task, fields, fixed):
             return replace(job, fields=fields, fixed=fixed), [n]
         fields = merge([fields, task.fields], fixed=fixed)
-        fixed |= {path for path in task.exact if leaf_type(fields, path) == pa.int64()}
+        leaves = [leaf for path in task.exact if (leaf := find_leaf(fields, path)) is not None]
+        fixed |= {path for path, kind in leaves if kind == pa.int64()}
     again = [n for n, task in enumerate(tasks) if not _fits(task.fields, fields)]
     return replace(job, fields=fields, fixed=fixed), again
 
 
 def _contradicts(task: StagedFiles, fields: pa.Schema, fixed: frozenset[Path]) -> bool:
-    known = {f.name.lower(): f for f in fields}
+    known, spelling = {f.name: f for f in fields}, Spelling(fields.names)
     for f in task.fields:
-        have = known.get(f.name.lower())
+        have = known.get(spelling.of(f.name))
         if have is None:
             continue
         both = wider(have.type, f.type, fixed, (have.name,))
         if both is None or wider(both, f.type) != both:
             return True
-    return any(leaf_type(fields, path) == pa.float64() for path in task.exact)
+    leaves = (find_leaf(fields, path) for path in task.exact)
+    return any(leaf is not None and leaf[1] == pa.float64() for leaf in leaves)
 
 
 def _fits(have: pa.Schema, wanted: pa.Schema) -> bool:
