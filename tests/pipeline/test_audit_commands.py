@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType  # type: ignore[attr-defined]
 from deltalake import DeltaTable
 
 from ottla.cli.errors import ExitCode
@@ -171,3 +174,26 @@ def test_the_option_of_the_message_skips_what_was_deleted(commands: Commands) ->
     assert [spec.on_loss for spec in with_on_loss(job, OnLoss.SKIP).loads] == [OnLoss.SKIP]
     for command in ("load", "run", "stream"):
         assert "--on-loss" in commands.ottla(command, "--on-loss", "perhaps", code=ExitCode.USAGE)
+
+
+def test_a_record_with_a_time_to_come_makes_nothing_complete_until_then(commands: Commands) -> None:
+    entry = ConfigEntry("message.timestamp.after.max.ms", str(1 << 62), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, commands.job.topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": commands.job.bootstrap})
+    (altered,) = admin.incremental_alter_configs([resource]).values()
+    altered.result(30)
+    errors: list[Any] = []
+    producer = Producer({"bootstrap.servers": commands.job.bootstrap})
+    producer.produce(
+        commands.job.topic,
+        b"{}",
+        partition=0,
+        timestamp=2_082_758_400_000,
+        on_delivery=lambda error, _: errors.append(error),
+    )
+    assert producer.flush(30) == 0
+    assert errors == [None]
+    commands.load()
+    until = commands.audit()["complete_until"]
+    assert until.startswith("20")
+    assert datetime.fromisoformat(until).timestamp() <= SystemClock().wall_ms() / 1000

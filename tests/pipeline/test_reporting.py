@@ -214,7 +214,7 @@ def test_the_first_rows_of_more_are_marked_with_the_number_of_all() -> None:
 
 def test_the_page_shows_when_it_was_made_by_which_version_and_from_which_offsets() -> None:
     audit = TopicAudit(
-        "web", 600_000, [PartitionAudit(0, 5, 1010, 0, 1010), PartitionAudit(1, 0, 0, 0, 0)], producers=0
+        "web", 600_000, [PartitionAudit(0, 5, 1010, 0, 1010), PartitionAudit(1, 0, 0, 0, 0)], producers=0, started_ms=0
     )
     text = Reader(render(Report("t", "s", [], offsets_text([audit]), made_text(1_431_856_800_000)))).text
     assert f"Made 17 May 2015 10:00 UTC by Ottla {version('ottla')}" in text
@@ -277,7 +277,7 @@ def test_the_audit_is_part_of_the_page_with_its_verdict() -> None:
     books = PartitionAudit(0, 0, 10, 0, 10)
     books.lines[0] = AuditCounts(in_log=10, loaded=9, missing=1)
     books.faults.append(Discrepancy(DiscrepancyKind.MISSING, 0, 3, 4, 1, 0))
-    topic_audit = TopicAudit(NASTY, 600_000, [books], producers=0)
+    topic_audit = TopicAudit(NASTY, 600_000, [books], producers=0, started_ms=0)
     html = render(Report("t", "s", ALL_KINDS), audit_section([topic_audit]))
     page = Reader(html)
     header, contents = html.split("</header>")[0], html.split("<nav")[1].split("</nav>")[0]

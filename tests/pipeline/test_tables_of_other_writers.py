@@ -77,7 +77,7 @@ def missing(bench: Bench) -> list[int]:
 
 
 def audited(bench: Bench) -> TopicAudit:
-    return audit(AuditInputs("web", bench.topic.bounds(), False, bench.topic, bench.table, bench.quarantine), ())
+    return audit(AuditInputs("web", bench.topic.bounds(), False, bench.topic, bench.table, bench.quarantine), (), now_ms=1 << 40)
 
 
 def test_a_load_and_the_audit_go_on_after_rows_were_deleted(bench: Bench) -> None:

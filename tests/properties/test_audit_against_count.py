@@ -126,7 +126,7 @@ def balanced(end: int = 10, *, position: int | None = None) -> tuple[PartitionEx
 
 
 def topic_audit(*partitions: PartitionAudit) -> TopicAudit:
-    return TopicAudit("web", BUCKET_MS, partitions, producers=0)
+    return TopicAudit("web", BUCKET_MS, partitions, producers=0, started_ms=1 << 62)
 
 
 def test_a_complete_load_balances_and_is_complete_up_to_the_newest_bucket() -> None:

@@ -139,6 +139,8 @@ class TopicAudit:
     partitions: Sequence[PartitionAudit]
     producers: int
     """The number of producers that reported."""
+    started_ms: int
+    """The time at which the audit started."""
     deletions: Sequence[Deletion] = ()
     """The declarations of deleted rows."""
     recreated: RecreatedTopic | None = None
@@ -165,9 +167,10 @@ class TopicAudit:
         """The completeness watermark: every record with an earlier time that the log had is in the tables.
 
         The first moment of the earliest bucket that has a fault or a record still waiting; if none has, of the newest
-        bucket, which may still be filling. None while there is no record with a time, or a fault without one.
+        bucket, which may still be filling, or of that of the audit itself: a record with a time to come says nothing
+        about the records until then. None while there is no record with a time, or a fault without one.
         """
-        newest = max((partition.newest_ms for partition in self.partitions), default=NO_TIME)
+        newest = min(self.started_ms, max((partition.newest_ms for partition in self.partitions), default=NO_TIME))
         if newest < 0:
             return None
         limits = [newest - newest % self.bucket_ms]

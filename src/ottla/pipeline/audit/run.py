@@ -52,6 +52,7 @@ def audit(
     inputs: AuditInputs,
     reports: Iterable[ProducedCount],
     *,
+    now_ms: int,
     bucket_ms: int = BUCKET_MS,
     progress: Callable[[int], None] = lambda _: None,
     discrepancies_max: int = DISCREPANCIES_MAX,
@@ -65,7 +66,7 @@ def audit(
     table_topic_id = loaded_topic_id(inputs.table, inputs.topic) if exists else ""
     if table_topic_id and inputs.topic_id and table_topic_id != inputs.topic_id:
         recreated = RecreatedTopic(table_topic_id, inputs.topic_id)
-        return TopicAudit(inputs.topic, bucket_ms, [], 0, rowless.deletions, recreated)
+        return TopicAudit(inputs.topic, bucket_ms, [], 0, now_ms, rowless.deletions, recreated)
     held = inputs.table.positions(inputs.topic, inputs.bounds) if exists else {}
     sides = OffsetReaders(
         LogOffsetReader(inputs.reader, progress),
@@ -91,7 +92,7 @@ def audit(
         found = audit_partition(extent, sides, bucket_ms=bucket_ms, discrepancies_max=discrepancies_max)
         add_produced(found, by_partition[partition], bucket_ms=bucket_ms, deleted=deleted)
         partitions.append(found)
-    return TopicAudit(inputs.topic, bucket_ms, partitions, len(producers), rowless.deletions)
+    return TopicAudit(inputs.topic, bucket_ms, partitions, len(producers), now_ms, rowless.deletions)
 
 
 def write_watermark(table: LakeTable, topic_audit: TopicAudit) -> str | None:

@@ -58,13 +58,14 @@ def audit_load(
     settings = context.job.sections["audit"]
     audits = []
     for topic in resolve_topics(load, offset_client):
+        now_ms = context.clock.wall_ms()  # before the log's end is read: later records are not audited
         tables, state = load.tables(topic), topic_state(offset_client, topic)
         produced, compacted = _produced_counts(load.brokers, topic)
         reader = BrokerReader(load.brokers, topic, state.topic_id)
         inputs = AuditInputs(topic, state.bounds, compacted, reader, tables.table, tables.quarantine, state.topic_id)
         bucket_ms = settings["bucket"]
         topic_audit = audit(
-            inputs, produced, bucket_ms=bucket_ms, progress=progress, discrepancies_max=discrepancies_max
+            inputs, produced, now_ms=now_ms, bucket_ms=bucket_ms, progress=progress, discrepancies_max=discrepancies_max
         )
         if settings["watermark"]:
             write_watermark(tables.table, topic_audit)
