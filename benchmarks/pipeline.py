@@ -216,7 +216,7 @@ def load(spark: SparkSession, bootstrap: str, out: Path) -> int:
     from ottla.pipeline.source import Brokers
 
     spec = LoadSpec(Lake(out), Brokers(bootstrap), RowMapping(Raw(), TimeRule(), keep=("key",)), topics=(TOPIC,))
-    (done,) = load_topics(spec, SparkHost.of(spark, SparkOptions(out)), Silent())
+    (done,) = load_topics(spec, SparkHost.of(spark, SparkOptions(out)), Silent()).done
     return done.rows
 
 

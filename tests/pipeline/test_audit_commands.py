@@ -52,7 +52,10 @@ class Commands:
     def load(self, on_loss: OnLoss = OnLoss.FAIL) -> list[load.TopicLoad]:
         (spec,) = self.job.job.loads
         with ProgressReporter(SystemClock(), quiet=True).stage("load") as stage:
-            return load.load_topics(replace(spec, on_loss=on_loss), InThisProcess(), stage)
+            outcome = load.load_topics(replace(spec, on_loss=on_loss), InThisProcess(), stage)
+        for failure in outcome.failures:
+            raise failure.error
+        return outcome.done
 
     def ottla(self, command: str, *arguments: str, code: int = 0) -> str:
         self.capsys.readouterr()

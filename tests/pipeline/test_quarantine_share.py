@@ -11,7 +11,7 @@ from ottla.cli.errors import ExitCode
 from ottla.cli.pipeline import app
 from ottla.pipeline.errors import FailureKind
 from ottla.pipeline.job_file.job import read_job
-from ottla.pipeline.loading.load import TopicLoad
+from ottla.pipeline.loading.load import LoadOutcome, TopicLoad
 from ottla.pipeline.stages import load
 from ottla.pipeline.stages.runner import Round, StageResult
 
@@ -39,7 +39,7 @@ def test_the_exit_code_of_a_load(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     done = TopicLoad("web", "web", records=records, rows=records - quarantined, quarantined=quarantined)
-    monkeypatch.setattr(load, "load_topics", lambda *_arguments, **_options: [done])
+    monkeypatch.setattr(load, "load_topics", lambda *_arguments, **_options: LoadOutcome([done]))
     arguments = ["load", "web", "--lake", str(tmp_path), "--brokers", "127.0.0.1:1", *options, *window]
     ran = CliRunner().invoke(app, arguments)
     assert ran.exit_code == code, ran.output
@@ -47,7 +47,7 @@ def test_the_exit_code_of_a_load(
 
 def test_a_replay_may_leave_everything_in_the_quarantine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = TopicLoad("web", "web", records=3, quarantined=3)
-    monkeypatch.setattr(load, "replay_topics", lambda *_arguments: [done])
+    monkeypatch.setattr(load, "replay_topics", lambda *_arguments: LoadOutcome([done]))
     ran = CliRunner().invoke(app, ["replay", "web", "--lake", str(tmp_path), "--brokers", "127.0.0.1:1"])
     assert ran.exit_code == ExitCode.OK
 

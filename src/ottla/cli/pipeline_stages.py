@@ -88,11 +88,17 @@ def audit(
     """
     from ottla.pipeline.audit import format as audit_format
     from ottla.pipeline.stages.audit import audit_topics
+    from ottla.pipeline.stages.runner import Context
 
     named = LoadOptions(topics, None, lake, table, tables, brokers=brokers, profile=profile)
     runner = Runner(with_wait(load_job(job, only, named), wait), shape, None, quiet)
     topic_audits: list[TopicAudit] = []
-    failure = _failure_of(lambda: runner.do(lambda context: audit_topics(context, topic_audits)))
+
+    def audit_all(context: Context) -> None:
+        for failed in audit_topics(context, topic_audits):
+            raise failed.error
+
+    failure = _failure_of(lambda: runner.do(audit_all))
     if shape is OutputFormat.JSON:
         show_json([audit_format.as_json(topic_audit) for topic_audit in topic_audits])
     else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 
 from ottla.core.clock import Clock
@@ -17,7 +16,7 @@ from ottla.pipeline.job_file.job import PipelineJob
 from ottla.pipeline.lake.port import LakeTable, topics_of
 from ottla.pipeline.lake.rowless_offsets import Deletion, declare_deleted, join_ranges, rowless_offsets, withdraw
 from ottla.pipeline.offset_range import OffsetRange, parse_offsets
-from ottla.pipeline.stages.audit import audit_load
+from ottla.pipeline.stages.audit import audit_topic
 from ottla.pipeline.stages.runner import Context
 
 
@@ -49,19 +48,18 @@ def parse_ranges(texts: Iterable[str]) -> list[OffsetRange]:
 
 
 def missing_offsets(context: Context, topic: str) -> list[OffsetRange]:
-    """Return every offset that the audit finds missing now. Raises what `audit_load` raises."""
+    """Return every offset that the audit finds missing now. Raises what `audit_topic` raises."""
     found: list[OffsetRange] = []
     with contextlib.closing(OffsetClient(context.job.brokers.read_options)) as offset_client:
         for spec in context.job.loads:
             if not spec.loads(topic):
                 continue
-            only = replace(spec, topics=(topic,), pattern=None)
-            for topic_audit in audit_load(context, only, offset_client, discrepancies_max=sys.maxsize):
-                found += [
-                    OffsetRange(fault.partition, fault.first_offset, fault.end_offset)
-                    for fault in topic_audit.faults
-                    if fault.kind is DiscrepancyKind.MISSING
-                ]
+            topic_audit = audit_topic(context, spec, topic, offset_client, discrepancies_max=sys.maxsize)
+            found += [
+                OffsetRange(fault.partition, fault.first_offset, fault.end_offset)
+                for fault in topic_audit.faults
+                if fault.kind is DiscrepancyKind.MISSING
+            ]
     return join_ranges(found)
 
 

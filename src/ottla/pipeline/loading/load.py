@@ -22,6 +22,7 @@ from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.connector.subscription import TopicSubscription
 from ottla.pipeline.formats.csv_lines import CsvLines, names_in
 from ottla.pipeline.formats.port import Format
+from ottla.pipeline.java import JavaNotFound
 from ottla.pipeline.lake.file_writer import FILE_BYTES
 from ottla.pipeline.lake.intent import complete_intent
 from ottla.pipeline.lake.lake import Lake, table_name
@@ -176,35 +177,78 @@ class BackfillRange:
     end: OffsetSpec | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TopicFailure:
+    """A topic, or a pattern of topics, with the error that did not stop the others."""
+
+    topic: str
+    error: Exception
+
+    @property
+    def text(self) -> str:
+        """The error in words."""
+        return str(self.error) or type(self.error).__name__
+
+
+@dataclass(slots=True)
+class LoadOutcome:
+    """The results of a load by topic: a topic that cannot be loaded does not stop the others."""
+
+    done: list[TopicLoad] = field(default_factory=list)
+    failures: list[TopicFailure] = field(default_factory=list)
+
+
+OF_ALL_TOPICS = (CannotConnect, JavaNotFound)
+"""Errors that every topic would meet."""
+
+
 def load_topics(
     spec: LoadSpec, task_host: TaskHost, progress: LoadProgress, *, backfill: BackfillRange | None = None
-) -> list[TopicLoad]:
+) -> LoadOutcome:
     """Load one round. The offsets of a backfill are replaced as far as they were loaded, and loaded as far as not.
 
-    Raises CannotLoad, TableMismatch, LeaseTaken, NoSuchTopic, KafkaError, CannotConnect, and what Spark raises.
+    Raises CannotConnect and JavaNotFound. Any other error is one topic's, and is in the outcome.
     """
-    with _open_offset_client(spec.brokers) as offset_client:
-        return [
-            _load_topic(spec, offset_client, topic, task_host, progress, backfill)
-            for topic in resolve_topics(spec, offset_client)
-        ]
+
+    def load_topic(topic: str, offset_client: OffsetClient) -> TopicLoad:
+        return _load_topic(spec, offset_client, topic, task_host, progress, backfill)
+
+    return _each_topic(spec, load_topic)
 
 
-def replay_topics(spec: LoadSpec, task_host: TaskHost, progress: LoadProgress) -> list[TopicLoad]:
-    """Parse the quarantined records again, for every topic."""
-    done = []
+def replay_topics(spec: LoadSpec, task_host: TaskHost, progress: LoadProgress) -> LoadOutcome:
+    """Parse the quarantined records again, for every topic. Raises what `load_topics` raises."""
+
+    def replay_topic(topic: str, offset_client: OffsetClient) -> TopicLoad:
+        tables = spec.tables(topic)
+        if not (tables.table.exists() and tables.quarantine.exists()):
+            raise CannotLoad(f"topic {topic} was never loaded into {tables.table.path}")
+        complete_intent(tables.table, tables.quarantine, progress.warn)
+        state = topic_state(offset_client, topic)
+        named = _with_names(spec, topic, state, tables)
+        loader = _topic_loader(named, topic, state, tables, task_host, progress, stem="")
+        result = replay(loader, sorted(state.bounds))
+        return _with_positions(TopicLoad(topic, tables.table.name), tables, state).plus(result)
+
+    return _each_topic(spec, replay_topic)
+
+
+def _each_topic(spec: LoadSpec, work: Callable[[str, OffsetClient], TopicLoad]) -> LoadOutcome:
+    outcome = LoadOutcome()
     with _open_offset_client(spec.brokers) as offset_client:
-        for topic in resolve_topics(spec, offset_client):
-            tables = spec.tables(topic)
-            if not (tables.table.exists() and tables.quarantine.exists()):
-                raise CannotLoad(f"topic {topic} was never loaded into {tables.table.path}")
-            complete_intent(tables.table, tables.quarantine, progress.warn)
-            state = topic_state(offset_client, topic)
-            named = _with_names(spec, topic, state, tables)
-            loader = _topic_loader(named, topic, state, tables, task_host, progress, stem="")
-            result = replay(loader, sorted(state.bounds))
-            done.append(_with_positions(TopicLoad(topic, tables.table.name), tables, state).plus(result))
-    return done
+        try:
+            topics = resolve_topics(spec, offset_client)
+        except (CannotLoad, KafkaError) as error:
+            outcome.failures.append(TopicFailure(spec.pattern or "", error))
+            return outcome
+        for topic in topics:
+            try:
+                outcome.done.append(work(topic, offset_client))
+            except OF_ALL_TOPICS:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, the other topics are none the worse for it
+                outcome.failures.append(TopicFailure(topic, error))
+    return outcome
 
 
 def resolve_topics(spec: LoadSpec, offset_client: OffsetClient) -> list[str]:

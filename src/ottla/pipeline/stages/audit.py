@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ottla.client.admin import describe_configs
 from ottla.client.audit import ProducedCount
 from ottla.client.audit_topic import read_counts
+from ottla.core.errors import KafkaError
 from ottla.core.settings import ConfigResourceType
 from ottla.pipeline.audit.compare import DISCREPANCIES_MAX
 from ottla.pipeline.audit.format import as_json, verdict
@@ -16,61 +17,94 @@ from ottla.pipeline.audit.model import TopicAudit
 from ottla.pipeline.audit.run import AuditInputs, audit, write_watermark
 from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.connector.range_reader import connect
-from ottla.pipeline.loading.load import LoadSpec, resolve_topics
+from ottla.pipeline.errors import FailureKind
+from ottla.pipeline.loading.load import OF_ALL_TOPICS, LoadSpec, TopicFailure, resolve_topics
+from ottla.pipeline.loading.plan import CannotLoad
 from ottla.pipeline.source import BrokerReader, Brokers, topic_state
+from ottla.pipeline.stages.load import worst_kind
 from ottla.pipeline.stages.runner import Context, StageResult
 
 
 def run(context: Context) -> StageResult:
     """Audit all topics; the result is not ok if one does not balance. The report of the same round shows the audits.
 
-    Raises what `audit_topics` raises.
+    A topic that cannot be audited stops none of the others. Raises what `audit_topics` raises, and the first error if
+    no topic can be audited.
     """
     audits: list[TopicAudit] = []
-    audit_topics(context, audits)
+    failures = audit_topics(context, audits)
+    if failures and not audits:
+        raise failures[0].error
     context.topic_audits[:] = audits
     lines = [f"{topic_audit.topic}: {line}" for topic_audit in audits for line in verdict(topic_audit)]
-    return StageResult("\n".join(lines), [as_json(a) for a in audits], ok=all(a.balanced for a in audits))
+    lines += [f"{failure.topic}: not audited: {failure.text}" for failure in failures]
+    documents = [*map(as_json, audits), *({"topic": f.topic, "failed": f.text} for f in failures)]
+    balanced = all(topic_audit.balanced for topic_audit in audits)
+    end = worst_kind(failures) if failures and balanced else FailureKind.FAILED
+    return StageResult("\n".join(lines), documents, ok=balanced and not failures, failure=end)
 
 
-def audit_topics(context: Context, audits: list[TopicAudit]) -> None:
-    """Audit the topics of every load and add each audit to `audits`, which has those before a failure too.
+def audit_topics(context: Context, audits: list[TopicAudit]) -> list[TopicFailure]:
+    """Audit the topics of every load and add each audit to `audits`; return the topics that could not be audited.
 
-    Raises KafkaError, CannotConnect, NoSuchTopic, CannotLoad, TableMismatch.
+    Raises CannotConnect.
     """
+    failures: list[TopicFailure] = []
     with contextlib.closing(OffsetClient(context.job.brokers.read_options)) as offset_client:
         for load in context.job.loads:
             with context.reporter.stage("audit") as stage:
-                found = audit_load(context, load, offset_client, stage.advance)
+                found: list[TopicAudit] = []
+                failures += _audit_load(context, load, offset_client, stage.advance, found)
                 stage.done("; ".join(f"{topic_audit.topic}: {verdict(topic_audit)[0]}" for topic_audit in found))
                 audits += found
+    return failures
 
 
-def audit_load(
+def _audit_load(
     context: Context,
     load: LoadSpec,
+    offset_client: OffsetClient,
+    progress: Callable[[int], None],
+    audits: list[TopicAudit],
+) -> list[TopicFailure]:
+    try:
+        topics = resolve_topics(load, offset_client)
+    except (CannotLoad, KafkaError) as error:
+        return [TopicFailure(load.pattern or "", error)]
+    failures = []
+    for topic in topics:
+        try:
+            audits.append(audit_topic(context, load, topic, offset_client, progress))
+        except OF_ALL_TOPICS:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other topics are none the worse for it
+            failures.append(TopicFailure(topic, error))
+    return failures
+
+
+def audit_topic(
+    context: Context,
+    load: LoadSpec,
+    topic: str,
     offset_client: OffsetClient,
     progress: Callable[[int], None] = lambda _: None,
     *,
     discrepancies_max: int = DISCREPANCIES_MAX,
-) -> list[TopicAudit]:
-    """Audit the topics of one load. Raises what `audit_topics` raises."""
+) -> TopicAudit:
+    """Audit one topic of a load. Raises KafkaError, CannotConnect, NoSuchTopic, TableMismatch."""
     settings = context.job.sections["audit"]
-    audits = []
-    for topic in resolve_topics(load, offset_client):
-        now_ms = context.clock.wall_ms()  # before the log's end is read: later records are not audited
-        tables, state = load.tables(topic), topic_state(offset_client, topic)
-        produced, compacted = _produced_counts(load.brokers, topic)
-        reader = BrokerReader(load.brokers, topic, state.topic_id)
-        inputs = AuditInputs(topic, state.bounds, compacted, reader, tables.table, tables.quarantine, state.topic_id)
-        bucket_ms = settings["bucket"]
-        topic_audit = audit(
-            inputs, produced, now_ms=now_ms, bucket_ms=bucket_ms, progress=progress, discrepancies_max=discrepancies_max
-        )
-        if settings["watermark"]:
-            write_watermark(tables.table, topic_audit)
-        audits.append(topic_audit)
-    return audits
+    now_ms = context.clock.wall_ms()  # before the log's end is read: later records are not audited
+    tables, state = load.tables(topic), topic_state(offset_client, topic)
+    produced, compacted = _produced_counts(load.brokers, topic)
+    reader = BrokerReader(load.brokers, topic, state.topic_id)
+    inputs = AuditInputs(topic, state.bounds, compacted, reader, tables.table, tables.quarantine, state.topic_id)
+    bucket_ms = settings["bucket"]
+    topic_audit = audit(
+        inputs, produced, now_ms=now_ms, bucket_ms=bucket_ms, progress=progress, discrepancies_max=discrepancies_max
+    )
+    if settings["watermark"]:
+        write_watermark(tables.table, topic_audit)
+    return topic_audit
 
 
 def _produced_counts(brokers: Brokers, topic: str) -> tuple[list[ProducedCount], bool]:

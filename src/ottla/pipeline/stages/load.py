@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from ottla.pipeline.errors import FailureKind
-from ottla.pipeline.loading.load import BackfillRange, LoadSpec, TopicLoad, load_topics, replay_topics
+from ottla.pipeline.errors import FailureKind, failure_kind_of, is_expected
+from ottla.pipeline.loading.load import (
+    BackfillRange,
+    LoadOutcome,
+    LoadSpec,
+    TopicFailure,
+    TopicLoad,
+    load_topics,
+    replay_topics,
+)
 from ottla.pipeline.offset_range import deleted_text
 from ottla.pipeline.progress import StageProgress
 from ottla.pipeline.reporting.values import size_text
@@ -31,16 +40,39 @@ def replay_stage(context: Context) -> StageResult:
     return _each(context, "replay", lambda spec, stage: replay_topics(spec, context.spark, stage))
 
 
-def _each(context: Context, name: str, work: Callable[[LoadSpec, StageProgress], list[TopicLoad]]) -> StageResult:
+def _each(context: Context, name: str, work: Callable[[LoadSpec, StageProgress], LoadOutcome]) -> StageResult:
+    """Run every load. A topic that fails stops none of the others; if all fail, the first error is raised."""
     done: list[TopicLoad] = []
+    failures: list[TopicFailure] = []
     excessive: list[TopicLoad] = []
     for spec in context.job.loads:
         with context.reporter.stage(name) as stage:
-            loaded = work(spec, stage)
+            outcome = work(spec, stage)
             if name == "load":  # a replay leaves in the quarantine what does not parse yet
-                excessive += [topic for topic in loaded if spec.quarantines_too_much(topic.records, topic.quarantined)]
-            stage.done("; ".join(_line(topic) for topic in loaded))
-            done += loaded
+                excessive += [t for t in outcome.done if spec.quarantines_too_much(t.records, t.quarantined)]
+            stage.done("; ".join([*map(_line, outcome.done), *map(_failure_line, outcome.failures)]))
+            done += outcome.done
+            failures += outcome.failures
+    if failures and not done:
+        for failure in failures[1:]:
+            context.reporter.warn(_failure_line(failure))
+        raise failures[0].error
+    _warn(context, done, excessive, failures)
+    lines = [line for topic in done for line in (_line(topic), *_reasons(topic))] + [*map(_failure_line, failures)]
+    documents = [*map(as_json, done), *({"topic": f.topic, "failed": f.text} for f in failures)]
+    worst = worst_kind(failures) if failures else FailureKind.QUARANTINED
+    return StageResult("\n".join(lines), documents, not (excessive or failures), worst)
+
+
+def worst_kind(failures: Sequence[TopicFailure]) -> FailureKind:
+    """Return how a command ends after failures: FAILED before any other kind."""
+    kinds = [failure_kind_of(failure.error)[0] for failure in failures]
+    return FailureKind.FAILED if FailureKind.FAILED in kinds else kinds[0]
+
+
+def _warn(
+    context: Context, done: Sequence[TopicLoad], excessive: Sequence[TopicLoad], failures: Sequence[TopicFailure]
+) -> None:
     for topic in done:
         for lost in topic.lost:
             text = deleted_text(lost.first_offset, lost.end_offset)
@@ -50,8 +82,15 @@ def _each(context: Context, name: str, work: Callable[[LoadSpec, StageProgress],
             f"{topic.topic}: {topic.quarantined:,} of {topic.records:,} records were quarantined, which the load's "
             "quarantine_max does not allow. Look at the reasons, correct the load, and run `ottla pipeline replay`"
         )
-    lines = [line for topic in done for line in (_line(topic), *_reasons(topic))]
-    return StageResult("\n".join(lines), [as_json(topic) for topic in done], not excessive, FailureKind.QUARANTINED)
+    for failure in failures:
+        advice = failure_kind_of(failure.error)[1]
+        context.reporter.warn(_failure_line(failure) + (f" ({advice})" if advice else ""))
+        if not is_expected(failure.error):
+            context.reporter.warn("".join(traceback.format_exception(failure.error)).rstrip())
+
+
+def _failure_line(failure: TopicFailure) -> str:
+    return f"{failure.topic}: not loaded: {failure.text}"
 
 
 def _reasons(load: TopicLoad) -> list[str]:
