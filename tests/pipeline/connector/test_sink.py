@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from ottla.client.addresses import parse_addresses
 from ottla.core.errors import InvalidProducerEpoch
@@ -16,7 +17,7 @@ from ottla.pipeline.connector import sink
 from ottla.pipeline.connector.control_topic import TaskId
 from ottla.pipeline.connector.options import BrokerOptions
 from ottla.pipeline.connector.record_rows import InvalidRow, RowReader
-from ottla.pipeline.connector.sink import ReplayMismatch, WriteJob, write_task
+from ottla.pipeline.connector.sink import ReplayMismatch, StreamWriter, WriteJob, write_task
 from ottla.pipeline.connector.sink_options import SinkOptions
 from tests.conftest import Broker
 from tests.support.topics import create_topic, read_with_librdkafka
@@ -111,6 +112,62 @@ def test_the_next_micro_batch_of_the_same_rows_is_written_again(broker: Broker, 
     assert in_topic(broker, topic) == Counter({row: 3 * count for row, count in Counter(rows).items()})
 
 
+@pytest.fixture
+def control_topic(broker: Broker) -> str:
+    return f"control-{uuid.uuid4().hex[:10]}"
+
+
+def delete_topic(broker: Broker, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    (future,) = admin.delete_topics([topic]).values()
+    future.result(30)
+
+
+def test_a_micro_batch_whose_entries_are_gone_is_refused(
+    broker: Broker, topic: str, control_topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows, query = some_rows(random.Random(3)), uuid.uuid4().hex
+    what = job(broker, topic, control_topic=control_topic)
+    write_task(what, task(0, query), batches_of(rows))
+    with pytest.raises(Dies):
+        write_task(what, task(1, query), batches_of(rows, dies_after=50))
+    written = in_topic(broker, topic)
+    delete_topic(broker, control_topic)
+    with pytest.raises(ReplayMismatch, match=f"the control topic {control_topic} has no entry of this query"):
+        write_task(what, task(1, query), batches_of(rows))
+    assert in_topic(broker, topic) == written, "nothing is written twice in silence"
+    warning = job(broker, topic, control_topic=control_topic, fail_on_mismatch=False)
+    write_task(warning, task(1, query), batches_of(rows))
+    assert "was deleted or made again" in caplog.text
+    assert in_topic(broker, topic) == written + Counter(rows)
+    assert write_task(what, task(1, query), batches_of(rows)).repeated == len(rows), "the query is known again"
+
+
+def test_a_control_topic_that_was_deleted_since_the_write_was_planned_is_noticed(
+    broker: Broker, topic: str, control_topic: str
+) -> None:
+    rows, query = some_rows(random.Random(4)), uuid.uuid4().hex
+    options = job(broker, topic, control_topic=control_topic).options
+    what = sink.new_job(options, RowReader(COLUMNS, topic))
+    with pytest.raises(Dies):
+        write_task(what, task(0, query), batches_of(rows, dies_after=50))
+    written = in_topic(broker, topic)
+    delete_topic(broker, control_topic)
+    with pytest.raises(ReplayMismatch, match="was deleted and made again since this write was planned"):
+        write_task(what, task(0, query), batches_of(rows))
+    assert in_topic(broker, topic) == written
+
+
+def test_a_query_is_known_after_a_first_micro_batch_without_rows(
+    broker: Broker, topic: str, control_topic: str
+) -> None:
+    rows, query = some_rows(random.Random(5)), uuid.uuid4().hex
+    what = job(broker, topic, control_topic=control_topic)
+    StreamWriter(what).commit([write_task(what, task(0, query), batches_of([]))], 0)
+    write_task(what, task(1, query), batches_of(rows))
+    assert in_topic(broker, topic) == Counter(rows)
+
+
 def test_an_attempt_that_still_runs_is_refused_once_another_has_begun(broker: Broker, topic: str) -> None:
     rows, this, what = [(b"k", b"%d" % n) for n in range(100)], task(), job(broker, topic)
 
@@ -146,7 +203,8 @@ def test_another_number_of_rows_than_were_written_is_a_mismatch(broker: Broker, 
 
 def test_a_checkpoint_older_than_the_control_topic_is_reported(broker: Broker, topic: str) -> None:
     rows, query, what = some_rows(random.Random(4)), uuid.uuid4().hex, job(broker, topic)
-    write_task(what, task(5, query), batches_of(rows))
+    for epoch in (0, 5):
+        write_task(what, task(epoch, query), batches_of(rows))
     with pytest.raises(ReplayMismatch, match="the checkpoint is older"):
         write_task(what, task(3, query), batches_of(rows))
 

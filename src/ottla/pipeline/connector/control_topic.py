@@ -16,8 +16,9 @@ partition where the earlier attempt would mark itself as done: from then on the 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from ottla.client.admin import NewTopic, create_topics
 from ottla.client.cluster import Cluster
@@ -27,6 +28,7 @@ from ottla.client.partitioner import partition_for_key
 from ottla.core.errors import TopicAlreadyExists, UnknownTopicOrPartition
 from ottla.core.ids import ProducerIdAndEpoch, TopicPartition
 from ottla.records.builder import NewRecord
+from ottla.records.record_reader import Record
 
 CONTROL_TOPIC = "__ottla_sink_commits"
 _PARTITIONS = 8
@@ -89,34 +91,59 @@ def entry_record(task: TaskId, entry: ControlEntry | None) -> NewRecord:
     return NewRecord(task.key, None if entry is None else entry.as_json(), -1)
 
 
-async def ensure_control_topic(cluster: Cluster, name: str) -> int:
-    """Create the topic unless it exists; return its number of partitions. Raises the broker's error."""
+@dataclass(frozen=True, slots=True)
+class ControlTopic:
+    """The control topic as the brokers have it."""
 
-    async def count_partitions() -> int:
-        return len((await cluster.topic(name, fresh=True)).partitions)
+    name: str
+    partitions: int
+    topic_id: UUID
+    """Changes when the topic is deleted and made again; zero for brokers older than topic ids."""
+
+    def partition_of(self, task: TaskId) -> TopicPartition:
+        """Return the partition with a task's entries."""
+        return TopicPartition(self.name, partition_for_key(task.key, self.partitions))
+
+
+async def ensure_control_topic(cluster: Cluster, name: str) -> ControlTopic:
+    """Create the topic unless it exists. Raises the broker's error."""
+
+    async def find() -> ControlTopic:
+        info = await cluster.topic(name, fresh=True)
+        return ControlTopic(name, len(info.partitions), info.topic_id)
 
     try:
-        return await count_partitions()
+        return await find()
     except UnknownTopicOrPartition:
         ((made, _),) = await create_topics(cluster, [NewTopic(name, _PARTITIONS, configs=_CONFIG)])
         if made.error is not None and not isinstance(made.error, TopicAlreadyExists):
             raise made.error from None
-        return await cluster.retrying(count_partitions)
+        return await cluster.retrying(find)
 
 
-def control_partition(control_topic: str, task: TaskId, partitions: int) -> TopicPartition:
-    """Return the partition with a task's entries."""
-    return TopicPartition(control_topic, partition_for_key(task.key, partitions))
-
-
-async def last_entry(cluster: Cluster, tp: TopicPartition, task: TaskId) -> ControlEntry | None:
+async def last_entry(cluster: Cluster, control_topic: ControlTopic, task: TaskId) -> ControlEntry | None:
     """Return the entry of the task's last attempt; None if there is none."""
-    first = (await list_offsets(cluster, {tp: EARLIEST}))[tp].offset
-    end = (await list_offsets(cluster, {tp: LATEST}))[tp].offset
+    tp = control_topic.partition_of(task)
     found: bytes | None = None
-    async with Consumer(cluster, {tp: first}, end={tp: end}) as consumer:
+    async for record in _records(cluster, [tp]):
+        if record.key == task.key:
+            found = record.value
+    return None if found is None else entry_from(found)
+
+
+async def knows_query(cluster: Cluster, control_topic: ControlTopic, query: str) -> bool:
+    """Return whether there is an entry of any task of a query."""
+    start = f"{query}/".encode()
+    tps = [TopicPartition(control_topic.name, number) for number in range(control_topic.partitions)]
+    return any([(record.key or b"").startswith(start) async for record in _records(cluster, tps)])
+
+
+async def _records(cluster: Cluster, tps: Sequence[TopicPartition]) -> AsyncIterator[Record]:
+    """Yield the records of partitions, up to their ends now."""
+    firsts = await list_offsets(cluster, dict.fromkeys(tps, EARLIEST))
+    ends = await list_offsets(cluster, dict.fromkeys(tps, LATEST))
+    starts = {tp: firsts[tp].offset for tp in tps}
+    async with Consumer(cluster, starts, end={tp: ends[tp].offset for tp in tps}) as consumer:
         async for _, records in consumer.chunks():
             for record in records:
-                if record.key == task.key:
-                    found = record.value
-    return None if found is None else entry_from(found)
+                yield record

@@ -28,10 +28,11 @@ from ottla.core.runtime import new_uuid
 from ottla.pipeline.connector.already_written import AlreadyWritten, find_already_written, fingerprint
 from ottla.pipeline.connector.control_topic import (
     ControlEntry,
+    ControlTopic,
     TaskId,
-    control_partition,
     ensure_control_topic,
     entry_record,
+    knows_query,
     last_entry,
 )
 from ottla.pipeline.connector.options import ReadOptions
@@ -45,6 +46,7 @@ from ottla.records.builder import NewRecord
 log = logging.getLogger(__name__)
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 _ROW_OVERHEAD_BYTES = 32
+_NO_TASK = -1
 
 
 class ReplayMismatch(Exception):
@@ -69,6 +71,8 @@ class WriteJob:
     reader: RowReader
     write_id: str
     """Of this batch write; a stream's tasks take the query's id from Spark, for it outlives a restart."""
+    control_topic: ControlTopic | None = None
+    """As it was when the write was planned, so that a task notices if it was deleted since."""
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -89,7 +93,7 @@ class BatchWriter(DataSourceArrowWriter):
         """Remove the entries of all tasks from the control topic: all are done, and none will be repeated."""
         done = [message.task for message in messages if isinstance(message, SinkCommitMessage)]
         if self.job.options.deduplicate and done:
-            asyncio.run(_remove_entries(self.job.options, done))
+            asyncio.run(_write_entries(self.job.options, dict.fromkeys(done)))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log that some tasks failed for good. What was written stays in the log."""
@@ -113,8 +117,13 @@ class StreamWriter(StreamArrowWriter):
         assert epoch is not None, "Spark numbers a stream's micro-batches"
         return write_task(self.job, TaskId(query, context.partitionId(), int(epoch)), iterator)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: N803
-        """Do nothing: each task wrote to the control topic that it is done."""
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: ARG002, N803
+        """Make the query known to the control topic if the first micro-batch had no rows, so that no task did it."""
+        tasks = [message.task for message in messages if isinstance(message, SinkCommitMessage)]
+        wrote = any(isinstance(message, SinkCommitMessage) and message.rows for message in messages)
+        if self.job.options.deduplicate and tasks and tasks[0].epoch == 0 and not wrote:
+            entries = {TaskId(tasks[0].query, _NO_TASK, 0): ControlEntry(0, done=True)}
+            asyncio.run(_write_entries(self.job.options, entries))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None) -> None:  # noqa: N803
         """Keep the written records; the micro-batch is repeated, and skips the rows that are written already."""
@@ -123,13 +132,11 @@ class StreamWriter(StreamArrowWriter):
 def new_job(options: SinkOptions, reader: RowReader) -> WriteJob:
     """Create the control topic, on the driver, before tasks need it. Raises the broker's KafkaError."""
 
-    async def prepare() -> None:
+    async def prepare() -> ControlTopic:
         async with await connect(options.connection) as cluster:
-            await ensure_control_topic(cluster, options.control_topic)
+            return await ensure_control_topic(cluster, options.control_topic)
 
-    if options.deduplicate:
-        asyncio.run(prepare())
-    return WriteJob(options, reader, new_uuid().hex)
+    return WriteJob(options, reader, new_uuid().hex, asyncio.run(prepare()) if options.deduplicate else None)
 
 
 def write_task(
@@ -196,9 +203,10 @@ class _TaskWriter:
         if not options.deduplicate:
             self._sender = self._sender_of(self._run(init_producer_id(self._cluster)))
             return False
-        partitions = self._run(ensure_control_topic(self._cluster, options.control_topic))
-        self._control_partition = control_partition(options.control_topic, task, partitions)
-        before = self._run(last_entry(self._cluster, self._control_partition, task))
+        control_topic: ControlTopic = self._run(ensure_control_topic(self._cluster, options.control_topic))
+        self._control_partition = control_topic.partition_of(task)
+        before = self._run(last_entry(self._cluster, control_topic, task))
+        self._check_control_topic(control_topic, known=before is not None)
         if before is not None and before.epoch > task.epoch:
             self._mismatch(
                 f"the control topic is at epoch {before.epoch}: the checkpoint is older than what was written"
@@ -217,6 +225,23 @@ class _TaskWriter:
         self._write_entry(replace(before, writers=(*before.writers, identity)))
         self._already_written = self._find_written_rows()
         return False
+
+    def _check_control_topic(self, control_topic: ControlTopic, *, known: bool) -> None:
+        """Refuse to write if the entries of earlier attempts are gone: what these have written is unknown then."""
+        planned, task = self._job.control_topic, self._task
+        if planned is not None and planned.topic_id != control_topic.topic_id:
+            why = "was deleted and made again since this write was planned"
+        elif not known and task.epoch > 0 and not self._run(knows_query(self._cluster, control_topic, task.query)):
+            why = (
+                f"has no entry of this query, which is at micro-batch {task.epoch}: it was deleted or made again, or "
+                "the query had another sink or another controlTopic before"
+            )
+        else:
+            return
+        self._mismatch(
+            f"the control topic {control_topic.name} {why}. Rows of this micro-batch may be in their topic already. "
+            "Look there first"
+        )
 
     def _find_written_rows(self) -> AlreadyWritten:
         """Find the rows that earlier attempts have written."""
@@ -312,25 +337,24 @@ class _TaskWriter:
     def _mismatch(self, why: str) -> None:
         message = f"micro-batch {self._task.epoch}, task {self._task.task} of query {self._task.query}: {why}"
         if self._job.options.fail_on_mismatch:
-            raise ReplayMismatch(f"{message} (onReplayMismatch=warn goes on)")
+            raise ReplayMismatch(f"{message} (onReplayMismatch=warn goes on, and writes what it does not know of)")
         log.warning("%s", message)
 
     def _run(self, work: Any) -> Any:
         return self._runner.run(work)
 
 
-async def _remove_entries(options: SinkOptions, tasks: Sequence[TaskId]) -> None:
-    """Remove the entries of a batch write, which no task will read again."""
+async def _write_entries(options: SinkOptions, entries: Mapping[TaskId, ControlEntry | None]) -> None:
+    """Write entries from the driver; None removes an entry, which no task will read again."""
     async with await connect(options.connection) as cluster:
-        partitions = await ensure_control_topic(cluster, options.control_topic)
+        control_topic = await ensure_control_topic(cluster, options.control_topic)
         sender = Sender(
             cluster, await init_producer_id(cluster), codec=0, acks=-1, patience_s=options.delivery_timeout_s
         )
-        by_partition: Mapping[TopicPartition, list[NewRecord]] = {}
-        for task in tasks:
-            tp = control_partition(options.control_topic, task, partitions)
-            record = entry_record(task, None)._replace(timestamp_ms=SystemClock().wall_ms())
-            by_partition = {**by_partition, tp: [*by_partition.get(tp, []), record]}
+        by_partition: dict[TopicPartition, list[NewRecord]] = {}
+        for task, entry in entries.items():
+            record = entry_record(task, entry)._replace(timestamp_ms=SystemClock().wall_ms())
+            by_partition.setdefault(control_topic.partition_of(task), []).append(record)
         for tp, records in by_partition.items():
             await sender.send(tp, records)
         await sender.finish()
