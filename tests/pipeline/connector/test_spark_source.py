@@ -359,8 +359,9 @@ def test_records_deleted_before_they_were_read_end_the_stream_or_are_skipped(
 
 
 @pytest.mark.oldest_spark
+@pytest.mark.parametrize("trigger", [{}, {"availableNow": True}])
 def test_a_streams_position_is_shown_to_lag_monitors(
-    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path
+    spark: SparkSession, broker: Broker, topic: str, tmp_path: Path, trigger: dict[str, Any]
 ) -> None:
     import asyncio
 
@@ -369,11 +370,12 @@ def test_a_streams_position_is_shown_to_lag_monitors(
     from ottla.client.groups import committed_offsets
 
     group = f"stream-{uuid.uuid4().hex[:6]}"
-    run(stream(spark, broker, topic, lagGroup=group, maxOffsetsPerTrigger="60"), tmp_path, Collected())
+    run(stream(spark, broker, topic, lagGroup=group, maxOffsetsPerTrigger="60"), tmp_path, Collected(), **trigger)
 
     async def committed() -> dict[Any, Any]:
         async with await Cluster.connect(parse_addresses(broker.bootstrap)) as cluster:
             return await committed_offsets(cluster, group)
 
     shown = {tp.partition: found.offset for tp, found in asyncio.run(committed()).items()}
-    assert shown in ({0: 20, 1: 20, 2: 20}, {0: 40, 1: 40, 2: 40}), "the last micro-batch but one, at least"
+    of_one_batch = trigger and VERSION < (4, 2)  # that batch is the whole query, and Spark asks for nothing after it
+    assert shown == dict.fromkeys(range(PARTITIONS), 0 if of_one_batch else EACH)

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
+from ottla.client.errors import CannotConnect
 from ottla.client.offsets import OffsetBounds
 from ottla.core.clock import Clock, SystemClock
 from ottla.core.errors import KafkaError
@@ -136,6 +137,7 @@ class StreamReader(DataSourceStreamReader, spark_api.SupportsTriggerAvailableNow
         self._triggered_at: float | None = None
         self._available: dict[TopicPartition, int] | None = None
         self._latest: StreamPosition | None = None
+        self._shown: StreamPosition | None = None
 
     # ---- Called on the driver
 
@@ -165,6 +167,7 @@ class StreamReader(DataSourceStreamReader, spark_api.SupportsTriggerAvailableNow
         """
         remembered = self._position if start is None else None
         position = remembered or position_from_json(start or self.initialOffset())
+        self._show_position(position)  # Spark asks for the next micro-batch when the last one is done
         topics, bounds = self._now(position)
         begin = self._from_here(position, topics, bounds)
         if beyond_end(begin, bounds):  # asked again, for a new leader's high watermark may lag for a moment
@@ -203,15 +206,8 @@ class StreamReader(DataSourceStreamReader, spark_api.SupportsTriggerAvailableNow
         return [RangePartition(piece) for piece in pieces]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Note that a micro-batch is done.
-
-        With the option lagGroup a group shows it to lag monitors; nothing depends on that.
-        """
-        if self._options.lag_group is not None:
-            try:
-                self._client().commit(self._options.lag_group, position_from_json(end).offsets)
-            except KafkaError as error:
-                log.warning("the position of group %s is not shown: %s", self._options.lag_group, error)
+        """Note that a micro-batch is done. Spark calls it only when it has planned the next one."""
+        self._show_position(position_from_json(end))
 
     def stop(self) -> None:
         """Close the connections at the end of the query."""
@@ -236,6 +232,17 @@ class StreamReader(DataSourceStreamReader, spark_api.SupportsTriggerAvailableNow
         if self._offset_client is None:
             self._offset_client = OffsetClient(self._options.read_options)
         return self._offset_client
+
+    def _show_position(self, position: StreamPosition) -> None:
+        """Commit the position as the offsets of the group `lagGroup`, for lag monitors; nothing depends on that."""
+        group = self._options.lag_group
+        if group is None or position == self._shown:
+            return
+        self._shown = position
+        try:
+            self._client().commit(group, position.offsets)
+        except (KafkaError, CannotConnect) as error:
+            log.warning("the position of group %s is not shown: %s", group, error)
 
     def _now(self, position: StreamPosition) -> tuple[Topics, dict[TopicPartition, OffsetBounds]]:
         """Return the partitions of this moment and report losses; partitions that are gone keep their last position."""
