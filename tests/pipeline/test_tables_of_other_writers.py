@@ -77,7 +77,9 @@ def missing(bench: Bench) -> list[int]:
 
 
 def audited(bench: Bench) -> TopicAudit:
-    return audit(AuditInputs("web", bench.topic.bounds(), False, bench.topic, bench.table, bench.quarantine), (), now_ms=1 << 40)
+    return audit(
+        AuditInputs("web", bench.topic.bounds(), False, bench.topic, bench.table, bench.quarantine), (), now_ms=1 << 40
+    )
 
 
 def test_a_load_and_the_audit_go_on_after_rows_were_deleted(bench: Bench) -> None:
@@ -182,10 +184,10 @@ def test_an_iceberg_table_with_delete_files_is_refused_with_what_to_do() -> None
     from ottla.pipeline.lake.iceberg import _data_files
 
     manifest = SimpleNamespace(content=ManifestContent.DELETES, fetch_manifest_entry=lambda *_, **__: ["a delete file"])
-    snapshot = SimpleNamespace(manifests=lambda _: [manifest])
-    table: Any = SimpleNamespace(current_snapshot=lambda: snapshot, io=None, name=lambda: ("lake", "events"))
+    snapshot: Any = SimpleNamespace(manifests=lambda _: [manifest])
+    table: Any = SimpleNamespace(io=None, name=lambda: ("lake", "events"))
     with pytest.raises(TableMismatch, match=r"events: another writer deleted rows by delete files.*rewrite_data_files"):
-        _data_files(table)
+        _data_files(table, snapshot)
 
 
 def _format_of(bench: Bench) -> TableFormat:

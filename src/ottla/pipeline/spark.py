@@ -1,4 +1,8 @@
-"""Makes `format("ottla")` known to Spark by hand: `import ottla.pipeline.spark`, before or after the session starts.
+"""Reads tables in Spark without a jar, and makes `format("ottla")` known to Spark by hand.
+
+`read_table(spark, "lake/orders")` returns a table as a DataFrame.
+
+`import ottla.pipeline.spark`, before or after the session starts, registers the data source.
 
 Usually nothing needs to be imported: Spark 4 looks for data sources itself, once per JVM, and finds `pyspark_ottla`. It
 looks with the interpreter that `PYSPARK_PYTHON` names, or else with the `python3` of PATH. Where that is another
@@ -19,11 +23,36 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession as _SparkSession
 
 from ottla.pipeline.connector.datasource import FORMAT, OttlaDataSource
+from ottla.pipeline.lake.delta import DeltaLakeTable
+from ottla.pipeline.lake.iceberg import IcebergLakeTable
+from ottla.pipeline.lake.port import TableMismatch
+from ottla.pipeline.lake.table_format import TableFormat, formats_at
+from ottla.pipeline.locations import local_path
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["FORMAT", "OttlaDataSource", "register"]
+__all__ = ["FORMAT", "OttlaDataSource", "read_table", "register"]
+
+
+def read_table(session: SparkSession, path: str | Path, version: int | None = None) -> DataFrame:
+    """Return a Delta or Iceberg table of a load as a DataFrame, read by Spark's own reader of Parquet, without a jar.
+
+    The files are those of the table's newest version when this is called, or of `version`: the number of a Delta
+    commit, the id of an Iceberg snapshot. Raises TableMismatch if there is no such table, version or file.
+    """
+    root = local_path(str(path)).absolute()
+    formats = formats_at(root)
+    if len(formats) != 1:
+        raise TableMismatch(f"there is no Delta or Iceberg table at {root}: name the directory of one table")
+    table = (DeltaLakeTable if formats == {TableFormat.DELTA} else IcebergLakeTable)(root, version)
+    paths = table.paths()
+    if missing := [name for name in paths if not Path(name).exists()]:
+        raise TableMismatch(
+            f"{root}: {len(missing)} of the {len(paths)} files of version {version or 'newest'} are gone: compact "
+            "removes what is older than its `keep`. Read a newer version"
+        )
+    return table.dataframe(session, paths)
 
 
 def register(session: SparkSession) -> None:

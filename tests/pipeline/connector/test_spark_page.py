@@ -10,6 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ottla.pipeline.connector import options
+from ottla.pipeline.formats.plain import Raw
+from ottla.pipeline.lake.delta import DeltaLakeTable
+from ottla.pipeline.loading.row_mapping import RowMapping
 from ottla.records.builder import NewRecord, build_batch
 from tests.conftest import Broker
 from tests.support.topics import create_topic, read_with_librdkafka, write_batches
@@ -28,10 +31,15 @@ def test_the_snippets_of_the_page_run(spark: SparkSession, broker: Broker, tmp_p
     for partition in (0, 1):
         write_batches(broker.bootstrap, "orders", [bytes(build_batch(found))], partition=partition)
     names: dict[str, Any] = {"spark": spark}
-    assert len(SNIPPETS) == 6
+    assert len(SNIPPETS) == 7
+    table = DeltaLakeTable(tmp_path / "lake" / "orders")
+    table.create(RowMapping(Raw()).spec())
+    places = {"localhost:9092": broker.bootstrap, "checkpoints/": f"{tmp_path}/", "lake/orders": str(table.path)}
     try:
         for snippet in SNIPPETS:
-            exec(snippet.replace("localhost:9092", broker.bootstrap).replace("checkpoints/", f"{tmp_path}/"), names)
+            for place, ours in places.items():
+                snippet = snippet.replace(place, ours)  # noqa: PLW2901 - with the places of this test
+            exec(snippet, names)
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
     upper = read_with_librdkafka(broker.bootstrap, "orders-upper", end_offset=100)

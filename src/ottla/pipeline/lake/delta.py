@@ -51,12 +51,13 @@ _LAST_LIMIT_US = END_US - 1000
 
 
 class DeltaLakeTable:
-    """A `LakeTable`. It keeps nothing but the path: every call asks the disk."""
+    """A `LakeTable`. It keeps nothing but the path: every call asks the disk. With a version it is only read."""
 
     layout = LAYOUT
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, version: int | None = None) -> None:
         self.path = path.absolute()
+        self._version = version
 
     @property
     def name(self) -> str:
@@ -199,14 +200,18 @@ class DeltaLakeTable:
 
     def _open(self) -> DeltaTable:
         from deltalake import DeltaTable
-        from deltalake.exceptions import TableNotFoundError
+        from deltalake.exceptions import DeltaError, TableNotFoundError
 
         check_format(self.path, TableFormat.DELTA)
         repair_log(self.path)
         try:
-            table = DeltaTable(str(self.path))
+            table = DeltaTable(str(self.path), version=self._version)
         except TableNotFoundError as error:
             raise TableMismatch(f"there is no Delta table at {self.path}") from error
+        except (DeltaError, ValueError) as error:
+            if self._version is None:
+                raise
+            raise TableMismatch(f"{self.path} has no version {self._version}, or no longer") from error
         if _DELETION_VECTORS in (table.protocol().reader_features or ()):
             raise TableMismatch(
                 f"{self.path}: another writer enabled deletion vectors, which the pipeline does not read. Set "
@@ -219,6 +224,7 @@ class DeltaLakeTable:
         """Try on the table as it is now, and again after each conflicting commit; make the commit durable."""
         from deltalake.exceptions import CommitFailedError
 
+        assert self._version is None, "an older version is only read"
         for _ in commit_attempts(self.path):
             try:
                 attempt(self._open())

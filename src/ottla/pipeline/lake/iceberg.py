@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table, Transaction
+    from pyiceberg.table.snapshots import Snapshot
     from pyspark.sql import DataFrame, SparkSession
 
 LAYOUT = Layout(data="data/", partition_columns_in_files=True)
@@ -56,12 +57,14 @@ _TABLE_PROPERTIES = {
 
 
 class IcebergLakeTable:
-    """A `LakeTable`. It keeps nothing but the path: every call asks the catalogue."""
+    """A `LakeTable`. It keeps nothing but the path: every call asks the catalogue. With a version it is only read."""
 
     layout = LAYOUT
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, version: int | None = None) -> None:
         self.path = path.absolute()
+        self._version = version
+        """The id of a snapshot; None for the newest."""
 
     @property
     def name(self) -> str:
@@ -109,7 +112,7 @@ class IcebergLakeTable:
         """Return the table's specification from the catalogue."""
         with self._table() as table:
             by = table.properties.get(_PARTITION_BY, "")
-            return TableSpec(_arrow_schema(table), tuple(by.split(",")) if by else ())
+            return TableSpec(_arrow_schema(table, self._snapshot(table)), tuple(by.split(",")) if by else ())
 
     def add_columns(self, schema: pa.Schema) -> None:
         """Commit a change of the metadata."""
@@ -167,7 +170,7 @@ class IcebergLakeTable:
         """List the files as the newest snapshot has them."""
         with self._table() as table:
             by = table.properties.get(_PARTITION_BY, "").split(",")
-            return [self._table_file(file, by) for file in _data_files(table)]
+            return [self._table_file(file, by) for file in _data_files(table, self._snapshot(table))]
 
     def paths(self) -> list[str]:
         """List the paths that any reader of Iceberg opens."""
@@ -246,6 +249,14 @@ class IcebergLakeTable:
             except NoSuchTableError as error:
                 raise TableMismatch(f"there is no Iceberg table at {self.path}") from error
 
+    def _snapshot(self, table: Table) -> Snapshot | None:
+        if self._version is None:
+            return table.current_snapshot()
+        snapshot = table.snapshot_by_id(self._version)
+        if snapshot is None:
+            raise TableMismatch(f"{self.path} has no snapshot {self._version}, or no longer")
+        return snapshot
+
     def _until_first(self, attempt: Callable[[Table], None]) -> None:
         """Try on the table as it is now, and again after each conflicting commit.
 
@@ -256,6 +267,7 @@ class IcebergLakeTable:
         from pyiceberg.exceptions import CommitFailedException, ValidationException
         from sqlalchemy.exc import OperationalError
 
+        assert self._version is None, "an older snapshot is only read"
         for _ in commit_attempts(self.path):
             with self._table() as table:
                 try:
@@ -273,7 +285,7 @@ class IcebergLakeTable:
         held = _positions(positions, change.topic, [r.partition for r in (*change.ranges, *change.replaced)])
         by = table.properties.get(_PARTITION_BY, "").split(",")
         present = (
-            {self._table_file(f, by).path: f for f in _data_files(table)}
+            {self._table_file(f, by).path: f for f in _data_files(table, table.current_snapshot())}
             if change.remove or change.schema is not None
             else {}
         )
@@ -338,11 +350,10 @@ def _positions(properties: Mapping[str, Any], topic: str, partitions: Iterable[i
     return {p: OffsetRange(p, *kept[str(p)]) for p in partitions if str(p) in kept}
 
 
-def _data_files(table: Table) -> list[DataFile]:
-    """List the data files of the newest snapshot. Raises TableMismatch if rows in them are deleted by delete files."""
+def _data_files(table: Table, snapshot: Snapshot | None) -> list[DataFile]:
+    """List the data files of a snapshot. Raises TableMismatch if rows in them are deleted by delete files."""
     from pyiceberg.manifest import ManifestContent
 
-    snapshot = table.current_snapshot()
     if snapshot is None:
         return []
     found = []
@@ -395,10 +406,14 @@ def _iceberg_schema(schema: pa.Schema) -> Schema:
     return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(schema))
 
 
-def _arrow_schema(table: Table) -> pa.Schema:
+def _arrow_schema(table: Table, snapshot: Snapshot | None = None) -> pa.Schema:
+    """Return the newest schema, or that of an older snapshot."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-    return canonical_schema(schema_to_pyarrow(table.schema(), include_field_ids=False))
+    schema = table.schema()
+    if snapshot is not None and snapshot.schema_id is not None and snapshot != table.current_snapshot():
+        schema = table.schemas()[snapshot.schema_id]
+    return canonical_schema(schema_to_pyarrow(schema, include_field_ids=False))
 
 
 def _mapping(schema: Schema) -> dict[str, str]:
