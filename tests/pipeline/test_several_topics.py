@@ -15,12 +15,16 @@ from ottla.core.clock import SystemClock
 from ottla.pipeline.connector.offset_client import NoSuchTopic
 from ottla.pipeline.errors import FailureKind
 from ottla.pipeline.job_file.job import PipelineJob, read_job
+from ottla.pipeline.lake.delta import DeltaLakeTable
+from ottla.pipeline.lake.iceberg import IcebergLakeTable
 from ottla.pipeline.lake.port import register_topic
+from ottla.pipeline.lake.table_format import TableFormat, formats_at
 from ottla.pipeline.loading.commit_protocol import Tables, TaskRunner, create_tables
 from ottla.pipeline.produce import ensure_topic
 from ottla.pipeline.progress import ProgressReporter
 from ottla.pipeline.stages import audit, load
 from ottla.pipeline.stages.runner import Context, Run, StageResult
+from ottla.pipeline.stages.stream import streams_of
 from tests.conftest import Broker
 from tests.support.in_process_tasks import run_in_process
 
@@ -106,3 +110,16 @@ def test_loads_after_one_of_a_missing_topic_or_pattern_run(tmp_path: Path, broke
 def test_the_first_error_is_raised_if_no_topic_can_be_loaded(tmp_path: Path, broker: Broker) -> None:
     with pytest.raises(NoSuchTopic, match="absent-1"):
         run(tmp_path, broker.bootstrap, "[[load]]\ntopics = ['absent-1', 'absent-2']")
+
+
+def test_each_load_may_have_a_table_format_of_its_own(tmp_path: Path, broker: Broker, names: list[str]) -> None:
+    loads = f"[[load]]\ntopics = ['{names[0]}']\n[[load]]\ntopics = ['{names[1]}']\ntable_format = 'iceberg'\n"
+    loads += f"[[stream]]\nname = 'sums'\nfrom = '{names[1]}'\nwindow = '1h'\n[stream.values]\nn = 'sum(n)'\n"
+    assert rows(run(tmp_path, broker.bootstrap, loads)) == {names[0]: 5, names[1]: 5}
+    lake = tmp_path / "lake"
+    assert [formats_at(lake / name) for name in names[:2]] == [{TableFormat.DELTA}, {TableFormat.ICEBERG}]
+    assert formats_at(lake / f"{names[1]}_quarantine") == {TableFormat.ICEBERG}
+    job = job_of(tmp_path, broker.bootstrap, loads)
+    (stream,) = streams_of(job.sections, lake=job.lake)
+    assert (isinstance(stream.source, IcebergLakeTable), isinstance(stream.results, DeltaLakeTable)) == (True, True)
+    assert rows(run(tmp_path, broker.bootstrap, loads)) == {names[0]: 0, names[1]: 0}

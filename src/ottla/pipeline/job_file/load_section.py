@@ -19,6 +19,7 @@ from ottla.pipeline.formats.record_format import RecordFormat
 from ottla.pipeline.job_file.schema import Key, KeyProblem, SectionSchema, Values, ValueType
 from ottla.pipeline.lake.file_writer import FILE_BYTES
 from ottla.pipeline.lake.lake import Lake
+from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.loading.load import COMMIT_OFFSETS_MAX, TOPIC_IN_NAME, LoadSpec, is_pattern
 from ottla.pipeline.loading.on_loss import OnLoss
 from ottla.pipeline.loading.row_mapping import RowMapping
@@ -191,6 +192,13 @@ LOAD = SectionSchema(
             example='"{topic}"',
         ),
         Key(
+            "table_format",
+            ValueType.TEXT,
+            "Of this load's tables. Left out: the lake's `format`.",
+            choices=tuple(TableFormat),
+            example='"iceberg"',
+        ),
+        Key(
             "format", ValueType.TEXT, "The format of the value.", "json", choices=tuple(RecordFormat), example='"json"'
         ),
         Key(
@@ -246,7 +254,7 @@ def spec_of(values: Values, *, lake: Lake, brokers: Brokers) -> LoadSpec:
     Raises OSError or UnsupportedSchema over Avro's file.
     """
     return LoadSpec(
-        lake=lake,
+        lake=Lake(lake.root, TableFormat(values["table_format"])) if values["table_format"] else lake,
         brokers=brokers,
         mapping=RowMapping(_format(values), _time(values), dict(values["columns"]), tuple(values["keep"])),
         topics=tuple(values["topics"] or ()),

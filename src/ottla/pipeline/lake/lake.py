@@ -31,6 +31,11 @@ class Lake:
         """Return a table by its name, whether it exists or not."""
         return (DeltaLakeTable if self.table_format is TableFormat.DELTA else IcebergLakeTable)(self.root / name)
 
+    def existing_table(self, name: str) -> LakeTable:
+        """Return a table in the format that it has, which may be another than the lake's."""
+        formats = formats_at(self.root / name)
+        return (self if len(formats) != 1 else Lake(self.root, *formats)).table(name)
+
     def table_names(self) -> list[str]:
         """Return the names of the tables there are, without the quarantines."""
         if not self.root.is_dir():

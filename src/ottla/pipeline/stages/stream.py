@@ -128,7 +128,7 @@ def _stream(values: Values, lake: Lake) -> StreamSpec:
     definition = json.dumps({name: values[name] for name in counted})
     stream = Stream(values["name"], windows, compute, values["by"], definition, LateRowPolicy(values["late"]))
     return StreamSpec(
-        stream, lake.table(values["from"]), lake.table(values["name"]), values["topic"], values["partitions"]
+        stream, lake.existing_table(values["from"]), lake.table(values["name"]), values["topic"], values["partitions"]
     )
 
 
