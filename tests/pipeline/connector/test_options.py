@@ -93,8 +93,15 @@ def test_the_precedence_of_starting_options_is_sparks() -> None:
     ("streaming", "options", "why"),
     [
         (False, {"subscribes": "t"}, "^subscribes: no such option"),
+        (False, {"startingOffset": "x"}, "^startingoffset: no such option; did you mean startingOffsets\\?"),
+        (
+            False,
+            {"maxOffsetPerTriger": "x"},
+            "^maxoffsetpertriger: no such option; did you mean maxOffsetsPerTrigger\\?",
+        ),
+        (False, {"size": "x"}, "^size: no such option; these are known: assign, brokerWait"),
         (False, {"isolation.level": "read_committed"}, "^isolation.level: no such option"),
-        (False, {"level": "x"}, "^level: no such option; is kafka.isolation.level meant"),
+        (False, {"level": "x"}, "^level: no such option; did you mean kafka.isolation.level"),
         (False, {"subscribePattern": "t.*"}, "^subscribePattern: subscribe is given too"),
         (False, {"kafka.security.protocol": "TLS"}, "^kafka.security.protocol: 'TLS' is not one of"),
         (False, {"kafka.ssl.ca.location": "x"}, "^kafka.ssl.ca.location: it has no effect"),

@@ -50,5 +50,5 @@ def test_the_snippets_of_the_page_run(spark: SparkSession, broker: Broker, tmp_p
 
 def test_the_page_names_every_option_and_no_other() -> None:
     documented = {name.lower() for name in re.findall(r"`((?:kafka\.|kafkaConsumer\.)?[a-zA-Z][\w.]*)`", PAGE)}
-    known = options._SOURCE | options._SINK | {"kafka.bootstrap.servers"}
+    known = {*options._SOURCE, *options._SINK, "kafka.bootstrap.servers"}
     assert known - {"kafka.enable.idempotence"} <= documented

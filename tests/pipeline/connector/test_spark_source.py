@@ -21,6 +21,8 @@ from tests.support.topics import create_topic, delete_topic, write_batches
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))
 PARTITIONS, EACH = 3, 40
+LINES_OF_AN_ERROR_MAX = 7
+"""Spark's own lines, one place in the code, and the message."""
 T0 = 1_600_000_000_000
 
 
@@ -174,7 +176,9 @@ def test_a_filter_on_offsets_does_not_read_the_others(pushing: SparkSession, bro
     ("options", "why"),
     [
         pytest.param(
-            {"maxOffsetPerTrigger": "5"}, "maxoffsetpertrigger: no such option", marks=pytest.mark.oldest_spark
+            {"maxOffsetPerTrigger": "5"},
+            "maxoffsetpertrigger: no such option; did you mean maxOffsetsPerTrigger\\?",
+            marks=pytest.mark.oldest_spark,
         ),
         ({"assign": '{"t": [0]}'}, "subscribe: assign is given too"),
         ({"startingOffsets": "latest"}, "startingOffsets: a batch that began at the latest"),
@@ -189,13 +193,15 @@ def test_a_filter_on_offsets_does_not_read_the_others(pushing: SparkSession, bro
 def test_an_option_that_is_wrong_is_named(
     spark: SparkSession, broker: Broker, topic: str, options: dict[str, str], why: str
 ) -> None:
-    with pytest.raises(PySparkException, match=why):
+    with pytest.raises(PySparkException, match=why) as raised:
         batch(spark, broker, topic, **options).count()
+    assert len(str(raised.value).splitlines()) <= LINES_OF_AN_ERROR_MAX
 
 
 def test_a_topic_that_is_not_there_is_named_at_once(spark: SparkSession, broker: Broker) -> None:
-    with pytest.raises(PySparkException, match="there is no topic nowhere"):
+    with pytest.raises(PySparkException, match="there is no topic nowhere") as raised:
         batch(spark, broker, "nowhere").count()
+    assert len(str(raised.value).splitlines()) <= LINES_OF_AN_ERROR_MAX
 
 
 # ---- Streams

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from ottla.pipeline.connector.brief_errors import brief
 from ottla.pipeline.connector.columns import COLUMNS, ddl
 from ottla.pipeline.connector.offset_client import check_brokers
 from ottla.pipeline.connector.options import InvalidOption, source_options
@@ -34,6 +35,7 @@ class OttlaDataSource(DataSource):
         """Return the name for `format(...)`."""
         return FORMAT
 
+    @brief
     def schema(self) -> str:
         """Return the columns, for readers that bring no schema of their own. First the options' names are checked."""
         columns = self.options.get("columns")
@@ -45,23 +47,27 @@ class OttlaDataSource(DataSource):
             raise InvalidOption(f"columns: {', '.join(unknown)} is none of {', '.join(COLUMNS)}")
         return ddl(name.strip() for name in columns.split(","))
 
+    @brief
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
         options = source_options(self.options, streaming=False)
         kind = FilteringBatchReader if pushes_filters() else BatchReader
         return kind(options, wanted_columns(schema))
 
+    @brief
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of a streaming query."""
         options = source_options(self.options, streaming=True)
         return StreamReader(options, wanted_columns(schema))
 
+    @brief
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer for a batch: `mode("append")`."""
         if overwrite:
             raise InvalidOption('mode: a log can only be appended to; write .mode("append")')
         return BatchWriter(self._job(schema))
 
+    @brief
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
         """Return a stream's writer. Output mode complete writes the whole table each time, as Spark's own sink does."""
         return StreamWriter(self._job(schema))

@@ -28,7 +28,7 @@ from ottla.pipeline.connector.offset_options import (
     Latest,
     OffsetOption,
 )
-from ottla.pipeline.connector.options import BrokerOptions, ReadOptions
+from ottla.pipeline.connector.options import BrokerOptions, InvalidOption, ReadOptions
 from ottla.pipeline.connector.range_reader import first_connect
 from ottla.pipeline.connector.subscription import TopicSubscription, check_covers
 
@@ -80,17 +80,17 @@ class OffsetClient:
         return self._call(lambda cluster: resolve(cluster, spec, bounds))
 
     def offsets(self, spec: OffsetOption, bounds: Mapping[TopicPartition, OffsetBounds]) -> dict[TopicPartition, int]:
-        """Resolve an offset option for each of the partitions. Raises ValueError naming the option."""
+        """Resolve an offset option for each of the partitions. Raises InvalidOption."""
         match spec:
             case Earliest():
                 return {tp: span.start_offset for tp, span in bounds.items()}
             case Latest():
                 return {tp: span.end_offset for tp, span in bounds.items()}
             case AtOffsets(offsets, option):
-                check_covers(option, offsets, bounds)
+                _check_covers(option, offsets, bounds)
                 return {tp: _resolve_offset(offsets[tp], span) for tp, span in bounds.items()}
             case AtTime(None, times, option):
-                check_covers(option, times, bounds)
+                _check_covers(option, times, bounds)
                 return self._at_times(spec, times, bounds)
             case AtTime(int() as time_ms):
                 return self._at_times(spec, dict.fromkeys(bounds, time_ms), bounds)
@@ -113,7 +113,7 @@ class OffsetClient:
     ) -> dict[TopicPartition, int]:
         found = self._call(lambda cluster: list_offsets(cluster, times))
         if not spec.or_latest and (late := sorted(str(tp) for tp, at in found.items() if at.offset < 0)):
-            raise ValueError(
+            raise InvalidOption(
                 f"{spec.option}: no record of {', '.join(late)} is that late "
                 "(startingOffsetsByTimestampStrategy=latest begins at the end there)"
             )
@@ -174,6 +174,13 @@ async def _named(cluster: Cluster, names: Iterable[str], *, missing_ok: bool) ->
 
 def _id(info: TopicInfo) -> str:
     return "" if info.topic_id == NO_TOPIC_ID else id_text(info.topic_id)
+
+
+def _check_covers(option: str, given: Iterable[TopicPartition], bounds: Iterable[TopicPartition]) -> None:
+    try:
+        check_covers(option, given, bounds)
+    except ValueError as error:
+        raise InvalidOption(str(error)) from None
 
 
 def _resolve_offset(offset: int, span: OffsetBounds) -> int:

@@ -7,9 +7,11 @@ production. Names are compared without regard to case, as Spark compares them.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TypeVar
 
 from ottla.client.addresses import Address, parse_addresses
@@ -74,47 +76,54 @@ _REFUSED = {
     "kafka.partitioner.class": "partitioners are Java classes; give the column partition",
     "kafka.transactional.id": "the sink is exactly once without transactions (see docs/spark.md)",
 }
-_SOURCE = {
+
+
+def _by_lower_case(*names: str) -> Mapping[str, str]:
+    """Return the names, as people write them, by what Spark makes of them."""
+    return MappingProxyType({name.lower(): name for name in names})
+
+
+_SOURCE = _by_lower_case(
     "subscribe",
-    "subscribepattern",
+    "subscribePattern",
     "assign",
-    "startingoffsets",
-    "startingtimestamp",
-    "startingoffsetsbytimestamp",
-    "startingoffsetsbytimestampstrategy",
-    "endingoffsets",
-    "endingtimestamp",
-    "endingoffsetsbytimestamp",
-    "failondataloss",
-    "minpartitions",
-    "maxrecordsperpartition",
-    "maxoffsetspertrigger",
-    "minoffsetspertrigger",
-    "maxtriggerdelay",
-    "includeheaders",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "failOnDataLoss",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "includeHeaders",
     "columns",
-    "laggroup",
-    "kafkaconsumer.polltimeoutms",
-    "brokerwait",
+    "lagGroup",
+    "kafkaConsumer.pollTimeoutMs",
+    "brokerWait",
     "kafka.isolation.level",
     "kafka.fetch.max.bytes",
     "kafka.max.partition.fetch.bytes",
     "kafka.fetch.max.wait.ms",
     "kafka.check.crcs",
-}
-_SINK = {
+)
+_SINK = _by_lower_case(
     "topic",
-    "includeheaders",
-    "brokerwait",
+    "includeHeaders",
+    "brokerWait",
     "deduplicate",
-    "controltopic",
-    "onreplaymismatch",
+    "controlTopic",
+    "onReplayMismatch",
     "kafka.acks",
     "kafka.enable.idempotence",
     "kafka.compression.type",
     "kafka.batch.size",
     "kafka.delivery.timeout.ms",
-}
+)
 
 
 class InvalidOption(ValueError):
@@ -245,17 +254,18 @@ def check_sink_names(given: OptionMap) -> None:
     _check_names(given, _SINK)
 
 
-def _check_names(given: OptionMap, known: set[str]) -> None:
+def _check_names(given: OptionMap, known: Mapping[str, str]) -> None:
     for name in sorted(given.names()):
         if name in _REFUSED:
             raise InvalidOption(f"{name}: {_REFUSED[name]}")
-        if name in known | _WITHOUT_EFFECT | _OF_SPARK or name == "kafka.bootstrap.servers":
+        if name in known or name in _WITHOUT_EFFECT | _OF_SPARK or name == "kafka.bootstrap.servers":
             continue
         if name.startswith(_KAFKA):
             continue  # the client's reader of settings knows them, or refuses them by name
-        other = next((wanted for wanted in sorted(known) if wanted.rpartition(".")[2] == name), None)
-        advice = f"; is {other} meant?" if other else f"; these are known: {', '.join(sorted(known))}"
-        raise InvalidOption(f"{name}: no such option{advice}")
+        by_end = [wanted for wanted in sorted(known) if wanted.rpartition(".")[2] == name]
+        near = by_end or difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
+        advice = f"did you mean {known[near[0]]}?" if near else f"these are known: {', '.join(sorted(known.values()))}"
+        raise InvalidOption(f"{name}: no such option; {advice}")
 
 
 def connection_options(given: OptionMap) -> BrokerOptions:
@@ -267,7 +277,7 @@ def connection_options(given: OptionMap) -> BrokerOptions:
         brokers = parse_addresses(servers)
     except ValueError as error:
         raise InvalidOption(f"kafka.bootstrap.servers: {error}") from None
-    ours = _SOURCE | _SINK | _WITHOUT_EFFECT | {"kafka.bootstrap.servers"}
+    ours = {*_SOURCE, *_SINK, *_WITHOUT_EFFECT, "kafka.bootstrap.servers"}
     properties = {
         name.removeprefix(_KAFKA): given.text(name) or ""
         for name in given.names()

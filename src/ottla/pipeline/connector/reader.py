@@ -22,6 +22,7 @@ from ottla.core.clock import Clock, SystemClock
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.pipeline.connector import planning, spark_api
+from ottla.pipeline.connector.brief_errors import brief
 from ottla.pipeline.connector.decoding import decode
 from ottla.pipeline.connector.filters import PushedFilters, split_filters
 from ottla.pipeline.connector.offset_client import OffsetClient, Topics
@@ -71,6 +72,7 @@ class BatchReader(DataSourceReader):
         self._names = names
         self._pushed = PushedFilters()
 
+    @brief
     def partitions(self) -> list[InputPartition]:
         """Return the ranges, cut as the options say."""
         options = self._options
@@ -141,6 +143,7 @@ class StreamReader(DataSourceStreamReader, spark_api.SupportsTriggerAvailableNow
 
     # ---- Called on the driver
 
+    @brief
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a new query begins: the same position on every call."""
         if self._first is None:
@@ -160,6 +163,7 @@ class StreamReader(DataSourceStreamReader, spark_api.SupportsTriggerAvailableNow
         topics = self._topics()
         self._available = {tp: span.end_offset for tp, span in self._client().bounds(topics.partitions).items()}
 
+    @brief
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:  # noqa: N802
         """Return how far the next micro-batch goes: to the end of the log, or as far as a trigger's limit allows.
 
@@ -190,6 +194,7 @@ class StreamReader(DataSourceStreamReader, spark_api.SupportsTriggerAvailableNow
         """Return the end of the log as of the last micro-batch, for the progress of the query."""
         return None if self._latest is None else self._latest.as_json()
 
+    @brief
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks of one micro-batch; at a restart Spark calls it with the checkpoint's position twice."""
         first, last = position_from_json(start), position_from_json(end)
