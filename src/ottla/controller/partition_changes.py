@@ -102,7 +102,8 @@ def changed(
     """Return the next state of a partition, or None if nothing changes.
 
     The leader epoch grows if the leader changes, if a replica leaves the assignment, or with `starts_term`, for a
-    leader that was started again. A reassignment completes when the ISR holds the whole target. Raises
+    leader that was started again. A reassignment completes when the ISR holds what it adds, or the whole target if it
+    removes more. Raises
     `EligibleLeadersNotAvailable` if the state contradicts the assignment: no replica could be in sync.
     """
     assigned = _assignment(partition, target)
@@ -147,7 +148,7 @@ def changed(
 
 
 def _assignment(partition: PartitionView, target: PartitionTarget) -> _Assignment:
-    """Return the assignment and the ISR, without the replicas to remove if the target is in sync."""
+    """Return the assignment and the ISR, without the replicas to remove if the reassignment is complete."""
     replicas = partition.replicas if target.replicas is None else target.replicas
     adding = partition.adding if target.adding is None else target.adding
     removing = partition.removing if target.removing is None else target.removing
@@ -155,9 +156,17 @@ def _assignment(partition: PartitionView, target: PartitionTarget) -> _Assignmen
     if adding or removing:
         final = tuple(each for each in replicas if each not in removing)
         final_isr = tuple(each for each in isr if each not in removing)
-        if final and set(final).issubset(final_isr):
+        if final and final_isr and set(_awaited(final, adding, removing)).issubset(final_isr):
             return _Assignment(final, (), (), final_isr)
     return _Assignment(replicas, adding, removing, isr)
+
+
+def _awaited(final: tuple[int, ...], adding: tuple[int, ...], removing: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the replicas that must be in sync before a reassignment to `final` completes.
+
+    If at least as many replicas are added as removed, the ISR does not shrink, and one that stays may be down.
+    """
+    return final if len(adding) < len(removing) else adding
 
 
 def _remaining_isr(

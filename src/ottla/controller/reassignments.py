@@ -1,8 +1,9 @@
 """Decides reassignments of replicas (KIP-455): start, replace, cancel, complete.
 
 A reassignment is one change of the topic's assignment: the replicas are the target and, at the end, those to remove.
-Replicas that are added fetch outside the ISR. When the ISR holds the whole target, the change that says so also
-completes the reassignment (`partition_changes`). The rules and the errors are Kafka's.
+Replicas that are added fetch outside the ISR. When the ISR holds all that are added, the change that says so also
+completes the reassignment (`partition_changes`): one that stays may be down, unless the ISR would shrink, as fewer are
+added than removed. The rules and the errors are Kafka's.
 """
 
 from __future__ import annotations

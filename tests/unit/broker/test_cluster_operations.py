@@ -112,6 +112,28 @@ def test_a_reassignment_to_a_broker_that_is_down_waits_and_can_be_cancelled(tmp_
     with_cluster(tmp_path, scenario)
 
 
+def test_a_replica_moves_away_from_a_broker_while_another_one_of_the_partition_is_down(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster, 1, 2, 3)
+        await send(cluster, range(100))
+        await cluster.kill(2)
+        await cluster.until(lambda: set(state(cluster, 1).isr) == {1, 3})
+        assert await reassign(cluster, [4, 2, 3]) == 0
+        await cluster.until(
+            lambda: all(
+                (state(cluster, node).replicas, state(cluster, node).isr) == ((4, 2, 3), (4, 3)) for node in (3, 4)
+            )
+        )
+        assert await running(cluster) == []
+        await cluster.until(lambda: leader_of(cluster) == 4 and not has_log(cluster, 1))
+        await send(cluster, range(100, 200))
+        await cluster.restart(2)
+        await assigned(cluster, 4, 2, 3)
+        assert await read(cluster, 200) == list(range(200))
+
+    with_cluster(tmp_path, scenario, brokers=4)
+
+
 def test_preferred_replicas_lead_again_on_request_and_an_unclean_election_needs_an_order(tmp_path: Path) -> None:
     async def scenario(cluster: InProcessCluster) -> None:
         await create(cluster, 1, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -152,6 +153,32 @@ def test_a_proposal_completes_a_reassignment_and_the_old_leader_gets_to_know_it(
     assert (new.replicas, new.adding, new.removing, new.isr) == ((2, 3), (), (), (2, 3))
     assert (new.leader, new.leader_epoch) == (2, 5)
     assert [op.path for op in overlay.ops()] == [znodes.topic_path("t"), znodes.state_path("t", 0)]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "adding", "removing", "is_complete"),
+    [
+        ((4, 2, 1, 3), (4,), (3,), True),
+        ((1, 2, 3, 4), (4,), (), True),
+        ((4, 5, 2, 1, 3), (4, 5), (1, 3), False),  # 5 is not in sync
+        ((4, 2, 1, 3), (4,), (1, 3), False),  # fewer are added than removed
+        ((2, 1, 3), (), (3,), False),
+    ],
+)
+def test_a_reassignment_completes_without_a_staying_replica_that_is_down_unless_the_isr_would_shrink(
+    replicas: tuple[int, ...], adding: tuple[int, ...], removing: tuple[int, ...], is_complete: bool
+) -> None:
+    kept = tuple(each for each in replicas if each not in removing)
+    moving = a_partition(replicas=replicas, adding=adding, removing=removing, isr=(1, 3))
+    overlay = Overlay(view_of(moving, alive=(1, 3, 4)), RULES)
+    with suppress(errors.NewLeaderElected):
+        alter_partition(overlay, 1, proposed(*sorted({1, 3, *adding} - {5})))
+    new = only(overlay.view())
+    assert (new.adding, new.removing) == (((), ()) if is_complete else (adding, removing))
+    assert new.replicas == (kept if is_complete else replicas)
+    if is_complete:
+        assert 2 not in new.isr
+        assert set(new.isr) <= set(kept)
 
 
 def test_each_proposal_of_a_request_has_its_own_outcome_and_an_old_broker_epoch_fails_all() -> None:
