@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills restart-kills test test-plain test-fast test-oldest-spark test-spark-versions test-pythons test-floors check bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-cluster bench-recovery fuzz crash-tests corruption-tests mutation-tests simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills exactly-once large clean lock generate
+.PHONY: help venv compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills restart-kills test test-plain test-fast test-oldest-spark test-spark-versions test-pythons test-floors check vulnerabilities bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-cluster bench-recovery fuzz crash-tests corruption-tests mutation-tests simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills exactly-once large clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -101,13 +101,17 @@ test-pythons: .venv/ready  ## the fast tests and the pipeline's without Java on 
 test-floors: .venv/ready  ## the same with the oldest versions of the dependencies that pyproject.toml allows
 	$(BIN)/python tools/run_matrix.py --jobs $(JOBS) floors
 
-check: .venv/ready  ## format, lint, strict types, layers, words, generated pages
+check: .venv/ready  ## format, lint, strict types, layers, words, generated pages, known vulnerabilities
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_words.py
 	$(BIN)/python tools/generate.py --check
+	$(BIN)/python tools/check_vulnerabilities.py
+
+vulnerabilities: .venv/ready  ## ask the package index for known vulnerabilities of what is locked, besides those that make check knows
+	$(BIN)/python tools/check_vulnerabilities.py --ask-index
 
 generate: .venv/ready  ## write the generated code and pages
 	$(BIN)/python tools/generate.py

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from ottla.pipeline.jars import Artifact, JarsNotFound, Notify, default_tool, fetch_jars
 from ottla.pipeline.java import cache_directory
 
-VERSION = "3.9.4"
+VERSION = "3.9.5"
 ARTIFACTS = (
     Artifact("org.apache.zookeeper", "zookeeper", VERSION),
     Artifact("io.dropwizard.metrics", "metrics-core", "4.1.12.1"),  # this and the next: "provided" in ZooKeeper's POM
@@ -29,8 +29,8 @@ LOCK = MappingProxyType(
         "slf4j-api-2.0.13.jar": "e7c2a48e8515ba1f49fa637d57b4e2f590b3f5bd97407ac699c3aa5efb1204a9",
         "slf4j-simple-2.0.13.jar": "3153fe1d689cffb94f1530b58470c306685ba68844de8857116e3b6ebb81d9f7",
         "snappy-java-1.1.10.5.jar": "0f3f1857ed33116583f480b4df5c0218836c47bfbc9c6221c0d73f356decf37b",
-        "zookeeper-3.9.4.jar": "7bb3bb38bbddbc71424c59a7a0b170a1b2147313a84c972225ab0568dab513bf",
-        "zookeeper-jute-3.9.4.jar": "bd9750935add09b6cb920f7bcf0fa7b9a8165c45cdafd8ee1fc6808c46ec9094",
+        "zookeeper-3.9.5.jar": "936d025db1a85f085edea25048c3f5b3de5fc29329c371a10925e3b78b0b38a0",
+        "zookeeper-jute-3.9.5.jar": "abcbc7f9d6c493daa118da6fa3061a201e2c521217526e8535adfb56b629e52a",
     }
 )
 """Every jar on the server's class path, with its SHA-256."""
