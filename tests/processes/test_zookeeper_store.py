@@ -18,6 +18,7 @@ from ottla.coordination.store import (
     Check,
     Create,
     Delete,
+    Op,
     OutcomeUnknown,
     Put,
     SessionLost,
@@ -138,6 +139,68 @@ def test_a_commit_that_never_arrived_is_sent_again(server: RealZooKeeper) -> Non
             await store.commit([Put("/0", b"", 5)])
 
     run(server, scenario)
+
+
+def test_nodes_that_another_program_changed_are_read_again_by_all_after_a_commit_that_conflicts(
+    server: RealZooKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(stores: Stores) -> None:
+        witness, store = await stores.open(), await stores.open()
+        names = ["/written", "/deleted", "/untouched", "/parent"]
+        await store.commit([Create(path, b"0") for path in names])
+        by_hand: list[Op] = [
+            Put("/written", b"by hand"),
+            Delete("/deleted"),
+            Create("/created", b"by hand"),
+            Create("/parent/child"),
+        ]
+        await connection_of(witness).commit(by_hand)  # without an entry in the feed
+        await store.sync()
+        assert (await store.get("/written")) == (await store.get("/untouched"))
+
+        deletion: list[Op] = [Put("/written", b"1", 0), Delete("/deleted", 0), Create("/created"), Delete("/parent", 0)]
+        with pytest.raises(VersionConflict):
+            await store.commit(deletion)
+        await witness.sync()
+        for each in (store, witness):
+            found = [
+                await each.get(path) for path in ("/written", "/deleted", "/created", "/untouched", "/parent/child")
+            ]
+            assert [node and (node.value, node.version) for node in found] == [
+                (b"by hand", 1),
+                None,
+                (b"by hand", 0),
+                (b"0", 0),
+                (b"", 0),
+            ]
+        await store.commit([Put("/written", b"1", 1), Create("/deleted"), Delete("/parent/child"), Delete("/parent")])
+        await witness.sync()
+        assert (await witness.get("/written")) == (await store.get("/written"))
+        assert await witness.get("/parent") is None
+
+    run(server, scenario)
+    (warning,) = (record.getMessage() for record in caplog.records if "another program" in record.getMessage())
+    assert "/written, /deleted, /created, /parent" in warning
+
+
+def test_a_commit_that_conflicts_with_one_of_another_broker_announces_nothing(
+    server: RealZooKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(stores: Stores) -> None:
+        first, second = await stores.open(), await stores.open()
+        await first.commit([Create("/n", b"0"), Create("/alive", ephemeral=True)])
+        await second.sync()
+        entries = await connection_of(first).children(FEED)
+        outcomes = await asyncio.gather(
+            *(store.commit([Put("/n", b"1", 0)]) for store in (first, second)),
+            second.commit([Create("/alive", ephemeral=True)]),
+            return_exceptions=True,
+        )
+        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["NodeExists", "VersionConflict", "list"]
+        assert len(await connection_of(first).children(FEED)) == len(entries) + 1
+
+    run(server, scenario)
+    assert "another program" not in caplog.text
 
 
 def test_a_session_is_lost_by_the_own_clock_and_its_commit_unknown(server: RealZooKeeper) -> None:

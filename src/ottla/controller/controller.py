@@ -677,7 +677,10 @@ class Controller:
                 break
             await self._cluster.sync()
         else:
-            raise RequestTimedOut("the metadata store changed faster than a decision could be written")
+            raise RequestTimedOut(
+                f"in {_ATTEMPTS_MAX} attempts the node {written.conflict} of the metadata store did not have the "
+                "expected state. Try again; if it stays so, inspect it with ZooKeeper's shell: another program wrote it"
+            )
         return [outcomes[number] for number in range(len(events))]
 
     async def _decide(self, term: ControllerTerm, events: Mapping[int, Event]) -> tuple[Overlay, dict[int, _Decided]]:

@@ -5,8 +5,8 @@ when `commit` returns, and the others' commits a little later, whole and in orde
 looked for once the session is connected again, and sent again if it was not made; it is unknown only if the session is
 over.
 
-All writers of the tree must be Ottla's: the changes of other programs are seen at the next full load only. Requests of
-Kafka's older tools (`znodes.ADMIN_REQUESTS`) are watched.
+All writers of the tree should be Ottla's: the changes of other programs are seen when a commit conflicts with them, or
+at the next full load. Requests of Kafka's older tools (`znodes.ADMIN_REQUESTS`) are watched.
 """
 
 from __future__ import annotations

@@ -33,12 +33,14 @@ from ottla.coordination.store import (
     Delete,
     Node,
     NodeExists,
+    NodeHasChildren,
     NoSuchNode,
     Op,
     OutcomeUnknown,
     Put,
     SessionLost,
     SessionStatus,
+    VersionConflict,
     parent_of,
 )
 from ottla.coordination.zookeeper_connection import (
@@ -202,6 +204,10 @@ class ZooKeeperSession:
         while True:
             try:
                 answers = await self._connection.commit([*ops, *entry])
+            except (VersionConflict, NoSuchNode, NodeExists, NodeHasChildren) as error:
+                with contextlib.suppress(ZooKeeperDisconnected, SessionLost):
+                    await self._announce_foreign_changes(error.path, ops)
+                raise
             except ZooKeeperDisconnected:
                 found = await self._find(commit_id, since, ops) if entry else NO_VERSION
                 if found == NO_VERSION:
@@ -250,6 +256,42 @@ class ZooKeeperSession:
                         raise OutcomeUnknown(path)  # it was made, but its number is not known
                     return number
             return NO_VERSION
+
+    async def _announce_foreign_changes(self, conflict: str, ops: Sequence[Op]) -> None:
+        """Find out whether another program changed nodes of a commit that failed; if so all brokers read them again.
+
+        The feed has no entry for such a change, so that no broker would know of it before its next full load. Raises
+        ZooKeeperDisconnected and SessionLost.
+        """
+        await self.sync()
+        if not await self._foreign_changes([conflict]):
+            return  # a commit of a broker, as the copy has it now
+        effects = await self._foreign_changes(list(dict.fromkeys([conflict, *(op.path for op in ops)])))
+        if effects:
+            paths = ", ".join(effect.path for effect in effects)
+            logger.warning("another program changed nodes in ZooKeeper; all brokers read them again: %s", paths)
+            self._commits += 1
+            entry = encode_entry(f"{self._connection.session_id}-{self._commits}", effects)
+            await self._connection.commit([Create(ENTRY_PREFIX, entry, sequential=True)])
+            await self.sync()
+
+    async def _foreign_changes(self, paths: Sequence[str]) -> list[NodeEffect]:
+        """Compare nodes with the copy; returns what no commit explains, as effects that make a reader read them."""
+        before = [(self.nodes.get(path), set(self.child_names.get(path, ()))) for path in paths]
+        found = await asyncio.gather(*map(self._connection.get, paths))
+        names = await asyncio.gather(*map(self._connection.children, paths))
+        await self.sync()
+        effects = []
+        for path, (node, children), read, below in zip(paths, before, found, names, strict=True):
+            if self.nodes.get(path) != node or (node or read) is None:
+                continue  # a commit came meanwhile
+            if (node is not None and node.ephemeral) or (read is not None and read.is_ephemeral):
+                continue  # watched
+            if node is None or read is None or _node(read) != node:
+                effects.append(NodeEffect(EffectKind.UNKNOWN, path))
+            elif not children.issuperset(below) and path != "/" and self.child_names.get(path, set()) == children:
+                effects.append(NodeEffect(EffectKind.CHILD_CREATED, path))
+        return effects
 
     def must_be_alive(self, path: str) -> None:
         """Raise SessionLost if the session is over."""

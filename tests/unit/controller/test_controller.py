@@ -211,6 +211,23 @@ def test_partitions_settings_and_deletion_arrive_in_the_snapshot() -> None:
     run(scenario)
 
 
+def test_a_deletion_that_a_node_of_another_program_prevents_names_the_node() -> None:
+    async def scenario() -> None:
+        node = Node(EmbeddedMetadataStore())
+        await node.start()
+        await node.controller.create_topic("t", partitions=2)
+        foreign = f"{znodes.partition_path('t', 1)}/foreign"
+        await node.store.commit([Create(foreign)])
+        with pytest.raises(errors.RequestTimedOut, match=znodes.partition_path("t", 1)):
+            await node.controller.delete_topics(["t"])
+        await node.store.commit([Delete(foreign)])
+        assert await node.controller.delete_topics(["t"]) == [None]
+        assert not node.cluster.current.topics
+        await node.stop()
+
+    run(scenario)
+
+
 def test_a_second_broker_with_the_same_id_is_turned_away() -> None:
     async def scenario() -> None:
         tree = EmbeddedMetadataStore()
