@@ -11,6 +11,7 @@ import pytest
 from ottla.client.consumer import Consumer
 from ottla.client.producer import Producer, RecordMetadata
 from ottla.controller.partition_changes import Election
+from ottla.controller.reassignments import RequestedReassignment
 from ottla.core.clock import SystemClock
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
@@ -260,39 +261,95 @@ def test_a_replica_that_lost_records_does_not_lead_before_it_caught_up(tmp_path:
     with_cluster(tmp_path, scenario)
 
 
+async def produce_batch(
+    cluster: InProcessCluster, node_id: int, sequence: int, *, acks: int = -1
+) -> tuple[ErrorCode, int]:
+    """Send a batch of two records of one producer; returns the error code and the offset of the answer."""
+    records = bytes(batch(b"v", b"w", producer_id=7000, epoch=0, sequence=sequence))
+    partition = PartitionProduceData(index=0, records=memoryview(records))
+    topic_id = cluster.services(node_id).cluster.current.topics["web"].topic_id
+    request = ProduceRequest(
+        acks=acks,
+        timeout_ms=5_000,
+        topic_data=[TopicProduceData(topic_id=topic_id, name="web", partition_data=[partition])],
+    )
+    async with await cluster.client() as client:
+        response = await (await client.connection(node_id)).request(ApiKey.PRODUCE, request, timeout_s=10)
+    (found,) = response.responses[0].partition_responses
+    return ErrorCode(found.error_code), found.base_offset
+
+
+async def sent_again(cluster: InProcessCluster, last: int) -> None:
+    """Check that the leader answers the last five batches with their offsets, which are their sequences."""
+    await cluster.until(lambda: leader_of(cluster) in cluster.brokers, seconds=20)
+    leader = leader_of(cluster)
+    for sequence in range(last - 8, last + 2, 2):
+        assert await produce_batch(cluster, leader, sequence) == (ErrorCode.NONE, sequence), f"by {leader}"
+
+
 def test_batches_in_flight_at_a_clean_stop_of_all_brokers_are_duplicates_after_the_start(tmp_path: Path) -> None:
     async def scenario(cluster: InProcessCluster) -> None:
         await create(cluster, factor=1)
         await cluster.until(lambda: leader_of(cluster) == 1)
-
-        topic_id = cluster.services(1).cluster.current.topics["web"].topic_id
-
-        async def produce(sequence: int) -> tuple[ErrorCode, int]:
-            records = bytes(batch(b"v", b"w", producer_id=7000, epoch=0, sequence=sequence))
-            partition = PartitionProduceData(index=0, records=memoryview(records))
-            request = ProduceRequest(
-                acks=-1,
-                timeout_ms=5_000,
-                topic_data=[TopicProduceData(topic_id=topic_id, name="web", partition_data=[partition])],
-            )
-            async with await cluster.client() as client:
-                response = await (await client.connection(1)).request(ApiKey.PRODUCE, request, timeout_s=10)
-            (found,) = response.responses[0].partition_responses
-            return ErrorCode(found.error_code), found.base_offset
-
-        sent = [await produce(sequence) for sequence in range(0, 12, 2)]
+        sent = [await produce_batch(cluster, 1, sequence) for sequence in range(0, 12, 2)]
         assert sent == [(ErrorCode.NONE, offset) for offset in range(0, 12, 2)]
         await cluster.stop(1)
         await cluster.restart(1)
-        await cluster.until(lambda: leader_of(cluster) == 1)
-        for at in (1, 2, 3, 4, 5):
-            code, offset = await produce(2 * at)
-            assert code in {ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER}
-            assert offset == 2 * at
-        assert (await produce(0))[0] is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        assert await produce(12) == (ErrorCode.NONE, 12)
+        await sent_again(cluster, 10)
+        assert (await produce_batch(cluster, 1, 0))[0] is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert await produce_batch(cluster, 1, 12) == (ErrorCode.NONE, 12)
 
     with_cluster(tmp_path, scenario, brokers=1)
+
+
+def test_the_last_five_batches_keep_their_offsets_over_fail_overs_truncations_and_new_replicas(tmp_path: Path) -> None:
+    async def elect(cluster: InProcessCluster) -> None:
+        await cluster.services(cluster.controller).controller.elect_leaders(Election.PREFERRED, [TP])
+        await cluster.until(lambda: leader_of(cluster) == 1, seconds=20)
+
+    async def scenario(cluster: InProcessCluster) -> None:
+        controller = cluster.services(cluster.controller).controller
+        await controller.create_topic("web", assignments=[(0, (1, 2, 3))])
+        await cluster.known_everywhere("web")
+        for sequence in range(0, 12, 2):
+            assert await produce_batch(cluster, 1, sequence) == (ErrorCode.NONE, sequence)
+        await cluster.kill(1)
+        await sent_again(cluster, 10)  # a follower of then
+        assert await produce_batch(cluster, leader_of(cluster), 12) == (ErrorCode.NONE, 12)
+        await cluster.restart(1)
+        await in_sync(cluster, 3)
+        await elect(cluster)
+        await sent_again(cluster, 12)  # one that recovered from a kill and fetched the rest
+
+        for follower in (2, 3):
+            await cluster.kill(follower, session_expires=False)
+        assert await produce_batch(cluster, 1, 14, acks=1) == (ErrorCode.NONE, 14)  # in no other log
+        await cluster.kill(1, session_expires=False)
+        for node_id in (2, 3, 1):
+            await cluster.expire(node_id)
+        for follower in (2, 3):
+            await cluster.restart(follower)
+        await sent_again(cluster, 12)
+        async with await cluster.client() as client, Producer(client, clock=SystemClock()) as producer:
+            for _ in range(3):
+                sent = await producer.send("web", partition=0, value=b"of another", timestamp_ms=0)
+                await sent
+        assert await produce_batch(cluster, leader_of(cluster), 14) == (ErrorCode.NONE, 17)
+        await cluster.restart(1)
+        await in_sync(cluster, 3)
+        await elect(cluster)
+        assert replica(cluster, 1).log.end_offset == 19
+        assert await produce_batch(cluster, 1, 14) == (ErrorCode.NONE, 17), "not that of the truncated batch"
+        assert await produce_batch(cluster, 1, 6) == (ErrorCode.NONE, 6)
+
+        moved = RequestedReassignment(TP, (4, 2, 3))
+        assert await cluster.services(cluster.controller).controller.reassign([moved]) == [None]
+        await cluster.until(lambda: leader_of(cluster) == 4, seconds=20)
+        assert await produce_batch(cluster, 4, 14) == (ErrorCode.NONE, 17)
+        assert await produce_batch(cluster, 4, 6) == (ErrorCode.NONE, 6)
+        assert await produce_batch(cluster, 4, 16) == (ErrorCode.NONE, 19)
+
+    with_cluster(tmp_path, scenario, brokers=4)
 
 
 def test_a_replica_with_contradictory_offsets_is_reported_and_fetched_again(tmp_path: Path) -> None:
