@@ -126,10 +126,25 @@ def test_leaders_spread_evenly_and_replicas_over_racks(start: int) -> None:
 
     by_leader = [each.leader for each in topic.partitions]
     assert {node: by_leader.count(node) for node in racks} == dict.fromkeys(racks, 2)
-    assert all(len(set(each.replicas)) == 3 for each in topic.partitions)
-    first_round = topic.partitions[: 6 - start % 6]
-    if start < 6:
-        assert all(len({racks[node] for node in each.replicas}) == 3 for each in first_round)
+    assert all(len({racks[node] for node in each.replicas}) == 3 for each in topic.partitions)
+
+
+@pytest.mark.parametrize("layout", ["aabbcc", "abca", "aaabbbccc", "aabb", "aaaab", "abcd", "aaa", "aab"])
+@pytest.mark.parametrize("factor", [2, 3])
+def test_no_rack_has_two_replicas_more_than_another_one_that_could_have_one_more(layout: str, factor: int) -> None:
+    racks = dict(enumerate(layout, 1))
+    view = ClusterView(brokers=brokers(*racks, racks=racks))
+
+    topic = with_topic(view, partitions=5 * len(layout), replication_factor=factor, start=1).topics["t"]
+
+    for partition in topic.partitions:
+        assert len(set(partition.replicas)) == factor
+        used = {rack: sum(racks[node] == rack for node in partition.replicas) for rack in layout}
+        assert all(
+            used[more] - used[less] < 2 or used[less] == layout.count(less) for more in layout for less in layout
+        ), partition
+    held = [sum(node in partition.replicas for partition in topic.partitions) for node in racks]
+    assert min(held) > 0
 
 
 # ---- More partitions, fewer topics
