@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # imported when they are first needed
     from ottla.groups.coordinator import GroupCoordinator
     from ottla.groups.share_group_coordinator import ShareGroupCoordinator
     from ottla.internal_topics.led_partitions import LedPartitions
+    from ottla.internal_topics.session_check import SessionCheck
     from ottla.replication.replicas import Replicas
     from ottla.share.coordinator import ShareCoordinator
     from ottla.share.partition_manager import SharePartitionManager
@@ -203,10 +204,24 @@ class Coordinators:
         self._closers.append(created.close)
         return created
 
+    @cached_property
+    def _session_check(self) -> SessionCheck | None:
+        """Detects that this process was stopped for longer than its session may last. None without ZooKeeper."""
+        from ottla.internal_topics.session_check import SessionCheck
+
+        zookeeper = self._config.zookeeper
+        if not zookeeper.connect:
+            return None
+        created = SessionCheck(self._clock, zookeeper.session_timeout_ms / 1000, self._cluster.sync)
+        created.start()
+        self._closers.append(created.close)
+        return created
+
     def _topic(self, name: str) -> InternalTopic:
         return InternalTopic(name, replicas=self._replicas, cluster=self._cluster, clock=self._clock)
 
     def _begin_to_follow(self, led: LedPartitions[Any], follow: Follower) -> None:
+        led.session_check = self._session_check
         self._created.append(led)
         self._followers.append(follow)
         follow(ClusterView(), self._cluster.current)

@@ -86,6 +86,8 @@ class MetadataCache:
     async def sync(self) -> ClusterView:
         """Return a snapshot with everything that was committed before the call. Raises `SessionLost`."""
         await self._store.sync()
+        if self._watch is not None and self._watch.is_over:
+            raise SessionLost("/")  # the store has another session, which `load` has not read yet
         return await self.refresh()
 
     async def refresh(self) -> ClusterView:

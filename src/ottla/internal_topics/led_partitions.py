@@ -20,6 +20,7 @@ from ottla.core.repeated_failures import RepeatedFailures
 from ottla.internal_topics.coordinator_partition import Term
 from ottla.internal_topics.failed_steps import KEY_CHARS_MAX, FailedStep
 from ottla.internal_topics.partitioning import partition_of
+from ottla.internal_topics.session_check import SessionCheck
 from ottla.internal_topics.shard import CoordinatorShard
 from ottla.internal_topics.topic_log import TopicLog
 
@@ -40,6 +41,7 @@ class LedPartitions(Generic[S]):
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._failed_keys, self._failed_partitions = RepeatedFailures(), RepeatedFailures()
         self._delayed: dict[int, asyncio.TimerHandle] = {}  # partitions that wait before they are loaded again
+        self.session_check: SessionCheck | None = None  # None: the session with the store does not end by time
 
     # ---- Leadership
 
@@ -176,6 +178,8 @@ class LedPartitions(Generic[S]):
     def shard_of(self, key: str) -> S:
         """Return the loaded shard of a key. Raises NotCoordinator, CoordinatorLoadInProgress."""
         partition = self.partition_for(key)
+        if self.session_check is not None and not self.session_check.is_confirmed():
+            raise NotCoordinator(f"this broker did not run for a while; another one may coordinate {key!r} now")
         shard = self._shards.get(partition)
         if shard is None:
             if partition in self._reloading and partition in self._led:

@@ -13,7 +13,7 @@ import pytest
 from ottla.coordination import broker_registration, znodes
 from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
 from ottla.coordination.metadata_cache import MetadataCache
-from ottla.coordination.store import NO_VERSION, Create, Delete, NodeChange, Op, Put
+from ottla.coordination.store import NO_VERSION, Create, Delete, NodeChange, Op, Put, SessionLost
 from ottla.coordination.view import NO_LEADER, ClusterDelta, ClusterView, difference
 from ottla.coordination.view_builder import ViewBuilder
 from ottla.core.ids import TopicPartition
@@ -191,6 +191,23 @@ def test_the_error_of_a_subscriber_ends_neither_the_task_that_follows_nor_the_ot
         assert "a defect" in caplog.text
         await store.close()
         await following
+
+    run(scenario)
+
+
+def test_a_sync_in_a_renewed_session_fails_until_the_cluster_is_read_in_it() -> None:
+    async def scenario(store: EmbeddedSession, cluster: MetadataCache) -> None:
+        await cluster.load()
+        await store.commit(topic("t", topic_id=uuid.UUID(int=6)))
+        await store.expire()
+        with pytest.raises(SessionLost):
+            await cluster.sync()
+        await store.renew()
+        with pytest.raises(SessionLost):
+            await cluster.sync()
+        await cluster.load()
+        assert set((await cluster.sync()).topics) == {"t"}
+        await store.close()
 
     run(scenario)
 
