@@ -17,6 +17,7 @@ from ottla.core.clock import Clock
 from ottla.core.errors import (
     ErrorCode,
     GroupIdNotFound,
+    IllegalGeneration,
     InvalidGroupId,
     InvalidSessionTimeout,
     KafkaError,
@@ -30,9 +31,11 @@ from ottla.core.regexes import why_invalid as why_invalid_regex
 from ottla.core.runtime import new_uuid
 from ottla.groups.classic.events import Heartbeat, Join, JoinAnswer, Leave, LeaveAnswer, Sync, SyncAnswer
 from ottla.groups.classic.group import ClassicGroup
+from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.config import GroupConfig
 from ottla.groups.consumer.events import CommitAnswer, MemberHeartbeat
 from ottla.groups.consumer.group import ConsumerGroup
+from ottla.groups.consumer.validation import MEMBER_EPOCH_SINCE
 from ottla.groups.group import GroupSummary
 from ottla.groups.group_runtime import GroupRuntime
 from ottla.groups.machine import Commit, GroupAnswer, PlainAnswer
@@ -150,7 +153,10 @@ class GroupCoordinator:
         runtime = shard.find_or_create(group_id)
         shard.downgrade_empty(runtime)
         prefix = joining.instance_id if joining.instance_id is not None else joining.client_id
-        event = Join(new_member_id=f"{prefix[:MEMBER_PREFIX_CHARS_MAX]}-{self._new_id()}", **joining._asdict())
+        new_id = self._new_id()
+        if isinstance(runtime.machine, ClassicMachine):  # in other groups ids have no prefix, as members choose them
+            new_id = f"{prefix[:MEMBER_PREFIX_CHARS_MAX]}-{new_id}"
+        event = Join(new_member_id=new_id, **joining._asdict())
         answer = await self._ask(runtime, event, JoinAnswer)
         shard.remove_if_unused(runtime)
         return answer
@@ -214,7 +220,8 @@ class GroupCoordinator:
         shard = self._shard_of(group_id)
         runtime = shard.find(group_id)
         if runtime is None and commit.generation >= 0:
-            raise GroupIdNotFound
+            is_new = commit.is_transactional or commit.api_version >= MEMBER_EPOCH_SINCE
+            raise GroupIdNotFound if is_new else IllegalGeneration
         runtime = runtime or shard.find_or_create(group_id)
         try:
             answer = await runtime.ask(commit)
@@ -261,6 +268,8 @@ class GroupCoordinator:
         if runtime is None or runtime.is_being_deleted:
             return GroupOffsets()
         refusal = runtime.group.validate_offset_fetch(member_id, member_epoch)
+        if refusal is ErrorCode.GROUP_ID_NOT_FOUND:  # a group of a type without offsets: as one that is unknown
+            return GroupOffsets()
         if refusal is not ErrorCode.NONE:
             raise error_for(refusal)
         return runtime.offsets

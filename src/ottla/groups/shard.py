@@ -171,7 +171,7 @@ class GroupShard(CoordinatorShard):
     def _upgrade(self, runtime: GroupRuntime, classic: ClassicGroup) -> None:
         """Continue with a consumer group of the same members. Raises GroupIdNotFound if that is not allowed."""
         group, first_records = ConsumerGroup(classic.group_id), classic.tombstones() if runtime.in_log else []
-        if classic.members.by_id or classic.members.pending:
+        if classic.members.by_id:  # a client that was only given a member id is no member yet
             try:
                 validate_upgrade(classic, self._config.consumer_settings({}))
                 group = consumer_group(classic, self._cluster.topics)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.core.errors import ErrorCode, GroupIdNotFound, KafkaError, StorageError
+from ottla.core.errors import ErrorCode, GroupIdNotFound, IllegalGeneration, KafkaError, StorageError
 from ottla.core.ids import GroupType
 from ottla.groups.classic.events import Heartbeat, Sync
 from ottla.groups.classic.group import ClassicGroup
@@ -127,5 +127,56 @@ def test_a_regular_expression_is_resolved_in_a_thread_and_followed() -> None:
         assert invalid.error is ErrorCode.INVALID_REGULAR_EXPRESSION
         unsupported = await beat(coordinator, 0, assignor="sticky")
         assert unsupported.error is ErrorCode.UNSUPPORTED_ASSIGNOR
+
+    run_scenario(scenario, CONFIG)
+
+
+def test_a_client_that_was_only_given_a_member_id_of_a_classic_group_does_not_prevent_its_conversion() -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
+        follow(coordinator)
+        given = await coordinator.join("team", member(requires_member_id=True))
+        assert given.error is ErrorCode.MEMBER_ID_REQUIRED
+        assert (await beat(coordinator, 0)).error is ErrorCode.NONE
+        assert kind(coordinator) == [GroupType.CONSUMER]
+
+    run_scenario(scenario, CONFIG)
+
+
+def test_the_id_given_to_a_classic_member_of_a_consumer_group_is_one_as_members_choose_it() -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
+        follow(coordinator)
+        classic = await coordinator.join("other", member(requires_member_id=True))
+        assert classic.member_id.startswith(member().client_id + "-")
+        await beat(coordinator, 0)
+        given = await coordinator.join("team", member(requires_member_id=True))
+        assert given.error is ErrorCode.MEMBER_ID_REQUIRED
+        assert len(given.member_id) <= 36
+        assert not given.member_id.startswith(member().client_id + "-")
+
+    run_scenario(scenario, CONFIG)
+
+
+def test_a_share_group_has_no_offsets_to_fetch_and_takes_no_commit_in_any_version() -> None:
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
+        follow(coordinator)
+        shard = coordinator.led.shard_of("team")
+        for version in (2, 8, 9):
+            shard.find_or_create_share("team", may_create=True)  # unused, it is removed after each refusal
+            assert not coordinator.fetch("team")
+            with pytest.raises(GroupIdNotFound):
+                await coordinator.commit(
+                    "team", Commit(member_id="m", generation=1, api_version=version), {WEB: CommittedOffset(7)}
+                )
+        with pytest.raises(IllegalGeneration):
+            await coordinator.commit(
+                "unknown", Commit(member_id="m", generation=1, api_version=8), {WEB: CommittedOffset(7)}
+            )
+        with pytest.raises(GroupIdNotFound):
+            await coordinator.commit(
+                "unknown", Commit(member_id="m", generation=1, api_version=9), {WEB: CommittedOffset(7)}
+            )
+        shard.find_or_create_share("team", may_create=True)
+        joined = await coordinator.join("team", member(member_id="chosen"))
+        assert (joined.error, joined.member_id) == (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")
 
     run_scenario(scenario, CONFIG)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from ottla.broker.context import RequestContext
 from ottla.coordination.view import TopicView
-from ottla.core.errors import ErrorCode, GroupIdNotFound, KafkaError
+from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.groups.machine import Commit
 from ottla.groups.offsets import NEVER_MS, CommittedOffset
@@ -34,7 +34,7 @@ from ottla.wire.messages.offset_commit import (
     OffsetCommitResponseTopic,
 )
 
-GROUP_NOT_FOUND_SINCE, TOPIC_IDS_SINCE = 9, 10
+TOPIC_IDS_SINCE = 10
 
 
 async def handle(ctx: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
@@ -98,8 +98,6 @@ async def _commit(
     )
     try:
         return await ctx.services.coordinators.groups.commit(request.group_id, commit, offsets)
-    except GroupIdNotFound as error:
-        code = error.code if ctx.api_version >= GROUP_NOT_FOUND_SINCE else ErrorCode.ILLEGAL_GENERATION
     except KafkaError as error:
         code = error.code
     return dict.fromkeys(offsets, code)

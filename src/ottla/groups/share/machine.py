@@ -246,7 +246,7 @@ def _refusal(event: Join | Sync | Heartbeat | Leave | Commit) -> GroupAnswer:
     """Return the answer to a request for a group of another type."""
     match event:
         case Join():
-            return JoinAnswer(error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id=event.member_id)
+            return JoinAnswer(error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         case Sync():
             return SyncAnswer(error=ErrorCode.UNKNOWN_MEMBER_ID)
         case Leave():
