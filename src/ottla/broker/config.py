@@ -122,7 +122,7 @@ def read(
 def _security_in(environment: Mapping[str, str]) -> dict[str, SettingText]:
     if not any(name.startswith("OTTLA_") for name in environment):
         return {}
-    from ottla.broker.settings_of_kafka import security_in
+    from ottla.broker.kafka_config import security_in
 
     return security_in(environment)
 
@@ -134,7 +134,7 @@ def _look_at_unknown(
 
     A name in a file may mean something to Kafka. One just typed is a mistake, unless Kafka has it for its quorum.
     """
-    from ottla.broker.settings_of_kafka import is_of_kraft, missing_security
+    from ottla.broker.kafka_config import is_of_kraft, missing_security
 
     problems = missing_security(unknown)
     refused = {problem.key for problem in problems}

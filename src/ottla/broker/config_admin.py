@@ -15,8 +15,7 @@ from ottla.broker.config import SECTIONS, BrokerConfig, declared
 from ottla.broker.config_resources import LEVELS, ROOT_LOGGER, bound_key, group_bounds, loggers
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.entity_config import INTERVAL_MS_MAX, INTERVAL_MS_MIN, ClientMetricsConfig, OneGroupConfig
-from ottla.broker.kafka_config import NOT_HERE
-from ottla.broker.settings_of_kafka import missing_security
+from ottla.broker.kafka_config import NOT_HERE, missing_security
 from ottla.client.errors import error_or_none
 from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigSpec
 from ottla.coordination import znodes

@@ -98,7 +98,7 @@ def run(
     """Copy topics, and the committed offsets of groups, until Ctrl-C.
 
     Records keep partition, order, key, headers and timestamp, and come exactly once for readers of committed records:
-    each transaction holds the positions, too, so a mirror that was killed continues without loss. Copies are created with
+    each transaction holds the positions, too, so a killed mirror continues without loss. Copies are created with
     the partitions and settings of the source, and grow with it. Committed offsets are translated to the copies and
     written for groups without members there. A topic that is a copy is not copied back.
     """
