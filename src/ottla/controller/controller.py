@@ -45,6 +45,7 @@ from ottla.controller.topics import (
     too_many_partitions,
 )
 from ottla.coordination import broker_registration, znodes
+from ottla.coordination.logged_wait import LoggedWait
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.store import (
     Create,
@@ -63,7 +64,6 @@ from ottla.coordination.view import NO_LEADER, ClusterView, TopicView
 from ottla.core.clock import Clock
 from ottla.core.errors import KafkaError, NotController, RequestTimedOut, StorageError
 from ottla.core.ids import TopicPartition, random_topic_id
-from ottla.core.logged_wait import LoggedWait
 from ottla.limits.loop_slices import LoopSlices
 from ottla.storage.config import LogConfig
 

@@ -9,9 +9,9 @@ import pytest
 
 from ottla.coordination import broker_registration, znodes
 from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
+from ottla.coordination.logged_wait import LOG_AFTER_S, LoggedWait
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.store import Op, SessionLost, Watch
-from ottla.core.logged_wait import LOG_AFTER_S, LoggedWait
 from tests.unit.controller.test_controller import Node
 
 pytestmark = pytest.mark.simulated_time

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from ottla.broker.config import BrokerConfig
 from ottla.broker.startup.open_storage import NoUsableDirectory, OpenStore, metadata_directory
+from ottla.coordination.logged_wait import LoggedWait
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.store import MetadataStore, SessionLost
 from ottla.coordination.zookeeper_connect import ZooKeeperConnect, parse_connect
 from ottla.core.errors import StorageError
-from ottla.core.logged_wait import LoggedWait
 from ottla.core.settings import InvalidSettings, SettingProblem
 
 _EXPIRY_DELAY_S = 5.0
