@@ -24,7 +24,7 @@ def import_compiled_modules() -> None:
 
 
 def problem() -> str:
-    """Why this process runs the plain form although nobody chose it and this machine can compile; empty if it does not."""
+    """Why this process runs the plain form although it was not chosen and this machine can compile; empty if it does not."""
     if is_compiled() or os.environ.get("OTTLA_PLAIN") == "1" or shutil.which("cc") is None:
         return ""
     return (
