@@ -41,11 +41,6 @@ class Group(Protocol):
         ...
 
     @property
-    def outline(self) -> tuple[object, ...]:
-        """Return its state in short, for the log; it is asked before every step."""
-        ...
-
-    @property
     def is_unused(self) -> bool:
         """Return whether it has no member and no pending write, so that it may be deleted with its last offset."""
         ...

@@ -91,7 +91,7 @@ class GroupRuntime(MachineRuntime[GroupMachine, Any, GroupAnswer]):
     def _step_or_fail(self, machine: GroupMachine, event: Any, ticket: int = NO_TICKET, at_least_ms: int = 0) -> None:
         if not self.is_open:
             return
-        before = machine.group.outline
+        before = machine.outline
         try:
             self._step(machine, event, ticket, at_least_ms)
         except Exception as error:  # noqa: BLE001  # it is logged there
@@ -172,7 +172,7 @@ class GroupRuntime(MachineRuntime[GroupMachine, Any, GroupAnswer]):
         try:
             event = await asyncio.to_thread(work)
         except Exception as error:  # noqa: BLE001  # it is logged there
-            self.fail(work, machine.group.outline, error)
+            self.fail(work, machine.outline, error)
             return
         if machine is self.machine:
             self.feed(event)

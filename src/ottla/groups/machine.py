@@ -143,6 +143,11 @@ class GroupMachine(Protocol):
         """Return the group."""
         ...
 
+    @property
+    def outline(self) -> tuple[object, ...]:
+        """Return the state of the group in short, for the log; it is asked before every step."""
+        ...
+
     def step(self, event: Any, *, now: Now, ticket: int = NO_TICKET) -> list[Output]:
         """Handle an event and return the outputs in order. Each ticket is answered once, now or by a later step.
 

@@ -254,7 +254,7 @@ def test_a_group_is_loaded_again_after_any_failed_step(
         await set_up(harness)
         runtime = harness.runtime()
         in_log = len(harness.log.records(harness.partition))
-        outline = runtime.group.outline
+        outline = runtime.machine.outline
         if name in ("Stored", "NotStored"):
             harness.log.hold.clear()
             asked = asyncio.ensure_future(runtime.ask(LEAVING[kind]))
@@ -277,7 +277,7 @@ def test_a_group_is_loaded_again_after_any_failed_step(
         if name not in ("Stored", "NotStored"):
             assert in_log <= len(harness.log.records(harness.partition))
             if kind != "classic" or harness.runtime().group.summary.state == "Stable":
-                assert again.group.outline == outline, "the state before the event, from the log"
+                assert again.machine.outline == outline, "the state before the event, from the log"
         if kind == "consumer":
             answer = await again.ask(a_heartbeat("q"))
             assert isinstance(answer, HeartbeatAnswer)

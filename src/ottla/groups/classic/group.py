@@ -97,11 +97,6 @@ class ClassicGroup:
         return GroupSummary(self.group_id, GroupType.CLASSIC, self.protocol_type or "", self.state.value)
 
     @property
-    def outline(self) -> tuple[object, ...]:
-        """Return its state, generation and number of members."""
-        return self.state, self.generation, len(self.members.by_id)
-
-    @property
     def is_unused(self) -> bool:
         """Return whether it has no member, no assigned member id and no pending write."""
         return self.state is State.EMPTY and not self.members.pending and not self.in_flight

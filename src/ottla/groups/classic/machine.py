@@ -92,6 +92,11 @@ class ClassicMachine:
         self._joined_during_delay = False
         self._initial_remaining_ms = 0
 
+    @property
+    def outline(self) -> tuple[object, ...]:
+        """Return the state, the generation and the number of members."""
+        return self.group.state, self.group.generation, len(self._members.by_id)
+
     # ---- Events
 
     def step(self, event: Event, *, now: Now, ticket: int = NO_TICKET) -> list[Output]:

@@ -29,11 +29,6 @@ class ModernGroup(Generic[MemberT, TimerT]):
     is_written: bool = True  # all changes are durable
     timers: dict[TimerT, int] = field(default_factory=dict)  # deadlines of the timers that are set
 
-    @property
-    def outline(self) -> tuple[object, ...]:
-        """Return its epoch, that of the target, and the number of members."""
-        return self.epoch, self.target_epoch, len(self.members)
-
     def topics(self) -> frozenset[str]:
         """Return the topics that a member subscribes to."""
         raise NotImplementedError

@@ -69,6 +69,11 @@ class ModernMachine(Generic[GroupT]):
         self._refresh_requested = True  # topics may have changed since the epoch was computed
         group.is_written = not self._records
 
+    @property
+    def outline(self) -> tuple[object, ...]:
+        """Return the epoch of the group, that of the target, and the number of members."""
+        return self.group.epoch, self.group.target_epoch, len(self.group.members)
+
     def begin_deletion(self) -> ErrorCode:
         """Prevent joins while the deletion of the group is written. Returns an error unless the group is empty."""
         if self.group.is_dead:

@@ -1,7 +1,7 @@
 """Removes what an append wrote before it failed unexpectedly.
 
 The batch may be in the file while the log's end, its epochs or its producers do not know it: the next append would
-write the same offsets behind it. A truncation to the offset where the batch began removes it and reads that state from
+write the same offsets after it. A truncation to the offset where the batch began removes it and reads that state from
 the rest of the log again.
 """
 

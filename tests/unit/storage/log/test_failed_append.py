@@ -1,4 +1,4 @@
-"""An append that fails unexpectedly after its write leaves nothing behind: not in the file, not in memory."""
+"""An append that fails unexpectedly after its write changes nothing: not the file, not the state in memory."""
 
 from __future__ import annotations
 
