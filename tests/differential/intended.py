@@ -48,7 +48,13 @@ INTENDED: tuple[Intended, ...] = (
         "api_versions", "listed, .*", r"api_keys\.(88|89|93)", f"streams groups (KIP-1071): {LATER}", kafka=NEWEST
     ),
     Intended("api_versions", "listed, .*", r"api_keys\.(80|81|94)", "KRaft's own: Ottla has no Raft quorum"),
-    Intended("api_versions", "listed, .*", r"api_keys\.(2|8|9|18|27|28|35|42|78|79|85|87|90)", NEWER, kafka=OLDEST),
+    Intended(
+        "api_versions",
+        "listed, .*|(an unknown|negative) version",
+        r"api_keys\.(2|8|9|18|27|28|35|42|78|79|85|87|90)",
+        NEWER,
+        kafka=OLDEST,
+    ),
     Intended(
         "api_versions",
         "listed, .*",
@@ -199,6 +205,13 @@ INTENDED: tuple[Intended, ...] = (
         r"(log\.cleaner\.io\.(buffer\.load\.factor|max\.bytes\.per\.second)|log\.flush\.interval\.ms|log\.retention\.ms)=.*",
         r"\[[01]\]",
         "a share above 1, a rate of 0 or a negative period means nothing; Kafka takes it",
+    ),
+    Intended(
+        "create_topics|describe_configs",
+        ".*",
+        r"(.*configs\.|log\.)?(errors\.deadletterqueue|max\.decompressed|remote\.copy\.lag)[a-z.]*",
+        "settings that Apache Kafka added after 4.1",
+        kafka=OLDEST,
     ),
     Intended(
         "create_topics|describe_configs",

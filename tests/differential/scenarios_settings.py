@@ -14,9 +14,17 @@ from ottla.records.codecs import compress
 from ottla.records.record_reader import read_records
 from tests.differential.peer import Peer
 from tests.support.batches import Written, batch, numbered, record, with_payload
+from tests.support.kafka_jars import NEWEST, VERSION
 
 TOPIC = 2
 OWN_SETTINGS = {"durability", "ottla.record.validation"}
+SINCE_4_4 = {
+    "errors.deadletterqueue.group.enable",
+    "max.decompressed.message.bytes",
+    "remote.copy.lag.bytes",
+    "remote.copy.lag.ms",
+}
+NOT_COMPARED = OWN_SETTINGS if VERSION == NEWEST else OWN_SETTINGS | SINCE_4_4
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 VALUES = (
     "", "0", "1", "-1", "-2", "-3", "2", "3", "5", "9", "10", "17", "18", "22", "23", "100", "-131072", "-131073",
@@ -49,7 +57,7 @@ def edge_values(peer: Peer) -> None:
     topic = peer.topic("edges")
     asked = {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": None}
     listed = peer.quietly("describe_configs", 4, resources=[asked])["results"][0]["configs"]
-    names = sorted(each["name"] for each in listed if each["name"] not in OWN_SETTINGS)
+    names = sorted(each["name"] for each in listed if each["name"] not in NOT_COMPARED)
     peer.note("names", "alter_configs", 1, names)
     for each in [{name: value} for name in names for value in VALUES] + list(TOGETHER):
         label = " ".join(f"{name}={value}" for name, value in each.items())
@@ -233,7 +241,7 @@ def recompression(peer: Peer) -> None:
                 _written(peer, f"{codec} to {target}, {kind}, idempotent, again", topic, one, now_ms)
     now_ms = time.time_ns() // 1_000_000
     large = [Written(b"v" * 5000)]
-    for codec in range(5):
+    for codec in range(5) if VERSION == NEWEST else ():
         topic = peer.topic(f"decompressed-{codec}", config={"max.decompressed.message.bytes": "1000"})
         for label, values in (("small", [900, 900]), ("large", [10, 990]), ("just", [992]), ("just too large", [993])):
             made = batch([Written(b"v" * size) for size in values], attributes=codec, base_timestamp_ms=now_ms)
