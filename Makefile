@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills restart-kills test test-plain test-fast test-oldest-spark test-spark-versions test-pythons test-floors check vulnerabilities bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-cluster bench-recovery fuzz request-mixes crash-tests corruption-tests mutation-tests simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills exactly-once large clean lock generate
+.PHONY: help venv compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills restart-kills test test-plain test-fast test-oldest-spark test-spark-versions test-pythons test-floors check vulnerabilities bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-cluster bench-recovery fuzz request-mixes crash-tests corruption-tests mutation-tests simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills consumer-kills exactly-once large clean lock generate
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -148,6 +148,10 @@ kills: .venv/ready  ## loads and streams under KILLS=30 kills with -9 of driver,
 
 share-kills: .venv/ready compile  ## 20 consumers of a share group, killed with -9 at random, over 100,000 records
 	OTTLA_SHARE_RECORDS=100000 OTTLA_SHARE_CONSUMERS=20 $(BIN)/python -m pytest -q --timeout=0 tests/processes/test_share_kills.py
+
+MINUTES ?= 10
+consumer-kills: .venv/ready compile fetch-jars  ## six groups for MINUTES=10 while brokers are killed with -9, on Ottla and beside it on three brokers of Kafka
+	$(BIN)/python -m tests.consumer_kills --minutes $(MINUTES)
 
 exactly-once: .venv/ready compile  ## 200,000 records copied in transactions while the broker and the copiers are killed with -9
 	OTTLA_EXACTLY_ONCE=200000 $(BIN)/python -m pytest -q tests/processes/test_exactly_once.py
