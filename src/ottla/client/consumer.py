@@ -254,7 +254,7 @@ class Consumer:
     def _is_visible(self, header: BatchHeader, batch: memoryview, aborted: AbortedFilter) -> bool:
         if header.is_control:
             key = next((record.key for record in read_records(batch)), None)
-            aborted.end_transaction(producer_id=header.producer_id, control_key=key)
+            aborted.end_transaction(producer_id=header.producer_id, last_offset=header.last_offset, control_key=key)
             return False
         is_aborted = aborted.is_aborted(
             producer_id=header.producer_id, last_offset=header.last_offset, transactional=header.is_transactional

@@ -25,11 +25,18 @@ class AbortedFilter:
 
     def is_aborted(self, *, producer_id: int, last_offset: int, transactional: bool) -> bool:
         """Return whether the next batch belongs to an aborted transaction."""
-        while self._aborted and self._aborted[-1][1] <= last_offset:
-            self._open.add(self._aborted.pop()[0])
+        self._begin_up_to(last_offset)
         return transactional and producer_id in self._open
 
-    def end_transaction(self, *, producer_id: int, control_key: bytes | None) -> None:
-        """Note a control batch: an abort marker ends the producer's aborted transaction."""
+    def _begin_up_to(self, offset: int) -> None:
+        while self._aborted and self._aborted[-1][1] <= offset:
+            self._open.add(self._aborted.pop()[0])
+
+    def end_transaction(self, *, producer_id: int, last_offset: int, control_key: bytes | None) -> None:
+        """Note a control batch: an abort marker ends the producer's aborted transaction.
+
+        The response may begin with it, and the transaction before the response.
+        """
+        self._begin_up_to(last_offset)
         if control_key is not None and len(control_key) >= 4 and _CONTROL_KEY.unpack_from(control_key)[1] == _ABORT:
             self._open.discard(producer_id)

@@ -68,7 +68,7 @@ def _aborted(data: bytes, transactions: Iterable[AbortedTransaction]) -> list[Ex
     for at, header in split(view):
         if header.is_control:
             key = next((record.key for record in read_records(view[at : at + header.size_bytes])), None)
-            judge.end_transaction(producer_id=header.producer_id, control_key=key)
+            judge.end_transaction(producer_id=header.producer_id, last_offset=header.last_offset, control_key=key)
         elif judge.is_aborted(
             producer_id=header.producer_id, last_offset=header.last_offset, transactional=header.is_transactional
         ):

@@ -245,7 +245,7 @@ async def connect(connection: BrokerOptions) -> Cluster:
 
 def _end_transaction(aborted: AbortedFilter, header: BatchHeader, batch: memoryview) -> None:
     key = next((record.key for record in read_records(batch)), None)
-    aborted.end_transaction(producer_id=header.producer_id, control_key=key)
+    aborted.end_transaction(producer_id=header.producer_id, last_offset=header.last_offset, control_key=key)
 
 
 def _is_aborted(aborted: AbortedFilter, header: BatchHeader) -> bool:
