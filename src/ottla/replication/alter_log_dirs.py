@@ -23,6 +23,7 @@ from ottla.replication.partition import Partition
 from ottla.replication.replication_context import ReplicationContext
 from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.directories.log_replacement import replace_log
+from ottla.storage.log.faulty_ranges import is_faulty
 from ottla.storage.log.future_log import truncate_to_common_prefix
 from ottla.storage.log.partition_log import PartitionLog
 
@@ -208,6 +209,9 @@ class AlterLogDirs:
         if move.is_truncating:
             await asyncio.sleep(TRUNCATION_SECONDS)
             return 0
+        if is_faulty(current):  # it is fetched again first: a copy would count as whole
+            await self._sleep(RETRY_SECONDS)
+            return 0
         self._follow(move)
         region = _region(current, future)
         if region is not None:
@@ -256,6 +260,8 @@ class AlterLogDirs:
     def _follow(self, move: LogDirMove) -> None:
         """Truncate and delete what the log has truncated and deleted since. Raises StorageError."""
         current, future = move.current, move.future
+        if current.log_start_offset < future.log_start_offset:  # its first segments were lost, and fetched again
+            future.truncate_fully_and_start_at(current.log_start_offset)
         if current.in_cleaner_checkpoint:
             future.note_gaps()
         if move.aligned_at != current.truncation_count or future.end_offset < current.log_start_offset:

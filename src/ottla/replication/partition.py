@@ -14,10 +14,13 @@ Before: broker/handlers/produce.py. Next: storage/log/partition_log.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 from ottla.coordination.view import PartitionView
+from ottla.coordination.znodes import Impairment
 from ottla.core.errors import (
+    CorruptMessage,
     FencedLeaderEpoch,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
@@ -40,6 +43,13 @@ from ottla.replication.replication_context import ReplicationContext
 from ottla.replication.throttle import is_throttled, read_up_to_log_end
 from ottla.replication.waiters import OffsetWaiters
 from ottla.storage.config import LogConfig
+from ottla.storage.log.faulty_ranges import (
+    accept_lost_start,
+    is_faulty,
+    keep_lost_start,
+    refetch_from,
+    replace_producers,
+)
 from ottla.storage.log.flush import FlushJob
 from ottla.storage.log.partition_log import AppendInfo, AppendOrigin, PartitionLog
 from ottla.storage.state.leader_epochs import EpochEnd
@@ -64,7 +74,7 @@ class Partition:
         "_context",
         "_counted_replicas",
         "_has_followers",
-        "_is_corrupt",
+        "_refetch_from",
         "_removed",
         "end_watchers",
         "failed",
@@ -94,10 +104,10 @@ class Partition:
         node_id: int,
         commit: GroupCommit,
         context: ReplicationContext | None = None,
-        is_corrupt: bool = False,
+        refetch_from: int | None = None,
     ) -> None:
         self.log = log
-        self._is_corrupt = is_corrupt  # as a follower it fetches all records again
+        self._refetch_from = refetch_from  # as a follower it fetches all from there on again
         self.topic_partition: TopicPartition = log.topic_partition
         self.node_id = node_id
         self.internal = log.topic_partition.topic in INTERNAL_TOPICS
@@ -117,7 +127,46 @@ class Partition:
         self._removed = False
         self.is_serving = False  # as leader; if it is not, `check_serving` raises the reason
         self.truncation: FollowerTruncation | None = None  # nothing is read, appended or fetched meanwhile
+        self._watch_faults(has_peers=len(view.replicas) > 1)
         self.apply(view)
+
+    # ---- Faults of the log
+
+    def _watch_faults(self, *, has_peers: bool) -> None:
+        """Report this replica as impaired while something of its log is to be fetched again."""
+        log, impair = self.log, partial(self._context.impair, self, Impairment.CORRUPT)
+        log.faults.listener = impair
+        if has_peers:
+            keep_lost_start(log)
+        else:
+            accept_lost_start(log)
+        if is_faulty(log):
+            impair()
+        else:
+            self._context.restored(self, Impairment.CORRUPT)
+
+    @property
+    def may_be_repaired(self) -> bool:
+        """Whether this broker follows a leader, and the log is not being truncated."""
+        follower = self.follower
+        return follower is not None and follower.fetch_state in {FetchState.FETCHING, FetchState.SYNCING}
+
+    def repaired(self) -> None:
+        """Report this replica no longer, if nothing of its log is faulty any more. Raises CorruptMessage."""
+        if not is_faulty(self.log):
+            replace_producers(self.log)
+            self._context.restored(self, Impairment.CORRUPT)
+            partition_logging.log_repaired(self)
+        if self.log.is_dirty and self.truncation is None and not self._removed:
+            self._commit.schedule(self)
+
+    @property
+    def may_hand_over(self) -> bool:
+        """Return whether another member of the ISR can lead instead of this replica, which is impaired."""
+        context = self._context
+        return self in context.impaired and any(
+            node_id != self.node_id and context.may_lead(node_id, self.topic_partition) for node_id in self.isr
+        )
 
     # ---- Role
 
@@ -183,7 +232,7 @@ class Partition:
             self._end_term()
         self.follower = None
         if self.leader >= 0 and self.failed is None:
-            if self._is_corrupt and not self._remove_corrupt_log():
+            if self._refetch_from is not None and not self._remove_corrupt_log(self._refetch_from):
                 return
             is_durable = self.durable_end == self.log.end_offset
             self.follower = FollowerState(is_durable=is_durable)
@@ -192,17 +241,18 @@ class Partition:
             elif not is_durable:
                 self._commit.schedule(self)
 
-    def _remove_corrupt_log(self) -> bool:
-        """Remove all records, to fetch them again from the leader; return False if the disk refuses."""
+    def _remove_corrupt_log(self, offset: int) -> bool:
+        """Remove all from an offset on, to fetch it again from the leader; return False if the disk refuses."""
         not_removed = self._context.not_removed
         if self not in not_removed:
             partition_logging.log_removal(self)
         try:
-            self.log.truncate_fully_and_start_at(self.log.log_start_offset)
+            refetch_from(self.log, offset)
         except StorageError:
             not_removed[self] = None  # if the directory has failed the partition goes offline
             return False
-        self._is_corrupt = False
+        self._refetch_from = None
+        self._watch_faults(has_peers=True)
         not_removed.pop(self, None)
         return True
 
@@ -245,7 +295,7 @@ class Partition:
         """Fetch a contradictory replica again once it counts for nothing: others have all that was committed."""
         counts = view.leader in (-1, self.node_id) or self.node_id in view.isr or self.node_id in view.elr
         if not counts and self in self._context.contradictory:
-            self.follower, self._is_corrupt = None, True
+            self.follower, self._refetch_from = None, 0
             self.follow_again()
 
     def reconfigure(self, config: LogConfig) -> None:
@@ -265,6 +315,7 @@ class Partition:
         """Continue with a log of another directory, which has the same records, on the disk unless that has failed."""
         self._commit.release(self)
         self.log, self._commit = log, commit
+        self._watch_faults(has_peers=len(self.replicas) > 1)
         self.waiters.move_to(log)
         if log.health.failure is not None:
             self.fail_flush(StorageError(log.health.failure))
@@ -639,7 +690,8 @@ class Partition:
         """Read whole batches from the one that holds `offset`.
 
         Without `may_check` data from before this process began is left out where it would have to be verified first.
-        Raises OffsetOutOfRange, StorageError, or CorruptMessage where the log is corrupt.
+        Raises OffsetOutOfRange, StorageError, or CorruptMessage where the log is corrupt. While another replica can
+        serve it, which will lead soon, that is a StorageError: clients retry it.
         """
         log = self.log
         high_watermark = log.high_watermark
@@ -650,6 +702,10 @@ class Partition:
                 offset, max_bytes=max_bytes, end_offset=end, at_least_one=at_least_one, may_check=may_check
             )
             aborted = aborted_in(log, offset, region, stable) if committed_only else None
+        except CorruptMessage as error:
+            if self.may_hand_over:
+                raise StorageError(f"another replica is about to lead: {error.message}") from error
+            raise
         except OSError as error:
             raise self.not_readable(error) from error
         return FetchDataInfo(region, high_watermark, stable, log.log_start_offset, aborted)

@@ -51,6 +51,22 @@ def log_removal(partition: LoggedPartition) -> None:
     )
 
 
+def log_repair(partition: LoggedPartition, first_offset: int, end_offset: int) -> None:
+    """Log that a follower fetches a faulty part of its log again."""
+    logger.warning(
+        "offsets %d to %d of %s are faulty: they are fetched again from leader %d",
+        first_offset,
+        end_offset - 1,
+        partition.topic_partition,
+        partition.leader,
+    )
+
+
+def log_repaired(partition: LoggedPartition) -> None:
+    """Log that nothing of a replica is faulty any more."""
+    logger.warning("the log of %s is whole again", partition.topic_partition)
+
+
 def log_refused_truncation(partition: LoggedPartition, offset: int) -> None:
     """Log that a follower keeps records which its leader has lost."""
     logger.error(

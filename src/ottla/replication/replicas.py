@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # imported with the first replica that follows another broker
     from ottla.client.connection import ConnectTo
     from ottla.replication.alter_log_dirs import LogDirMove
     from ottla.replication.fetcher_manager import ReplicaFetcherManager
+    from ottla.replication.log_repairs import LogRepairs
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +112,7 @@ class Replicas:
         # leader epochs of the last run, which must not be continued; another topic of the same name begins at 0
         self._led: Mapping[tuple[uuid.UUID, TopicPartition], int] = {}
         self._fetchers: ReplicaFetcherManager | None = None  # one broker alone has none
+        self._repairs: LogRepairs | None = None
         self._isr_check: asyncio.Task[None] | None = None
         self._broker_epoch = -1  # of this broker's last registration
         self.context = ReplicationContext(clock, self._config, self._leads)
@@ -150,7 +152,9 @@ class Replicas:
     def start_replication(self, connect: ConnectTo, sender: AlterPartitionSender) -> None:
         """Fetch what this broker follows, and propose changes of the ISR of what it leads."""
         from ottla.replication.fetcher_manager import ReplicaFetcherManager
+        from ottla.replication.log_repairs import LogRepairs
 
+        self._repairs = LogRepairs(connect, node_id=self._node_id, config=self._config, context=self.context)
         self._fetchers = ReplicaFetcherManager(
             connect, node_id=self._node_id, config=self._config, context=self.context
         )
@@ -469,9 +473,9 @@ class Replicas:
             node_id=self._node_id,
             commit=commit,
             context=self.context,
-            is_corrupt=len(view.replicas) > 1 and topic_partition in directory.corrupt,
+            refetch_from=directory.corrupt.get(topic_partition) if len(view.replicas) > 1 else None,
         )
-        directory.corrupt.discard(topic_partition)
+        directory.corrupt.pop(topic_partition, None)
         if self._fetchers is not None:
             self._fetchers.assign(partition)
         self._moves.partition_opened(partition, directory)
@@ -692,6 +696,8 @@ class Replicas:
             self._isr_check.cancel()
             await asyncio.gather(self._isr_check, return_exceptions=True)
         await self.context.isr_changes.close()
+        if self._repairs is not None:
+            await self._repairs.close()
         if self._fetchers is not None:
             await self._fetchers.close()
             self._fetchers = None

@@ -112,6 +112,11 @@ class ReplicationContext:
         info = self.brokers.get(node_id)
         return None if info is None else info.epoch
 
+    def may_lead(self, node_id: int, topic_partition: TopicPartition) -> bool:
+        """Return whether a replica is of a broker that is alive and stays, and is not impaired."""
+        info = self.brokers.get(node_id)
+        return info is not None and not info.is_shutting_down and not self.is_impaired(node_id, topic_partition)
+
     def may_join_isr(self, node_id: int, broker_epoch: int) -> bool:
         """Return whether a replica is of a broker that is alive, stays, and has not restarted since its fetch."""
         info = self.brokers.get(node_id)

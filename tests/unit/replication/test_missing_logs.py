@@ -262,4 +262,4 @@ def test_a_first_segment_that_is_missing_at_the_start_is_reported(
     harness.run(check)
     found = [record for record in caplog.records if str(WEB) in record.getMessage()]
     assert found
-    assert any(record.levelno == (logging.ERROR if is_clean else logging.WARNING) for record in found)
+    assert any(record.levelno == logging.ERROR for record in found)

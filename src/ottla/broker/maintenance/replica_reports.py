@@ -13,10 +13,11 @@ from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.store import MetadataStore, NodeChange, StoreError
 from ottla.coordination.view import ClusterView
 from ottla.coordination.view_builder import ViewBuilder
-from ottla.coordination.znodes import ReplicaReport
+from ottla.coordination.znodes import Impairment, ReplicaReport
 from ottla.core.ids import TopicPartition
 from ottla.replication.replicas import Replicas
 from ottla.storage.directories.log_manager import LogManager
+from ottla.storage.log.faulty_ranges import is_faulty
 
 
 async def read_cluster(store: MetadataStore) -> ClusterView:
@@ -30,16 +31,19 @@ async def read_cluster(store: MetadataStore) -> ClusterView:
 def report_at_start(directories: LogManager) -> ReplicaReport:
     """Return what the log directories show before the broker is registered."""
     suspects: set[TopicPartition] = set()
+    faulty: set[TopicPartition] = set()
     ends: set[int | None] = set()
     for directory in directories.opened:
         suspects |= directory.shortened
-        suspects |= directory.corrupt
+        suspects |= directory.corrupt.keys()
         suspects |= directory.lost_logs.keys()
+        faulty |= {topic_partition for topic_partition, log in directory.logs.items() if is_faulty(log)}
         if directory.logs:
             ends.add(directory.clean_broker_epoch)
     # a directory that was offline in the last run has the clean marker of an earlier one
     is_clean = None not in ends and len(ends) <= 1 and not directories.offline
-    return ReplicaReport(is_clean, frozenset(suspects))
+    impaired = {Impairment.CORRUPT: frozenset(faulty)} if faulty else {}
+    return ReplicaReport(is_clean, frozenset(suspects), impaired=impaired)
 
 
 class ReplicaReports:

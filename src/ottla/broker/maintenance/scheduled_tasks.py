@@ -80,14 +80,20 @@ class ScheduledTasks:
                 log.exception("the scheduled task %s failed; retrying in %g s", name, seconds)
 
     async def _retention(self) -> None:
-        await self._in_each("retention", lambda directory: directory.run_retention(self._clock.wall_ms()))
+        async def delete(directory: LogDirectory) -> None:
+            now_ms = self._clock.wall_ms()
+            if directory.begin_retention(now_ms):
+                await self._write_checkpoint(directory)  # on the loop `run_retention` does it otherwise
+            directory.run_retention(now_ms)
+
+        await self._in_each("retention", delete)
 
     async def _checkpoint(self) -> None:
-        async def write(directory: LogDirectory) -> None:
-            job = await self._slices.run(directory.begin_checkpoint_slices(self._slices))
-            await asyncio.to_thread(job.run)
+        await self._in_each("checkpoint", self._write_checkpoint)
 
-        await self._in_each("checkpoint", write)
+    async def _write_checkpoint(self, directory: LogDirectory) -> None:
+        job = await self._slices.run(directory.begin_checkpoint_slices(self._slices))
+        await asyncio.to_thread(job.run)
 
     async def _purge(self) -> None:
         """Remove deleted files, and detect log directories that another program removed."""

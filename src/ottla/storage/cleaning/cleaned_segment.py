@@ -1,14 +1,14 @@
-"""Writes the segment that replaces a group: log, indexes, aborted transactions, under temporary names."""
+"""Writes a segment that replaces others or is added: log, indexes, aborted transactions, under temporary names."""
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import PurePath
+from typing import NamedTuple
 
 from ottla.core.files import Buffer, FileSystem
 from ottla.core.ids import NO_TIMESTAMP
 from ottla.records.batch import BatchHeader
-from ottla.storage.cleaning.cleaning_plan import CleaningPlan, SourceSegment
 from ottla.storage.cleaning.errors import Uncleanable
 from ottla.storage.cleaning.throttler import Throttler
 from ottla.storage.file_names import (
@@ -24,38 +24,48 @@ from ottla.storage.state.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, Offs
 from ottla.storage.state.transactions import AbortedTransaction, replace_aborted
 
 
+class NewSegment(NamedTuple):
+    """Holds the place and the limits of a segment to be written."""
+
+    directory: PurePath
+    base_offset: int
+    suffix: str  # of the temporary names, as `CleaningPlan.suffix`
+    is_alone: bool  # it replaces one segment, and may be larger than `segment_bytes`
+    index_interval_bytes: int
+    io_buffer_bytes: int
+    segment_bytes: int
+    segment_index_bytes: int
+
+
 class GroupTooLarge(Exception):
     """Segments that should fit into one do not, rewritten: recompressed, or with longer time deltas."""
 
 
 class CleanedSegment:
-    """The new segment of one group. `seal` makes it durable; `discard` takes its files away."""
+    """A new segment. `seal` makes it durable; `discard` takes its files away."""
 
     __slots__ = (
-        "_base_offset",
         "_buffer",
         "_file",
         "_files",
-        "_is_alone",
         "_max_timestamp",
         "_max_timestamp_offset",
         "_offset_index",
-        "_plan",
         "_since_index",
+        "_target",
         "_throttle",
         "_time_index",
         "written",
     )
 
-    def __init__(self, files: FileSystem, plan: CleaningPlan, group: list[SourceSegment], throttle: Throttler) -> None:
+    def __init__(self, files: FileSystem, target: NewSegment, throttle: Throttler) -> None:
         self._files = files
-        self._plan = plan
+        self._target = target
         self._throttle = throttle
-        self._is_alone = len(group) == 1
-        self._base_offset = group[0].base_offset
-        self._offset_index = OffsetIndex(files, self._path(INDEX_SUFFIX), self._base_offset)
-        self._time_index = TimeIndex(files, self._path(TIME_INDEX_SUFFIX), self._base_offset)
-        self._max_timestamp, self._max_timestamp_offset = NO_TIMESTAMP, self._base_offset
+        base_offset = target.base_offset
+        self._offset_index = OffsetIndex(files, self._path(INDEX_SUFFIX), base_offset)
+        self._time_index = TimeIndex(files, self._path(TIME_INDEX_SUFFIX), base_offset)
+        self._max_timestamp, self._max_timestamp_offset = NO_TIMESTAMP, base_offset
         self._since_index = 0
         self._buffer = bytearray()
         self._file = files.open(self._path(LOG_SUFFIX), create=True)
@@ -68,14 +78,14 @@ class CleanedSegment:
         max_timestamp = BatchHeader(batch, 0).max_timestamp
         if max_timestamp > self._max_timestamp:
             self._max_timestamp, self._max_timestamp_offset = max_timestamp, header.last_offset
-        if self._since_index > self._plan.index_interval_bytes:
+        if self._since_index > self._target.index_interval_bytes:
             self._offset_index.append(header.last_offset, self.written)
             self._time_index.append(self._max_timestamp, self._max_timestamp_offset)
             self._since_index = 0
         self._since_index += size
         self._buffer += batch
         self.written += size
-        if len(self._buffer) >= self._plan.io_buffer_bytes // 2:
+        if len(self._buffer) >= self._target.io_buffer_bytes // 2:
             self._write_out()
 
     def seal(self, aborted: list[AbortedTransaction]) -> None:
@@ -99,21 +109,21 @@ class CleanedSegment:
                 self._files.remove(self._path(suffix))
 
     def _path(self, suffix: str) -> PurePath:
-        return self._plan.directory / offset_name(self._base_offset, suffix + self._plan.suffix)
+        return self._target.directory / offset_name(self._target.base_offset, suffix + self._target.suffix)
 
     def _check_size(self, size: int) -> None:
         """Raise GroupTooLarge or Uncleanable if so many more bytes do not fit.
 
         A segment that grew alone may exceed `segment.bytes`, as in Kafka, but not the four bytes of an index entry.
         """
-        plan = self._plan
-        if self._is_alone:
+        target = self._target
+        if target.is_alone:
             if self.written + size > RELATIVE_OFFSET_MAX:
                 raise Uncleanable(f"{self._path(LOG_SUFFIX)} would outgrow what an index can point into")
         elif (
-            self.written + size > plan.segment_bytes
-            or self._offset_index.count >= plan.segment_index_bytes // OFFSET_ENTRY_BYTES
-            or self._time_index.count >= plan.segment_index_bytes // TIME_ENTRY_BYTES - 1
+            self.written + size > target.segment_bytes
+            or self._offset_index.count >= target.segment_index_bytes // OFFSET_ENTRY_BYTES
+            or self._time_index.count >= target.segment_index_bytes // TIME_ENTRY_BYTES - 1
         ):
             raise GroupTooLarge
 

@@ -14,7 +14,7 @@ from ottla.core.errors import CorruptMessage
 from ottla.core.files import FileAccess, FileSystem
 from ottla.records.batch import BatchHeader
 from ottla.storage.cleaning.batch_filter import BatchFilter, records_of
-from ottla.storage.cleaning.cleaned_segment import CleanedSegment, GroupTooLarge
+from ottla.storage.cleaning.cleaned_segment import CleanedSegment, GroupTooLarge, NewSegment
 from ottla.storage.cleaning.cleaned_transactions import CleanedTransactions
 from ottla.storage.cleaning.cleaning_plan import CleanedGroup, CleaningPlan, Counts, PassDone, SourceSegment
 from ottla.storage.cleaning.errors import Uncleanable
@@ -141,7 +141,17 @@ def _clean(
     counts: Counts,
 ) -> tuple[int, bool]:
     """Write one group; its size, and whether it has aborted transactions. Nothing is left where that fails."""
-    target = CleanedSegment(files, plan, group, throttle)
+    place = NewSegment(
+        plan.directory,
+        group[0].base_offset,
+        plan.suffix,
+        is_alone=len(group) == 1,
+        index_interval_bytes=plan.index_interval_bytes,
+        io_buffer_bytes=plan.io_buffer_bytes,
+        segment_bytes=plan.segment_bytes,
+        segment_index_bytes=plan.segment_index_bytes,
+    )
+    target = CleanedSegment(files, place, throttle)
     walk = batch_filter.transactions
     walk.kept.clear()
     try:

@@ -63,8 +63,12 @@ class CleaningPass:
         if why:
             return why
         old = list(self._segments[group.first_source : group.first_source + group.sources])
+        first, last = old[0], old[-1]
+        new = Segment(
+            first.files, first.directory, first.base_offset, size_bytes=group.size_bytes, created_ms=last.created_ms
+        )
         self._log.replace_segments(
-            SegmentSwap(old, group.size_bytes, cleaned_suffix=self.plan.suffix, has_transactions=group.has_transactions)
+            SegmentSwap(old, new, cleaned_suffix=self.plan.suffix, has_transactions=group.has_transactions)
         )
         return ""
 

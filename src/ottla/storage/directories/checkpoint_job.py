@@ -22,7 +22,18 @@ class CheckpointJob:
     A job that was overtaken by a newer one does nothing: offsets noted before a truncation must not come after it.
     """
 
-    __slots__ = ("_backups", "_contents", "_files", "_health", "_lock", "_logs", "_newest", "_number", "_root")
+    __slots__ = (
+        "_backups",
+        "_contents",
+        "_files",
+        "_health",
+        "_lock",
+        "_logs",
+        "_newest",
+        "_number",
+        "_root",
+        "_starts",
+    )
 
     def __init__(
         self,
@@ -47,6 +58,7 @@ class CheckpointJob:
         self._backups = dict(backup)  # of other small files, to be noted beside these
         # directory of a log, its leader-epoch file and partition.metadata
         self._logs: list[tuple[PurePath, BackedUpFile | None, BackedUpFile | None]] = []
+        self._starts: list[tuple[PartitionLog, int]] = []
         self._lock = lock
         self._newest = newest
         newest[0] += 1
@@ -58,8 +70,11 @@ class CheckpointJob:
         contents[names.RECOVERY_POINTS][topic_partition] = log.recovery_point
         contents[names.HIGH_WATERMARKS][topic_partition] = log.high_watermark
         # Kafka leaves out those that begin with a file. But a power cut may bring back files that retention removed.
-        if log.log_start_offset:
-            contents[names.LOG_STARTS][topic_partition] = log.log_start_offset
+        lost_start = log.faults.lost_start
+        start = log.log_start_offset if lost_start is None else lost_start
+        if start:
+            contents[names.LOG_STARTS][topic_partition] = start
+        self._starts.append((log, start))
         self.note_cleaned(topic_partition, log)
         if flush.epochs_backup is not None or flush.partition_metadata_backup is not None:
             self._logs.append((log.directory, flush.epochs_backup, flush.partition_metadata_backup))
@@ -95,6 +110,8 @@ class CheckpointJob:
                 if not has_no_space(error) or not self._health.make_space():
                     raise
                 replace_files(self._files, self._root, texts, backups)
+            for log, start in self._starts:
+                log.checkpointed_start = start
             return True
 
     def _all_backups(self) -> dict[str, BackedUpFile]:

@@ -43,12 +43,13 @@ from ottla.storage.directory_names import (
     is_stray,
     renamed_directory,
 )
-from ottla.storage.integrity.corruption import reports_of_lost_records
+from ottla.storage.integrity.corruption import collect_reports, stop_collecting
 from ottla.storage.integrity.metadata_backup import BackedUpFile, MetadataBackup, backup_of
 from ottla.storage.loading.failed_sync import FailedSyncMark, Rewriter
 from ottla.storage.loading.loading_progress import LoadingProgress
 from ottla.storage.loading.log_loader import create_empty_log, load_log
 from ottla.storage.log.deleted_files import DeletedFiles
+from ottla.storage.log.faulty_ranges import accept_lost_start, note_fault
 from ottla.storage.log.flush import DirectoryHealth, FlushJob
 from ottla.storage.log.future_log import truncate_copy
 from ottla.storage.log.log_parts import LogLocation
@@ -108,7 +109,8 @@ class LogDirectory:
         self._checkpointed: set[TopicPartition] = set()  # who may have an offset in the checkpoint files
         self.clean_broker_epoch: int | None = None  # of the run before, if it ended cleanly
         self.shortened: set[TopicPartition] = set()  # loaded logs that end below their checkpointed high watermark
-        self.corrupt: set[TopicPartition] = set()  # logs that were found corrupt while they were loaded
+        # Loaded logs that were truncated before valid batches, or lost all: from where they are to be fetched again.
+        self.corrupt: dict[TopicPartition, int] = {}
         self.corrupt_future_logs: set[TopicPartition] = set()
         # Where future logs may lack batches that a crash has taken, which looks as if compaction had: from there on.
         self.uncertain_from: dict[TopicPartition, int] = {}
@@ -207,16 +209,19 @@ class LogDirectory:
     ) -> tuple[PartitionLog, bool]:
         """Load one log; returns it, and False if it has something that may not be on the disk yet. Raises OSError."""
         topic_partition, checkpoint = found.topic_partition, previous.checkpoint_of(found.topic_partition)
-        reports = reports_of_lost_records()
         config = without_retention(config) if found.is_future else config
-        log, is_synced = load_log(self._location_of(found.path), topic_partition, config, checkpoint, progress)
+        reports = collect_reports()
+        try:
+            log, is_synced = load_log(self._location_of(found.path), topic_partition, config, checkpoint, progress)
+        finally:
+            stop_collecting()
         if rewriter is not None:
             rewriter.rewrite(log, checkpoint.recovery_point)
         noted = previous.high_watermarks.get(topic_partition, log.log_start_offset)
-        is_corrupt = reports_of_lost_records() != reports
         if found.is_future:
             self.future_logs[topic_partition] = log
-            if is_corrupt:
+            accept_lost_start(log)
+            if reports:
                 self.corrupt_future_logs.add(topic_partition)
             if not previous.is_clean and log.in_cleaner_checkpoint:
                 self.uncertain_from[topic_partition] = checkpoint.recovery_point
@@ -224,8 +229,10 @@ class LogDirectory:
             self.logs[topic_partition] = log
             if noted > log.end_offset:
                 self.shortened.add(topic_partition)
-            if is_corrupt:
-                self.corrupt.add(topic_partition)
+            if not note_fault(log, reports):
+                self.corrupt[topic_partition] = checkpoint.recovery_point if checkpoint.is_verified else 0
+            if log.faults.lost_start is not None and not log.faults.is_start_uncertain and not log.size_bytes:
+                self.corrupt[topic_partition] = 0
         log.update_high_watermark(min(max(noted, log.log_start_offset), log.end_offset))
         return log, is_synced and rewriter is None
 
@@ -551,6 +558,19 @@ class LogDirectory:
         self.is_short_of_space = self.health.is_full or free < min(total // NEARLY_FULL_SHARE, NEARLY_FULL_BYTES_MAX)
 
     # ---- Background work
+
+    def begin_retention(self, now_ms: int) -> bool:
+        """Begin the logs after what may go; return whether a checkpoint must be written before it is deleted.
+
+        What cannot be done is done, or raised, by `run_retention`.
+        """
+        is_moved = False
+        for log in self.all_logs():
+            with contextlib.suppress(StorageError, OSError):
+                is_moved |= (
+                    log.advance_start_by_retention(now_ms) > 0 and log.checkpointed_start != log.log_start_offset
+                )
+        return is_moved
 
     def run_retention(self, now_ms: int) -> int:
         """Delete what may go in every log; how many segments went. One log's trouble keeps no other from its turn.

@@ -25,6 +25,7 @@ class PreviousRun:
         self.recovery_points = self._offsets(names.RECOVERY_POINTS)
         self._is_certain = backup.text(names.RECOVERY_POINTS).is_certain
         self.log_starts = self._offsets(names.LOG_STARTS)
+        self._is_start_certain = self._is_certain and backup.text(names.LOG_STARTS).is_certain
         self.high_watermarks = self._offsets(names.HIGH_WATERMARKS)
         self.cleaned = self._offsets(names.CLEANER_OFFSETS)
         self._all_may_have_gaps = not self.cleaned and self._is_corrupt(names.CLEANER_OFFSETS)
@@ -38,6 +39,7 @@ class PreviousRun:
             log_start_offset=log_start_offset,
             cleaned_offset=self.cleaned.get(topic_partition, log_start_offset if self._all_may_have_gaps else None),
             is_verified=self._is_certain and topic_partition in self.recovery_points,
+            is_start_verified=self._is_start_certain and topic_partition in self.recovery_points,
         )
 
     def _offsets(self, name: str) -> dict[TopicPartition, int]:

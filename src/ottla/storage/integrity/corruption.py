@@ -47,20 +47,28 @@ class Corruption(NamedTuple):
         return f"{where}: {self.what}"
 
 
-class _Reported:
-    """Counts what was reported in this process."""
+class _Collecting:
+    """The list of a caller that collects what is reported during its work, in this thread."""
 
-    records_lost = 0
+    reports: list[Corruption] | None = None
 
 
-def reports_of_lost_records() -> int:
-    """Return how often corruption that costs records was reported: a caller compares before and after its work."""
-    return _Reported.records_lost
+def collect_reports() -> list[Corruption]:
+    """Collect the reports of corruption that costs records from now on, in the list that is returned."""
+    found: list[Corruption] = []
+    _Collecting.reports = found
+    return found
+
+
+def stop_collecting() -> None:
+    """Collect no longer."""
+    _Collecting.reports = None
 
 
 def report_corruption(corruption: Corruption) -> None:
     """Log the corruption, with the next action."""
-    _Reported.records_lost += corruption.costs_records
+    if corruption.costs_records and _Collecting.reports is not None:
+        _Collecting.reports.append(corruption)
     level = logging.ERROR if corruption.costs_records else logging.WARNING
     logger.log(level, "corruption found in %s. %s", corruption, corruption.advice)
 

@@ -50,6 +50,10 @@ class LogContext(Protocol):
         """Return the offset below which all batches of the segment that begins at `base_offset` must end."""
         ...
 
+    def note_fault(self, first_offset: int) -> None:
+        """Note that the segment which begins there is corrupt."""
+        ...
+
 
 class VerifiableSegment(Protocol):
     """A segment (`segment.py`) whose file can be verified."""
@@ -223,8 +227,14 @@ class VerifiedRanges:
             max(first, last),
             costs_records=True,
         )
-        self.corrupt.append(CorruptRange(start, end, first, max(first, last), corruption))
-        report_corruption(corruption)
+        self._note_corrupt(CorruptRange(start, end, first, max(first, last), corruption))
+
+    def _note_corrupt(self, corrupt: CorruptRange) -> None:
+        """Remember, report, and have the log fetched again if that is possible."""
+        self.corrupt.append(corrupt)
+        report_corruption(corrupt.corruption)
+        if self._segment.context is not None:
+            self._segment.context.note_fault(self._segment.base_offset)
 
     def _is_explained(self, verified: VerifiedRange, result: VerifiedBatches, block: Block) -> bool:
         """Return whether the block contains a batch that is corrupt by itself, which explains the block's checksum."""
@@ -273,8 +283,7 @@ class VerifiedRanges:
         corruption = Corruption(
             segment.log_path, what, RECORDS_ADVICE, start, end - start, first, last, costs_records=True
         )
-        self.corrupt.append(CorruptRange(start, end, first, last, corruption))
-        report_corruption(corruption)
+        self._note_corrupt(CorruptRange(start, end, first, last, corruption))
 
     def mark_corrupt(self, found: BatchLocation, first_offset: int, last_offset: int, why: str) -> CorruptRange:
         """Mark a batch corrupt that is valid by itself, but contradicts what is known for certain."""
@@ -291,9 +300,8 @@ class VerifiedRanges:
             costs_records=True,
         )
         corrupt = CorruptRange(start, end, first_offset, last_offset, corruption)
-        self.corrupt.append(corrupt)
         self._verified = [verified for verified in self._verified if not verified.start <= start < verified.end]
-        report_corruption(corruption)
+        self._note_corrupt(corrupt)
         return corrupt
 
     def _end_offset(self) -> int:

@@ -37,6 +37,9 @@ class CheckpointedEnd(NamedTuple):
         """Return the offset that no batch may reach, where it is certain."""
         return max(self.end_offset, base_offset + 1) if self.is_certain else NO_END_OFFSET
 
+    def note_fault(self, first_offset: int) -> None:
+        """Do nothing: the directory collects what its start reports."""
+
 
 def load_after_clean_shutdown(
     segments: list[Segment], checkpointed: CheckpointedEnd, *, interval_bytes: int, now_ms: int, distrust: bool = False

@@ -30,7 +30,7 @@ from ottla.storage.file_names import (
     TXN_INDEX_SUFFIX,
     offset_name,
 )
-from ottla.storage.integrity.corruption import RECORDS_ADVICE, Corruption, report_corruption
+from ottla.storage.integrity.corruption import report_corruption
 from ottla.storage.integrity.metadata_backup import CheckedText
 from ottla.storage.loading.clean_shutdown import CheckpointedEnd, load_after_clean_shutdown
 from ottla.storage.loading.log_recovery import UncleanRecovery, delete_from
@@ -39,6 +39,7 @@ from ottla.storage.log.log_parts import LoadedState, LogLocation
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.log.producer_replay import replay_producers
 from ottla.storage.log.segment import Segment
+from ottla.storage.log.segment_list import missing_start
 from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
 from ottla.storage.state.leader_epochs import EpochEntry, LeaderEpochs, parse_epochs
 from ottla.storage.state.producer_snapshots import ProducerSnapshots
@@ -88,6 +89,12 @@ class LogCheckpoint(NamedTuple):
     log_start_offset: int
     cleaned_offset: int | None  # in the cleaner's checkpoint: compaction may have removed batches between others
     is_verified: bool  # the recovery point fits the backup of its file; what contradicts it is corruption
+    is_start_verified: bool = False  # the log start, too
+
+    @property
+    def is_start_certain(self) -> bool:
+        """Whether the log began at the log start, and had synced records there."""
+        return self.is_start_verified and self.recovery_point > self.log_start_offset
 
 
 def load_log(
@@ -110,7 +117,7 @@ def load_log(
     end_offset, scanned_from, scanned = _find_end(
         location, segments, known, config, checkpoint, progress, may_have_gaps=may_have_gaps
     )
-    _report_missing_start(location, segments, checkpoint)
+    lost_start = _lost_start(location, segments, checkpoint)
     if not segments or end_offset < checkpoint.log_start_offset:
         end_offset = _restart(location, segments, epochs, snapshots, checkpoint, now_ms)
     was_scanned = scanned_from is not None
@@ -137,6 +144,9 @@ def load_log(
         end_offset,
         cleaned_offset=checkpoint.cleaned_offset,
         is_as_stopped=is_as_stopped,
+        checkpointed_start=checkpoint.log_start_offset if checkpoint.is_start_verified else None,
+        lost_start=lost_start if checkpoint.is_start_verified else None,
+        is_start_uncertain=lost_start is not None and not checkpoint.is_start_certain,
     )
     log = PartitionLog(location, topic_partition, config, state)
     was_flushed = checkpoint.is_verified and 0 < checkpoint.recovery_point == end_offset and found == _sizes(segments)
@@ -294,31 +304,21 @@ def _segment(location: LogLocation, base_offset: int, now_ms: int) -> Segment:
     return Segment(location.files, location.directory, base_offset, size_bytes=size, created_ms=now_ms)
 
 
-def _report_missing_start(location: LogLocation, segments: Sequence[Segment], checkpoint: LogCheckpoint) -> None:
-    """Log that the first segments, or all, are missing, if the checkpoints of this program have them."""
-    start, end = checkpoint.log_start_offset, checkpoint.recovery_point
-    begins = segments[0].base_offset if segments else end
-    if not checkpoint.is_verified or begins <= start:
-        return
-    if segments and not checkpoint.is_clean:
-        logger.warning(
-            "%s begins at offset %d, and the last checkpoint at %d: retention deleted the segments between them before "
-            "the crash, or another program has removed them",
-            location.directory,
-            begins,
-            start,
-        )
-        return
-    report_corruption(
-        Corruption(
-            location.directory / offset_name(start, LOG_SUFFIX),
-            f"the segments below offset {begins} are missing",
-            RECORDS_ADVICE,
-            first_offset=start,
-            last_offset=begins - 1,
-            costs_records=True,
-        )
-    )
+def _lost_start(location: LogLocation, segments: Sequence[Segment], checkpoint: LogCheckpoint) -> int | None:
+    """Return the checkpointed log start, if the first segments, or all, are missing; log it where that is certain.
+
+    The log start is in the checkpoint before retention deletes a file. So segments that are missing above it were
+    lost. Kafka deletes them first, and leaves a start that is the first segment's out of its checkpoint: where another
+    program wrote it last nothing is certain, nor where nothing above it was synced: a crash may have cut short that a
+    follower began again at its leader's start.
+    """
+    start = checkpoint.log_start_offset
+    begins = segments[0].base_offset if segments else checkpoint.recovery_point
+    if begins <= start:
+        return None
+    if checkpoint.is_start_certain:
+        report_corruption(missing_start(location.directory, start, begins))
+    return start
 
 
 def _sizes(segments: Sequence[Segment]) -> list[tuple[int, int]]:

@@ -61,3 +61,6 @@ class LoadedState(NamedTuple):
     end_offset: int
     cleaned_offset: int | None = None  # how far compaction came, if the cleaner's checkpoint has it
     is_as_stopped: bool = False  # nothing has changed since a clean shutdown
+    checkpointed_start: int | None = 0  # the log start in the checkpoint files; None: unknown
+    lost_start: int | None = None  # the same, if the segments that began there are missing
+    is_start_uncertain: bool = False  # the first segments may be missing: another program wrote the checkpoint last

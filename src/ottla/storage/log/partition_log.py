@@ -16,6 +16,7 @@ Step 6 of 9 on the path of a batch (ARCHITECTURE.md). Before: replication/partit
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterable
 from pathlib import PurePath
@@ -30,6 +31,7 @@ from ottla.storage.log.aborted_transactions import AbortedTransactions
 from ottla.storage.log.append_info import AppendInfo, AppendOrigin, duplicate_of
 from ottla.storage.log.append_undo import undo_append
 from ottla.storage.log.flush import FlushJob, sync_before_gap
+from ottla.storage.log.log_faults import LogFaults
 from ottla.storage.log.log_parts import LoadedState, LogLocation
 from ottla.storage.log.pending_flush import PendingFlush
 from ottla.storage.log.producer_replay import check_data_batch, replay_producers
@@ -62,6 +64,7 @@ class PartitionLog:
         "_aborted",
         "_checkpoints",
         "_clean_end_offset",
+        "checkpointed_start",
         "cleaned_offset",
         "clock",
         "config",
@@ -70,6 +73,7 @@ class PartitionLog:
         "end_offset",
         "epochs",
         "failed_appends",
+        "faults",
         "files",
         "flushed_offset",
         "health",
@@ -109,6 +113,8 @@ class PartitionLog:
         self.flushed_offset = loaded.end_offset
         self.high_watermark = loaded.log_start_offset  # set by replication; limits retention; is in the checkpoint
         self.failed_appends = 0  # unexpectedly
+        self.checkpointed_start = loaded.checkpointed_start  # in the checkpoint files, durably; None: unknown
+        self.faults = LogFaults(lost_start=loaded.lost_start, is_start_uncertain=loaded.is_start_uncertain)
         self.pending_flush = PendingFlush(self.files)
         self.truncations = TruncationState(self.pending_flush, self.health)
         self.segment_list = SegmentList(loaded.segments, epochs=loaded.epochs, log=self)
@@ -430,6 +436,8 @@ class PartitionLog:
     def refused(self, what: str, error: OSError) -> StorageError:
         """Handle an operation that failed; returns the error to raise. A missing file costs this log alone."""
         if isinstance(error, FileNotFoundError) and self.files.exists(self.directory.parent):
+            with contextlib.suppress(OSError):
+                self.segment_list.note_missing_files()
             return self.health.missing(what, str(error.filename or self.directory))
         return self.health.refused(what, error)
 
@@ -526,8 +534,8 @@ class PartitionLog:
             self.health.retention_requests += 1
         return self.log_start_offset
 
-    def delete_old_segments(self, now_ms: int) -> int:
-        """Delete the segments that may go now by retention; return how many went. Raises StorageError."""
+    def advance_start_by_retention(self, now_ms: int) -> int:
+        """Begin the log after the segments that may go now; return how many they are. Raises StorageError."""
         if self.is_truncating:
             return 0
         count = deletable(
@@ -538,10 +546,26 @@ class PartitionLog:
             end_offset=self.end_offset,
             now_ms=now_ms,
         )
+        if count and count == len(self.segments):
+            self.health.run_with_reserve(self.roll)  # the log always has a segment to write
+        if count and (start := self.segments[count].base_offset) > self.log_start_offset:
+            self._advance_start(start)
+        return count
+
+    def delete_old_segments(self, now_ms: int) -> int:
+        """Delete the segments that may go now by retention; return how many went. Raises StorageError.
+
+        The log start is in the checkpoint before a file is deleted, so that files which are missing above it were lost.
+        """
+        count = self.advance_start_by_retention(now_ms)
         if not count:
             return 0
-        if count == len(self.segments):
-            self.health.run_with_reserve(self.roll)  # the log always has a segment to write
+        if self.checkpointed_start is None or self.checkpointed_start < self.segments[count].base_offset:
+            try:
+                self._checkpoints.checkpoint()
+            except StorageError:
+                if self.health.failure is not None:
+                    raise  # otherwise the deletion makes space
         try:
             for segment in self.segments[:count]:
                 self._delete_segment_files([segment])
@@ -549,9 +573,6 @@ class PartitionLog:
             self.snapshots.drop_below(self.segment_list.first_base_offset)
         except OSError as error:
             raise self.refused(f"retention of {self.topic_partition}", error) from error
-        finally:
-            if self.segment_list.first_base_offset > self.log_start_offset:
-                self._advance_start(self.segment_list.first_base_offset)
         return count
 
     def replace_segments(self, swap: SegmentSwap) -> None:
@@ -609,6 +630,7 @@ class PartitionLog:
         self.segment_list.replace_all(segment)
         self._set_roll_limits(segment)
         self.producers.clear()
+        self.faults.forget()
         self.epochs.clear()
         self.pending_flush.write_epochs(self.directory, self.epochs)
         self.log_start_offset = self.end_offset = self.flushed_offset = self.high_watermark = offset

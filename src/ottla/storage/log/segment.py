@@ -293,6 +293,11 @@ class Segment:
         """Have readers trust the index of aborted transactions: it was compared with the log, or made from it."""
         self.aborts_checked = True
 
+    def distrust(self) -> None:
+        """Have readers verify the data of the file again: some of it is not what was written."""
+        self._checksums = False
+        self.verified_ranges = VerifiedRanges(self, self.size_bytes)
+
     def mark_verified(self) -> None:
         """Have readers trust the data of the file: all of it has just been verified."""
         self.verified_ranges = None

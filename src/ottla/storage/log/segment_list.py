@@ -14,8 +14,10 @@ from typing import Final, Protocol
 
 from ottla.core.files import FileRegion
 from ottla.records.batch_reader import read_headers
+from ottla.storage.file_names import LOG_SUFFIX, offset_name
 from ottla.storage.integrity.corruption import RECORDS_ADVICE, Corruption, corruption_error, report_corruption
 from ottla.storage.integrity.verified_ranges import CorruptRange
+from ottla.storage.log.log_faults import LogFaults
 from ottla.storage.log.segment import Segment
 from ottla.storage.state.leader_epochs import LeaderEpochs
 
@@ -47,10 +49,24 @@ def missing_end(segment: Segment, first_offset: int, end_offset: int) -> Corrupt
     )
 
 
+def missing_start(directory: PurePath, first_offset: int, end_offset: int) -> Corruption:
+    """Describe that a log lacks its first segments."""
+    return Corruption(
+        directory / offset_name(first_offset, LOG_SUFFIX),
+        f"the segments below offset {end_offset} are missing",
+        RECORDS_ADVICE,
+        first_offset=first_offset,
+        last_offset=end_offset - 1,
+        costs_records=True,
+    )
+
+
 class LogState(Protocol):
     """Port: the log of the segments."""
 
     end_offset: int
+    log_start_offset: int
+    faults: LogFaults
 
     @property
     def may_have_gaps(self) -> bool:
@@ -122,6 +138,10 @@ class SegmentList:
         at = bisect_right(self._bases, base_offset)
         return self._bases[at] if at < len(self._bases) else self._log.end_offset
 
+    def note_fault(self, first_offset: int) -> None:
+        """Note that the segment which begins there is corrupt, or that one is missing there."""
+        self._log.faults.note(first_offset)
+
     # ---- Segments
 
     def add(self, segment: Segment) -> None:
@@ -152,8 +172,8 @@ class SegmentList:
         self.forget_positions()
 
     def replace(self, old: Sequence[Segment], new: Segment) -> None:
-        """Replace some sealed neighbours by one that compaction has written, which begins where the first did."""
-        at = bisect_left(self._bases, new.base_offset)
+        """Replace some sealed neighbours by one, or add one between two."""
+        at = bisect_left(self._bases, (old[0] if old else new).base_offset)
         assert self.items[at : at + len(old)] == list(old), "only what lies side by side can become one"
         new.join(self)
         self.items[at : at + len(old)] = [new]
@@ -178,6 +198,13 @@ class SegmentList:
         """Whether the open file of a segment was removed. May be called in a worker thread."""
         return any(segment.is_removed for segment in tuple(self.items))
 
+    def note_missing_files(self) -> None:
+        """Note as faulty the sealed segments whose files are missing. Raises OSError."""
+        names = set(self.active.files.names_in(self.active.directory))
+        for segment in self.items[:-1]:
+            if segment.log_path.name not in names:
+                self.note_fault(segment.base_offset)
+
     def release_removed(self) -> list[PurePath]:
         """Close the removed files of sealed segments, so that reads fail; return the paths of all removed ones.
 
@@ -185,8 +212,10 @@ class SegmentList:
         """
         removed = [segment for segment in self.items if segment.is_removed]
         for segment in removed:
-            if segment is not self.active and not segment.must_sync_before_close:
-                segment.detach_file()
+            if segment is not self.active:
+                self.note_fault(segment.base_offset)
+                if not segment.must_sync_before_close:
+                    segment.detach_file()
         return [segment.log_path for segment in removed]
 
     # ---- Reading
@@ -278,6 +307,8 @@ class SegmentList:
 
     def _locate(self, offset: int) -> tuple[Segment, int] | None:
         """Return the segment and position of the batch that holds `offset`, or of the first after it."""
+        if offset < self._bases[0]:
+            self.check_start(offset)
         for segment in self.from_offset(offset):
             found = segment.find(offset)
             if found is not None:
@@ -309,7 +340,14 @@ class SegmentList:
         if segment.base_offset not in self._missing_ends_reported:
             self._missing_ends_reported.add(segment.base_offset)
             report_corruption(corruption)
+        self.note_fault(begins)
         raise corruption_error(corruption)
+
+    def check_start(self, offset: int) -> None:
+        """Raise CorruptMessage for an offset of the first segments, if they were lost."""
+        first = self.first_base_offset
+        if self._log.log_start_offset <= offset < first:
+            raise corruption_error(missing_start(self.active.directory, self._log.log_start_offset, first))
 
     def _release_last_read(self, used: Segment) -> None:
         """Release the indexes of the segment read last: only the one read now and the one being written keep theirs."""

@@ -1,4 +1,4 @@
-"""Renames the files that compaction has written, in two steps; after a crash `loading/swap_files.py` completes them."""
+"""Renames the files of a new segment, in two steps; after a crash `loading/swap_files.py` completes them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ from ottla.storage.log.segment import Segment
 
 
 class SegmentSwap:
-    """The files of a segment that replaces some neighbours, from `.cleaned` by `.swap` to their names."""
+    """The files of a segment that replaces some neighbours or is added, from `.cleaned` by `.swap` to their names."""
 
     __slots__ = ("_cleaned_suffix", "_suffixes", "new", "old")
 
-    def __init__(self, old: Sequence[Segment], size_bytes: int, *, cleaned_suffix: str, has_transactions: bool) -> None:
-        first, last = old[0], old[-1]
-        self.old = old
-        self.new = Segment(
-            first.files, first.directory, first.base_offset, size_bytes=size_bytes, created_ms=last.created_ms
-        )
+    def __init__(self, old: Sequence[Segment], new: Segment, *, cleaned_suffix: str, has_transactions: bool) -> None:
+        self.old, self.new = old, new
         self._cleaned_suffix = cleaned_suffix
         self._suffixes = [suffix for suffix in SEGMENT_SUFFIXES if has_transactions or suffix != TXN_INDEX_SUFFIX]
 

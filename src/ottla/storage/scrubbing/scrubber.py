@@ -13,6 +13,7 @@ remembered, never truncated. Findings are written to `ottla-scrub` in the direct
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -20,6 +21,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import PurePath
 from typing import NamedTuple
 
+from ottla.core.errors import CorruptMessage
 from ottla.core.files import FileSystem, read_file, replace_file
 from ottla.storage.checkpoint_files import PARTITION_METADATA, partition_metadata_text
 from ottla.storage.directories.log_directory import LogDirectory
@@ -36,6 +38,7 @@ from ottla.storage.integrity.corruption import CHECKPOINT_ADVICE, RECORDS_ADVICE
 from ottla.storage.integrity.metadata_backup import MetadataBackup
 from ottla.storage.log.aborted_transactions import rebuild_aborted
 from ottla.storage.log.flush import is_passing
+from ottla.storage.log.log_faults import faulty_from
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.log.segment import Segment
 from ottla.storage.scrubbing.segment_verifier import BatchColumns, SegmentReport, SegmentTarget, Spend, verify_segment
@@ -125,6 +128,9 @@ class Scrubber:
                 is_there = self._directory.logs.get(log.topic_partition) is log and segment in log.segments
                 if not is_there or segment in without or (sealed_only and segment is log.active):
                     continue
+                if not segment.size_bytes and segment is not log.active:
+                    with contextlib.suppress(CorruptMessage):  # which it has reported
+                        log.segment_list.check_end(segment)
                 work = self._work(log, segment)
                 if work is not None:
                     yield work
@@ -184,6 +190,8 @@ class Scrubber:
             and (segment.size_bytes == target.size_bytes or not target.is_sealed)
             and (segment is not log.active) == target.is_sealed
         )
+        if found is None and is_same:
+            log.segment_list.note_missing_files()
         if found is None or not is_same:
             if found is not None and found.checksums is not None:
                 self._files.remove(target.path(CHECKSUMS_SUFFIX))
@@ -192,6 +200,12 @@ class Scrubber:
         if target.is_sealed and not self._directory.is_short_of_space:
             self._checksummed.add(segment)
         news = sum(self._add_finding(corruption) for corruption in found.findings)
+        for corruption in found.findings:
+            if corruption.costs_records:
+                segment.distrust()
+                log.faults.note(faulty_from(corruption))
+        if not found.findings:
+            self._forget_findings(segment)  # it was fetched again
         self._rebuild(log, segment, found)
         if target.claimed is not None:
             self._judged.setdefault(log, {})[segment] = found
@@ -229,6 +243,11 @@ class Scrubber:
         self.findings[key] = corruption
         report_corruption(corruption)
         return True
+
+    def _forget_findings(self, segment: Segment) -> None:
+        paths = set(segment.paths()) if self.findings else set()
+        for key in [key for key, known in self.findings.items() if known.file in paths]:
+            del self.findings[key]
 
     def _rebuild(self, log: PartitionLog, segment: Segment, found: SegmentReport) -> None:
         """Rebuild the corrupt files of a segment whose log itself is valid."""
