@@ -444,7 +444,7 @@ class Replicas:
     ) -> None:
         """Find the log or make it; serve the replica, or say why not. Never raises."""
         try:
-            place = self._find(topic_partition, topic)
+            place = self._find(topic_partition, topic, view)
             if place is None:
                 if not is_new and (why := self._why_missing(topic_partition, topic, view)):
                     self._lost.append(str(topic_partition))
@@ -498,12 +498,14 @@ class Replicas:
                 return directory.health.missing(f"loading {topic_partition}", path).message
         return ""
 
-    def _find(self, topic_partition: TopicPartition, topic: TopicView) -> tuple[LogDirectory, PartitionLog] | None:
+    def _find(
+        self, topic_partition: TopicPartition, topic: TopicView, view: PartitionView
+    ) -> tuple[LogDirectory, PartitionLog] | None:
         """Find the log and its directory. Removes one of a deleted topic of the same name. Raises StorageError."""
         found = None
         for directory in self.directories.holding(topic_partition):
             there = directory.logs[topic_partition]
-            if may_be_topic_id(there.topic_id, topic.topic_id):
+            if may_be_topic_id(there.topic_id, topic.topic_id) and not self._is_of_former_topic(there, topic, view):
                 found = directory, there
             elif directory.health.failure is None:
                 if there.topic_id in self._deletions.noted_topics:
@@ -514,6 +516,16 @@ class Replicas:
                         "%s belongs to an unknown topic of the same name; it is kept as %s", topic_partition, aside
                     )
         return found
+
+    def _is_of_former_topic(self, found: PartitionLog, topic: TopicView, view: PartitionView) -> bool:
+        """Return whether a log without the id of its topic may be that of a deleted topic of the same name.
+
+        It is, if it has a later leader epoch than the partition. A member of the ISR has been a replica of this topic:
+        one cannot be created on dead brokers alone. Another replica is fetched again: others have all records.
+        """
+        if found.topic_id != NO_TOPIC_ID or topic.topic_id == NO_TOPIC_ID or not found.end_offset:
+            return False
+        return found.epochs.latest > view.leader_epoch or self._node_id not in (*view.isr, *view.elr)
 
     def _drop(self, topic_partition: TopicPartition, deleted_topic: uuid.UUID | None = None) -> None:
         """Serve the replica no longer; its log is deleted by `_delete_logs`."""

@@ -6,6 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from ottla.controller.reassignments import RequestedReassignment
 from ottla.core.ids import TopicPartition
 from tests.support.cluster import InProcessCluster, with_cluster
@@ -145,5 +147,52 @@ def test_a_replica_that_a_reassignment_removes_is_deleted_also_by_a_broker_that_
         assert (tmp_path / "broker-1" / "web-1").exists()
         assert await read(cluster, 20) == list(range(20))
         assert cluster.services(3).replicas.partition(TP).log.end_offset == 20
+
+    with_cluster(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("lost", [("partition.metadata",), ("partition.metadata", "ottla-copies")])
+def test_records_of_a_deleted_topic_do_not_come_back_if_their_log_has_lost_the_topics_id(
+    tmp_path: Path, lost: tuple[str, ...]
+) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster)
+        await send(cluster, range(100))
+        absent = leader_of(cluster)
+        await cluster.stop(absent)
+        others = [node_id for node_id in (1, 2, 3) if node_id != absent]
+        await cluster.until(lambda: leader_of(cluster) in others)
+        controller = cluster.services(cluster.controller).controller
+        await controller.delete_topics(["web"])
+        await cluster.until(lambda: all("web" not in cluster.services(each).cluster.current.topics for each in others))
+        await controller.create_topic("web", assignments=[(0, [absent, *others])])
+        await cluster.known_everywhere("web")
+        await send(cluster, range(5))
+        directory = tmp_path / f"broker-{absent}"
+        for name in lost:
+            (directory / "web-0" / name if name == "partition.metadata" else directory / name).unlink()
+        await cluster.restart(absent)
+        await in_sync(cluster, 3)
+        assert await read(cluster, 5) == list(range(5))
+        log = cluster.services(absent).replicas.partition(TP).log
+        assert (log.log_start_offset, log.end_offset) == (0, 5)
+        kept = [path.name for path in directory.iterdir() if path.name.startswith("web-0.")]
+        assert len(kept) == 1, "the old log is set aside, or deleted where it is known to be of the deleted topic"
+
+    with_cluster(tmp_path, scenario)
+
+
+def test_a_log_that_has_lost_the_topics_id_is_kept_where_it_is_in_sync(tmp_path: Path) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster, factor=1)
+        await send(cluster, range(50))
+        only = leader_of(cluster)
+        await cluster.stop(only)
+        for name in ("web-0/partition.metadata", "ottla-copies"):
+            (tmp_path / f"broker-{only}" / name).unlink()
+        await cluster.restart(only)
+        await cluster.known_everywhere("web")
+        assert await read(cluster, 50) == list(range(50))
+        assert (tmp_path / f"broker-{only}" / "web-0" / "partition.metadata").exists()
 
     with_cluster(tmp_path, scenario)

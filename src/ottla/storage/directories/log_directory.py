@@ -28,7 +28,7 @@ from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.core.runtime import new_uuid, run_in_threads
 from ottla.core.slices import WorkSlice
 from ottla.storage import checkpoint_files as names
-from ottla.storage.checkpoint_files import MetaProperties, text_or_none
+from ottla.storage.checkpoint_files import PARTITION_METADATA, MetaProperties, text_or_none
 from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.directories.checkpoint_job import CheckpointJob
 from ottla.storage.directories.directory_identity import ForeignDirectory, cluster_id_of, identity, make_durably
@@ -217,6 +217,8 @@ class LogDirectory:
             stop_collecting()
         if rewriter is not None:
             rewriter.rewrite(log, checkpoint.recovery_point)
+        if log.topic_id.int and any(each.file == found.path / PARTITION_METADATA for each in self.backup.findings):
+            self.write_topic_id(log, log.topic_id)
         noted = previous.high_watermarks.get(topic_partition, log.log_start_offset)
         if found.is_future:
             self.future_logs[topic_partition] = log

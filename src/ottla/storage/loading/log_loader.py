@@ -132,7 +132,7 @@ def load_log(
     rewritten = replay_producers(
         segments, producers, snapshots, end_offset=end_offset, now_ms=now_ms, scanned_from=scanned_from, scanned=scanned
     )
-    metadata = location.known(PARTITION_METADATA)
+    metadata = location.known(PARTITION_METADATA, must_exist=True)
     is_as_stopped = not was_scanned and not known.was_restored and not known.is_lost
     state = LoadedState(
         parse_partition_metadata(metadata.text),

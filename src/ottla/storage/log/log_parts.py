@@ -31,11 +31,14 @@ class LogLocation(NamedTuple):
     checkpoints: LogCheckpoints
     backup: MetadataBackup | None = None  # what is known of the directory's small files
 
-    def known(self, name: str) -> CheckedText:
-        """Return the text of a small file of this partition, or the copy of it if the file is corrupt."""
+    def known(self, name: str, *, must_exist: bool = False) -> CheckedText:
+        """Return the text of a small file of this partition, or the copy of it if the file is corrupt.
+
+        If it `must_exist` the copy is taken for a missing file, too.
+        """
         if self.backup is None:
             return CheckedText(text_or_none(self.files, self.directory / name), is_certain=False)
-        return self.backup.text(f"{self.directory.name}/{name}", must_exist=False)
+        return self.backup.text(f"{self.directory.name}/{name}", must_exist=must_exist)
 
     def copy_of(self, name: str, known: CheckedText) -> BackedUpFile | None:
         """Return the copy to note of a small file that was just read."""
