@@ -28,6 +28,21 @@ def lost(history: History) -> Iterator[str]:
             yield f"{send.value} was acknowledged in {send.partition} at {send.completed_s:.3f} s and is not there"
 
 
+def moved_start(history: History) -> Iterator[str]:
+    """Find log starts above acknowledged records: nothing has deleted any."""
+    starts: dict[TopicPartition, tuple[int, str]] = {}
+    for start in history.starts:
+        who = f"leader {start.node} announced at {start.time_s:.3f} s"
+        starts[start.partition] = max(starts.get(start.partition, (0, "")), (start.offset, who))
+    for replica in history.replicas:
+        who = f"node {replica.node} has at the end"
+        starts[replica.partition] = max(starts.get(replica.partition, (0, "")), (replica.start, who))
+    for send in history.acknowledged():
+        offset, who = starts.get(send.partition, (0, ""))
+        if 0 <= send.offset < offset and send.partition not in history.unclean:
+            yield f"{send.value} at {send.partition}@{send.offset} is below the log start {offset} that {who}"
+
+
 def duplicated(history: History) -> Iterator[str]:
     """Find values that are in a log twice."""
     for partition, records in history.final.items():
@@ -245,6 +260,7 @@ def problems(history: History) -> Iterator[str]:
 CHECKERS: tuple[Checker, ...] = (
     problems,
     lost,
+    moved_start,
     duplicated,
     refused,
     invented,

@@ -264,6 +264,8 @@ class Workload:
         configs = {"min.insync.replicas": str(self.scenario.min_isr)}
         if self.scenario.is_page_cache:
             configs["durability"] = "page-cache"
+        if self.scenario.segment_bytes:
+            configs["internal.segment.bytes"] = str(self.scenario.segment_bytes)
         topic = NewTopic(TOPIC, self.scenario.partitions, self.scenario.replication, configs)
         while True:
             try:

@@ -26,12 +26,13 @@ from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.core.runtime import use
 from ottla.records.batch_reader import read_headers
+from ottla.storage.scrubbing.scrubber import Scrubber
 from ottla.testing.sim_disk import Survival
 from ottla.testing.sim_loop import SimLoop, SimProcess, current_process
 from ottla.testing.sim_network import SimNetwork
 from ottla.testing.sim_runtime import ProcessClock, SimRuntime, TimedDisk
 from ottla.testing.sim_store import StoreLink
-from tests.simulation.history import Batch, History, ReplicaLog, StoreWrite
+from tests.simulation.history import Batch, History, ReplicaLog, Start, StoreWrite
 
 PORT = 9092
 SESSION_TIMEOUT_S = 6.0
@@ -237,6 +238,52 @@ class Machine:
         self.loop.call_soon(begin, context=context)
         return True
 
+    def corrupt(self, partition: TopicPartition, how: str, number: int) -> bool:
+        """Corrupt or remove files of a log; return whether there was something to corrupt."""
+        for path in self.paths:
+            directory = path / str(partition)
+            if self.disk.is_directory(directory):
+                return self._corrupt(directory, how, number)
+        return False
+
+    def _corrupt(self, directory: Path, how: str, number: int) -> bool:
+        disk = self.disk
+        logs = [directory / name for name in disk.names_in(directory) if name.endswith(".log")]
+        closed = [path for path in logs[:-1] if disk.size_of(path)]
+        if how == "lose-epochs":
+            disk.remove(directory / "leader-epoch-checkpoint")
+        elif how in {"lose-all", "lose-last"}:
+            for path in logs if how == "lose-all" else logs[-1:]:
+                disk.remove(path)
+        elif not closed:
+            return False
+        elif how == "flip":
+            path = closed[number % len(closed)]
+            disk.flip_bit(path, number % (disk.size_of(path) * 8))
+        elif how == "cut":
+            file = disk.open(closed[number % len(closed)])
+            file.truncate(max(file.size() - number % 400, 0))
+        else:
+            disk.remove(closed[0] if how == "lose-first" else closed[number % len(closed)])
+        return True
+
+    def scrub(self) -> None:
+        """Verify all logs now, as the scrubber does over time."""
+        services, process = self.services, self.process
+        if services is None or process is None or self.runtime is None:
+            return
+
+        def verify() -> None:
+            for directory in services.replicas.directories.opened:
+                scrubber = Scrubber(directory, self.disk)
+                for work in scrubber.plan():
+                    scrubber.conclude(work, scrubber.verify(work, lambda _: None))
+
+        context = contextvars.copy_context()
+        context.run(current_process.set, process)
+        context.run(use, self.runtime)
+        self.loop.call_soon(verify, context=context)
+
     def moves_left(self) -> list[str]:
         """List what moves between log directories have left, and what is under way."""
         return [
@@ -317,6 +364,7 @@ class SimCluster:
         }
         self.is_healed = False
         self._machine_of = {machine.host: machine for machine in self.machines.values()}
+        self._seen_starts: dict[tuple[TopicPartition, int], int] = {}
         self._seen_leaders: dict[tuple[TopicPartition, int, int], None] = {}
         self.on_moment: Callable[[str], object] = lambda _: None
         """Called when a leader has proposed another ISR, a broker begins to lead, or a log was truncated."""
@@ -338,6 +386,10 @@ class SimCluster:
                     f"{log.high_watermark}, durable end {replica.durable_end}, end {log.end_offset}"
                 )
             if replica.is_serving:
+                if log.log_start_offset > self._seen_starts.get((partition, machine.node_id), 0):
+                    self._seen_starts[partition, machine.node_id] = log.log_start_offset
+                    start = Start(self.loop.time(), machine.node_id, partition, log.log_start_offset)
+                    self.history.starts.append(start)
                 term = partition, replica.leader_epoch, machine.node_id
                 if term not in self._seen_leaders:
                     self._seen_leaders[term] = None
@@ -423,6 +475,8 @@ class SimCluster:
         return (
             znodes.decode_handled_brokers(handled.value).get(node_id) == epoch
             and not znodes.decode_replica_report(node_id, report.value).suspects
+            and not znodes.decode_replica_report(node_id, report.value).impaired
+            and not services.replicas.context.impaired
             and all(node_id in state.isr for state in self.states().values())
         )
 

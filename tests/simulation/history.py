@@ -93,6 +93,15 @@ class StoreWrite(NamedTuple):
     paths: tuple[str, ...]  # of the states
 
 
+class Start(NamedTuple):
+    """A log start that a leader announced, as the first or a higher one of its replica."""
+
+    time_s: float
+    node: int
+    partition: TopicPartition
+    offset: int
+
+
 class Batch(NamedTuple):
     """A batch in the file of a replica."""
 
@@ -124,6 +133,8 @@ class History:
     owners: list[Owner] = field(default_factory=list)
     leaders: list[tuple[TopicPartition, int, int]] = field(default_factory=list)
     """(partition, leader epoch, node) of each term in which a broker served."""
+    starts: list[Start] = field(default_factory=list)
+    """Above 0. No records are deleted in a run."""
     store_writes: list[StoreWrite] = field(default_factory=list)
     """In the order of the commits."""
     final: dict[TopicPartition, list[tuple[int, Value]]] = field(default_factory=dict)

@@ -406,6 +406,28 @@ BUGS: tuple[PlantedBug, ...] = (
         ),
         script="snapshot-without-the-topic",
     ),
+    _bug(
+        31,
+        "a log that has lost its first segments begins after them",
+        (
+            "storage/log/faulty_ranges.py",
+            "log.log_start_offset, log.faults.lost_start = log.faults.lost_start, None",
+            "log.faults.lost_start = None",
+        ),
+        kinds="corrupt",
+        script="first-segment-lost",
+    ),
+    _bug(
+        32,
+        "a replica with corrupt records is elected and stays in the ISR",
+        (
+            "controller/partition_changes.py",
+            "        if not any(each in self.impaired for each in isr):\n            return isr\n",
+            "        if isr:\n            return isr\n",
+        ),
+        kinds="corrupt",
+        script="corruption-on-the-leader",
+    ),
 )
 
 

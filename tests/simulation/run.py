@@ -34,6 +34,7 @@ EXPECTED_ERRORS = (
     "offline",
     "cannot be used any more",
     "corruption found in",  # the torn tail of a log; what it has cost is the checkers' question
+    " is missing (",  # a segment that a fault has removed
 )
 """Parts of the error lines that a disk fault may cause."""
 
@@ -79,6 +80,7 @@ class Run:
         self.cluster.on_moment = self._moment_has_come
         self._faulty_disks: dict[int, Survival | None] = {}  # how the broker ends after its fsync has failed
         self._lossy: dict[int, None] = {}  # brokers that may not have all records again yet
+        self._unverified: dict[int, None] = {}  # brokers with corruption that nothing may have found yet
 
     # ---- Phases
 
@@ -135,6 +137,7 @@ class Run:
             if machine.node_id in self._faulty_disks:
                 self._end_faulty_disk(machine)
         self.loop.create_task(self._keep_up())
+        self._verify()
 
     async def _keep_up(self) -> None:
         """Start brokers that are down; also those that were stopping when all was healed."""
@@ -148,7 +151,7 @@ class Run:
     def is_whole(self, lag: int = 0) -> bool:
         """Whether every partition has a leader, its full ISR, and replicas whose ends differ by at most `lag`."""
         machines = self.cluster.machines
-        if any(machine.services is None for machine in machines.values()):
+        if any(machine.services is None for machine in machines.values()) or self._unverified:
             return False
         offsets: dict[TopicPartition, list[int]] = {tp: [] for tp in self.workload.partitions}
         for machine in machines.values():
@@ -161,6 +164,8 @@ class Run:
                 for view in topic.partitions:
                     if view.leader < 0 or set(view.isr) != set(view.replicas) or view.adding or view.removing:
                         return False
+            if services.replicas.context.impaired:
+                return False
             for tp, replica in services.replicas.partitions.items():
                 offsets.setdefault(tp, []).extend((replica.log.end_offset, replica.log.high_watermark))
         return all(found and max(found) - min(found) <= lag for found in offsets.values())
@@ -314,6 +319,8 @@ class Run:
                 return self._lose(machine, Survival(fault.other or "torn"))
             case "wipe":
                 return self._lose(machine, Survival.NOTHING)
+            case "corrupt" | "corrupt-at-rest":
+                return self._corrupt(fault, machine)
             case "kill":
                 return machine.kill()
             case "power-cut" | "power-cut-all":
@@ -401,6 +408,37 @@ class Run:
         self._lossy[node] = None
         return True
 
+    def _corrupt(self, fault: Fault, machine: Machine) -> bool:
+        """Corrupt a log of a broker that runs or was killed, unless another one lacks records yet."""
+        node = machine.node_id
+        self._lossy = {
+            each: None for each in self._lossy if each in self._unverified or not self.cluster.has_recovered(each)
+        }
+        if self._lossy or self._faulty_disks or machine.state != "up" or not self._are_all_in_sync():
+            return False
+        index, how, number = fault.other.split(":")
+        if fault.kind == "corrupt-at-rest":
+            machine.kill()
+        elif how in {"lose-all", "lose-last"}:
+            how = "lose-first"  # a partition without its newest segment is offline until a restart
+        self._lossy[node] = self._unverified[node] = None
+        machine.corrupt(self.workload.partitions[int(index)], how, int(number))
+        return True
+
+    def _are_all_in_sync(self) -> bool:
+        states = self.cluster.states().values()
+        return all(len(state.isr) == self.scenario.replication for state in states)
+
+    def _verify(self) -> None:
+        """Have the brokers find the corruption that they were given."""
+        for node in tuple(self._unverified):
+            machine = self.cluster.machines[node]
+            if machine.services is not None and machine.services.replicas.partitions:
+                machine.scrub()
+                self.loop.call_later(0.1, self._unverified.pop, node, None)
+        if self._unverified:
+            self.loop.call_later(0.5, self._verify)
+
     def _end(self, fault: Fault, nodes: list[int]) -> None:
         if self.is_healed:
             return
@@ -414,6 +452,10 @@ class Run:
                     if machine.state in {"down", "failed"}:
                         self.note(f"start broker {node}")
                         machine.restart()
+                case "corrupt" | "corrupt-at-rest":
+                    if machine.state in {"down", "failed"}:
+                        machine.restart()
+                    self._verify()
                 case "pause":
                     machine.resume()
                 case "clock":

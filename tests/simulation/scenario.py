@@ -55,6 +55,7 @@ class Scenario:
     unknown_share: float = 0.0  # of the commits to the store whose outcome stays unknown
     is_page_cache: bool = False  # the topic has durability=page-cache
     directories: int = 1  # of each broker
+    segment_bytes: int = 0  # of the topic; 0: all of a run is in one segment
     options: dict[str, str] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
 
@@ -108,6 +109,12 @@ AT_A_MOMENT_SHARE = 0.25  # of the faults
 MOVES_SHARE = 0.25
 """This part of the scenarios has moves between log directories."""
 
+CORRUPT_SHARE = 0.25
+"""This part of the scenarios corruptions files of logs."""
+
+CORRUPTIONS = ("flip", "flip", "cut", "lose-first", "lose-first", "lose-middle", "lose-last", "lose-epochs", "lose-all")
+"""A bit of a segment, the end of one, segments, or the leader epochs of a log."""
+
 FATAL_TO_PAGES = frozenset({"power-cut-all", "power-cut-at-io", "failed-sync"})
 """Kinds that are left out where records count before they are synced."""
 
@@ -115,7 +122,8 @@ FATAL_TO_PAGES = frozenset({"power-cut-all", "power-cut-at-io", "failed-sync"})
 def draw(
     seed: int, *, brokers: int = 3, replication: int = 3, kinds: tuple[str, ...] = (), is_page_cache: bool = False
 ) -> Scenario:
-    """Draw the scenario of a seed, with faults of some of these kinds."""
+    """Draw the scenario of a seed, with faults of some of these kinds; with "corrupt" among them it has corruptions."""
+    is_corrupt, kinds = "corrupt" in kinds, tuple(kind for kind in kinds if kind != "corrupt")
     rng = random.Random(f"{seed}/scenario")
     replication = min(replication, brokers)
     scenario = Scenario(
@@ -185,7 +193,29 @@ def draw(
             time_s, for_s = close.time_s + rng.random() * 1.3 * close.for_s, rng.choice((0.1, 0.5, 2.0)) * rng.random()
             other = f"{rng.randrange(scenario.partitions)}:{rng.choice((1, 1, 2))}"
             faults.append(Fault(round(time_s, 6), "elect", LEADER, round(for_s, 6), other))
-    return _with_moves(replace(scenario, faults=tuple(sorted(faults, key=lambda fault: fault.time_s))))
+    scenario = _with_moves(replace(scenario, faults=tuple(sorted(faults, key=lambda fault: fault.time_s))))
+    return _with_corruption(scenario, share=1.0 if is_corrupt else CORRUPT_SHARE)
+
+
+def _with_corruption(scenario: Scenario, *, share: float) -> Scenario:
+    """Let some scenarios have short segments, and corrupt or remove some while the broker is down or runs, with dice of its own.
+
+    Only where two other replicas have each record that counts.
+    """
+    rng = random.Random(f"{scenario.seed}/corruptions")
+    is_safe = scenario.replication > 2 and scenario.min_isr > 1 and not scenario.is_page_cache
+    if rng.random() >= share or not is_safe:
+        return scenario
+    corruptions: list[Fault] = []
+    for _ in range(rng.randrange(1, 6)):
+        time_s = 8.0 + rng.random() * (scenario.duration_s - 11.0)
+        node = LEADER if rng.random() < 0.5 else rng.randrange(1, scenario.brokers + 1)
+        kind = rng.choice(("corrupt-at-rest", "corrupt-at-rest", "corrupt"))
+        other = f"{rng.randrange(scenario.partitions)}:{rng.choice(CORRUPTIONS)}:{rng.randrange(1 << 20)}"
+        for_s = rng.choice((0.01, 0.5, 2.0)) * (0.5 + rng.random())
+        corruptions.append(Fault(round(time_s, 6), kind, node, round(for_s, 6), other))
+    faults = sorted([*scenario.faults, *corruptions], key=lambda fault: fault.time_s)
+    return replace(scenario, segment_bytes=rng.choice((300, 1000)), faults=tuple(faults))
 
 
 def _with_moves(scenario: Scenario) -> Scenario:

@@ -50,6 +50,9 @@ FOUR_BROKERS = Scenario(
 SHORT_LAG_AND_SESSION = Scenario(
     1, partitions=1, producers=0, consumers=1, duration_s=5.0, sync_s=0.0001, lag_s=1.0, session_s=2.0
 )
+SHORT_SEGMENTS = Scenario(
+    1, partitions=1, producers=0, consumers=1, duration_s=5.0, sync_s=0.0001, session_s=2.0, segment_bytes=600
+)
 PAGE_CACHE = Scenario(1, partitions=1, producers=0, consumers=1, duration_s=5.0, sync_s=0.0001, is_page_cache=True)
 
 
@@ -276,6 +279,40 @@ async def last_page_cache_replica_loses_power(a_run: Run) -> None:
         await asyncio.sleep(1)
 
 
+async def leader_loses_its_first_segment(a_run: Run) -> None:
+    """The preferred leader loses its oldest file while it is down; it leads again, and its start must not spread."""
+    for number in range(8):
+        assert await send(a_run, f"p{number}", 5) == 5
+    first = a_run.cluster.machines[a_run.view().leader]
+    others = [each for each in a_run.cluster.machines.values() if each is not first]
+    services = first.services
+    assert services is not None
+    for directory in services.replicas.directories.opened:
+        directory.checkpoint()
+    first.kill()
+    assert first.corrupt(a_run.workload.partitions[0], "lose-first", 0)
+    await a_run.until(lambda view: view.leader != first.node_id, "another one leads")
+    first.restart()
+    await a_run.until(lambda view: len(view.isr) == 3, "all are in sync")
+    await a_run.lead(first, *others)
+    await asyncio.sleep(1)
+    assert {a_run.replica(machine).log.log_start_offset for machine in (first, *others)} == {0}
+
+
+async def leader_finds_corruption(a_run: Run) -> None:
+    """The leader's scrubber finds a corrupt batch: another replica leads until it is fetched again."""
+    for number in range(8):
+        assert await send(a_run, f"p{number}", 5) == 5
+    first = a_run.cluster.machines[a_run.view().leader]
+    assert first.corrupt(a_run.workload.partitions[0], "flip", 1000)
+    first.scrub()
+    await a_run.until(
+        lambda view: view.leader != first.node_id and first.node_id not in view.isr, "another one leads without it"
+    )
+    await a_run.until(lambda view: len(view.isr) == 3, "it is whole again")
+    assert not a_run.replica(first).log.faults.first_offsets
+
+
 class ScriptedRun(NamedTuple):
     """A script, and what it needs."""
 
@@ -324,5 +361,7 @@ SCRIPTED_RUNS: tuple[ScriptedRun, ...] = (
     ScriptedRun("older-state-from-the-store", older_state_from_the_store, 5, SHORT_LAG),
     ScriptedRun("requests-over-two-terms", requests_over_two_terms, 14),
     ScriptedRun("commit-before-a-kill", commit_just_before_the_coordinator_dies, 5, SHORT_SESSION),
+    ScriptedRun("first-segment-lost", leader_loses_its_first_segment, 40, SHORT_SEGMENTS),
+    ScriptedRun("corruption-on-the-leader", leader_finds_corruption, 40, SHORT_SEGMENTS),
     ScriptedRun("marker-of-an-earlier-coordinator", marker_of_an_earlier_coordinator, 6, SHORT_SESSION),
 )
