@@ -102,15 +102,21 @@ KINDS_OF_STARTS = (
     "the oldest segment and the leader epochs",
 )
 """What files in the root of the log directory may help to find."""
-ROOT_FILES: dict[str, tuple[str, ...]] = {
-    "nothing more": (),
-    "the recovery points": (names.RECOVERY_POINTS,),
-    "the log starts": (names.LOG_STARTS,),
-    "the high watermarks": (names.HIGH_WATERMARKS,),
-    "the copies": (COPIES,),
-    "the log starts and the copies": (names.LOG_STARTS, COPIES),
-    "all of them": (names.RECOVERY_POINTS, names.LOG_STARTS, names.HIGH_WATERMARKS, names.CLEANER_OFFSETS, COPIES),
+STOPS = {
+    "stopped": (),
+    "killed": (),
+    "killed after a checkpoint": (),
+    "stopped, without log starts": (names.LOG_STARTS,),
+    "stopped, without log starts and copies": (names.LOG_STARTS, COPIES),
+    "killed after a checkpoint, without any": (
+        names.RECOVERY_POINTS,
+        names.LOG_STARTS,
+        names.HIGH_WATERMARKS,
+        names.CLEANER_OFFSETS,
+        COPIES,
+    ),
 }
+"""How a run ends, and which files in the root of the log directory are lost then."""
 CORRUPT = 1
 """The broker that is corrupt."""
 
@@ -161,19 +167,20 @@ async def is_whole(cluster: InProcessCluster, tp: TopicPartition, *, start: int 
     assert len({bytes_of(replica(cluster, node, tp)) for node in cluster.brokers}) == 1
 
 
-@pytest.mark.parametrize("root", ROOT_FILES)
-@pytest.mark.parametrize("is_killed", [False, True])
-def test_a_replica_that_was_corrupted_at_rest_is_healed_from_the_others(
-    tmp_path: Path, root: str, is_killed: bool
-) -> None:
-    kinds = partitions_of_kinds(KINDS if not ROOT_FILES[root] else KINDS_OF_STARTS)
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", STOPS)
+def test_a_replica_that_was_corrupted_at_rest_is_healed_from_the_others(tmp_path: Path, stop: str) -> None:
+    kinds = partitions_of_kinds(KINDS if not STOPS[stop] else KINDS_OF_STARTS)
 
     async def scenario(cluster: InProcessCluster) -> None:
         await fill(cluster, len(kinds))
-        await (cluster.kill(CORRUPT) if is_killed else cluster.stop(CORRUPT))
+        if "checkpoint" in stop:
+            for directory in cluster.services(CORRUPT).replicas.directories.opened:
+                directory.checkpoint()
+        await (cluster.stop(CORRUPT) if "stopped" in stop else cluster.kill(CORRUPT))
         for tp, kind in kinds.items():
             KINDS[kind](tmp_path / f"broker-{CORRUPT}" / str(tp))
-        for name in ROOT_FILES[root]:
+        for name in STOPS[stop]:
             (tmp_path / f"broker-{CORRUPT}" / name).unlink(missing_ok=True)
         await cluster.restart(CORRUPT)
         for tp, kind in kinds.items():

@@ -10,6 +10,7 @@ from ottla.core.files import read_file
 from ottla.records.builder import NewRecord, build_batch
 from ottla.storage.config import LogConfig
 from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.log.faulty_ranges import is_faulty
 from ottla.storage.log.partition_log import AppendOrigin, PartitionLog
 from ottla.testing.sim_disk import PowerCut, SimDisk, Survival
 from tests.support.cleaning import begin_pass, clean_once, groups_of
@@ -275,6 +276,34 @@ def test_a_kill_while_a_follower_removes_all_records_is_no_corruption() -> None:
         else:
             assert nth > 20
             return
+
+
+def test_a_kill_while_retention_deletes_segments_does_not_look_as_if_they_were_lost() -> None:
+    for nth in range(1, 200):
+        disk = SimDisk()
+        _, log = filled(disk, 12)
+        log.delete_records(8)
+        disk.stop_at(nth)
+        try:
+            log.delete_old_segments(NOW_MS)
+        except PowerCut:
+            for killed in disk.killed():
+                again = open_directory(killed, CONFIG).logs[TP]
+                assert not is_faulty(again), f"change {nth}: {disk.history[nth - 1]}"
+        else:
+            assert nth > 20
+            return
+
+
+def test_a_first_segment_that_is_missing_after_a_kill_was_lost() -> None:
+    disk = SimDisk()
+    _, log = filled(disk, 12)
+    log.delete_records(8)
+    log.delete_old_segments(NOW_MS)
+    disk.process_died()
+    disk.remove(log.segments[0].log_path)
+    again = open_directory(disk, CONFIG).logs[TP]
+    assert is_faulty(again) and again.faults.lost_start == 8
 
 
 def test_a_power_cut_leaves_no_gap_between_the_segments_of_a_compacted_log() -> None:
