@@ -54,7 +54,7 @@ def log_removal(partition: LoggedPartition) -> None:
 def log_repair(partition: LoggedPartition, first_offset: int, end_offset: int) -> None:
     """Log that a follower fetches a faulty part of its log again."""
     logger.warning(
-        "offsets %d to %d of %s are faulty: they are fetched again from leader %d",
+        "offsets %d to %d of %s are corrupt or missing: they are fetched again from leader %d",
         first_offset,
         end_offset - 1,
         partition.topic_partition,

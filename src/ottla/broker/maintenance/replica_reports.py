@@ -54,6 +54,7 @@ class ReplicaReports:
     ) -> None:
         self._controller, self._cluster, self._replicas = controller, cluster, replicas
         self._last = first
+        self._is_certain = True  # the store has the last one, and not one whose write had no answer
 
     async def update(self) -> None:
         """Write the report if it has changed. What the store refuses is written by a later call."""
@@ -62,13 +63,14 @@ class ReplicaReports:
         suspects = {each for each in last.suspects if self._is_suspect(each)}
         suspects |= self._replicas.contradictory_partitions
         report = ReplicaReport(last.is_clean, frozenset(suspects), offline, self._replicas.impaired_partitions)
-        if report == last:
+        if report == last and self._is_certain:
             return
+        self._is_certain = False
         try:
             await self._controller.report_replicas(report)
         except StoreError:
             return
-        self._last = report
+        self._last, self._is_certain = report, True
 
     def _is_suspect(self, topic_partition: TopicPartition) -> bool:
         """Return whether the replica may still lack records that were committed."""
