@@ -166,6 +166,15 @@ def test_records_with_every_odd_timestamp_are_loaded_or_quarantined(table_format
     assert sorted(reasons) == ["the record has no timestamp", *[outside] * 4]
 
 
+@pytest.mark.parametrize(
+    "value",
+    ["[null,1]", "[null,null]", "[null,[]]", "[[null,null],null]", '{"x":[null,null,null]}', '[{"y":[null,null]},{}]'],
+)
+def test_arrays_of_nulls_are_loaded(table_format: TableFormat, value: str) -> None:
+    record_value = f'{{"v":{value},"w":1}}'.encode()
+    assert check_loads(table_format, RowMapping(JsonObjects()), [[record_value], [b'{"v":null}', record_value]]) == []
+
+
 @pytest.mark.parametrize("inside", ["[", '{"a":'])
 @pytest.mark.parametrize("depth", [33, 500, 1000, 2000, 100_000])
 def test_deep_values_are_quarantined(table_format: TableFormat, inside: str, depth: int) -> None:

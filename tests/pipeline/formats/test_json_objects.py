@@ -158,3 +158,22 @@ def test_valid_records_among_invalid_ones_are_read_as_by_pythons_reader(mix: lis
 def test_no_records_give_no_rows() -> None:
     parsed = JSON.parse(records(), pa.schema([]))
     assert len(parsed.reasons) == 0
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        ["[null,1]"],
+        ["[null,null]"],
+        ["[null,[]]"],
+        ["[null,null,[1]]", "[[null,2]]"],
+        ["[null,null]", "[2]"],
+        ['[null,{"a":[null,null]}]'],
+        ['[null,null,"2015-05-17T10:00:00Z"]'],
+        ["[]", "[null,null]", "[[]]"],
+    ],
+)
+def test_arrays_that_begin_with_nulls_keep_them_all(arrays: list[str]) -> None:
+    rows, reasons = parse(JsonObjects(), *(f'{{"x":{text}}}'.encode() for text in arrays))
+    assert [row["x"] for row in rows] == [json.loads(text) for text in arrays]
+    assert reasons == [None] * len(arrays)

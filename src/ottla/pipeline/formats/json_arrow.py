@@ -28,13 +28,55 @@ def read_objects(values: pa.Array, texts_known: pa.Schema) -> pa.Table | None:
     rows = _read_text(joined, texts_known)
     if rows is None or len(rows) != len(values) or _is_deep(rows.schema):
         return None
-    guessed = _without_times(rows.schema)
-    if guessed != rows.schema:  # Arrow takes a text that looks like a time for one
-        wanted = pa.schema([f for f in guessed if f not in rows.schema])
-        rows = _read_text(joined, _with_fields_of(texts_known, texts_of(wanted)))
-    if rows is None or len(rows) != len(values):
-        return None
+    wanted = {f.name: _to_read_again(rows.column(f.name)) for f in rows.schema}
+    again = {name: kind for name, kind in wanted.items() if kind is not None}
+    if again:
+        first = rows.schema
+        rows = _read_text(joined, _with_fields_of(texts_known, pa.schema(list(again.items()))))
+        if rows is None or len(rows) != len(values):
+            return None
+        rows = rows.select(first.names)
+        for name in again:
+            kind = _without_time(first.field(name).type)
+            chunks = [_with_unknown_items(chunk, kind) for chunk in rows.column(name).chunks]
+            rows = rows.set_column(rows.schema.get_field_index(name), name, pa.chunked_array(chunks, kind))
     return rows.combine_chunks()
+
+
+def _to_read_again(column: pa.ChunkedArray) -> pa.DataType | None:
+    """Return the type with which a column has to be read again, or None if it is right.
+
+    Arrow takes a text that looks like a time for one. Of the nulls with which an array begins it forgets all but one,
+    unless it knows the type of what follows: then the column is not valid.
+    """
+    kind = _without_time(column.type)
+    try:
+        column.validate()
+    except pa.ArrowInvalid:
+        return _with_texts(kind)
+    return None if kind == column.type else _with_texts(kind)
+
+
+def _with_texts(kind: pa.DataType) -> pa.DataType:
+    """Return the type with texts for what is unknown: all of them are null."""
+    if pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, _with_texts(f.type)) for f in kind])
+    return pa.list_(_with_texts(kind.value_type)) if pa.types.is_list(kind) else kind
+
+
+def _with_unknown_items(values: Any, kind: pa.DataType) -> Any:
+    """Return values that were read with texts for what is unknown, as unknown again."""
+    if values.type == kind:
+        return values
+    if pa.types.is_null(kind):
+        return pa.nulls(len(values))
+    if pa.types.is_list(kind):
+        items = _with_unknown_items(values.values, kind.value_type)
+        return pa.ListArray.from_arrays(values.offsets, items, type=kind, mask=values.is_null())
+    children = [_with_unknown_items(values.field(f.name), f.type) for f in kind]
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=values.is_null())
 
 
 def _read_text(joined: pa.Buffer, texts_known: pa.Schema) -> pa.Table | None:
@@ -70,10 +112,6 @@ def _text_part(kind: pa.DataType) -> pa.DataType | None:
 def _with_fields_of(have: pa.Schema, more: pa.Schema) -> pa.Schema:
     names = set(more.names)
     return pa.schema([*(f for f in have if f.name not in names), *more])
-
-
-def _without_times(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([pa.field(f.name, _without_time(f.type)) for f in schema])
 
 
 def _without_time(kind: pa.DataType) -> pa.DataType:
