@@ -2,8 +2,8 @@
 
 A replica with corrupt or missing records is reported as impaired, so that another one leads it. As a follower it asks
 its leader for the faulty ranges, as a consumer does: below the high watermark all replicas have the same records. Each
-range takes the place of the faulty segment once it is whole and on the disk (`storage/log/log_repair.py`): nothing is
-removed before, and what the leader lacks may be faulty elsewhere here. Then the replica may join the ISR again.
+range takes the place of the faulty segment once it is whole and on the disk (`storage/cleaning/log_repair.py`):
+nothing is removed before, for the leader may be faulty elsewhere. Then the replica may join the ISR again.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class LogRepairs:
             raise first
 
     async def _repair_range(self, connection: Connection, partition: Partition, faulty: FaultyRange) -> None:
-        from ottla.storage.log.log_repair import LogRepair
+        from ottla.storage.cleaning.log_repair import LogRepair
 
         log_repair(partition, faulty.first_offset, faulty.end_offset)
         repair = LogRepair(partition.log, faulty, token=new_uuid().hex)
