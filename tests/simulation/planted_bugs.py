@@ -390,7 +390,7 @@ BUGS: tuple[PlantedBug, ...] = (
         "the log of a deleted topic is opened for a new one of the same name",
         (
             "replication/replicas.py",
-            "            if may_be_topic_id(there.topic_id, topic.topic_id):\n",
+            "            if may_be_topic_id(there.topic_id, topic.topic_id) and not self._is_of_former_topic(there, topic, view):\n",
             "            if True:\n",
         ),
         ("replication/replicas.py", "            if found.topic_id != topic.topic_id:\n", "            if False:\n"),
