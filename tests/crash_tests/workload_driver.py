@@ -327,7 +327,7 @@ class WorkloadDriver:
                 assert not cleaning.swap_in(step)
             else:
                 self.disk.sync_directory(log.directory)
-                log.cleaned_to(step.end_offset)
+                log.cleaner_line.cleaned_to(step.end_offset)
                 directory.checkpoint()
         cleaning.discard()
 

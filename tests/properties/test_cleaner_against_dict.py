@@ -171,8 +171,8 @@ class CleanerAgainstDict(RuleBasedStateMachine):
     def _reopen(self) -> None:
         self.directory = open_directory(self.disk, CONFIG, self.clock)
         self.log = self.directory.logs[TP]
-        if self.log.cleaned_offset is not None:
-            self.clean_end = self.log.cleaned_offset
+        if self.log.cleaner_line.cleaned_offset is not None:
+            self.clean_end = self.log.cleaner_line.cleaned_offset
         self.log.update_high_watermark(self.log.end_offset)
 
     def _check_tombstones(self, before: list[Seen]) -> None:
@@ -259,7 +259,7 @@ class CleanerAgainstDict(RuleBasedStateMachine):
                 or self.written[offset].value is None
                 for offset in gone
             )
-            assert self.log.in_cleaner_checkpoint
+            assert self.log.cleaner_line.is_written
 
     @invariant()
     def a_reader_of_committed_records_sees_those_and_no_aborted_one(self) -> None:

@@ -63,7 +63,7 @@ def clean_once(directory: LogDirectory, log: PartitionLog, clock: StillClock, *,
         return None
     done = run(cleaning, log, clock)
     log.files.sync_directory(log.directory)
-    log.cleaned_to(done.end_offset)
+    log.cleaner_line.cleaned_to(done.end_offset)
     directory.checkpoint()
     return done
 

@@ -262,7 +262,7 @@ class AlterLogDirs:
         current, future = move.current, move.future
         if current.log_start_offset < future.log_start_offset:  # its first segments were lost, and fetched again
             future.truncate_fully_and_start_at(current.log_start_offset)
-        if current.in_cleaner_checkpoint:
+        if current.cleaner_line.is_written:
             future.note_gaps()
         if move.aligned_at != current.truncation_count or future.end_offset < current.log_start_offset:
             truncate_to_common_prefix(future, current)

@@ -525,7 +525,9 @@ class Replicas:
         """
         if found.topic_id != NO_TOPIC_ID or topic.topic_id == NO_TOPIC_ID or not found.end_offset:
             return False
-        return found.epochs.latest > view.leader_epoch or self._node_id not in (*view.isr, *view.elr)
+        return found.epochs.latest > view.leader_epoch or (
+            self._node_id not in view.isr and self._node_id not in view.elr
+        )
 
     def _drop(self, topic_partition: TopicPartition, deleted_topic: uuid.UUID | None = None) -> None:
         """Serve the replica no longer; its log is deleted by `_delete_logs`."""

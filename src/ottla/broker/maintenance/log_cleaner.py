@@ -208,10 +208,10 @@ class LogCleaner:
 
     async def _note_gaps(self, directory: LogDirectory, target: PartitionLog) -> None:
         """Record that batches may be missing, for recovery, before the first one is removed."""
-        if not target.in_cleaner_checkpoint:
-            target.begin_cleaner_line(target.log_start_offset)
+        if not target.cleaner_line.is_written:
+            target.cleaner_line.begin(target.log_start_offset)
             await self._checkpoint(directory)
-            target.cleaner_line_written()
+            target.cleaner_line.written()
 
     async def _note_cleaned(
         self, directory: LogDirectory, target: PartitionLog, cleaning: CleaningPass, done: PassDone
@@ -225,7 +225,7 @@ class LogCleaner:
             raise target.health.refused(f"compaction of {target.topic_partition}", error) from error
         if cleaning.overtaken() or directory.logs.get(target.topic_partition) is not target:
             return False
-        target.cleaned_to(done.end_offset)
+        target.cleaner_line.cleaned_to(done.end_offset)
         await self._checkpoint(directory)
         return True
 

@@ -36,7 +36,7 @@ def log_to_clean(log: PartitionLog, *, now_ms: int) -> LogToClean | None:
     """Return the part of a log to clean, after what the last pass has cleaned; None if there is none."""
     if log.is_truncating:
         return None
-    first_dirty = log.log_start_offset if log.cleaned_offset is None else log.cleaned_offset
+    first_dirty = log.log_start_offset if log.cleaner_line.cleaned_offset is None else log.cleaner_line.cleaned_offset
     if not log.log_start_offset <= first_dirty <= log.end_offset:
         first_dirty = log.log_start_offset  # a checkpoint from before a deletion or a truncation
     # What only the system's memory holds (durability=page-cache) must not take the place of what is on the disk.

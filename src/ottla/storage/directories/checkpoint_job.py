@@ -81,9 +81,10 @@ class CheckpointJob:
 
     def note_cleaned(self, topic_partition: TopicPartition, log: PartitionLog) -> None:
         """Note how far compaction of a log came; a log and a future log of one name have one line."""
-        if log.cleaned_offset is not None:
+        cleaned_offset = log.cleaner_line.cleaned_offset
+        if cleaned_offset is not None:
             cleaned = self._contents[names.CLEANER_OFFSETS]
-            cleaned[topic_partition] = min(log.cleaned_offset, cleaned.get(topic_partition, log.cleaned_offset))
+            cleaned[topic_partition] = min(cleaned_offset, cleaned.get(topic_partition, cleaned_offset))
 
     def note_lost(self, topic_partition: TopicPartition, lost: LostLog) -> None:
         """Keep what is known of a log whose files are missing, for the next start."""

@@ -225,7 +225,7 @@ class LogDirectory:
             accept_lost_start(log)
             if reports:
                 self.corrupt_future_logs.add(topic_partition)
-            if not previous.is_clean and log.in_cleaner_checkpoint:
+            if not previous.is_clean and log.cleaner_line.is_written:
                 self.uncertain_from[topic_partition] = checkpoint.recovery_point
         else:
             self.logs[topic_partition] = log
@@ -334,8 +334,8 @@ class LogDirectory:
                 self.files.remove_tree(directory)
             raise self.health.refused(f"creating a copy of {topic_partition}", error) from error
         self.future_logs[topic_partition] = log
-        if current.in_cleaner_checkpoint and current.cleaned_offset is not None:
-            log.begin_cleaner_line(current.cleaned_offset)
+        if current.cleaner_line.is_written and current.cleaner_line.cleaned_offset is not None:
+            log.cleaner_line.begin(current.cleaner_line.cleaned_offset)
             log.note_gaps()
         return log
 
@@ -490,7 +490,7 @@ class LogDirectory:
             log.recovery_point,
             log.log_start_offset,
             log.high_watermark,
-            log.cleaned_offset,
+            log.cleaner_line.cleaned_offset,
             log.pending_flush.partition_metadata_backup,
         )
         log.close_files()
@@ -624,7 +624,7 @@ class LogDirectory:
     def _note(self, job: CheckpointJob, tp: TopicPartition, log: PartitionLog) -> None:
         future = self.future_logs.get(tp)
         if future is None:
-            log.limit_cleaned_offset()
+            log.cleaner_line.limit(log.end_offset)
         elif future is not log:
             job.note_cleaned(tp, future)
         job.note(tp, log)

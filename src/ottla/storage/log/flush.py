@@ -61,6 +61,7 @@ class DirectoryHealth:
         "_now",
         "_on_failed_sync",
         "_release_reserve",
+        "failed_appends",
         "failure",
         "is_full",
         "name",
@@ -75,6 +76,7 @@ class DirectoryHealth:
         self.name = name
         self._now = now  # seconds that only grow
         self.failure: str | None = None
+        self.failed_appends = 0  # unexpectedly
         self.refusal: str | None = None  # the transient error of the last write, if it failed
         self.on_failure: Callable[[StorageError], None] | None = None  # called once, maybe in another thread
         self._on_failed_sync = on_failed_sync  # called with the first one, maybe in another thread
@@ -96,6 +98,13 @@ class DirectoryHealth:
             if self.on_failure is not None:
                 self.on_failure(StorageError(self.failure))
         return StorageError(self.failure)
+
+    def note_failed_append(self, place: str, error: Exception) -> None:
+        """Log that an append failed unexpectedly: the 1st, 2nd, 4th time, not at every attempt of a client."""
+        times = self.failed_appends = self.failed_appends + 1
+        if not times & (times - 1):
+            text = "append to %s failed, %d times now; what it wrote is removed. Please report this as a bug"
+            logger.error(text, place, times, exc_info=error)
 
     def note_failed_sync(self, what: str) -> None:
         """Leave a mark for the next start, once: the page cache may have what the disk has not."""

@@ -17,6 +17,7 @@ Step 6 of 9 on the path of a batch (ARCHITECTURE.md). Before: replication/partit
 from __future__ import annotations
 
 import contextlib
+import errno
 import uuid
 from collections.abc import Iterable
 from pathlib import PurePath
@@ -29,13 +30,13 @@ from ottla.records.batch import HEADER_BYTES, BatchHeader, stamp, stamp_log_appe
 from ottla.storage.config import LogConfig
 from ottla.storage.log.aborted_transactions import AbortedTransactions
 from ottla.storage.log.append_info import AppendInfo, AppendOrigin, duplicate_of
-from ottla.storage.log.append_undo import undo_append
+from ottla.storage.log.cleaner_line import CleanerLine
 from ottla.storage.log.flush import FlushJob, sync_before_gap
 from ottla.storage.log.log_faults import LogFaults
 from ottla.storage.log.log_parts import LoadedState, LogLocation
 from ottla.storage.log.pending_flush import PendingFlush
 from ottla.storage.log.producer_replay import check_data_batch, replay_producers
-from ottla.storage.log.retention import deletable, roll_is_due, roll_limits
+from ottla.storage.log.retention import LogEnds, deletable, roll_is_due, roll_limits
 from ottla.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
 from ottla.storage.log.segment_list import SegmentList
 from ottla.storage.log.timestamp_lookup import TimedOffset, TimestampLookup
@@ -65,20 +66,18 @@ class PartitionLog:
         "_checkpoints",
         "_clean_end_offset",
         "checkpointed_start",
-        "cleaned_offset",
+        "cleaner_line",
         "clock",
         "config",
         "deleted_files",
         "directory",
         "end_offset",
         "epochs",
-        "failed_appends",
         "faults",
         "files",
         "flushed_offset",
         "health",
         "high_watermark",
-        "in_cleaner_checkpoint",
         "log_start_offset",
         "pending_flush",
         "producers",
@@ -102,9 +101,7 @@ class PartitionLog:
         self.health = location.health
         self._checkpoints = location.checkpoints
         self._clean_end_offset = loaded.end_offset if loaded.is_as_stopped else None  # where a clean shutdown ended it
-        # How far compaction came, in the line that the cleaner's checkpoint has or is to get; None: there is none.
-        self.cleaned_offset = loaded.cleaned_offset
-        self.in_cleaner_checkpoint = self.cleaned_offset is not None  # durably: batches may be missing inside the log
+        self.cleaner_line = CleanerLine(loaded.cleaned_offset)
         self.epochs = loaded.epochs
         self.producers = loaded.producers
         self.snapshots = loaded.snapshots
@@ -112,7 +109,6 @@ class PartitionLog:
         self.end_offset = loaded.end_offset
         self.flushed_offset = loaded.end_offset
         self.high_watermark = loaded.log_start_offset  # set by replication; limits retention; is in the checkpoint
-        self.failed_appends = 0  # unexpectedly
         self.checkpointed_start = loaded.checkpointed_start  # in the checkpoint files, durably; None: unknown
         self.faults = LogFaults(lost_start=loaded.lost_start, is_start_uncertain=loaded.is_start_uncertain)
         self.pending_flush = PendingFlush(self.files)
@@ -139,7 +135,7 @@ class PartitionLog:
     @property
     def may_have_gaps(self) -> bool:
         """Whether compaction, here or where this log was copied from, may have removed batches between others."""
-        return self.in_cleaner_checkpoint or self.config.is_compacted
+        return self.cleaner_line.is_written or self.config.is_compacted
 
     @property
     def is_dirty(self) -> bool:
@@ -210,7 +206,7 @@ class PartitionLog:
         except KafkaError:
             raise
         except Exception as error:
-            undo_append(self, first_offset, last_offset, error)
+            self._undo_append(first_offset, last_offset, error)
             raise NotLeaderOrFollower(f"appending to {self.topic_partition} failed; try again") from error
         return AppendInfo(first_offset, last_offset, append_time_ms, self.log_start_offset, begins_segment=not position)
 
@@ -234,7 +230,7 @@ class PartitionLog:
         )
         if not batches:
             return None
-        if not self.in_cleaner_checkpoint and have_gaps(batches, end_offset=self.end_offset):
+        if not self.cleaner_line.is_written and have_gaps(batches, end_offset=self.end_offset):
             self.note_gaps()
         size_bytes = batches[-1][0] + batches[-1][1].size_bytes
         first_offset, last_offset = batches[0][1].base_offset, batches[-1][1].last_offset
@@ -245,9 +241,24 @@ class PartitionLog:
         except KafkaError:
             raise
         except Exception as error:
-            undo_append(self, first_offset, last_offset, error)
+            self._undo_append(first_offset, last_offset, error)
             raise StorageError(f"appending to {self.topic_partition} failed; it is fetched again") from error
         return AppendInfo(first_offset, last_offset, -1, self.log_start_offset, begins_segment=not position)
+
+    def _undo_append(self, first_offset: int, last_offset: int, error: Exception) -> None:
+        """Remove what an append wrote before it failed unexpectedly: the next one would write its offsets again.
+
+        Raises StorageError, and the directory is offline, where that fails too.
+        """
+        self.health.note_failed_append(f"{self.topic_partition} at offset {first_offset}", error)
+        self.end_offset = max(self.end_offset, last_offset + 1)
+        try:
+            self.truncate_to(first_offset)
+        except StorageError:
+            raise
+        except Exception as broken:
+            what = f"removing what a failed append wrote to {self.topic_partition}"
+            raise self.health.fail(what, OSError(errno.EIO, repr(broken))) from broken
 
     def _note_batches(
         self, records: memoryview, batches: list[tuple[int, BatchHeader]], position: int, now_ms: int
@@ -322,7 +333,7 @@ class PartitionLog:
         if base_offset == old.base_offset:
             return
         self.health.check()
-        if self.in_cleaner_checkpoint and self.config.durability == "fsync":
+        if self.cleaner_line.is_written and self.config.durability == "fsync":
             sync_before_gap(old, self.health)
         try:
             old.trim()
@@ -538,14 +549,8 @@ class PartitionLog:
         """Begin the log after the segments that may go now; return how many they are. Raises StorageError."""
         if self.is_truncating:
             return 0
-        count = deletable(
-            self.segments,
-            self.config,
-            log_start_offset=self.log_start_offset,
-            high_watermark=self.high_watermark,
-            end_offset=self.end_offset,
-            now_ms=now_ms,
-        )
+        ends = LogEnds(self.log_start_offset, self.high_watermark, self.end_offset)
+        count = deletable(self.segments, self.config, ends, now_ms=now_ms)
         if count and count == len(self.segments):
             self.health.run_with_reserve(self.roll)  # the log always has a segment to write
         if count and (start := self.segments[count].base_offset) > self.log_start_offset:
@@ -670,31 +675,10 @@ class PartitionLog:
 
     def note_gaps(self) -> None:
         """Note durably, once, that from now on batches may be missing between others. Raises StorageError."""
-        if not self.in_cleaner_checkpoint:
-            self.begin_cleaner_line(self.log_start_offset)
+        if not self.cleaner_line.is_written:
+            self.cleaner_line.begin(self.log_start_offset)
             self._checkpoints.checkpoint()
-            self.cleaner_line_written()
-
-    def begin_cleaner_line(self, cleaned_offset: int) -> None:
-        """Have the next checkpoint record that from now on batches may be missing; recovery must know before they are.
-
-        It stays for the log's whole life, whatever the topic's policy becomes.
-        """
-        if self.cleaned_offset is None:
-            self.cleaned_offset = cleaned_offset
-
-    def cleaner_line_written(self) -> None:
-        """Note that the line is durable: from now on batches may be missing between others."""
-        self.in_cleaner_checkpoint = self.cleaned_offset is not None
-
-    def cleaned_to(self, offset: int) -> None:
-        """Note how far compaction came, for the next checkpoint."""
-        self.cleaned_offset = offset
-
-    def limit_cleaned_offset(self) -> None:
-        """Limit how far compaction came to the log's end: what was cut off is not clean when it is written again."""
-        if self.cleaned_offset is not None:
-            self.cleaned_offset = min(self.cleaned_offset, self.end_offset)
+            self.cleaner_line.written()
 
     def set_topic_id(self, topic_id: uuid.UUID) -> None:
         """Set the topic's id, which `partition.metadata` has now."""
@@ -716,8 +700,7 @@ class PartitionLog:
         self.producers = other.producers  # has more than a snapshot: transactions that are being verified
         self.truncations.continue_from(other.truncations)
         self._aborted.forget()
-        if self.cleaned_offset is not None and other.cleaned_offset is not None:
-            self.cleaned_offset = min(self.cleaned_offset, other.cleaned_offset)
+        self.cleaner_line.limit(other.cleaner_line.cleaned_offset)
         self.update_high_watermark(other.high_watermark)
         self.reconfigure(other.config)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 from zlib import crc32
 
 from ottla.core.clock import Clock
@@ -61,15 +62,15 @@ def jitter_ms(topic_partition: TopicPartition, base_offset: int, config: LogConf
     return crc32(f"{topic_partition}/{base_offset}".encode()) % most if most > 0 else 0
 
 
-def deletable(
-    segments: Sequence[Segment],
-    config: LogConfig,
-    *,
-    log_start_offset: int,
-    high_watermark: int,
-    end_offset: int,
-    now_ms: int,
-) -> int:
+class LogEnds(NamedTuple):
+    """Holds the offsets between which a log has records."""
+
+    log_start_offset: int
+    high_watermark: int
+    end_offset: int
+
+
+def deletable(segments: Sequence[Segment], config: LogConfig, log: LogEnds, *, now_ms: int) -> int:
     """Count the oldest segments that may be deleted now.
 
     A segment goes when it is wholly below the log's start (DeleteRecords), or, where the policy deletes, when its
@@ -82,12 +83,12 @@ def deletable(
         is_active = segment is segments[-1]
         if is_active and not segment.size_bytes:
             break
-        ends = end_offset if is_active else segments[count + 1].base_offset
-        if ends > high_watermark:
+        ends = log.end_offset if is_active else segments[count + 1].base_offset
+        if ends > log.high_watermark:
             break
         by_size = config.deletes_by_retention and config.retention_bytes >= 0 and too_many >= segment.size_bytes
         if not (
-            ends <= log_start_offset
+            ends <= log.log_start_offset
             or by_size
             or (config.deletes_by_retention and _too_old(segment, config, is_active, now_ms))
         ):

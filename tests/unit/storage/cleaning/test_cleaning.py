@@ -198,7 +198,7 @@ def test_the_dirtiest_log_comes_first_and_a_log_that_is_clean_enough_not_at_all(
         for _ in range(10):
             compacted.append((b"a", b"1" * 100))
             compacted.settle()
-        compacted.log.cleaned_to(clean_segments)
+        compacted.log.cleaner_line.cleaned_to(clean_segments)
         each = log_to_clean(compacted.log, now_ms=NOW_MS)
         assert each is not None
         found.append(each)
@@ -212,7 +212,7 @@ def test_a_mark_from_before_a_deletion_or_a_truncation_is_passed_over(noted: int
     compacted = CompactedLog()
     compacted.append((b"a", b"1"))
     compacted.settle()
-    compacted.log.cleaned_to(noted)
+    compacted.log.cleaner_line.cleaned_to(noted)
     found = log_to_clean(compacted.log, now_ms=NOW_MS)
     assert found is not None
     assert found.first_dirty_offset == 0
@@ -224,9 +224,9 @@ def test_the_mark_falls_with_a_truncation() -> None:
         compacted.append((b"%d" % number, b"1"))
         compacted.log.roll()
     compacted.clean()
-    assert compacted.log.cleaned_offset == 6
+    assert compacted.log.cleaner_line.cleaned_offset == 6
     compacted.log.truncate_to(2)
-    assert compacted.log.cleaned_offset == 2
+    assert compacted.log.cleaner_line.cleaned_offset == 2
 
 
 # ---- Discarded results

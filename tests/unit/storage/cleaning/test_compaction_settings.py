@@ -31,7 +31,7 @@ def filled(count: int = 10) -> PartitionLog:
 def test_a_log_is_compacted_once_that_share_of_it_is_new(ratio: float, chosen: bool) -> None:
     log = filled()
     log.reconfigure(replace(COMPACT, min_cleanable_dirty_ratio=ratio))
-    log.cleaned_to(7)
+    log.cleaner_line.cleaned_to(7)
     found = log_to_clean(log, now_ms=NOW_MS + 60_000)  # 2 of the 9 segments that are closed are new
     assert found is not None
     assert (dirtiest_log([found]) is found) == chosen
