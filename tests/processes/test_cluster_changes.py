@@ -85,9 +85,12 @@ class Walk:
         partition = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
         with self.wire(node) as wire:
             answer = wire.call(
-                "offset_commit", 7, group_id=GROUP, generation_id_or_member_epoch=-1,
+                "offset_commit",
+                7,
+                group_id=GROUP,
+                generation_id_or_member_epoch=-1,
                 topics=[{"name": TOPIC, "partitions": [partition]}],
-            )  # fmt: skip
+            )
         return ErrorCode(answer["topics"][0]["partitions"][0]["error_code"])
 
     def until_in_sync(self) -> None:

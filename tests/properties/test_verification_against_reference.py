@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -72,6 +73,10 @@ class VerificationAgainstReference(RuleBasedStateMachine):
         known = self.known[producer_id]
         at = max((known.epoch or 0) + epoch, 0)
         sequence = ahead + (known.written[-1] + 1 if known.written and known.epoch == at else 0)
+        if known.epoch is not None and at < known.epoch:
+            with pytest.raises(InvalidProducerEpoch):
+                self.producers.begin_verification(producer_id, sequence, at, supports_epoch_bump=bumps, now_ms=NOW_MS)
+            return
         guard = self.producers.begin_verification(producer_id, sequence, at, supports_epoch_bump=bumps, now_ms=NOW_MS)
         if known.opened_at is not None and known.epoch == at:
             assert guard is None

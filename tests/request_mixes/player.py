@@ -171,9 +171,16 @@ class Player:
 
     def _join_at_the_end(self, number: int) -> Answer:
         return self._call(
-            self._wires[0], "consumer_group_heartbeat", 1, group_id=self.group(number), member_id="at-the-end",
-            member_epoch=0, subscribed_topic_names=list(TOPICS), topic_partitions=[], rebalance_timeout=TIMEOUT_MS,
-        )  # fmt: skip
+            self._wires[0],
+            "consumer_group_heartbeat",
+            1,
+            group_id=self.group(number),
+            member_id="at-the-end",
+            member_epoch=0,
+            subscribed_topic_names=list(TOPICS),
+            topic_partitions=[],
+            rebalance_timeout=TIMEOUT_MS,
+        )
 
     def _note_of(self, client: int, request: Callable[[], Answer | str]) -> str:
         try:
@@ -286,10 +293,18 @@ class Player:
         metadata = b"\0\0" + len(step.words["topics"]).to_bytes(4, "big") + topics + b"\xff\xff\xff\xff"
         names = ("range", "roundrobin") if step.words["full"] else ("range",)
         return self._wait_or_answer(
-            step, "join_group", version, member, group_id=self.group(step.words["group"]), session_timeout=TIMEOUT_MS,
-            rebalance_timeout=TIMEOUT_MS, member_id=member_id, group_instance_id=member.instance,
-            protocol_type="consumer", protocols=[{"name": name, "metadata": metadata} for name in names],
-        )  # fmt: skip
+            step,
+            "join_group",
+            version,
+            member,
+            group_id=self.group(step.words["group"]),
+            session_timeout=TIMEOUT_MS,
+            rebalance_timeout=TIMEOUT_MS,
+            member_id=member_id,
+            group_instance_id=member.instance,
+            protocol_type="consumer",
+            protocols=[{"name": name, "metadata": metadata} for name in names],
+        )
 
     def _sync(self, step: Step) -> str:
         member, member_id = self._member("classic", step)
@@ -297,26 +312,42 @@ class Player:
         assignment = b"\0\0" + b"\0\0\0\0" + b"\xff\xff\xff\xff"  # version 0, no topics, no user data
         assignments = [{"member_id": each, "assignment": assignment} for each in member.members if member.is_leader]
         return self._wait_or_answer(
-            step, "sync_group", version, member, group_id=self.group(step.words["group"]), member_id=member_id,
-            generation_id=member.number(step.words["epoch"]), group_instance_id=member.instance,
-            protocol_type="consumer", protocol_name="range", assignments=assignments,
-        )  # fmt: skip
+            step,
+            "sync_group",
+            version,
+            member,
+            group_id=self.group(step.words["group"]),
+            member_id=member_id,
+            generation_id=member.number(step.words["epoch"]),
+            group_instance_id=member.instance,
+            protocol_type="consumer",
+            protocol_name="range",
+            assignments=assignments,
+        )
 
     def _classic_heartbeat(self, step: Step) -> Answer:
         member, member_id = self._member("classic", step)
         return self._call(
-            self._wires[step.client], "heartbeat", self._version("heartbeat", step.words["version"]),
-            group_id=self.group(step.words["group"]), generation_id=member.number(step.words["epoch"]),
-            member_id=member_id, group_instance_id=member.instance,
-        )  # fmt: skip
+            self._wires[step.client],
+            "heartbeat",
+            self._version("heartbeat", step.words["version"]),
+            group_id=self.group(step.words["group"]),
+            generation_id=member.number(step.words["epoch"]),
+            member_id=member_id,
+            group_instance_id=member.instance,
+        )
 
     def _leave(self, step: Step) -> Answer:
         _, member_id = self._member("classic", step)
         leaving = [{"member_id": member_id, "group_instance_id": step.words["instance"], "reason": "done"}]
         return self._call(
-            self._wires[step.client], "leave_group", self._version("leave_group", step.words["version"]),
-            group_id=self.group(step.words["group"]), member_id=member_id, members=leaving,
-        )  # fmt: skip
+            self._wires[step.client],
+            "leave_group",
+            self._version("leave_group", step.words["version"]),
+            group_id=self.group(step.words["group"]),
+            member_id=member_id,
+            members=leaving,
+        )
 
     def _beat(self, protocol: str, step: Step, epoch: int, **fields: Any) -> Answer:
         member, member_id = self._member(protocol, step)
@@ -324,9 +355,14 @@ class Player:
             member_id = member.member_id = member.member_id or str(uuid.uuid4())
         api = f"{protocol}_group_heartbeat"
         answer = self._call(
-            self._wires[step.client], api, self._version(api, step.words["version"]),
-            group_id=self.group(step.words["group"]), member_id=member_id, member_epoch=epoch, **fields,
-        )  # fmt: skip
+            self._wires[step.client],
+            api,
+            self._version(api, step.words["version"]),
+            group_id=self.group(step.words["group"]),
+            member_id=member_id,
+            member_epoch=epoch,
+            **fields,
+        )
         if answer["error_code"] == 0 and member_id == member.member_id:
             member.follow(answer["member_epoch"])
             if answer["assignment"] is not None:
@@ -337,9 +373,15 @@ class Player:
         member, _ = self._member("consumer", step)
         member.instance = step.words["instance"]
         return self._beat(
-            "consumer", step, 0, instance_id=member.instance, rebalance_timeout=TIMEOUT_MS, topic_partitions=[],
-            subscribed_topic_names=list(step.words["topics"]), server_assignor="range" if step.words["full"] else None,
-        )  # fmt: skip
+            "consumer",
+            step,
+            0,
+            instance_id=member.instance,
+            rebalance_timeout=TIMEOUT_MS,
+            topic_partitions=[],
+            subscribed_topic_names=list(step.words["topics"]),
+            server_assignor="range" if step.words["full"] else None,
+        )
 
     def _consumer_heartbeat(self, step: Step) -> Answer:
         member, _ = self._member("consumer", step)
@@ -382,18 +424,32 @@ class Player:
         if not member_id:
             return {"not_sent": 0}
         answer = self._call(
-            self._wires[step.client], api, self._version(api, step.words["version"]),
-            group_id=self.group(step.words["group"]), member_id=member_id, share_session_epoch=epoch, **fields,
-        )  # fmt: skip
+            self._wires[step.client],
+            api,
+            self._version(api, step.words["version"]),
+            group_id=self.group(step.words["group"]),
+            member_id=member_id,
+            share_session_epoch=epoch,
+            **fields,
+        )
         if answer["error_code"] == 0:
             self._sessions[step.client, step.words["group"]] = epoch + 1
         return {"error_code": answer["error_code"]}  # the partitions' depend on what was acquired before
 
     def _share_fetch(self, step: Step) -> Answer:
         return self._share_request(
-            step, "share_fetch", max_wait=0, min_bytes=0, max_bytes=1 << 20, max_records=100, batch_size=100,
-            share_acquire_mode=0, is_renew_ack=False, forgotten_topics_data=[], topics=self._share_topics(step),
-        )  # fmt: skip
+            step,
+            "share_fetch",
+            max_wait=0,
+            min_bytes=0,
+            max_bytes=1 << 20,
+            max_records=100,
+            batch_size=100,
+            share_acquire_mode=0,
+            is_renew_ack=False,
+            forgotten_topics_data=[],
+            topics=self._share_topics(step),
+        )
 
     def _share_acknowledge(self, step: Step) -> Answer:
         acknowledged = {"first_offset": 0, "last_offset": 0, "acknowledge_types": [step.words["type"]]}
@@ -423,10 +479,16 @@ class Player:
         part = {"partition_index": step.words["partition"], "committed_offset": 1, "committed_leader_epoch": -1}
         topics = [self._topic(step) | {"partitions": [part | {"committed_metadata": ""}]}]
         return self._call(
-            self._wires[step.client], "offset_commit", self._version("offset_commit", step.words["version"]),
-            group_id=self.group(step.words["group"]), generation_id_or_member_epoch=generation, retention_time=-1,
-            retention_time_ms=-1, topics=topics, **who,
-        )  # fmt: skip
+            self._wires[step.client],
+            "offset_commit",
+            self._version("offset_commit", step.words["version"]),
+            group_id=self.group(step.words["group"]),
+            generation_id_or_member_epoch=generation,
+            retention_time=-1,
+            retention_time_ms=-1,
+            topics=topics,
+            **who,
+        )
 
     def _fetch_offsets(self, step: Step) -> Answer:
         group = self.group(step.words["group"])
@@ -437,9 +499,14 @@ class Player:
         if member_id and version >= 9:
             asked |= {"member_id": member_id, "member_epoch": member.number(step.words["epoch"])}
         return self._call(
-            self._wires[step.client], "offset_fetch", version, group_id=group, topics=topics, groups=[asked],
+            self._wires[step.client],
+            "offset_fetch",
+            version,
+            group_id=group,
+            topics=topics,
+            groups=[asked],
             require_stable=False,
-        )  # fmt: skip
+        )
 
     def _delete_offsets(self, step: Step) -> Answer:
         topics = [self._topic(step) | {"partitions": [{"partition_index": step.words["partition"]}]}]
@@ -493,10 +560,14 @@ class Player:
         if step.words["id"] != OTHERS:
             who |= {"producer_id": -1, "producer_epoch": -1}
         answer = self._call(
-            self._wires[step.client], "init_producer_id",
-            self._version("init_producer_id", step.words["version"], at_most=5), transaction_timeout=TIMEOUT_MS,
-            enable2_pc=False, keep_prepared_txn=False, **who,
-        )  # fmt: skip
+            self._wires[step.client],
+            "init_producer_id",
+            self._version("init_producer_id", step.words["version"], at_most=5),
+            transaction_timeout=TIMEOUT_MS,
+            enable2_pc=False,
+            keep_prepared_txn=False,
+            **who,
+        )
         self._producer(step).follow(answer)
         return answer
 
@@ -520,11 +591,16 @@ class Player:
         part = {"partition_index": step.words["partition"], "committed_offset": 2, "committed_leader_epoch": -1}
         topics = [self._topic(step) | {"partitions": [part | {"committed_metadata": ""}]}]
         return self._call(
-            self._wires[step.client], "txn_offset_commit",
+            self._wires[step.client],
+            "txn_offset_commit",
             self._version("txn_offset_commit", step.words["version"], at_most=5),
-            group_id=self.group(step.words["group"]), generation_id=who["generation"], member_id=who["member_id"],
-            group_instance_id=who["group_instance_id"], topics=topics, **self._transactional(step),
-        )  # fmt: skip
+            group_id=self.group(step.words["group"]),
+            generation_id=who["generation"],
+            member_id=who["member_id"],
+            group_instance_id=who["group_instance_id"],
+            topics=topics,
+            **self._transactional(step),
+        )
 
     def _produce(self, step: Step) -> Answer:
         who = self._transactional(step)
@@ -532,15 +608,22 @@ class Player:
             return {"not_sent": 0}
         producer = self._producer(step)
         records = batch(
-            numbered(2), attributes=TRANSACTIONAL, base_sequence=producer.sequence, producer_id=who["producer_id"],
+            numbered(2),
+            attributes=TRANSACTIONAL,
+            base_sequence=producer.sequence,
+            producer_id=who["producer_id"],
             producer_epoch=who["producer_epoch"],
-        )  # fmt: skip
+        )
         parts = [{"index": step.words["partition"], "records": records}]
         answer = self._call(
-            self._wires[step.client], "produce", self._version("produce", step.words["version"], at_least=9),
-            transactional_id=who["transactional_id"], acks=-1, timeout=20_000,
+            self._wires[step.client],
+            "produce",
+            self._version("produce", step.words["version"], at_least=9),
+            transactional_id=who["transactional_id"],
+            acks=-1,
+            timeout=20_000,
             topic_data=[self._topic(step) | {"partition_data": parts}],
-        )  # fmt: skip
+        )
         return {"error_code": answer["responses"][0]["partition_responses"][0]["error_code"]}
 
     def _end_transaction(self, step: Step) -> Answer:

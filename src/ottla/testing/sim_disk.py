@@ -33,7 +33,7 @@ from ottla.core.open_files import OpenFileCache
 from ottla.testing.sim_disk_state import PAGE_BYTES, Directory, Inode
 
 
-class PowerCut(Exception):
+class PowerCut(BaseException):
     """The machine stopped. Every call raises this until `SimDisk.power_cut` is called."""
 
 

@@ -43,7 +43,7 @@ async def test_api_versions_is_retried_in_the_version_of_an_older_broker(known: 
     async with scripted_broker() as broker:
         broker.api_versions_known = known
         connection = await _open(broker)
-        assert [version for key, version, _ in broker.seen if key == ApiKey.API_VERSIONS] == [4, known]
+        assert [version for key, version, _ in broker.seen if key == ApiKey.API_VERSIONS] == [5, known]
         assert connection.versions[ApiKey.FETCH] == (4, 12)
         await connection.close()
 

@@ -162,7 +162,9 @@ def test_an_unknown_group_has_no_members_and_is_not_created_by_a_question() -> N
         assert await coordinator.heartbeat("team", Heartbeat(member_id="m", generation=1)) is unknown
         assert (await coordinator.leave("team", Leave((Leaver(member_id="m"),)))).errors == (unknown,)
         with pytest.raises(GroupIdNotFound):
-            await coordinator.commit("team", Commit(member_id="m", generation=1), {WEB: CommittedOffset(1)})
+            await coordinator.commit(
+                "team", Commit(member_id="m", generation=1, api_version=9), {WEB: CommittedOffset(1)}
+            )
         assert (await coordinator.join("team", member(protocols=()))).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         assert coordinator.list_groups() == []
         assert dict(coordinator.fetch("team").items()) == {}

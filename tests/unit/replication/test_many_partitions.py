@@ -249,6 +249,7 @@ def test_checkpoints_that_are_wanted_at_the_same_time_do_not_overtake_each_other
     with_replicas(scenario, leader=2)
 
 
+@pytest.mark.plain_form("patches a method of Partition, so that it fails after it has done its work")
 def test_a_partition_to_which_a_decision_cannot_be_applied_is_out_of_service_and_the_others_follow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -53,7 +53,7 @@ class PlainType:
     """Whether a value takes no bytes."""
     leaves: int = 1
     depth: int = 0
-    """How many records, arrays and maps are in each other."""
+    """Greatest number of records, arrays and maps in each other."""
 
 
 class PlainSchema:

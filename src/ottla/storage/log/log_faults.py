@@ -24,7 +24,7 @@ def _ignore() -> None:
 
 
 class LogFaults:
-    """What is faulty in one log. Changed on the loop only."""
+    """Holds the faults of one log. Changed on the loop only."""
 
     __slots__ = ("first_offsets", "is_start_uncertain", "listener", "lost_start", "producers_from")
 

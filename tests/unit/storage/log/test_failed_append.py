@@ -15,6 +15,10 @@ from ottla.storage.state.producer_state_manager import ProducerStateManager
 from ottla.testing.sim_disk import SimDisk
 from tests.support.storage import NOW_MS, TP, batch, content, open_directory, open_log
 
+pytestmark = pytest.mark.plain_form(
+    "patches methods of the log's parts, so that they fail after they have done their work"
+)
+
 STEPS: dict[str, tuple[type[Any], str]] = {
     "the write": (Segment, "append"),
     "the index": (Segment, "note_batch"),
