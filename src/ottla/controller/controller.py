@@ -13,7 +13,7 @@ import logging
 import math
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING
 
 from ottla.controller.admin_requests import AdminRequests
 from ottla.controller.broker_changes import (
@@ -30,7 +30,7 @@ from ottla.controller.elections import ContradictoryStates, ElectLeaders, NoteBr
 from ottla.controller.event_work import PARTITION_WORK, new_partitions, partitions_of, work_of
 from ottla.controller.failed_decisions import DecisionFailed, DecisionRefused, FailedDecisions
 from ottla.controller.isr import AlterPartition, AlterPartitionResult, ProposedIsr, alter_partitions
-from ottla.controller.machine import Event, Outcome, apply
+from ottla.controller.machine import DecidedEvent, Event, Outcome, apply, errors_of, outcomes_of
 from ottla.controller.overlay import UNCLEAN_ELECTION, Overlay, PartitionIndex, Rules
 from ottla.controller.partition_changes import Election
 from ottla.controller.reassignments import Reassign, RequestedReassignment, RunningReassignment, running_reassignments
@@ -208,7 +208,9 @@ class Controller:
             except NodeExists as error:
                 if error.path != znodes.broker_path(self._node_id):
                     continue  # the report of an earlier run appeared meanwhile
-                if self._clock.monotonic() >= deadline or not await self._is_own_registration():
+                if self._clock.monotonic() >= deadline or not await broker_registration.has_same_address(
+                    self._store, self._registration
+                ):
                     text = f"a live broker already has the id {self._node_id}"
                     raise broker_registration.BrokerIdInUse(text) from None
                 if waiting is not None:
@@ -218,15 +220,6 @@ class Controller:
                 continue
             else:
                 return
-
-    async def _is_own_registration(self) -> bool:
-        node = await self._store.get(znodes.broker_path(self._node_id))
-        if node is None or self._registration is None:
-            return True
-        try:
-            return znodes.decode_broker(self._node_id, node.value).endpoints == self._registration.endpoints
-        except znodes.MalformedNode:
-            return False
 
     async def _follow_session(self) -> None:
         """Resign after a lost session, and only then register again in another one."""
@@ -522,11 +515,11 @@ class Controller:
         if more > PARTITIONS_PER_REQUEST_MAX:
             return [too_many_partitions()] * len(topics)
         drawn = [event._replace(start=self._rng.randrange(1 << 16)) async for event in self._slices.each(topics)]
-        return _errors(await self._change(drawn, validate_only=validate_only))
+        return errors_of(await self._change(drawn, validate_only=validate_only))
 
     async def delete_topics(self, names: Sequence[str]) -> list[KafkaError | None]:
         """Delete topics and their records; returns None or an error for each name."""
-        outcomes = _errors(await self._change([DeleteTopic(name) for name in names]))
+        outcomes = errors_of(await self._change([DeleteTopic(name) for name in names]))
         try:
             await self._finish_deletions()
         except (NotController, StoreError):
@@ -552,7 +545,7 @@ class Controller:
         self, changes: Sequence[AlterConfig], *, validate_only: bool = False
     ) -> list[KafkaError | None]:
         """Change settings; returns None or an error for each entity. No entity may occur twice."""
-        return _errors(await self._change(changes, validate_only=validate_only))
+        return errors_of(await self._change(changes, validate_only=validate_only))
 
     async def alter_partitions(
         self, broker_id: int, broker_epoch: int, changes: Sequence[ProposedIsr]
@@ -567,14 +560,14 @@ class Controller:
     async def elect_leaders(self, election: Election, partitions: Sequence[TopicPartition]) -> list[KafkaError | None]:
         """Elect leaders on request; returns None or an error for each partition."""
         (outcome,) = await self._change([ElectLeaders(election, partitions)])
-        return _outcomes(outcome)
+        return outcomes_of(outcome)
 
     async def reassign(
         self, reassignments: Sequence[RequestedReassignment], *, allow_factor_change: bool = True
     ) -> list[KafkaError | None]:
         """Start, replace or cancel reassignments; returns None or an error for each."""
         (outcome,) = await self._change([Reassign(reassignments, allow_factor_change)])
-        return _outcomes(outcome)
+        return outcomes_of(outcome)
 
     def list_reassignments(self, partitions: Sequence[TopicPartition] | None = None) -> list[RunningReassignment]:
         """List the reassignments that are running, of all or of some partitions."""
@@ -683,7 +676,9 @@ class Controller:
             )
         return [outcomes[number] for number in range(len(events))]
 
-    async def _decide(self, term: ControllerTerm, events: Mapping[int, Event]) -> tuple[Overlay, dict[int, _Decided]]:
+    async def _decide(
+        self, term: ControllerTerm, events: Mapping[int, Event]
+    ) -> tuple[Overlay, dict[int, DecidedEvent]]:
         """Decide all events; one whose decision fails unexpectedly is refused, and the others are decided again."""
         while True:
             try:
@@ -694,17 +689,17 @@ class Controller:
 
     async def _try_to_decide(
         self, term: ControllerTerm, events: Mapping[int, Event]
-    ) -> tuple[Overlay, dict[int, _Decided]]:
+    ) -> tuple[Overlay, dict[int, DecidedEvent]]:
         """Decide in slices of the loop's time; what changes meanwhile makes the write fail, not the decision wrong."""
         overlay = Overlay(self._cluster.current, Rules(self.config, self.log_defaults, term.epoch))
-        decided: dict[int, _Decided] = {}
+        decided: dict[int, DecidedEvent] = {}
         for number, event in events.items():
             begin = overlay.size
             try:
                 outcome = self._failed.refusal(event) or await self._outcome(overlay, event)
             except Exception as error:
                 raise DecisionFailed(number, error) from error
-            decided[number] = _Decided(begin, overlay.size, outcome)
+            decided[number] = DecidedEvent(begin, overlay.size, outcome)
             if isinstance(event, AlterConfig) and not isinstance(outcome, KafkaError):
                 self._elects_missing |= any(change.key == UNCLEAN_ELECTION for change in event.changes)
             if self._slices.spend(work_of(event)):
@@ -750,22 +745,3 @@ class Controller:
             raise NotController from error
         await self._cluster.refresh()
         return written
-
-
-class _Decided(NamedTuple):
-    """Holds the outcome of an event and where its operations begin and end among all."""
-
-    begin: int
-    end: int
-    outcome: Outcome | KafkaError
-
-
-def _errors(outcomes: Sequence[Outcome | KafkaError]) -> list[KafkaError | None]:
-    return [outcome if isinstance(outcome, KafkaError) else None for outcome in outcomes]
-
-
-def _outcomes(outcome: Outcome | KafkaError) -> list[KafkaError | None]:
-    if isinstance(outcome, KafkaError):
-        raise outcome
-    assert isinstance(outcome, list), "one outcome for each partition"
-    return cast("list[KafkaError | None]", outcome)  # not copied: there may be a million

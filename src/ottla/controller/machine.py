@@ -8,7 +8,8 @@ replaced, changes nothing.
 
 from __future__ import annotations
 
-from typing import assert_never
+from collections.abc import Sequence
+from typing import NamedTuple, assert_never, cast
 
 from ottla.controller.config_changes import AlterConfig, alter_config
 from ottla.controller.elections import (
@@ -87,3 +88,24 @@ def apply(overlay: Overlay, event: Event) -> Outcome:
             return None
         case _:
             assert_never(event)
+
+
+class DecidedEvent(NamedTuple):
+    """Holds the outcome of an event and where its operations begin and end among all."""
+
+    begin: int
+    end: int
+    outcome: Outcome | KafkaError
+
+
+def errors_of(outcomes: Sequence[Outcome | KafkaError]) -> list[KafkaError | None]:
+    """Return the error of each event, or None."""
+    return [outcome if isinstance(outcome, KafkaError) else None for outcome in outcomes]
+
+
+def outcomes_of(outcome: Outcome | KafkaError) -> list[KafkaError | None]:
+    """Return the error of each partition of one event, or None; raise that of the whole event."""
+    if isinstance(outcome, KafkaError):
+        raise outcome
+    assert isinstance(outcome, list), "one outcome for each partition"
+    return cast("list[KafkaError | None]", outcome)  # not copied: there may be a million

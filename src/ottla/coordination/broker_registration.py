@@ -59,6 +59,17 @@ async def register(store: MetadataStore, ops: Sequence[Op]) -> None:
             await register(store, ops)
 
 
+async def has_same_address(store: MetadataStore, broker: znodes.BrokerRegistration) -> bool:
+    """Return whether the registration under a broker's id is gone, or has its endpoints: that of an earlier run."""
+    node = await store.get(znodes.broker_path(broker.node_id))
+    if node is None:
+        return True
+    try:
+        return znodes.decode_broker(broker.node_id, node.value).endpoints == broker.endpoints
+    except znodes.MalformedNode:
+        return False
+
+
 async def absent_nodes(store: MetadataStore, present: Collection[int]) -> list[int]:
     """List the nodes with replicas that are not in `present`, by id. Costs a look-up where all were ever present."""
     if all(int(node) in present for node in await store.children(znodes.LOG_DIRS)):
