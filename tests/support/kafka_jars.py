@@ -15,6 +15,8 @@ from tests.support.jvm import cache_directory
 NEWEST, OLDEST = "4.4.0", "4.1.1"
 VERSION = os.environ.get("OTTLA_KAFKA", NEWEST)
 """The Apache Kafka that tests and benchmarks compare with."""
+CONNECT = "4.3.1"
+"""The Kafka Connect and MirrorMaker 2 that tests run: of 4.4.0 not all jars could be had."""
 CONFIG_COMMAND = "kafka.admin.ConfigCommand" if VERSION == OLDEST else "org.apache.kafka.tools.ConfigCommand"
 """The class of `kafka-configs.sh`, which moved in 4.4."""
 
@@ -63,12 +65,12 @@ def streams_jars(version: str = VERSION) -> Path:
     return _fetched(f"kafka-streams-{version}", streams_artifacts(version), needed="kafka-streams")
 
 
-def connect_jars(version: str = VERSION) -> Path:
+def connect_jars(version: str = CONNECT) -> Path:
     """The same for a Connect worker."""
     return _fetched(f"kafka-connect-{version}", connect_artifacts(version), needed="connect-runtime")
 
 
-def mirror_jars(version: str = VERSION) -> Path:
+def mirror_jars(version: str = CONNECT) -> Path:
     """The same for MirrorMaker 2."""
     return _fetched(f"kafka-mirror-{version}", mirror_artifacts(version), needed="connect-mirror")
 
