@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import random
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from tests.request_mixes.campaign import errors_of, findings
+from tests.request_mixes.campaign import errors_of, findings, seeds_for
 from tests.request_mixes.settings import SETTINGS, ottla
 from tests.support.kafka_jars import kafka_jars
 from tests.support.real_kafka import RealKafka
@@ -24,17 +25,16 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ottla-mixes-") as name:
         subject = ottla(Path(name)).start()
         kafka = None if chosen.alone else RealKafka(kafka_jars(), Path(name, "kafka"), settings=SETTINGS).start()
-        played = failed = 0
+        played: list[int] = []
+        failed = 0
 
-        def count(_: int) -> None:
-            nonlocal played
-            played += 1
+        def seeds() -> Iterator[int]:
+            for seed in seeds_for(chosen.seconds, chosen.seed):
+                played.append(seed)
+                yield seed
 
         try:
-            reference = kafka.port if kafka else None
-            for finding in findings(
-                subject.port, reference, first_seed=chosen.seed, seconds=chosen.seconds, report=count
-            ):
+            for finding in findings(subject.port, kafka.port if kafka else None, seeds()):
                 failed += 1
                 print(finding, flush=True)
         finally:
@@ -44,7 +44,7 @@ def main() -> int:
         for error, times in errors_of(subject.log).items():
             failed += 1
             print(f"{times} times in the log: {error}")
-    print(f"{played} scripts, {failed} with findings")
+    print(f"{len(played)} scripts, {failed} with findings")
     return int(failed > 0)
 
 

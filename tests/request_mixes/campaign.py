@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ottla.broker.registry import APIS
@@ -112,15 +112,19 @@ def shortened(play: Callable[[list[Step]], Finding | None], finding: Finding) ->
     return finding
 
 
-def findings(
-    subject: int, reference: int | None, *, first_seed: int, seconds: float, report: Callable[[int], None]
-) -> Iterator[Finding]:
-    """Play scripts from `first_seed` on for some seconds; yield what goes wrong each time it is played, shortened."""
-    versions = common_versions(subject, *([reference] if reference else ()))
+def seeds_for(seconds: float, first_seed: int) -> Iterator[int]:
+    """Yield seeds for some seconds."""
     deadline = time.monotonic() + seconds
     for seed in itertools.count(first_seed):
         if time.monotonic() >= deadline:
             return
+        yield seed
+
+
+def findings(subject: int, reference: int | None, seeds: Iterable[int]) -> Iterator[Finding]:
+    """Play a script for each seed; yield what goes wrong each time it is played, shortened."""
+    versions = common_versions(subject, *([reference] if reference else ()))
+    for seed in seeds:
 
         def play(steps: list[Step], seed: int = seed) -> Finding | None:
             return judged(seed, versions, subject, reference, steps)
@@ -128,7 +132,6 @@ def findings(
         finding = confirmed(play, draw(seed))
         if finding is not None:
             yield shortened(play, finding)
-        report(seed)
 
 
 def errors_of(log: str) -> Counter[str]:
