@@ -218,7 +218,7 @@ class LogDirectory:
         if rewriter is not None:
             rewriter.rewrite(log, checkpoint.recovery_point)
         if log.topic_id.int and any(each.file == found.path / PARTITION_METADATA for each in self.backup.findings):
-            self.write_topic_id(log, log.topic_id)
+            self._write_restored_topic_id(log)
         noted = previous.high_watermarks.get(topic_partition, log.log_start_offset)
         if found.is_future:
             self.future_logs[topic_partition] = log
@@ -356,25 +356,38 @@ class LogDirectory:
             raise self.health.refused(f"naming the topic of {log.topic_partition}", error) from error
 
     def write_topic_id(self, log: PartitionLog, topic_id: uuid.UUID) -> None:
-        """Write `partition.metadata`. Raises OSError."""
-        path = log.directory / names.PARTITION_METADATA
-        file = self.files.open(path, create=True)
-        try:
-            file.truncate(0)
-            file.append(names.partition_metadata_text(topic_id).encode())
-        finally:
-            file.close()
+        """Write `partition.metadata`. Raises OSError.
+
+        A new file is synced by the log's first flush, a file that is there is replaced durably: a start would believe
+        what a power cut left of it, since it has another modification time than its copy.
+        """
+        path, data = log.directory / PARTITION_METADATA, names.partition_metadata_text(topic_id).encode()
+        if self.files.exists(path):
+            replace_file(self.files, path, data)
+        else:
+            file = self.files.open(path, create=True)
+            try:
+                file.append(data)
+            finally:
+                file.close()
         log.pending_flush.partition_metadata_written(backup_of(self.files, path))
         log.mark_created(path)
+
+    def _write_restored_topic_id(self, log: PartitionLog) -> None:
+        """Write the id that was read from the copy; without space the copy counts until the next start."""
+        try:
+            self.write_topic_id(log, log.topic_id)
+        except SyncFailed:
+            raise
+        except OSError as error:
+            logger.warning("%s is not written again: %s", log.directory / PARTITION_METADATA, error.strerror or error)
 
     def repair_topic_id(self, log: PartitionLog, topic_id: uuid.UUID) -> None:
         """Write `partition.metadata` where a power cut has left none: its copy has the name of the directory.
 
         Raises OSError.
         """
-        if text_or_none(self.files, log.directory / names.PARTITION_METADATA) != names.partition_metadata_text(
-            topic_id
-        ):
+        if text_or_none(self.files, log.directory / PARTITION_METADATA) != names.partition_metadata_text(topic_id):
             self._adopt(log, topic_id)
 
     def rewrite_small_files(self) -> None:

@@ -7,7 +7,8 @@ content, its CRC-32C and its modification time. At a start:
     same content                         verified
     other content, same time             corrupt: the copy is used instead, and the log reports it
     other content, another time          another program (Kafka, an operator) has written it since: it is accepted if it
-                                         can be parsed, as is every file without a copy
+                                         can be parsed, as is every file without a copy. A topic's id that cannot is
+                                         what a power cut left: the copy is used
 
 Corruption does not change a file's modification time; a program that writes does. A directory that was copied without
 its modification times is accepted like one that Kafka wrote. `ottla-copies` is one line with a CRC-32C and one of JSON;
@@ -91,7 +92,9 @@ class MetadataBackup:
             )
         return found
 
-    def text(self, name: str, *, must_exist: bool = True) -> CheckedText:
+    def text(
+        self, name: str, *, must_exist: bool = True, can_parse: Callable[[str], bool] | None = None
+    ) -> CheckedText:
         """Read a small text file, or its copy if it is corrupt. Unless it `must_exist` a missing one stays missing."""
         path, copy = self._root / name, self.entries.get(name)
         data = self._data(path)
@@ -100,7 +103,9 @@ class MetadataBackup:
         if data is not None and copy.fits(data):
             return CheckedText(copy.text, is_certain=True)
         if data is not None and self._files.modified_ns(path) != copy.modified_ns:
-            return CheckedText(_decoded(data), is_certain=False)
+            text = _decoded(data)
+            if can_parse is None or (text is not None and can_parse(text)):
+                return CheckedText(text, is_certain=False)
         self._report(
             Corruption(
                 path,

@@ -15,7 +15,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from ottla.core.files import FileSystem
-from ottla.core.ids import TopicPartition
+from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.storage.checkpoint_files import PARTITION_METADATA, parse_partition_metadata
 from ottla.storage.config import LogConfig
 from ottla.storage.file_names import (
@@ -132,7 +132,7 @@ def load_log(
     rewritten = replay_producers(
         segments, producers, snapshots, end_offset=end_offset, now_ms=now_ms, scanned_from=scanned_from, scanned=scanned
     )
-    metadata = location.known(PARTITION_METADATA, must_exist=True)
+    metadata = location.known(PARTITION_METADATA, must_exist=True, can_parse=_has_topic_id)
     is_as_stopped = not was_scanned and not known.was_restored and not known.is_lost
     state = LoadedState(
         parse_partition_metadata(metadata.text),
@@ -243,7 +243,13 @@ def _note_small_files(
         for segment in log.segments:  # the last run had synced all of it
             segment.mark_clean()
         return True
+    if was_scanned and metadata.text is not None and not metadata.is_certain:
+        pending_flush.add_files(location.directory / PARTITION_METADATA)  # its log may never have been flushed
     return not was_scanned and not rewritten
+
+
+def _has_topic_id(text: str) -> bool:
+    return parse_partition_metadata(text) != NO_TOPIC_ID
 
 
 def _completed(files: FileSystem, directory: PurePath) -> DirectoryListing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -31,14 +32,16 @@ class LogLocation(NamedTuple):
     checkpoints: LogCheckpoints
     backup: MetadataBackup | None = None  # what is known of the directory's small files
 
-    def known(self, name: str, *, must_exist: bool = False) -> CheckedText:
+    def known(
+        self, name: str, *, must_exist: bool = False, can_parse: Callable[[str], bool] | None = None
+    ) -> CheckedText:
         """Return the text of a small file of this partition, or the copy of it if the file is corrupt.
 
-        If it `must_exist` the copy is taken for a missing file, too.
+        If it `must_exist` the copy is taken for a missing file, too; with `can_parse` for every one that is not valid.
         """
         if self.backup is None:
             return CheckedText(text_or_none(self.files, self.directory / name), is_certain=False)
-        return self.backup.text(f"{self.directory.name}/{name}", must_exist=must_exist)
+        return self.backup.text(f"{self.directory.name}/{name}", must_exist=must_exist, can_parse=can_parse)
 
     def copy_of(self, name: str, known: CheckedText) -> BackedUpFile | None:
         """Return the copy to note of a small file that was just read."""

@@ -1,21 +1,23 @@
 """The small files have no checksum of their own: what a flipped bit in one of them may cost, which is nothing."""
 
+import errno
 import logging
 import uuid
 from pathlib import PurePath
 
 import pytest
 
-from ottla.core.errors import CorruptMessage
+from ottla.core.errors import CorruptMessage, SyncFailed
 from ottla.core.files import replace_file
 from ottla.storage import checkpoint_files as names
 from ottla.storage.directories.log_directory import ForeignDirectory, LogDirectory
 from ottla.storage.integrity.metadata_backup import FILE_NAME, BackedUpFile, MetadataBackup, parse, render
 from ottla.storage.log.partition_log import PartitionLog
-from ottla.testing.sim_disk import SimDisk
+from ottla.testing.sim_disk import PowerCut, SimDisk
 from tests.support.storage import NOW_MS, ROOT, TP, batch, everything, open_directory
 
 EPOCHS = ROOT / str(TP) / "leader-epoch-checkpoint"
+TOPIC_ID = ROOT / str(TP) / names.PARTITION_METADATA
 
 
 def directory_with(disk: SimDisk, *, records: int = 9, deleted_below: int = 0, epoch: int = 0) -> LogDirectory:
@@ -108,11 +110,87 @@ def test_a_corrupt_epoch_file_changes_no_epoch_and_is_rewritten(is_clean: bool) 
 def test_a_corrupt_topic_id_is_known_after_any_number_of_starts() -> None:
     disk = SimDisk()
     directory_with(disk)
-    path = ROOT / str(TP) / "partition.metadata"
-    change(disk, path, whole(disk, path), b"")
+    change(disk, TOPIC_ID, whole(disk, TOPIC_ID), b"")
     for _ in range(3):
         disk.process_died()
         assert open_directory(disk).logs[TP].topic_id == uuid.UUID(int=7)
+
+
+@pytest.mark.parametrize("found", [b"", b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAACA"], ids=["no id", "another id"])
+def test_a_power_cut_while_a_start_restores_the_topics_id_does_not_cost_it(found: bytes) -> None:
+    dry = SimDisk()
+    directory_with(dry)
+    change(dry, TOPIC_ID, whole(dry, TOPIC_ID), found)
+    dry._inode(TOPIC_ID).sync()
+    changes = dry.changes
+    reopened(dry)
+    for stop in range(1, dry.changes - changes + 1):
+        disk = SimDisk()
+        directory_with(disk)
+        change(disk, TOPIC_ID, whole(disk, TOPIC_ID), found)
+        disk._inode(TOPIC_ID).sync()
+        disk.process_died()
+        disk.stop_at(stop)
+        with pytest.raises(PowerCut):
+            open_directory(disk)
+        for number in range(disk.states()):
+            left = disk.state(number)
+            assert open_directory(left).logs[TP].topic_id == uuid.UUID(int=7), (stop, disk.history[-1], number)
+
+
+def test_a_torn_topic_id_with_another_time_is_taken_from_its_copy() -> None:
+    disk = SimDisk()
+    directory_with(disk)
+    rewrite(disk, TOPIC_ID, whole(disk, TOPIC_ID), bytes(43))
+
+    assert reopened(disk).topic_id == uuid.UUID(int=7)
+    assert whole(disk, TOPIC_ID) == b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAABw"
+
+
+def test_a_topic_id_that_kafka_has_written_since_is_believed() -> None:
+    disk = SimDisk()
+    directory_with(disk)
+    rewrite(disk, TOPIC_ID, b"Bw", b"CA")
+
+    assert reopened(disk).topic_id == uuid.UUID(int=8)
+
+
+def test_a_start_without_space_knows_the_topics_id_from_its_copy(caplog: pytest.LogCaptureFixture) -> None:
+    disk = SimDisk()
+    directory_with(disk).close()
+    disk.remove(TOPIC_ID)
+    disk.process_died()
+    disk.refuse(errno.ENOSPC, "create", "write", under=TOPIC_ID.parent)
+
+    directory = open_directory(disk)
+
+    assert directory.logs[TP].topic_id == uuid.UUID(int=7)
+    assert "partition.metadata is not written again" in caplog.text
+    directory.close()
+    disk.stop_refusing()
+    assert open_directory(disk).logs[TP].topic_id == uuid.UUID(int=7)
+    assert disk.exists(TOPIC_ID)
+
+
+def test_a_failed_sync_of_the_restored_topics_id_fails_the_start() -> None:
+    disk = SimDisk()
+    directory_with(disk).close()
+    change(disk, TOPIC_ID, whole(disk, TOPIC_ID), b"")
+    disk.process_died()
+    disk.refuse(errno.EIO, "sync", under=TOPIC_ID.parent)
+
+    with pytest.raises(SyncFailed):
+        open_directory(disk)
+
+
+def test_a_recovery_syncs_the_topics_id_of_a_log_that_was_never_flushed() -> None:
+    disk = SimDisk()
+    log = open_directory(disk).create_log(TP, uuid.UUID(int=7))
+    write(log, 2)
+    reopened(disk)
+    left = disk.state(0)
+
+    assert whole(left, TOPIC_ID) == whole(disk, TOPIC_ID) != b""
 
 
 def test_a_log_start_that_kafka_has_written_since_is_believed() -> None:
@@ -152,7 +230,7 @@ def test_a_crash_between_the_copies_and_the_files_is_no_corrupt(caplog: pytest.L
         disk.stop_at(stop)
         try:
             directory.checkpoint()
-        except Exception:  # noqa: BLE001 - the power is cut somewhere in there
+        except PowerCut:
             [left] = disk.killed()[:1]
             with caplog.at_level(logging.WARNING):
                 assert len(everything(reopened(left))) == 12

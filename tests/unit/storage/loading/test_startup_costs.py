@@ -159,7 +159,7 @@ def test_a_start_after_a_kill_syncs_what_was_not_flushed_and_the_root_once() -> 
     opened(disk)
 
     counts = changes_since(disk, before)
-    assert counts["sync"] <= 3 * LOGS + 20  # the log, its epochs, its directory
+    assert counts["sync"] <= 4 * LOGS + 20  # the log, its epochs, its topic id, its directory
     assert counts["sync of the root"] <= 5
     disk.power_cut(random.Random(1), Survival.LOST)
     assert all(log.end_offset == 1 for log in open_directory(disk).logs.values())
