@@ -25,10 +25,7 @@ from typing import Protocol
 import hypothesis
 import pytest
 
-if True:
-    import ottla  # noqa: F401 - it decides here which form this process runs
-
-from ottla import compiled
+from ottla import compiled  # the first import of the package: it decides which form this process runs
 from ottla.pipeline.jars import JarsNotFound
 from ottla.pipeline.java import JavaNotFound
 from ottla.testing.sim_loop import simulate
