@@ -158,10 +158,20 @@ def _plain_loops() -> list[str]:
     return [name for name in names if fastest(loop := importlib.import_module(name)) is loop]
 
 
+def is_plain() -> bool:
+    """Return whether the hot modules run as plain Python."""
+    return not any(isinstance(finder, CompiledModules) for finder in sys.meta_path)
+
+
+def is_plain_unasked() -> bool:
+    """Return whether they do so for want of a build, and not by `OTTLA_PLAIN=1`."""
+    return is_plain() and not _is_plain_wanted()
+
+
 def form() -> str:
     """Describe which form of the hot modules this process runs."""
     python = f"{sys.implementation.name.replace('cp', 'CP')} {sys.version.split()[0]}"
-    if not any(isinstance(finder, CompiledModules) for finder in sys.meta_path):
+    if is_plain():
         return f"plain Python, {python}"
     manifest = read_manifest(os.path.join(ROOT, "_compiled"))
     plain = sorted([*(manifest.plain if manifest else ()), *_plain_loops()])

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ottla import compiled
 from ottla.net.server import ListenerAddress
 
 NOTIFY_VARIABLE = "NOTIFY_SOCKET"
@@ -43,6 +44,8 @@ class Ready(NamedTuple):
             note = "; topics have 1 replica unless they ask for more, workers are for processors and not for safety"
         else:
             nodes, note = f"node {self.node_id}", ""
+        if compiled.is_plain_unasked():
+            note += "; as plain Python, which is slower: no compiled modules are installed"
         return f"ottla ready: {where} {nodes} data {data} in {self.seconds:.2f} s{note}"
 
     def json(self) -> str:
