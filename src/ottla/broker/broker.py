@@ -165,6 +165,8 @@ class Broker:
             producer_ids=producer_ids,
             clock=self._clock,
             create_topic=self._create_internal_topic,
+            create_named_topic=channel.create_topic,
+            current_config=lambda: config if self._services is None else self._services.config,
             connect_to=nodes.connect_to,
         )
         return Services(

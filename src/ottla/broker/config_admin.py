@@ -329,6 +329,8 @@ def _group(services: Services, name: str) -> _Rules:
             raise InvalidConfig(f"Unknown group config name: {key}")
         _check_section(OneGroupConfig, values)
         _check_offset_reset(values)
+        if values.get("errors.deadletterqueue.topic.name", "").strip().startswith("__"):
+            raise InvalidConfig("errors.deadletterqueue.topic.name: DLQ topic name must not start with '__'")
         _check_group_bounds(services, values)
 
     return _Rules(znodes.GROUPS_KIND, name, {}, check)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # imported when they are first needed
     from ottla.broker.remote.share_states import ShareStateRouter
     from ottla.broker.transaction_markers import TransactionMarkerWriter
     from ottla.client.connection import ConnectTo
+    from ottla.controller.topics import CreateTopic
     from ottla.coordination.producer_ids import ProducerIdManager
     from ottla.groups.coordinator import GroupCoordinator
     from ottla.groups.share_group_coordinator import ShareGroupCoordinator
@@ -69,11 +70,14 @@ class Coordinators:
         producer_ids: ProducerIdManager,
         clock: Clock,
         create_topic: Callable[[str], Awaitable[None]],
+        create_named_topic: Callable[[CreateTopic], Awaitable[None]],
+        current_config: Callable[[], BrokerConfig],
         connect_to: ConnectTo,
     ) -> None:
         self._config, self._node_id = config, config.server.node_id
         self._cluster, self._replicas, self._producer_ids = cluster, replicas, producer_ids
         self._clock, self._create_topic, self._connect_to = clock, create_topic, connect_to
+        self._create_named_topic, self._current_config = create_named_topic, current_config
         self._created: list[LedPartitions[Any]] = []
         self._followers: list[Follower] = []
         self._closers: list[Callable[[], Awaitable[None]]] = []
@@ -173,13 +177,28 @@ class Coordinators:
     @cached_property
     def share_partitions(self) -> SharePartitionManager:
         """The share partitions that this broker leads."""
+        from ottla.broker.remote.dead_letters import DeadLetterWriter
         from ottla.broker.share_groups import ShareGroupSettings
         from ottla.share.partition_manager import SharePartitionManager
 
         config = self._config.share
         settings = ShareGroupSettings(self._cluster, config)
         persister = self._share_state_router
-        created = SharePartitionManager(config, persister=persister, clock=self._clock, settings=settings)
+        dead_letters = DeadLetterWriter(
+            self._cluster,
+            self._replicas,
+            node_id=self._node_id,
+            config=self._current_config,
+            settings=settings,
+            create_topic=self._create_named_topic,
+            clock=self._clock,
+            connect_to=self._connect_to,
+        )
+        self._followers.append(dead_letters.follow)
+        self._closers.append(dead_letters.close)
+        created = SharePartitionManager(
+            config, persister=persister, dead_letters=dead_letters, clock=self._clock, settings=settings
+        )
         self._closers.append(created.close)
         return created
 

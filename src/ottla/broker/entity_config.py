@@ -86,6 +86,20 @@ class OneGroupConfig:
         choices=("read_committed", "read_uncommitted"),
         doc="Whether a share group reads records of open transactions.",
     )
+    dead_letter_topic: str = setting(
+        "errors.deadletterqueue.topic.name",
+        default="",
+        kind=Type.STRING,
+        live=True,
+        doc="Topic to which a share group's rejected records go, and those that were delivered too often.",
+    )
+    dead_letter_copy: bool = setting(
+        "errors.deadletterqueue.copy.record.enable",
+        default=False,
+        kind=Type.BOOLEAN,
+        live=True,
+        doc="Whether a dead letter has the record's key and value, not only headers that name it.",
+    )
     streams_session: int = _ms(
         "streams.session.timeout.ms",
         45_000,

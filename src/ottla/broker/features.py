@@ -21,7 +21,7 @@ class Feature(NamedTuple):
 
 FEATURES = (
     Feature("group.version", 0, 1, 1),  # consumer groups of the new protocol (KIP-848)
-    Feature("share.version", 0, 1, 1),  # share groups (KIP-932)
+    Feature("share.version", 0, 2, 2),  # share groups (KIP-932), with dead letter queues (KIP-1191)
     Feature("transaction.version", 0, SERVER_VERSION, SERVER_VERSION),
 )
 

@@ -117,5 +117,12 @@ def _settings(own: dict[str, str], config: ShareConfig) -> GroupSettings:
             config.max_partition_max_record_locks,
         ),
         may_renew=group.share_renew_acknowledge,
+        has_dead_letter_queue=bool(group.dead_letter_topic),
     )
-    return GroupSettings(limits, group.share_isolation == READ_COMMITTED, group.share_offset_reset)
+    return GroupSettings(
+        limits,
+        committed_only=group.share_isolation == READ_COMMITTED,
+        offset_reset=group.share_offset_reset,
+        dead_letter_topic=group.dead_letter_topic,
+        copies_dead_letters=group.dead_letter_copy,
+    )

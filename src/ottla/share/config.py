@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from ottla.core.settings import MIB, MINUTE_MS, Section, Type, setting
 
-NO_DEAD_LETTERS = "dead letters of share groups (KIP-1191) are not written"
-
 
 class ShareConfig(Section):
     """Section `share` of the broker's settings."""
@@ -56,11 +54,10 @@ class ShareConfig(Section):
     dead_letter_topic_creation: bool = setting(
         "errors.deadletterqueue.auto.create.topics.enable", default=False, kind=Type.BOOLEAN, live=True,
         doc="Whether the topic for the dead letters of a share group is created when the first is written.",
-        no_effect=NO_DEAD_LETTERS,
     )  # fmt: skip
     dead_letter_topic_prefix: str = setting(
         "errors.deadletterqueue.topic.name.prefix", default="dlq.", kind=Type.STRING, live=True,
-        doc="How the names of topics begin that are created for dead letters.", no_effect=NO_DEAD_LETTERS,
+        doc="How the names of topics must begin to which share groups write dead letters; empty: in any way.",
     )  # fmt: skip
     state_topic_partitions: int = setting(
         "share.coordinator.state.topic.num.partitions", default=50, kind=Type.INT, at_least=1,

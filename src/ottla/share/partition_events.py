@@ -20,6 +20,7 @@ class SharePartitionLimits(NamedTuple):
     delivery_count_max: int = 5
     record_locks_max: int = 2_000
     may_renew: bool = True
+    has_dead_letter_queue: bool = False
 
 
 class Extent(NamedTuple):
@@ -85,7 +86,23 @@ class NotPersisted:
     message: str = ""
 
 
-Event = Acknowledge | Release | LocksDue | LogStartMoved | Persisted | NotPersisted
+class DeadLetters(NamedTuple):
+    """Names consecutive records for the dead letter queue, and why they are archived."""
+
+    first: int
+    last: int
+    delivery_count: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettersDone:
+    """The records of a `WriteDeadLetters` are in the dead letter queue, or that was given up."""
+
+    letters: tuple[DeadLetters, ...]
+
+
+Event = Acknowledge | Release | LocksDue | LogStartMoved | Persisted | NotPersisted | DeadLettersDone
 
 
 class ShareReply(NamedTuple):
@@ -105,8 +122,14 @@ class Persist(NamedTuple):
     batches: tuple[StateBatch, ...]
 
 
+class WriteDeadLetters(NamedTuple):
+    """Writes records to the dead letter queue; `DeadLettersDone` follows, after which they are archived."""
+
+    letters: tuple[DeadLetters, ...]
+
+
 class AvailabilityChanged(NamedTuple):
     """Records became available or the start moved: fetches that wait may succeed now."""
 
 
-Output = ShareReply | Persist | AvailabilityChanged
+Output = ShareReply | Persist | WriteDeadLetters | AvailabilityChanged

@@ -6,7 +6,12 @@ often, and which are done (KIP-932).
     Available --acquired by a fetch--> Acquired --accepted--> Acknowledged
         ^                                  |
         |                                  +--rejected, or released after the last delivery--> Archived
-        +---released, or the lock expired--+
+        +---released, or the lock expired--+                                                     ^
+                                           |                                                     |
+                                           +--the same, with a dead letter queue--> Archiving ---+
+
+Archiving (KIP-1191) is persisted before the record is written to the dead letter queue: after a crash it is written
+again. It is archived whether that succeeds or is given up, and holds the start of the share partition until then.
 
 Acquiring is not persisted: a restart makes what was acquired available. The end of a delivery is persisted before it
 is answered; if the write fails, the member holds the records again, unless the lock expired meanwhile.
@@ -26,6 +31,8 @@ from ottla.share.partition_events import (
     Acknowledge,
     Acquire,
     AvailabilityChanged,
+    DeadLetters,
+    DeadLettersDone,
     Event,
     Extent,
     LocksDue,
@@ -37,6 +44,7 @@ from ottla.share.partition_events import (
     Release,
     SharePartitionLimits,
     ShareReply,
+    WriteDeadLetters,
 )
 from ottla.share.states import (
     AcknowledgementBatch,
@@ -57,18 +65,21 @@ CHECKED_ALWAYS_MAX = 64
 _ALONE_ABOVE = 2
 """With a larger delivery count limit, a record is delivered alone at its last attempt: it may fail its batch."""
 
+REJECTED = "Offset rejected by client."
+EXHAUSTED = "Offset delivery count exceeded the threshold."
+"""Why records are written to the dead letter queue, in Kafka's words."""
+
 _NEW_STATE = {
     AcknowledgeType.GAP: RecordState.ARCHIVED,
     AcknowledgeType.ACCEPT: RecordState.ACKNOWLEDGED,
     AcknowledgeType.RELEASE: RecordState.AVAILABLE,
-    AcknowledgeType.REJECT: RecordState.ARCHIVED,
 }
 
 
 class PartitionMachine:
     """Changes the states of the records of one share partition: `acquire` and `step`."""
 
-    __slots__ = ("_flight", "_out", "_waiting", "_writes", "limits", "next_expiry_ms")
+    __slots__ = ("_archiving", "_flight", "_out", "_waiting", "_writes", "limits", "next_expiry_ms")
 
     def __init__(self, start_offset: int, batches: Iterable[StateBatch], limits: SharePartitionLimits) -> None:
         """Take persisted states into use. Offsets between them were acquired and not persisted: they are available."""
@@ -77,6 +88,7 @@ class PartitionMachine:
         self._flight = InFlight(start_offset)
         self._writes = 0
         self._waiting: dict[int, int] = {}  # by write: the ticket that waits for it
+        self._archiving: dict[int, tuple[DeadLetters, ...]] = {}  # by write: what it makes dead letters once it is done
         self._out: list[Output] = []
         for batch in batches:
             if batch.last < start_offset:
@@ -118,6 +130,18 @@ class PartitionMachine:
     def can_acquire(self) -> bool:
         """Return whether a fetch may succeed, as far as the share partition itself is concerned."""
         return self._flight.count < self.limits.record_locks_max or self.next_fetch_offset < self._flight.end
+
+    @property
+    def dead_letters(self) -> tuple[DeadLetters, ...]:
+        """Return what is on its way to the dead letter queue: after loading, what has to be written again."""
+        return tuple(
+            DeadLetters(each.first, each.last, each.delivery_count, self._likely_cause(each.delivery_count))
+            for each in self._flight
+            if each.state is RecordState.ARCHIVING and each.write == NO_WRITE
+        )
+
+    def _likely_cause(self, delivery_count: int) -> str:
+        return EXHAUSTED if delivery_count >= self.limits.delivery_count_max else REJECTED
 
     def ranges(self) -> list[InFlightRange]:
         """Return the states of all offsets in flight, for tests and descriptions."""
@@ -263,6 +287,8 @@ class PartitionMachine:
                 self._persisted(write)
             case NotPersisted():
                 self._not_persisted(event, now_ms)
+            case DeadLettersDone(letters):
+                self._archive(letters, ticket)
             case _:
                 assert_never(event)
         return self._finish()
@@ -297,6 +323,7 @@ class PartitionMachine:
                 self._reply(ticket, *refusal)
                 return
         ended: list[InFlightRange] = []
+        letters: list[DeadLetters] = []
         for batch in event.batches:
             for first, last, kind in _by_type(batch):
                 ranges = self._flight.between(max(first, self._flight.start), last)
@@ -304,9 +331,10 @@ class PartitionMachine:
                     self._renew(ranges, now_ms)
                 else:
                     for each in ranges:
-                        self._end_delivery(each, _NEW_STATE[kind])
+                        each.state = self._state_after(each.delivery_count, kind)
                     ended += ranges
-        self._persist(ended, ticket)
+                    letters += _dead_letters(ranges, REJECTED if kind is AcknowledgeType.REJECT else EXHAUSTED)
+        self._persist(ended, letters, ticket)
 
     def _refusal(self, batch: AcknowledgementBatch, member: str) -> tuple[ErrorCode, str] | None:
         """Return why a batch cannot be acknowledged; offsets before the start are ignored."""
@@ -337,16 +365,15 @@ class PartitionMachine:
         """Make what a member holds available. The delivery counts, as in Kafka 4.4: the member may have had it."""
         held = [each for each in self._flight if each.is_acquired and each.member == member]
         for each in held:
-            self._end_delivery(each, RecordState.AVAILABLE)
-        self._persist(held, ticket)
+            each.state = self._state_after(each.delivery_count, AcknowledgeType.RELEASE)
+        self._persist(held, _dead_letters(held, EXHAUSTED), ticket)
 
-    def _end_delivery(self, each: InFlightRange, state: RecordState) -> None:
-        each.state = self._state_after(each.delivery_count, state)
-
-    def _state_after(self, delivery_count: int, state: RecordState) -> RecordState:
+    def _state_after(self, delivery_count: int, kind: AcknowledgeType) -> RecordState:
         """Return the state after a delivery: a record that was delivered often enough is not available any more."""
-        is_last = state is RecordState.AVAILABLE and delivery_count >= self.limits.delivery_count_max
-        return RecordState.ARCHIVED if is_last else state
+        is_last = kind is AcknowledgeType.RELEASE and delivery_count >= self.limits.delivery_count_max
+        if is_last or kind is AcknowledgeType.REJECT:
+            return RecordState.ARCHIVING if self.limits.has_dead_letter_queue else RecordState.ARCHIVED
+        return _NEW_STATE[kind]
 
     def _expire_locks(self, now_ms: int) -> None:
         """Release what was acquired too long ago. That applies at once: no request waits for it."""
@@ -359,28 +386,30 @@ class PartitionMachine:
                 self._expires_at(each.lock_ms)
         if expired:
             self._out.append(AvailabilityChanged())
-            self._write(expired, NO_TICKET)
+            self._write(expired, _dead_letters(expired, EXHAUSTED), NO_TICKET)
 
     def _lock_expired(self, each: InFlightRange) -> None:
-        each.release(self._state_after(each.delivery_count, RecordState.AVAILABLE))
+        each.release(self._state_after(each.delivery_count, AcknowledgeType.RELEASE))
 
     def _expires_at(self, lock_ms: int) -> None:
         self.next_expiry_ms = lock_ms if self.next_expiry_ms == NEVER_MS else min(self.next_expiry_ms, lock_ms)
 
     # ---- Writes
 
-    def _persist(self, ranges: list[InFlightRange], ticket: int) -> None:
+    def _persist(self, ranges: list[InFlightRange], letters: list[DeadLetters], ticket: int) -> None:
         """Write the ends of deliveries; the ticket is answered when that is durable."""
         if ranges:
-            write = self._write(ranges, ticket)
+            write = self._write(ranges, letters, ticket)
             for each in ranges:
                 each.write = write
         else:
             self._reply(ticket, ErrorCode.NONE)
 
-    def _write(self, ranges: list[InFlightRange], ticket: int) -> int:
+    def _write(self, ranges: list[InFlightRange], letters: list[DeadLetters], ticket: int) -> int:
         self._writes += 1
         self._waiting[self._writes] = ticket
+        if letters:
+            self._archiving[self._writes] = tuple(letters)
         batches = joined(each.as_batch() for each in ranges)
         self._out.append(Persist(self._writes, self._flight.start, self.delivery_complete_count, batches))
         return self._writes
@@ -392,18 +421,46 @@ class PartitionMachine:
             each.persisted()
         if any(each.is_available for each in ended):
             self._out.append(AvailabilityChanged())
+        letters = self._archiving.pop(write, ())
+        if letters:
+            self._out.append(WriteDeadLetters(letters))
         self._reply(ticket, ErrorCode.NONE)
 
     def _not_persisted(self, event: NotPersisted, now_ms: int) -> None:
+        """Undo the end of a delivery that a member asked for. What followed from an expired lock still applies."""
         ticket = self._waiting.pop(event.write)
+        letters = self._archiving.pop(event.write, ())
+        expired = []
         for each in [each for each in self._flight if each.write == event.write]:
             each.not_persisted()
             if each.lock_ms <= now_ms:
                 self._lock_expired(each)
                 self._out.append(AvailabilityChanged())
+                expired.append(each)
             else:
                 self._expires_at(each.lock_ms)
+        again = _dead_letters(expired, EXHAUSTED)
+        if again:
+            self._write(expired, again, NO_TICKET)
+        elif letters and ticket == NO_TICKET:
+            self._out.append(WriteDeadLetters(letters))
         self._reply(ticket, event.error, event.message)
+
+    def _archive(self, letters: tuple[DeadLetters, ...], ticket: int) -> None:
+        """Archive what the dead letter queue has. That applies at once, also if its write fails."""
+        flight = self._flight
+        archived = [
+            each
+            for one in letters
+            for each in flight.between(max(one.first, flight.start), min(one.last, flight.end - 1))
+            if each.state is RecordState.ARCHIVING and each.write == NO_WRITE
+        ]
+        for each in archived:
+            each.release(RecordState.ARCHIVED)
+        if archived:
+            self._write(archived, [], ticket)
+        else:
+            self._reply(ticket, ErrorCode.NONE)
 
     def _reply(self, ticket: int, error: ErrorCode, message: str = "") -> None:
         if ticket != NO_TICKET:
@@ -421,6 +478,15 @@ def _by_type(batch: AcknowledgementBatch) -> list[tuple[int, int, AcknowledgeTyp
         ranges.append((first, first + count - 1, AcknowledgeType(kind)))
         first += count
     return ranges
+
+
+def _dead_letters(ranges: list[InFlightRange], cause: str) -> list[DeadLetters]:
+    """Return what of these ranges is to be written to the dead letter queue."""
+    return [
+        DeadLetters(each.first, each.last, each.delivery_count, cause)
+        for each in ranges
+        if each.state is RecordState.ARCHIVING
+    ]
 
 
 def _first_of(batch: Extent) -> int:

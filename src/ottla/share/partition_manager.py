@@ -17,6 +17,8 @@ from ottla.core.repeated_failures import RepeatedFailures
 from ottla.internal_topics.failed_steps import FailedStep
 from ottla.replication.partition import Partition
 from ottla.share.config import ShareConfig
+from ottla.share.dead_letters import DeadLetterQueues
+from ottla.share.partition_events import DeadLetters
 from ottla.share.persister import Persister
 from ottla.share.sessions import SessionPartition, ShareSession, ShareSessions
 from ottla.share.share_partition import GroupSettings, SharePartition
@@ -24,6 +26,8 @@ from ottla.share.state_records import SharePartitionKey
 from ottla.share.states import AcknowledgementBatch
 
 log = logging.getLogger(__name__)
+
+_SHOWN_MAX = 5
 
 
 class AcknowledgeResult(NamedTuple):
@@ -37,10 +41,18 @@ class SharePartitionManager:
     """Serves ShareFetch and ShareAcknowledge; one per broker."""
 
     def __init__(
-        self, config: ShareConfig, *, persister: Persister, clock: Clock, settings: Callable[[str], GroupSettings]
+        self,
+        config: ShareConfig,
+        *,
+        persister: Persister,
+        dead_letters: DeadLetterQueues,
+        clock: Clock,
+        settings: Callable[[str], GroupSettings],
     ) -> None:
         self.sessions = ShareSessions(config.max_sessions)
         self._persister, self._clock, self.settings = persister, clock, settings
+        self._dead_letters = dead_letters
+        self._dead_letter_writes: set[asyncio.Task[None]] = set()
         self._partitions: dict[SharePartitionKey, SharePartition] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures = RepeatedFailures()
@@ -63,6 +75,7 @@ class SharePartitionManager:
                 settings=self.settings,
                 on_closed=self._closed,
                 on_failed=lambda step: self._step_failed(key, step),
+                on_dead_letters=self._begin_dead_letters,
                 load_delay_s=delay_s,
             )
         return found
@@ -114,12 +127,43 @@ class SharePartitionManager:
             return_exceptions=True,
         )
         if not self.sessions.has_group(session.group_id):
-            self.unload(key for key in self._partitions if key.group_id == session.group_id)
+            idle = [key for key, partition in self._partitions.items() if not partition.dead_letter_writes]
+            self.unload(key for key in idle if key.group_id == session.group_id)
 
     def connection_lost(self, connection_id: int) -> None:
         """End the sessions that a connection opened; its client has disconnected."""
         for session in self.sessions.of_connection(connection_id):
             self._run(self.end_session(session))
+
+    # ---- Dead letters
+
+    def _begin_dead_letters(self, partition: SharePartition, letters: tuple[DeadLetters, ...]) -> None:
+        partition.dead_letter_writes += 1
+        task = asyncio.get_running_loop().create_task(self._write_dead_letters(partition, letters))
+        self._dead_letter_writes.add(task)
+        task.add_done_callback(self._dead_letter_writes.discard)
+
+    async def _write_dead_letters(self, partition: SharePartition, letters: tuple[DeadLetters, ...]) -> None:
+        """Write dead letters and archive them, also if the write is given up. Meanwhile their states stay loaded."""
+        key = partition.key
+        places = ", ".join(f"{one.first} to {one.last}" for one in letters[:_SHOWN_MAX])
+        try:
+            await self._dead_letters.write(key, partition.partition, letters)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the records are archived
+            text = "records of %s that group %s archived are not all in its dead letter queue (offsets %s%s): %s"
+            more = ", ..." if len(letters) > _SHOWN_MAX else ""
+            reason = error.message if isinstance(error, KafkaError) else repr(error)
+            log.error(text, partition.partition.topic_partition, key.group_id, places, more, reason)  # noqa: TRY400
+        try:
+            await partition.archive(letters)
+        except KafkaError as error:  # after the next load they are written again
+            text = "dead letters of %s are written, and could not be archived (offsets %s): %s"
+            log.warning(text, key.text, places, error.message)
+        partition.dead_letter_writes -= 1
+        if not partition.dead_letter_writes and not self.sessions.has_group(key.group_id):
+            partition.close(NotCoordinator("The share partition is unloaded."))
+
+    # ---- Unloading
 
     def unload(self, keys: Iterable[SharePartitionKey]) -> None:
         """Unload share partitions; the next fetch loads their state again."""
@@ -129,10 +173,12 @@ class SharePartitionManager:
                 found.close(NotCoordinator("The share partition is unloaded."))
 
     async def close(self) -> None:
-        """Unload all share partitions."""
+        """Unload all share partitions. Dead letters that are not written are written after the next load."""
         self.unload(list(self._partitions))
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        for task in tuple(self._dead_letter_writes):
+            task.cancel()
+        while self._tasks or self._dead_letter_writes:
+            await asyncio.gather(*self._tasks, *self._dead_letter_writes, return_exceptions=True)
 
     def _run(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -25,6 +25,8 @@ from ottla.share.partition_events import (
     Acknowledge,
     Acquire,
     AvailabilityChanged,
+    DeadLetters,
+    DeadLettersDone,
     Event,
     LocksDue,
     LogStartMoved,
@@ -35,6 +37,7 @@ from ottla.share.partition_events import (
     Release,
     SharePartitionLimits,
     ShareReply,
+    WriteDeadLetters,
 )
 from ottla.share.partition_machine import NEVER_MS, PartitionMachine
 from ottla.share.persister import Persister
@@ -56,6 +59,8 @@ class GroupSettings(NamedTuple):
     limits: SharePartitionLimits = SharePartitionLimits()
     committed_only: bool = False
     offset_reset: str = LATEST
+    dead_letter_topic: str = ""  # without one there is no dead letter queue
+    copies_dead_letters: bool = False
 
 
 class ShareWatcher(Protocol):
@@ -79,12 +84,14 @@ class SharePartition:
         settings: Callable[[str], GroupSettings],
         on_closed: Callable[[SharePartition], None],
         on_failed: Callable[[FailedStep], None],
+        on_dead_letters: Callable[[SharePartition, tuple[DeadLetters, ...]], None],
         load_delay_s: float = 0.0,
     ) -> None:
         self.key, self.partition = key, partition
         self.watchers: dict[ShareWatcher, None] = {}
         self._persister, self._clock, self._settings, self._on_closed = persister, clock, settings, on_closed
-        self._on_failed = on_failed
+        self._on_failed, self._on_dead_letters = on_failed, on_dead_letters
+        self.dead_letter_writes = 0  # that have begun, and whose records are not archived yet
         self._leader_epoch = partition.leader_epoch
         self._state_epoch = 0
         self._machine: PartitionMachine | None = None
@@ -128,7 +135,7 @@ class SharePartition:
             if start == NO_OFFSET:
                 start = first_offset(self.partition, settings.offset_reset, now_wall_ms=self._clock.wall_ms())
             self._state_epoch = result.state.state_epoch
-            self._machine = PartitionMachine(start, result.state.batches, settings.limits)
+            machine = self._machine = PartitionMachine(start, result.state.batches, settings.limits)
         except KafkaError as error:
             self.close(error_for(state_error(error.code), error.message) if error.retriable else error)
             return
@@ -136,6 +143,8 @@ class SharePartition:
             log.exception("share partition %s cannot be loaded", self.key.text)
             self.close(error_for(error_code_for(failed), str(failed)))
             return
+        if machine.dead_letters:  # another leader, or this broker before a restart, may not have written them
+            self._on_dead_letters(self, machine.dead_letters)
         self._notify()
 
     def close(self, error: KafkaError) -> None:
@@ -215,6 +224,10 @@ class SharePartition:
         """Release what a member holds; returns once that is durable. Raises KafkaError."""
         await self._ask(Release(member_id))
 
+    async def archive(self, letters: tuple[DeadLetters, ...]) -> None:
+        """Archive what the dead letter queue has; returns once that is durable. Raises KafkaError."""
+        await self._ask(DeadLettersDone(letters))
+
     async def _ask(self, event: Event) -> None:
         if self.failure is not None:
             raise error_for(self.failure.code, self.failure.message)
@@ -229,6 +242,7 @@ class SharePartition:
             self._perform([ShareReply(ticket, ErrorCode.INVALID_RECORD_STATE)])
             return
         now_ms = max(self._now_ms(), at_least_ms)
+        self._machine.limits = self._settings(self.key.group_id).limits
         try:
             self._perform(self._machine.step(event, now_ms=now_ms, ticket=ticket))
         except Exception as error:  # noqa: BLE001  # it is logged there
@@ -241,6 +255,8 @@ class SharePartition:
                     self._requests.answer(ticket, output)
                 case Persist():
                     self._run(self._persist(output))
+                case WriteDeadLetters(letters):
+                    self._on_dead_letters(self, letters)
                 case AvailabilityChanged():
                     self._notify()
                 case _:

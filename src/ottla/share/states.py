@@ -16,6 +16,7 @@ class RecordState(IntEnum):
     AVAILABLE = 0
     ACQUIRED = 1
     ACKNOWLEDGED = 2
+    ARCHIVING = 3  # it is being written to the dead letter queue (KIP-1191), and archived afterwards
     ARCHIVED = 4
 
 

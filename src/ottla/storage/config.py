@@ -308,7 +308,6 @@ class TopicOnlyConfig:
         "errors.deadletterqueue.group.enable", default=False, kind=Type.BOOLEAN, live=True,
         topic_key="errors.deadletterqueue.group.enable",
         doc="Whether share groups may write their dead letters to the topic.",
-        no_effect="dead letters of share groups (KIP-1191) are not written",
     )  # fmt: skip
     internal_segment_bytes: int = setting(
         "internal.segment.bytes", default=0, kind=Type.INT, unit="bytes", at_least=0, live=True,

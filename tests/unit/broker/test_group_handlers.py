@@ -79,6 +79,8 @@ class Broker:
             producer_ids=NOTHING,
             clock=self.clock,
             create_topic=NOTHING,
+            create_named_topic=NOTHING,
+            current_config=NOTHING,
             connect_to=NOTHING,
         )
         self.coordinators.groups = self.groups

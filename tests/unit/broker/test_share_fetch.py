@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from ottla.replication.partition import Partition
 from ottla.share.config import ShareConfig
 from ottla.share.coordinator import ShareCoordinator
 from ottla.share.coordinator_machine import StateResult
-from ottla.share.partition_events import NotPersisted, Persisted
+from ottla.share.partition_events import DeadLetters, NotPersisted, Persisted
 from ottla.share.partition_manager import SharePartitionManager
 from ottla.share.share_partition import GroupSettings
 from ottla.share.state_records import SharePartitionKey
@@ -40,7 +40,8 @@ OPTIONS = {
     "share.coordinator.state.topic.num.partitions": "2",
     "group.share.record.lock.duration.ms": "15000",
 }
-ACCEPT, RELEASE, REJECT, RENEW = (
+GAP, ACCEPT, RELEASE, REJECT, RENEW = (
+    AcknowledgeType.GAP,
     AcknowledgeType.ACCEPT,
     AcknowledgeType.RELEASE,
     AcknowledgeType.REJECT,
@@ -51,8 +52,11 @@ ACCEPT, RELEASE, REJECT, RENEW = (
 class ShareClient:
     """A consumer of a share group as its requests, without the group's protocol."""
 
-    def __init__(self, server: InProcessBroker, topic_id: uuid.UUID, member_id: str, *, version: int = 2) -> None:
+    def __init__(
+        self, server: InProcessBroker, topic_id: uuid.UUID, member_id: str, *, version: int = 2, partition: int = 0
+    ) -> None:
         self.server, self.topic_id, self.member_id, self.version = server, topic_id, member_id, version
+        self.partition = partition
         self.epoch = 0
         self.lost: dict[str, Callable[[], None]] = {}
 
@@ -75,7 +79,7 @@ class ShareClient:
             fetching.AcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=[kind])
             for first, last, kind in acknowledged
         ]
-        partition = fetching.FetchPartition(partition_index=0, acknowledgement_batches=batches)
+        partition = fetching.FetchPartition(partition_index=self.partition, acknowledgement_batches=batches)
         sent = self.epoch if epoch is None else epoch
         topics = [fetching.FetchTopic(topic_id=self.topic_id, partitions=[partition])] if sent == 0 or batches else []
         values = {
@@ -99,7 +103,9 @@ class ShareClient:
         content = acknowledging.AcknowledgementBatch(
             first_offset=first, last_offset=last, acknowledge_types=list(kinds) or [ACCEPT]
         )
-        partition = acknowledging.AcknowledgePartition(partition_index=0, acknowledgement_batches=[content])
+        partition = acknowledging.AcknowledgePartition(
+            partition_index=self.partition, acknowledgement_batches=[content]
+        )
         topics = [acknowledging.AcknowledgeTopic(topic_id=self.topic_id, partitions=[partition])]
         values = {"share_session_epoch": self.epoch, **more}
         request = acknowledging.ShareAcknowledgeRequest(
@@ -223,6 +229,13 @@ def test_a_lost_connection_releases_what_its_consumer_holds(tmp_path: Path) -> N
     with_share_broker(tmp_path, scenario)
 
 
+class NoQueues:
+    """Has no dead letter queue."""
+
+    async def write(self, key: SharePartitionKey, source: Partition, letters: Sequence[DeadLetters]) -> None:
+        raise AssertionError(f"{letters} of {key} are no dead letters: {source}")
+
+
 class FailsOnce:
     """Reads states of share partitions; the first attempt fails."""
 
@@ -241,7 +254,11 @@ def test_a_share_partition_whose_state_could_not_be_read_is_loaded_again_by_the_
         services = broker.server.services
         failing: Any = FailsOnce(services.coordinators.share_states)
         manager = SharePartitionManager(
-            ShareConfig(), persister=failing, clock=services.clock, settings=lambda _group: GroupSettings()
+            ShareConfig(),
+            persister=failing,
+            dead_letters=NoQueues(),
+            clock=services.clock,
+            settings=lambda _group: GroupSettings(),
         )
         failed = manager.find_or_load(broker.key, broker.partition)
         await until(lambda: failed.failure is not None)
