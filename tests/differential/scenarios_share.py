@@ -104,8 +104,9 @@ def share_members(peer: Peer) -> None:
 class Consumer:
     """Fetches and acknowledges, and notes what matters of the answers."""
 
-    def __init__(self, peer: Peer, group: str, topic: str, version: int) -> None:
+    def __init__(self, peer: Peer, group: str, topic: str, version: int, *, partition: int = 0) -> None:
         self.peer, self.group, self.topic_id, self.version = peer, group, peer.ids[topic], version
+        self.partition = partition
         self.member, self.epoch = new_member(), 0
 
     def fetch(self, label: str, *batches: dict[str, Any], epoch: int | None = None, **more: Any) -> Answer:
@@ -115,7 +116,7 @@ class Consumer:
             "min_bytes": 1, "max_bytes": 1 << 20, "max_records": 100, "batch_size": 100, "share_acquire_mode": 0,
             "is_renew_ack": False, "forgotten_topics_data": [],
         }  # fmt: skip
-        partition = {"partition_index": 0, "acknowledgement_batches": list(batches)}
+        partition = {"partition_index": self.partition, "acknowledgement_batches": list(batches)}
         topics = [{"topic_id": self.topic_id, "partitions": [partition]}] if sent == 0 or batches else []
         answer = self.peer.quietly("share_fetch", self.version, **(fields | {"topics": topics} | more))
         if not answer["error_code"]:
@@ -145,7 +146,8 @@ class Consumer:
         self, label: str, first: int, last: int, *kinds: int, epoch: int | None = None, renews: bool = False
     ) -> None:
         sent = self.epoch if epoch is None else epoch
-        partition = {"partition_index": 0, "acknowledgement_batches": [batch_of(first, last, *kinds)]}
+        batches = [batch_of(first, last, *kinds)]
+        partition = {"partition_index": self.partition, "acknowledgement_batches": batches}
         answer = self.peer.quietly(
             "share_acknowledge", self.version, group_id=self.group, member_id=self.member, share_session_epoch=sent,
             is_renew_ack=renews, topics=[{"topic_id": self.topic_id, "partitions": [partition]}],

@@ -21,6 +21,7 @@ from tests.differential import scenarios_admin as admin
 from tests.differential import scenarios_config_values as values
 from tests.differential import scenarios_consumer_groups as consumers
 from tests.differential import scenarios_data as data
+from tests.differential import scenarios_dead_letters as dead_letters
 from tests.differential import scenarios_groups as groups
 from tests.differential import scenarios_settings as topic_settings
 from tests.differential import scenarios_share as share
@@ -60,6 +61,8 @@ NEW_IN_4_4: tuple[Callable[[Peer], None], ...] = (
     values.group_values,
     values.broker_values,
     values.shown_broker_values,
+    dead_letters.dead_letters,
+    dead_letters.refused_dead_letters,
 )
 """Scenarios about versions and settings that Kafka added since 4.1: only the newest Kafka is compared with."""
 

@@ -18,6 +18,8 @@ from ottla.share.partition_events import (
     Acknowledge,
     Acquire,
     AvailabilityChanged,
+    DeadLetters,
+    DeadLettersDone,
     Event,
     Extent,
     LocksDue,
@@ -28,6 +30,7 @@ from ottla.share.partition_events import (
     Release,
     SharePartitionLimits,
     ShareReply,
+    WriteDeadLetters,
 )
 from ottla.share.partition_machine import NEVER_MS, PartitionMachine
 from ottla.share.state_records import SharePartitionKey, decode
@@ -47,6 +50,7 @@ class ShareDriver:
     machine: PartitionMachine = field(init=False)
     writes: list[Persist] = field(default_factory=list)
     replies: dict[int, ErrorCode] = field(default_factory=dict)
+    dead_letters: list[tuple[DeadLetters, ...]] = field(default_factory=list)
     changes: int = 0
     tickets: int = 0
 
@@ -61,6 +65,8 @@ class ShareDriver:
                     self.replies[ticket] = error
                 case Persist():
                     self.writes.append(output)
+                case WriteDeadLetters(letters):
+                    self.dead_letters.append(letters)
                 case AvailabilityChanged():
                     self.changes += 1
 
@@ -158,6 +164,7 @@ class SharePartitionModel:
             lock_duration_ms=rng.choice((50, 500)),
             delivery_count_max=rng.choice((2, 3, 5)),
             record_locks_max=rng.choice((5, 20, 200)),
+            has_dead_letter_queue=rng.random() < 0.5,
         )
         self.batches = self._new_log()
         self.exists = {offset for first, last, holes in self.batches for offset in range(first, last + 1)} - {
@@ -174,6 +181,7 @@ class SharePartitionModel:
         self.accepted: Counter[int] = Counter()
         self.maybe_accepted: set[int] = set()  # the write failed, or the broker was killed before the answer
         self.dropped: set[int] = set()  # rejected, or maybe
+        self.queue: set[int] = set()  # offsets in the dead letter queue
         self.failing = rng.choice((0.0, 0.2))
 
     def _new_log(self) -> list[tuple[int, int, set[int]]]:
@@ -191,7 +199,7 @@ class SharePartitionModel:
 
     def run(self, steps: int) -> None:
         actions = [self.fetch] * 6 + [self.acknowledge] * 5 + [self.complete] * 5
-        actions += [self.pass_time] * 2 + [self.leave, self.renew, self.steal]
+        actions += [self.pass_time, self.write_dead_letters] * 2 + [self.leave, self.renew, self.steal]
         for _ in range(steps):
             self.rng.choice(actions)()
             if self.rng.random() < 0.02:
@@ -201,6 +209,7 @@ class SharePartitionModel:
             if self.driver.machine.start_offset >= self.end:
                 break
             self.complete_all()
+            self.write_dead_letters()
             self.fetch(kind=AcknowledgeType.ACCEPT)
             self.complete_all()
             if self.driver.machine.start_offset < self.end and not self.held_now():
@@ -301,6 +310,13 @@ class SharePartitionModel:
         now_ms = self.driver.now_ms
         self.held = {offset: held for offset, held in self.held.items() if held[1] > now_ms}
 
+    def write_dead_letters(self) -> None:
+        """Write the oldest dead letters."""
+        if self.driver.dead_letters:
+            letters = self.driver.dead_letters.pop(0)
+            self.queue.update(offset for one in letters for offset in range(one.first, one.last + 1))
+            self.driver.feed(DeadLettersDone(letters))
+
     def complete(self) -> None:
         """Complete the oldest write; it may fail and be durable all the same."""
         if not self.driver.writes:
@@ -353,6 +369,9 @@ class SharePartitionModel:
         self.log.keep(result.records)
         assert result.state is not None
         self.driver.machine = PartitionMachine(result.state.start_offset, result.state.batches, self.limits)
+        self.driver.dead_letters.clear()
+        if self.driver.machine.dead_letters:
+            self.driver.dead_letters.append(self.driver.machine.dead_letters)
 
     # ---- What must hold at the end
 
@@ -363,6 +382,9 @@ class SharePartitionModel:
         assert not self.accepting, f"never answered: {self.accepting}"
         lost = self.exists - self.accepted.keys() - self.maybe_accepted - self.dropped - self.exhausted
         assert not lost, f"lost: {sorted(lost)}"
+        if self.limits.has_dead_letter_queue:
+            dead = self.exists - self.accepted.keys() - self.maybe_accepted - self.queue
+            assert not dead, f"neither accepted nor in the dead letter queue: {sorted(dead)}"
 
 
 def run_schedule(seed: int, steps: int = 120) -> None:

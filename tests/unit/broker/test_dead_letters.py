@@ -16,10 +16,12 @@ from ottla.core.ids import SHARE_STATE_TOPIC
 from ottla.records.builder import NewRecord, build_batch
 from ottla.records.codecs import Codec
 from ottla.records.record_reader import Record, read_columns
+from ottla.replication.partition import Partition
 from ottla.share.partition_machine import EXHAUSTED, REJECTED
 from ottla.share.state_records import SharePartitionKey
 from ottla.share.states import RecordState
 from ottla.wire.messages import create_topics, incremental_alter_configs
+from tests.support.cluster import InProcessCluster, with_cluster
 from tests.support.in_process_broker import InProcessBroker, with_broker
 from tests.support.waiting import until
 from tests.unit.broker.test_share_fetch import ACCEPT, GAP, OPTIONS, REJECT, RELEASE, ShareClient, acquired
@@ -28,6 +30,7 @@ GROUP, TOPIC, BROKER = 32, 2, 4
 QUEUE = "dlq.team"
 CREATING = {**OPTIONS, "errors.deadletterqueue.auto.create.topics.enable": "true", "num.partitions": "2"}
 AT_MS = 1_700_000_000_000
+ALONE = {"share.coordinator.state.topic.replication.factor": "1", "share.coordinator.state.topic.min.isr": "1"}
 
 
 class Team:
@@ -62,13 +65,17 @@ class Team:
         return done
 
     def letters(self, topic: str = QUEUE, partition: int = 0) -> list[Record]:
-        held = self.services.replicas.find(topic, partition)
-        found = held.read(0, max_bytes=1 << 20, committed_only=False, at_least_one=True)
-        if found.region is None:
-            return []
-        read = read_columns(found.region.read())
-        rows = zip(read.offsets, read.timestamps_ms, read.keys, read.values, read.headers, strict=True)
-        return [Record(*row) for row in rows]
+        return records_of(self.services.replicas.find(topic, partition))
+
+
+def records_of(partition: Partition) -> list[Record]:
+    """Return all records of a partition."""
+    found = partition.read(0, max_bytes=1 << 20, committed_only=False, at_least_one=True)
+    if found.region is None:
+        return []
+    read = read_columns(found.region.read())
+    rows = zip(read.offsets, read.timestamps_ms, read.keys, read.values, read.headers, strict=True)
+    return [Record(*row) for row in rows]
 
 
 async def alter(server: InProcessBroker, kind: int, name: str, settings: dict[str, str | None]) -> int:
@@ -342,3 +349,42 @@ def test_the_name_of_a_queue_must_not_begin_as_those_of_internal_topics(tmp_path
         assert await alter(team.server, GROUP, "team", {setting: ""}) == ErrorCode.NONE
 
     with_team(tmp_path, scenario)
+
+
+def test_dead_letters_go_to_the_broker_that_leads_the_queue(tmp_path: Path) -> None:
+    async def create_on(cluster: InProcessCluster, name: str, node_id: int, **configs: str) -> None:
+        wanted = [create_topics.CreatableTopicConfig(name=key.replace("_", "."), value=configs[key]) for key in configs]
+        placed = [create_topics.CreatableReplicaAssignment(partition_index=0, broker_ids=[node_id])]
+        topic = create_topics.CreatableTopic(
+            name=name, num_partitions=-1, replication_factor=-1, assignments=placed, configs=wanted
+        )
+        request = create_topics.CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
+        answer = await cluster.handlers(cluster.controller).call("create_topics", 7, request)
+        assert answer.topics[0].error_code == 0, answer
+        await cluster.known_everywhere(name)
+
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create_on(cluster, "t", 1)
+        await create_on(cluster, QUEUE, 2, errors_deadletterqueue_group_enable="true")
+        here = cluster.services(1)
+        await create_if_absent(here, SHARE_STATE_TOPIC)
+        await cluster.known_everywhere(SHARE_STATE_TOPIC)
+        topic_id = here.cluster.current.topics["t"].topic_id
+        key = SharePartitionKey("team", topic_id, 0)
+        await here.coordinators._share_state_router.initialize(key, 0, 0)
+        names = {"errors.deadletterqueue.topic.name": QUEUE, "errors.deadletterqueue.copy.record.enable": "true"}
+        assert await alter(cluster.handlers(cluster.controller), GROUP, "team", names) == ErrorCode.NONE
+        await cluster.until(lambda: "team" in here.cluster.current.configs.get("groups", {}))
+        partition = here.replicas.find("t", 0)
+        partition.append_as_leader(memoryview(bytearray(build_batch(ten()))), acks=-1, now_ms=AT_MS)
+        ada = ShareClient(cluster.handlers(1), topic_id, "ada")
+        assert acquired(await ada.fetch(max_wait_ms=10_000)) == [(0, 9, 1)]
+        assert await ada.acknowledge(0, 9, REJECT) == ErrorCode.NONE
+        queue = cluster.services(2).replicas.find(QUEUE, 0)
+        await cluster.until(lambda: queue.high_watermark == 10)
+        share_partition = here.coordinators.share_partitions.find(key)
+        assert share_partition is not None
+        await cluster.until(lambda: not share_partition.dead_letter_writes)
+        assert [one.value for one in records_of(queue)] == [b"value%d" % n for n in range(10)]
+
+    with_cluster(tmp_path, scenario, brokers=2, options=ALONE)

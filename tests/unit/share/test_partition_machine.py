@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 
 from ottla.core.errors import ErrorCode
-from ottla.share.partition_events import LogStartMoved, NotPersisted, Persisted, Release, SharePartitionLimits
-from ottla.share.partition_machine import PartitionMachine
+from ottla.share.partition_events import (
+    DeadLetters,
+    DeadLettersDone,
+    LogStartMoved,
+    NotPersisted,
+    Persisted,
+    Release,
+    SharePartitionLimits,
+)
+from ottla.share.partition_machine import EXHAUSTED, REJECTED, PartitionMachine
 from ottla.share.states import AcknowledgeType, AcquiredRecords, AcquireMode, RecordState, StateBatch
 from tests.support.share_driver import ShareDriver
 
@@ -233,3 +241,106 @@ def test_types_of_single_offsets_are_applied_one_by_one() -> None:
     driver.acquire("ada", (0, 4))
     driver.acknowledge_durably("ada", 0, 4, ACCEPT, RELEASE, REJECT, AcknowledgeType.GAP, ACCEPT)
     assert driver.states() == [(1, 1, "AVAILABLE", 1), (2, 3, "ARCHIVED", 1), (4, 4, "ACKNOWLEDGED", 1)]
+
+
+# ---- Dead letter queues
+
+WITH_QUEUE = SharePartitionLimits(delivery_count_max=2, has_dead_letter_queue=True)
+
+
+def test_a_rejected_record_is_a_dead_letter_once_that_is_durable_and_archived_afterwards() -> None:
+    driver = ShareDriver(WITH_QUEUE)
+    driver.acquire("ada", (0, 4))
+    ticket = driver.acknowledge("ada", 0, 4, REJECT, REJECT, ACCEPT, AcknowledgeType.GAP, REJECT)
+    assert driver.dead_letters == []
+    assert [batch for batch in driver.writes[0].batches if batch.state is RecordState.ARCHIVING] == [
+        StateBatch(0, 1, RecordState.ARCHIVING, 1),
+        StateBatch(4, 4, RecordState.ARCHIVING, 1),
+    ]
+    driver.persist()
+    assert driver.replies[ticket] is ErrorCode.NONE
+    (letters,) = driver.dead_letters
+    assert letters == (DeadLetters(0, 1, 1, REJECTED), DeadLetters(4, 4, 1, REJECTED))
+    assert driver.machine.start_offset == 0, "a dead letter that is not written holds the start"
+    assert driver.acquire("bob", (0, 4)) == []
+    assert driver.acknowledge_durably("ada", 0, 0) is ErrorCode.INVALID_RECORD_STATE
+    driver.feed(DeadLettersDone(letters))
+    assert [batch.state for batch in driver.writes[0].batches] == [RecordState.ARCHIVED] * 2
+    assert driver.machine.start_offset == 5
+    driver.persist()
+    assert len(driver.dead_letters) == 1
+
+
+@pytest.mark.parametrize("end", ["released", "lock expired", "session ended"])
+def test_what_was_delivered_too_often_is_a_dead_letter_however_its_last_delivery_ended(end: str) -> None:
+    driver = ShareDriver(WITH_QUEUE)
+    driver.acquire("ada", (0, 0))
+    driver.acknowledge_durably("ada", 0, 0, RELEASE)
+    assert driver.dead_letters == []
+    driver.acquire("ada", (0, 0))
+    if end == "released":
+        driver.acknowledge("ada", 0, 0, RELEASE)
+    elif end == "lock expired":
+        driver.wait(LOCK_MS)
+    else:
+        driver.ask(Release("ada"))
+    driver.persist()
+    assert driver.dead_letters == [(DeadLetters(0, 0, 2, EXHAUSTED),)]
+
+
+def test_a_rejection_that_was_not_persisted_makes_no_dead_letter() -> None:
+    driver = ShareDriver(WITH_QUEUE)
+    driver.acquire("ada", (0, 0))
+    driver.acknowledge("ada", 0, 0, REJECT)
+    driver.feed(NotPersisted(driver.writes.pop().write, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+    assert driver.states() == [(0, 0, "ACQUIRED", 1)]
+    assert driver.dead_letters == []
+    assert driver.acknowledge_durably("ada", 0, 0) is ErrorCode.NONE
+    assert driver.machine.start_offset == 1
+
+
+def test_a_lock_that_expired_for_the_last_time_makes_a_dead_letter_also_if_that_cannot_be_persisted() -> None:
+    driver = ShareDriver(WITH_QUEUE)
+    driver.acquire("ada", (0, 1))
+    driver.acknowledge_durably("ada", 0, 1, RELEASE)
+    driver.acquire("ada", (0, 0))
+    driver.wait(LOCK_MS)
+    driver.feed(NotPersisted(driver.writes.pop().write, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+    assert driver.dead_letters == [(DeadLetters(0, 0, 2, EXHAUSTED),)]
+
+
+def test_a_lock_that_expires_for_the_last_time_while_a_write_fails_makes_a_dead_letter() -> None:
+    driver = ShareDriver(WITH_QUEUE)
+    driver.acquire("ada", (0, 0))
+    driver.acknowledge_durably("ada", 0, 0, RELEASE)
+    driver.acquire("ada", (0, 0))
+    driver.acknowledge("ada", 0, 0)
+    driver.wait(LOCK_MS)
+    driver.feed(NotPersisted(driver.writes.pop().write, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+    assert driver.states() == [(0, 0, "ARCHIVING", 2)]
+    driver.persist()
+    assert driver.dead_letters == [(DeadLetters(0, 0, 2, EXHAUSTED),)]
+
+
+def test_dead_letters_that_were_not_archived_are_known_after_loading() -> None:
+    batches = [
+        StateBatch(0, 1, RecordState.ARCHIVING, 1),
+        StateBatch(2, 2, RecordState.ARCHIVED, 1),
+        StateBatch(3, 3, RecordState.ARCHIVING, 2),
+    ]
+    machine = PartitionMachine(0, batches, WITH_QUEUE)
+    assert (machine.start_offset, machine.next_fetch_offset) == (0, 4)
+    assert machine.dead_letters == (DeadLetters(0, 1, 1, REJECTED), DeadLetters(3, 3, 2, EXHAUSTED))
+    machine.step(DeadLettersDone(machine.dead_letters), now_ms=1)
+    assert (machine.start_offset, machine.dead_letters) == (4, ())
+
+
+def test_dead_letters_of_records_that_were_deleted_meanwhile_are_nothing_to_archive() -> None:
+    driver = ShareDriver(WITH_QUEUE)
+    driver.acquire("ada", (0, 3))
+    driver.acknowledge_durably("ada", 0, 3, REJECT)
+    (letters,) = driver.dead_letters
+    driver.feed(LogStartMoved(4))
+    ticket = driver.ask(DeadLettersDone(letters))
+    assert driver.replies[ticket] is ErrorCode.NONE
+    assert (driver.machine.start_offset, driver.writes) == (4, [])
