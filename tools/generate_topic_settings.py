@@ -24,6 +24,10 @@ PROOFS: dict[str, tuple[str, str]] = {
     "compression.zstd.level": (INSPECTION, "the_level_of_a_codec_is_the_topics"),
     "delete.retention.ms": ("tests/properties/test_cleaner_against_dict.py", "TestCleanerAgainstDict"),
     "durability": (FLUSHING, "without_a_rule_nothing_is_flushed"),
+    "errors.deadletterqueue.group.enable": (
+        "tests/unit/broker/test_dead_letters.py",
+        "what_may_not_be_written_is_archived_and_logged",
+    ),
     "file.delete.delay.ms": (RETENTION, "a_segment_that_was_deleted_is_read_on_until_its_files_go"),
     "flush.messages": (FLUSHING, "after_flush_messages_records_all_of_them_are_flushed"),
     "flush.ms": (FLUSHING, "after_flush_ms_all_that_was_written_is_flushed"),

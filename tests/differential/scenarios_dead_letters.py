@@ -76,10 +76,11 @@ def records_of(peer: Peer, topic: str, partition: int) -> list[dict[str, Any]]:
     ]
 
 
-def start_offset(peer: Peer, group: str, topic: str) -> int:
+def is_done(peer: Peer, group: str, topic: str) -> bool:
+    """Return whether all records are accepted or archived."""
     asked = [{"group_id": group, "topics": [{"topic_name": topic, "partitions": [SOURCE]}]}]
-    answer = peer.quietly("describe_share_group_offsets", 0, groups=asked)
-    return int(answer["groups"][0]["topics"][0]["partitions"][0]["start_offset"])
+    answer = peer.quietly("describe_share_group_offsets", 1, groups=asked)
+    return int(answer["groups"][0]["topics"][0]["partitions"][0]["lag"]) == 0
 
 
 def consumed(peer: Peer, name: str, queue: str, *, copies: bool = False, records: int = 10) -> tuple[Consumer, str]:
@@ -113,9 +114,7 @@ def dead_letters(peer: Peer) -> None:
             consumer.first_fetch("for the last time")
             consumer.acknowledge("released", 5, 5, RELEASE)
             consumer.acknowledge("the rest", 6, 7, ACCEPT)
-            until(
-                lambda q=queue, g=consumer.group, t=topic: start_offset(peer, g, t) == 10, what="the end", timeout_s=30
-            )
+            until(lambda q=queue, g=consumer.group, t=topic: is_done(peer, g, t), what="the end", timeout_s=30)
             note_queue(peer, queue)
     for label, value in (("reserved", "__dlq"), ("odd", "a/b"), ("of another prefix", "other"), ("none", "")):
         code = alter(peer, GROUP_RESOURCE, f"{peer.stem}-named", topic_name=value)
@@ -149,5 +148,5 @@ def refused_dead_letters(peer: Peer) -> None:
             assert made["topics"][0]["error_code"] == 0, made
         consumer, topic = consumed(peer, f"dlr{len(queue)}", queue)
         consumer.acknowledge("all rejected", 0, 9, REJECT)
-        until(lambda g=consumer.group, t=topic: start_offset(peer, g, t) == 10, what="the end", timeout_s=30)
+        until(lambda g=consumer.group, t=topic: is_done(peer, g, t), what="the end", timeout_s=30)
         peer.note(label, "fetch", 11, records_of(peer, queue, 0))

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ottla.core.errors import ErrorCode
-from ottla.share import coordinator_machine
+from ottla.share import coordinator_machine, partition_machine
 from ottla.share.in_flight import InFlightRange
-from ottla.share.partition_events import ShareReply
+from ottla.share.partition_events import DeadLetters, ShareReply
 from ottla.share.partition_machine import PartitionMachine
 from ottla.share.states import RecordState
 from tests.mutation_tests.patching import Bug, Patch
@@ -44,9 +44,11 @@ def _count_stays(original: Original) -> Original:
 
 
 def _answered_first(original: Original) -> Original:
-    def persist(machine: PartitionMachine, ranges: list[InFlightRange], ticket: int) -> None:
+    def persist(
+        machine: PartitionMachine, ranges: list[InFlightRange], letters: list[DeadLetters], ticket: int
+    ) -> None:
         machine._out.append(ShareReply(ticket, ErrorCode.NONE))
-        original(machine, ranges, -1)
+        original(machine, ranges, letters, -1)
 
     return persist
 
@@ -59,8 +61,8 @@ def _snapshot_without_states(original: Original) -> Original:
     return lambda key, snapshot: original(key, snapshot._replace(batches=()))
 
 
-def _never_archived(_original: Original) -> Original:
-    return lambda _machine, _count, state: state
+def _never_archived(original: Original) -> Original:
+    return lambda machine, _count, kind: original(machine, 0, kind)
 
 
 def _gap_is_done(original: Original) -> Original:
@@ -69,6 +71,16 @@ def _gap_is_done(original: Original) -> Original:
         original(machine, first, last, RecordState.ARCHIVED if lost and len(machine._flight) else state, count)
 
     return append
+
+
+def _archived_at_once(original: Original) -> Original:
+    def dead_letters(ranges: list[InFlightRange], cause: str) -> list[DeadLetters]:
+        for each in ranges:
+            if each.state is RecordState.ARCHIVING:
+                each.state = RecordState.ARCHIVED
+        return list(original(ranges, cause))
+
+    return dead_letters
 
 
 def _bug(name: str, what: str, *patches: Patch) -> Bug:
@@ -90,6 +102,10 @@ SHARE_BUGS = (
          Patch(coordinator_machine, "snapshot_record", _snapshot_without_states)),
     _bug("unpersisted-records-dropped", "what was acquired at a crash counts as done",
          Patch(PartitionMachine, "_append", _gap_is_done)),
+    _bug("dead-letters-lost", "what is for the dead letter queue is archived and not written there",
+         Patch(partition_machine, "_dead_letters", _archived_at_once)),
+    _bug("dead-letters-forgotten", "dead letters that a broker had not written before it was killed are not written",
+         Patch(PartitionMachine, "unwritten_dead_letters", lambda _original: lambda _machine: ())),
 )  # fmt: skip
 
 SHARE_SUITES = {SUITE: schedules}

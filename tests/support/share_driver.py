@@ -370,8 +370,9 @@ class SharePartitionModel:
         assert result.state is not None
         self.driver.machine = PartitionMachine(result.state.start_offset, result.state.batches, self.limits)
         self.driver.dead_letters.clear()
-        if self.driver.machine.dead_letters:
-            self.driver.dead_letters.append(self.driver.machine.dead_letters)
+        letters = self.driver.machine.unwritten_dead_letters()
+        if letters:
+            self.driver.dead_letters.append(letters)
 
     # ---- What must hold at the end
 

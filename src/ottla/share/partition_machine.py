@@ -131,8 +131,7 @@ class PartitionMachine:
         """Return whether a fetch may succeed, as far as the share partition itself is concerned."""
         return self._flight.count < self.limits.record_locks_max or self.next_fetch_offset < self._flight.end
 
-    @property
-    def dead_letters(self) -> tuple[DeadLetters, ...]:
+    def unwritten_dead_letters(self) -> tuple[DeadLetters, ...]:
         """Return what is on its way to the dead letter queue: after loading, what has to be written again."""
         return tuple(
             DeadLetters(each.first, each.last, each.delivery_count, self._likely_cause(each.delivery_count))

@@ -143,8 +143,9 @@ class SharePartition:
             log.exception("share partition %s cannot be loaded", self.key.text)
             self.close(error_for(error_code_for(failed), str(failed)))
             return
-        if machine.dead_letters:  # another leader, or this broker before a restart, may not have written them
-            self._on_dead_letters(self, machine.dead_letters)
+        letters = machine.unwritten_dead_letters()
+        if letters:  # another leader, or this broker before a restart, may not have written them
+            self._on_dead_letters(self, letters)
         self._notify()
 
     def close(self, error: KafkaError) -> None:

@@ -330,9 +330,10 @@ def test_dead_letters_that_were_not_archived_are_known_after_loading() -> None:
     ]
     machine = PartitionMachine(0, batches, WITH_QUEUE)
     assert (machine.start_offset, machine.next_fetch_offset) == (0, 4)
-    assert machine.dead_letters == (DeadLetters(0, 1, 1, REJECTED), DeadLetters(3, 3, 2, EXHAUSTED))
-    machine.step(DeadLettersDone(machine.dead_letters), now_ms=1)
-    assert (machine.start_offset, machine.dead_letters) == (4, ())
+    letters = machine.unwritten_dead_letters()
+    assert letters == (DeadLetters(0, 1, 1, REJECTED), DeadLetters(3, 3, 2, EXHAUSTED))
+    machine.step(DeadLettersDone(letters), now_ms=1)
+    assert (machine.start_offset, machine.unwritten_dead_letters()) == (4, ())
 
 
 def test_dead_letters_of_records_that_were_deleted_meanwhile_are_nothing_to_archive() -> None:

@@ -6,7 +6,6 @@ What it does
   until `min_bytes` can be delivered. The session ends with epoch -1 or with the connection.
 
 What it does not do
-  Records of a group's dead letter queue (KIP-1191, not in Kafka 4.3).
   A share partition reads at most 1 MiB at once, or one larger batch.
 
 Versions
