@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from ottla.records.builder import NewRecord, build_batch
@@ -114,7 +115,7 @@ def dead_letters(peer: Peer) -> None:
             consumer.first_fetch("for the last time")
             consumer.acknowledge("released", 5, 5, RELEASE)
             consumer.acknowledge("the rest", 6, 7, ACCEPT)
-            until(lambda q=queue, g=consumer.group, t=topic: is_done(peer, g, t), what="the end", timeout_s=30)
+            until(partial(is_done, peer, consumer.group, topic), what="the end", timeout_s=30)
             note_queue(peer, queue)
     for label, value in (("reserved", "__dlq"), ("odd", "a/b"), ("of another prefix", "other"), ("none", "")):
         code = alter(peer, GROUP_RESOURCE, f"{peer.stem}-named", topic_name=value)
@@ -148,5 +149,5 @@ def refused_dead_letters(peer: Peer) -> None:
             assert made["topics"][0]["error_code"] == 0, made
         consumer, topic = consumed(peer, f"dlr{len(queue)}", queue)
         consumer.acknowledge("all rejected", 0, 9, REJECT)
-        until(lambda g=consumer.group, t=topic: is_done(peer, g, t), what="the end", timeout_s=30)
+        until(partial(is_done, peer, consumer.group, topic), what="the end", timeout_s=30)
         peer.note(label, "fetch", 11, records_of(peer, queue, 0))

@@ -480,7 +480,7 @@ def _by_type(batch: AcknowledgementBatch) -> list[tuple[int, int, AcknowledgeTyp
 
 
 def _dead_letters(ranges: list[InFlightRange], cause: str) -> list[DeadLetters]:
-    """Return what of these ranges is to be written to the dead letter queue."""
+    """Return the part of these ranges that is to be written to the dead letter queue."""
     return [
         DeadLetters(each.first, each.last, each.delivery_count, cause)
         for each in ranges

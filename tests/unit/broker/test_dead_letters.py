@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +51,8 @@ class Team:
         batch = memoryview(bytearray(build_batch(records, codec=codec)))
         self.partition.append_as_leader(batch, acks=-1, now_ms=AT_MS)
 
-    async def configure(self, **settings: str | None) -> None:
-        """Set settings of the group, with `_` for `.`; None deletes one."""
+    async def configure(self, settings: Mapping[str, str | None]) -> None:
+        """Set settings of the group's dead letter queue; None deletes one."""
         await alter(self.server, GROUP, "team", {f"errors.deadletterqueue.{k}": v for k, v in settings.items()})
 
     def is_done(self, count: int) -> Callable[[], bool]:
@@ -78,7 +78,7 @@ def records_of(partition: Partition) -> list[Record]:
     return [Record(*row) for row in rows]
 
 
-async def alter(server: InProcessBroker, kind: int, name: str, settings: dict[str, str | None]) -> int:
+async def alter(server: InProcessBroker, kind: int, name: str, settings: Mapping[str, str | None]) -> int:
     configs = [
         incremental_alter_configs.AlterableConfig(name=key, config_operation=int(value is None), value=value)
         for key, value in settings.items()
@@ -103,7 +103,12 @@ Scenario = Callable[[Team], Awaitable[None]]
 
 
 def with_team(
-    path: Path, scenario: Scenario, *, options: dict[str, str] | None = None, is_new: bool = True, **settings: str
+    path: Path,
+    scenario: Scenario,
+    *,
+    options: dict[str, str] | None = None,
+    settings: dict[str, str] | None = None,
+    is_new: bool = True,
 ) -> None:
     async def run(server: InProcessBroker) -> None:
         if is_new:
@@ -113,7 +118,7 @@ def with_team(
         team = Team(server)
         if is_new:
             await server.services.coordinators.share_states.initialize(team.key, 0, 0)
-            await team.configure(**{"topic.name": QUEUE, **settings})
+            await team.configure({"topic.name": QUEUE, **(settings or {})})
         await scenario(team)
 
     with_broker(path, run, options={**CREATING, **(options or {})})
@@ -184,7 +189,7 @@ def test_with_copies_a_dead_letter_has_the_key_and_the_value(tmp_path: Path, cod
         assert [(one.key, one.value) for one in team.letters()] == expected
         assert "own" not in named(team.letters()[0]), "as in Kafka the record's own headers are not copied"
 
-    with_team(tmp_path, scenario, **{"copy.record.enable": "true"})
+    with_team(tmp_path, scenario, settings={"copy.record.enable": "true"})
 
 
 def test_more_dead_letters_than_fit_into_a_batch_are_written_in_several(tmp_path: Path) -> None:
@@ -197,7 +202,7 @@ def test_more_dead_letters_than_fit_into_a_batch_are_written_in_several(tmp_path
         await until(team.is_done(10))
         assert [named(one)["offset"] for one in team.letters()] == [str(n) for n in range(10)]
 
-    with_team(tmp_path, scenario, **{"copy.record.enable": "true"})
+    with_team(tmp_path, scenario, settings={"copy.record.enable": "true"})
 
 
 def test_a_copy_that_is_too_large_for_the_queue_leaves_the_others_whole(
@@ -214,7 +219,7 @@ def test_a_copy_that_is_too_large_for_the_queue_leaves_the_others_whole(
         (message,) = [line.getMessage() for line in caplog.records if "dead letter queue" in line.getMessage()]
         assert "records of t-2 that group team archived are not all in its dead letter queue" in message
 
-    with_team(tmp_path, scenario, **{"copy.record.enable": "true"})
+    with_team(tmp_path, scenario, settings={"copy.record.enable": "true"})
 
 
 @pytest.mark.parametrize(
@@ -247,7 +252,7 @@ def test_what_may_not_be_written_is_archived_and_logged(
         assert "offsets 0 to 9" in message
         assert of_topic is not None or name not in team.services.cluster.current.topics
 
-    with_team(tmp_path, scenario, options=options, **{"topic.name": name})
+    with_team(tmp_path, scenario, options=options, settings={"topic.name": name})
 
 
 def test_another_prefix_applies_without_a_restart(tmp_path: Path) -> None:
@@ -260,7 +265,7 @@ def test_another_prefix_applies_without_a_restart(tmp_path: Path) -> None:
         await until(team.is_done(1))
         assert len(team.letters("poison-team")) == 1
 
-    with_team(tmp_path, scenario, **{"topic.name": "poison-team"})
+    with_team(tmp_path, scenario, settings={"topic.name": "poison-team"})
 
 
 def test_a_group_without_a_topic_for_dead_letters_archives_at_once(tmp_path: Path) -> None:
@@ -268,7 +273,7 @@ def test_a_group_without_a_topic_for_dead_letters_archives_at_once(tmp_path: Pat
         team.produce(*ten())
         ada = team.client()
         await ada.fetch()
-        await team.configure(**{"topic.name": None})
+        await team.configure({"topic.name": None})
         assert await ada.acknowledge(0, 9, REJECT) == ErrorCode.NONE
         assert team.is_done(10)()
         assert QUEUE not in team.services.cluster.current.topics
