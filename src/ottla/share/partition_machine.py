@@ -67,7 +67,7 @@ _ALONE_ABOVE = 2
 
 REJECTED = "Offset rejected by client."
 EXHAUSTED = "Offset delivery count exceeded the threshold."
-"""Why records are written to the dead letter queue, in Kafka's words."""
+"""The causes that dead letters name, in Kafka's words."""
 
 _NEW_STATE = {
     AcknowledgeType.GAP: RecordState.ARCHIVED,
