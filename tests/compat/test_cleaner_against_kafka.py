@@ -120,9 +120,27 @@ def opened(path: Path) -> LogDirectory:
     return LogDirectory.open(files, path, SystemClock(), CONFIG, node_id=1, cluster_id=cluster_id)
 
 
+HEADER_FIELDS = (
+    "attributes",
+    "base_offset",
+    "base_sequence",
+    "base_timestamp",
+    "batch_length",
+    "crc",
+    "last_offset_delta",
+    "magic",
+    "max_timestamp",
+    "partition_leader_epoch",
+    "producer_epoch",
+    "producer_id",
+    "record_count",
+    "size_bytes",
+)
+
+
 def comparable(seen: Seen, *, before: int) -> dict[str, Any]:
     """Return a batch without the fields that depend on the cleaning time or the compressor."""
-    header = {name: getattr(seen.header, name) for name in seen.header.__slots__}
+    header = {name: getattr(seen.header, name) for name in HEADER_FIELDS}
     has_other_time = bool(seen.header.attributes & DELETE_HORIZON) or seen.header.log_append_time
     if has_other_time:
         del header["base_timestamp"]
