@@ -165,7 +165,12 @@ class Peer:
             asked = self.quietly("metadata", 12, topics=[{"name": name}], allow_auto_topic_creation=False)
             return bool(asked["topics"][0]["error_code"] == UNKNOWN_TOPIC)
 
+        def has_no_log() -> bool:  # it goes after the metadata: a fetch that comes between need not wait
+            described = self.quietly("describe_log_dirs", 1, topics=None)
+            return all(topic["name"] != name for found in described["results"] for topic in found["topics"])
+
         until(is_gone, what=f"the end of topic {name}")
+        until(has_no_log, what=f"the removal of the log of {name}")
 
     def naming(self, name: str) -> Fields:
         """A topic as every version names it: by name, by id, or both."""
