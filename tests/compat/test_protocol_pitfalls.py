@@ -20,7 +20,7 @@ from tests.support.wire_client import KEYS, NO_ID, ConnectionEnded, Wire, decode
 pytestmark = pytest.mark.external
 
 
-@pytest.mark.parametrize("version", [5, 99, 32767])
+@pytest.mark.parametrize("version", [6, 99, 32767])
 def test_pitfall_01_an_unknown_version_of_api_versions_is_answered_as_version_0_with_the_right_range(
     broker: Broker, version: int
 ) -> None:
@@ -30,13 +30,13 @@ def test_pitfall_01_an_unknown_version_of_api_versions_is_answered_as_version_0_
             correlation_id, answer = decode("api_versions", 0, wire.receive_frame())
             assert (correlation_id, answer["error_code"]) == (5, 35)
             own = [key for key in answer["api_keys"] if key["api_key"] == KEYS["api_versions"]]
-            assert own == [{"api_key": 18, "min_version": 0, "max_version": 4}]
+            assert own == [{"api_key": 18, "min_version": 0, "max_version": 5}]
         assert wire.call("metadata", 0, topics=[])["brokers"]
 
 
 def test_pitfall_02_the_answer_to_api_versions_has_the_old_header_in_every_version(broker: Broker) -> None:
     with Wire(broker.port) as wire:
-        for version in range(5):
+        for version in range(6):
             number = wire.send("api_versions", version, client_software_name="t", client_software_version="1")
             frame = wire.receive_frame()
             assert struct.unpack_from(">ih", frame) == (number, 0)  # no tags between the correlation id and the error
