@@ -9,7 +9,19 @@ import pytest
 
 from ottla.core.ids import TopicPartition
 from tests.simulation import checkers
-from tests.simulation.history import Batch, Commit, History, Outcome, Owner, ReplicaLog, Seen, Send, StoreWrite, Value
+from tests.simulation.history import (
+    Batch,
+    Commit,
+    History,
+    Outcome,
+    Owner,
+    ReplicaLog,
+    Seen,
+    Send,
+    Start,
+    StoreWrite,
+    Value,
+)
 
 WEB = TopicPartition("web", 0)
 STATE = "/brokers/topics/web/partitions/0/state"
@@ -79,6 +91,10 @@ def _replica(batches: list[Batch], high_watermark: int = 2) -> Callable[[History
 
 BAD: dict[str, list[Callable[[History], None]]] = {
     "lost": [_final((0, FIRST), (2, ABORTED)), _final((0, FIRST), (1, ABORTED), (2, SECOND)), _final()],
+    "moved_start": [
+        lambda history: history.starts.append(Start(2.2, 1, WEB, 1)),
+        lambda history: history.replicas.append(ReplicaLog(3, WEB, 1, 2, [Batch(1, 1, 2, b"second")])),
+    ],
     "duplicated": [_final((0, FIRST), (1, SECOND), (2, ABORTED), (3, SECOND))],
     "refused": [_final((0, FIRST), (1, SECOND), (2, ABORTED), (3, Value("p2", 2)))],
     "invented": [_final((0, FIRST), (1, SECOND), (2, ABORTED), (3, Value("p9", 1)))],
