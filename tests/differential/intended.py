@@ -61,13 +61,6 @@ INTENDED: tuple[Intended, ...] = (
         r"(supported_features|finalized_features)\..*|finalized_features_epoch",
         "features whose APIs are not all served are not listed (KRaft, streams groups, the newest group protocols)",
     ),
-    # ---- Consumer groups
-    Intended(
-        "consumer_group_heartbeat",
-        "as a, which it was",
-        r".*",
-        "an instance id belongs to one member at a time: the one that a member gave up is unknown, and free",
-    ),
     # ---- Share groups
     Intended(
         "find_coordinator",
@@ -227,12 +220,6 @@ INTENDED: tuple[Intended, ...] = (
     ),
     Intended(
         "share_group_heartbeat", "no member|a long member id", r".*error_message", "the error is also said in words"
-    ),
-    Intended(
-        "offset_commit",
-        "a commit",
-        r".*error_code",
-        "an old client that commits to a share group gets what it gets for any group that is not its own",
     ),
     Intended(
         "share_fetch",

@@ -227,7 +227,7 @@ def share_gone_topics(peer: Peer) -> None:
             named = [{"topic_id": each, "partitions": [{"partition_index": 0}]} for each in topics]
             began = time.monotonic()
             consumer.fetch(label, topics=named, max_wait=WAIT_MS)
-            peer.note(f"{label}, waits", "share_fetch", version, time.monotonic() - began >= WAIT_MS / 1000)
+            peer.note(f"{label}, waits", "share_fetch", version, time.monotonic() - began >= WAIT_MS / 1100)
 
         waits("both are here", peer.ids[here], peer.ids[gone])
         peer.delete(gone)

@@ -49,6 +49,7 @@ _NAMESPACE = "lake"
 _POSITIONS, _TRANSACTIONS, _WHAT = "ottla.positions", "ottla.marks", "ottla.what"
 _PARTITION_BY = "ottla.partition.by"
 _METADATA_VERSIONS_KEPT = 20
+_LOADS_MAX = 5
 _TABLE_PROPERTIES = {
     "commit.retry.num-retries": "0",  # a commit that lost is checked again here
     "write.metadata.delete-after-commit.enabled": "true",
@@ -245,9 +246,16 @@ class IcebergLakeTable:
             raise TableMismatch(f"there is no Iceberg table at {self.path}")
         with self._catalog() as catalog:
             try:
-                yield catalog.load_table(self._identifier)
+                yield self._load(catalog)
             except NoSuchTableError as error:
                 raise TableMismatch(f"there is no Iceberg table at {self.path}") from error
+
+    def _load(self, catalog: SqlCatalog) -> Table:
+        """Load the table as it is now; again where commits of others removed the metadata that the catalogue named."""
+        for _ in range(_LOADS_MAX - 1):
+            with contextlib.suppress(FileNotFoundError):
+                return catalog.load_table(self._identifier)
+        return catalog.load_table(self._identifier)
 
     def _snapshot(self, table: Table) -> Snapshot | None:
         if self._version is None:
