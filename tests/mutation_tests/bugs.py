@@ -402,7 +402,7 @@ STORAGE_BUGS: tuple[Bug, ...] = (
     bug("log-start-not-kept", "DeleteRecords moves the start in memory only", "crash tests of deletions",
         Patch(LogDirectory, "begin_checkpoint", within(_with_start_zero)), quick=False),
     bug("undurable-segment-retained-away", "retention takes segments above the high watermark", "log against list",
-        Patch(partition_log, "deletable", given(high_watermark=1 << 60)), quick=False),
+        Patch(partition_log, "LogEnds", given(high_watermark=1 << 60)), quick=False),
     bug("deleted-directory-reused", "a deleted topic's directory is left for the next of its name", "crash tests of topics",
         Patch(LogDirectory, "delete_log", lambda original: _keeps_the_directory)),
     bug("epoch-cut-with-start", "the epoch that holds the new log start is forgotten", "epochs against oracle",

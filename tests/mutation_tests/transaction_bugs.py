@@ -178,7 +178,7 @@ TRANSACTION_BUGS = (
     _bug("failed-markers-count", "a marker that could not be written is not written again", SECOND,
          Patch(TransactionMachine, "_markers_sent", _every_marker_counts)),
     _bug("completion-given-up", "a completion that could not be written is not written again", SECOND,
-         Patch(TransactionMachine, "_not_stored", _gives_up_the_completion)),
+         Patch(TransactionMachine, "_not_stored", _gives_up_the_completion), within=600),
     _bug("decided-transaction-not-resumed", "what was decided is not completed after a load", SECOND,
          Patch(MachineRuntime, "loaded", _does_nothing)),
     _bug("timeouts-not-checked", "a transaction that its producer left stays open", SECOND,

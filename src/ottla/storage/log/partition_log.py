@@ -549,7 +549,7 @@ class PartitionLog:
         """Begin the log after the segments that may go now; return how many they are. Raises StorageError."""
         if self.is_truncating:
             return 0
-        ends = LogEnds(self.log_start_offset, self.high_watermark, self.end_offset)
+        ends = LogEnds(self.log_start_offset, high_watermark=self.high_watermark, end_offset=self.end_offset)
         count = deletable(self.segments, self.config, ends, now_ms=now_ms)
         if count and count == len(self.segments):
             self.health.run_with_reserve(self.roll)  # the log always has a segment to write
