@@ -162,6 +162,7 @@ def test_records_of_a_deleted_topic_do_not_come_back_if_their_log_has_lost_the_t
         await cluster.stop(absent)
         others = [node_id for node_id in (1, 2, 3) if node_id != absent]
         await cluster.until(lambda: leader_of(cluster) in others)
+        await cluster.until(lambda: any(cluster.services(each).controller.is_active for each in others))
         controller = cluster.services(cluster.controller).controller
         await controller.delete_topics(["web"])
         await cluster.until(lambda: all("web" not in cluster.services(each).cluster.current.topics for each in others))
