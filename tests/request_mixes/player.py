@@ -635,8 +635,6 @@ class Player:
         self._producer(step).follow(answer)
         return answer
 
-    def _describe_transaction(self, step: Step) -> Answer:
-        names = [f"{self.stem}-t{step.words['transactional_id']}"]
-        return self._call(
-            self._wires[step.client], "list_transactions", 0, state_filters=[], producer_id_filters=[]
-        ) | {"about": names}
+    def _list_transactions(self, step: Step) -> Answer:
+        wire = self._wires[step.client]
+        return self._call(wire, "list_transactions", 0, state_filters=[], producer_id_filters=[])

@@ -47,7 +47,7 @@ WEIGHTS = {
     "commit_in_transaction": 5,
     "produce": 6,
     "end_transaction": 8,
-    "describe_transaction": 2,
+    "list_transactions": 2,
 }
 
 
@@ -124,6 +124,6 @@ _TRANSACTIONAL = frozenset(
         "commit_in_transaction",
         "produce",
         "end_transaction",
-        "describe_transaction",
+        "list_transactions",
     }
 )
