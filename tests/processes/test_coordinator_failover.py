@@ -35,12 +35,8 @@ from tests.unit.broker.test_moving_coordinators import (
     names_by_coordinator,
 )
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:coroutine 'handle' was never awaited:RuntimeWarning",
-    "ignore:unclosed:ResourceWarning",
-    r"ignore:Exception ignored in. <function (StreamWriter|_SelectorTransport)\.__del__:pytest.PytestUnraisableExceptionWarning",
-)
-"""A killed broker does not run the requests that it has just received, and closes no connection."""
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine 'handle' was never awaited:RuntimeWarning")
+"""A killed broker does not run the requests that it has just received."""
 
 REPLICATED = {
     "offsets.topic.replication.factor": "3",

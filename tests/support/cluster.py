@@ -130,7 +130,8 @@ class InProcessCluster:
 
     async def kill(self, node_id: int, *, session_expires: bool = True) -> None:
         """End a broker as SIGKILL does. Without `session_expires` the store considers it alive: see `expire`."""
-        fetchers = self.services(node_id).replicas._fetchers
+        services = self.services(node_id)
+        fetchers = services.replicas._fetchers
         broker, life = self.brokers.pop(node_id), self._lives[node_id]
         life.is_over = True
         for fetcher in () if fetchers is None else fetchers._fetchers.values():
@@ -148,6 +149,8 @@ class InProcessCluster:
             connection.close()
         if life.tasks:
             await asyncio.wait(tuple(life.tasks), timeout=5)
+        for outgoing in services.nodes._opened:
+            outgoing._streams[1].transport.abort()
         _cancel_timers(life)
         for directory in storage.directories.opened:
             directory.lock.release()
