@@ -26,6 +26,9 @@ TOPIC = "load"
 WAIT_S = 300.0
 """Deadline of each wait, for machines with much other work."""
 
+KILL_PERIOD_S = 12.0
+"""Time between two kills at least, so that the cluster that recovers sooner is not killed more often."""
+
 CATCH_UP_S = 90.0
 """Then a member that is given no records counts as one that misses them."""
 
@@ -126,15 +129,15 @@ class Campaign:
         deadline, kills = time.monotonic() + seconds, 0
         while kills < kills_min or time.monotonic() < deadline:
             node = NODES[kills % len(NODES)] if kills < len(NODES) else rng.choice(NODES)
-            before = [len(group.seen.acknowledged) for group in groups]
             began_ns = time.monotonic_ns()
             self.cluster.kill(node)
             time.sleep(self.down_s)
             self.cluster.start_broker(node)
             self._until(self._is_in_sync, f"all replicas are in sync after kill {kills} of broker {node}")
-            self._until(partial(_commit_again, groups, before), "all groups commit again")
+            self._until(partial(_all_commit_since, groups, time.monotonic_ns()), "all members commit again")
             self.pauses_s.append(max(_longest_pause_s(group, began_ns) for group in groups))
             kills += 1
+            time.sleep(max(0.0, KILL_PERIOD_S - (time.monotonic_ns() - began_ns) / 1e9))
         return kills
 
     def _is_in_sync(self) -> bool:
@@ -180,8 +183,13 @@ class Campaign:
         )
 
 
-def _commit_again(groups: list[Group], before: list[int]) -> bool:
-    return all(len(group.seen.acknowledged) > count + PARTITIONS for group, count in zip(groups, before, strict=True))
+def _all_commit_since(groups: list[Group], since_ns: int) -> bool:
+    """Return whether a commit of every partition was acknowledged in every group since a moment."""
+    for group in groups:
+        committed = {event.partition for event in tuple(group.seen.acknowledged) if event.ns > since_ns}
+        if len(committed) < PARTITIONS:
+            return False
+    return True
 
 
 def _longest_pause_s(group: Group, since_ns: int) -> float:
