@@ -3,7 +3,7 @@
 `tools/compile_modules.py` does it with mypyc, for an editable install beside the sources and for a wheel in a scratch
 directory. The loops over records are compiled by Cython from the same `.py` with the types of the `.pxd` beside it.
 No compiler, no headers, any failure: a line on stderr, and a build that succeeds. `OTTLA_COMPILE=0` leaves all of it
-out, and `later` leaves mypyc's part to `make compile`. Why not by the plug-in hatch-mypyc: docs/decisions/0053.
+out, and `later` leaves mypyc's part to `make compile`. Why not by the plug-in hatch-mypyc: docs/design/build.md.
 """
 
 from __future__ import annotations

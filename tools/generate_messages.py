@@ -40,7 +40,7 @@ KEYS = {
     ApiKey.ALTER_SHARE_GROUP_OFFSETS,
     ApiKey.DELETE_SHARE_GROUP_OFFSETS,
 }
-"""The APIs to generate: those the broker serves, and one whose values kio cannot hold (docs/decisions/0003). Another
+"""The APIs to generate: those the broker serves, and one whose values kio cannot hold (docs/design/build.md). Another
 API needs its key here, or a row in the registry, and `make generate`."""
 
 Kind: TypeAlias = Literal[EntityType.request, EntityType.response]

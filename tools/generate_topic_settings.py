@@ -145,7 +145,7 @@ limits of every setting to both brokers and compares the answers
 
 The records of every batch are validated before it is appended, as in Kafka: the payload decompresses, the record
 count is right, and every record is well-formed, so that a consumer can read what was acknowledged
-([decision 55](decisions/0055-every-batch-is-validated.md); its cost is in [benchmarks](benchmarks.md)). A batch may
+([why](design/storage.md#what-is-validated-at-an-append); its cost is in [benchmarks](benchmarks.md)). A batch may
 decompress to 24 MiB, or to eight times its size if that is more, up to 256 MiB; a larger one is refused with
 INVALID_RECORD before it uses more memory than that. `ottla.record.validation=header` switches this off for a topic
 whose producers are known, if you have measured that it matters: then only the header and the checksum of a batch are

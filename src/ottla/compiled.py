@@ -3,10 +3,10 @@
 `tools/compile_modules.py` compiles them with mypyc into one shared library in `ottla/_compiled/` and writes a manifest
 with a hash of every source. `install` compares the hashes: after an edit, a rename or a deletion the plain source runs
 and one line on stderr says how to rebuild. A compiled class is laid out for the other compiled classes, so that the
-modules are taken together or not at all. `OTTLA_PLAIN=1` chooses the plain source. See docs/decisions/0053.
+modules are taken together or not at all. `OTTLA_PLAIN=1` chooses the plain source. See docs/design/build.md.
 
 The loops over bytes (`records/_*.py`) are compiled one by one, by Cython; `fastest` chooses between a loop's two forms
-in the same way. See docs/decisions/0054.
+in the same way. See docs/design/build.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Drives whole brokers into the orders of events that show planted bugs, each in a script of its own (decision 106)."""
+"""Drives whole brokers into the orders of events that show planted bugs, each in a script of its own."""
 
 from __future__ import annotations
 

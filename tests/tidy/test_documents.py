@@ -9,10 +9,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ROOT / "src" / "ottla"
-DECISIONS = ROOT / "docs" / "decisions"
-RECORDS = sorted(DECISIONS.glob("0*.md"))
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
-PAGES = [ROOT / "README.md", ARCHITECTURE, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ARCHITECTURE, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MODULE = re.compile(r"`([\w.*/-]+\.py)`")
 PART = re.compile(r"`([\w.*/-]+(?:\.py|/))`")  # a module, or a directory written with its slash
 
@@ -39,7 +37,7 @@ def rows(title: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
 
 
-@pytest.mark.parametrize("page", [*PAGES, DECISIONS / "README.md", *RECORDS], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_page_and_heading_a_document_links_to_is_there(page: Path) -> None:
     broken = []
     for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", text_of(page)):
@@ -49,9 +47,8 @@ def test_every_page_and_heading_a_document_links_to_is_there(page: Path) -> None
     assert not broken
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_module_a_document_names_is_there(page: Path) -> None:
-    """Decision records are dated: they may name modules that are no longer there."""
     modules = [path for room in ("src", "tests", "tools", "benchmarks") for path in (ROOT / room).rglob("*.py")]
     assert not [
         name
@@ -67,7 +64,7 @@ def names_of_tests() -> frozenset[str]:
     return frozenset(name for path in modules for name in re.findall(r"def (test_\w+)\(", text_of(path)))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_test_a_document_names_is_there(page: Path) -> None:
     """A name that ends with dots is the beginning of a name."""
     named = re.findall(r"`(test_[a-z0-9_]+(?:\.\.\.)?)`", text_of(page))
@@ -114,27 +111,3 @@ def test_the_table_of_the_repository_names_its_directories_and_files() -> None:
     names = [name for row in rows("The repository") for name in re.findall(r"`([^`]+)`", row[0])]
     assert len(names) >= 10
     assert not [name for name in names if not (ROOT / name).exists()]
-
-
-def test_the_list_of_decisions_has_each_record_with_its_number_and_title() -> None:
-    titles = [(path.name, re.match(r"# (\d+)\. (.+)\n", text_of(path))) for path in RECORDS]
-    rows = [f"- [{found[1]}. {found[2]}]({name})" for name, found in titles if found and int(found[1]) == int(name[:4])]
-    listed = [line for line in text_of(DECISIONS / "README.md").splitlines() if line.startswith("- [")]
-    assert len(rows) == len(titles)
-    assert listed == rows
-
-
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.name)
-def test_a_decision_has_the_parts_that_the_list_of_decisions_requires(record: Path) -> None:
-    """A record that another one has replaced as a whole needs no parts."""
-    allowed = re.findall(r"^\| \*\*(.+?)\.\*\* \|", text_of(DECISIONS / "README.md"), re.MULTILINE)
-    assert len(allowed) == 7
-    text = text_of(record)
-    labels = re.findall(r"^\*\*(.+?)\*\*", text, re.MULTILINE)
-    if labels and labels[0].startswith("Replaced by"):
-        return
-    parts = [label.removesuffix(".") for label in labels]
-    assert not [part for part in parts if part not in allowed or parts.count(part) > 1]
-    assert parts[:2] == ["Context", "Decision"] or parts[:3] == ["Context", "Measured", "Decision"]
-    assert {"Consequences", "What we gave up"} & set(parts)
-    assert not re.search(r"^##", text, re.MULTILINE)

@@ -61,7 +61,7 @@ def test_only_tables_are_kept_from_the_formatter() -> None:
 
 
 def test_ports_have_at_most_eight_methods() -> None:
-    """A combination of ports counts what it adds. Why an open file may have nine: docs/decisions/0050."""
+    """A combination of ports counts what it adds. Why an open file may have nine: docs/design/storage.md."""
     ports = {
         f"{name_of(path)}: {node.name}": sum(
             isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef) for part in node.body
@@ -158,7 +158,7 @@ def test_every_setting_is_read_or_says_why_it_has_no_effect() -> None:
 
 def test_no_text_installs_ottla_by_its_name() -> None:
     """It is not on a package index: what pip would find under the name there is another program."""
-    texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *SOURCES, ROOT / "packaging" / "Containerfile"]
+    texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *SOURCES, ROOT / "packaging" / "Containerfile"]
     by_name = re.compile(r"\b(?:pip|uv|uvx|pipx)\b[^\n`#]*?[ ]['\"]?ottla(?=[\[=<>~'\"`\s]|$)", re.MULTILINE)
     installs = re.compile(r"\b(?:install|add|run|uvx)\b")
     found = [

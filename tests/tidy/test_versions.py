@@ -47,7 +47,7 @@ def test_the_lock_file_has_the_newest_spark(matrix: ModuleType) -> None:
 
 
 def test_the_comparison_with_sparks_connector_runs_on_the_oldest_spark_in_make_test(matrix: ModuleType) -> None:
-    """docs/decisions/0115."""
+    """docs/design/connector.md has the reason."""
     (oldest,) = matrix.combinations("oldest-spark", [])
     assert oldest.constraints.splitlines()[-1] == f"pyspark=={matrix.SPARKS[0]}.*"
     (whole,) = matrix.combinations("sparks", matrix.SPARKS[:1])

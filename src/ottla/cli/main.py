@@ -1,7 +1,7 @@
 """Runs the command line `ottla`: finds the command, and converts its result to an exit code (`cli/errors.py`).
 
 typer finds the command (`cli/commands.py`), but for a complete `ottla server`: a broker starts without typer, which
-would take a tenth of the start (docs/decisions/0119).
+would take a tenth of the start (docs/design/startup.md).
 """
 
 from __future__ import annotations

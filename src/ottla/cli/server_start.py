@@ -1,6 +1,7 @@
-"""Starts a broker for `ottla server`, whose complete command lines are read here without typer (docs/decisions/0119).
+"""Starts a broker for `ottla server`, whose complete command lines are read here without typer.
 
 `cli/server.py` declares the same options for typer, which prints the help, completes, and explains what is wrong.
+Why typer is not loaded: docs/design/startup.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Loads the function `crc32c` without the package around it, which imports 60 modules for its version and its program.
 
-They cost a tenth of the start of a broker: docs/decisions/0109.
+They cost a tenth of the start of a broker: docs/design/startup.md.
 """
 
 from __future__ import annotations

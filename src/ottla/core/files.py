@@ -250,7 +250,8 @@ class SystemFile:
     def is_linked(self) -> bool:
         """Look for the name of the open file, without `stat`: it would make each later fdatasync slower.
 
-        From Linux 6.13 on a write after a `stat` gives the file a new time, which is more to sync (decision 127).
+        From Linux 6.13 on a write after a `stat` gives the file a new time, which is more to sync
+        (docs/design/durability.md).
         """
         try:
             return not os.readlink(f"/proc/self/fd/{self._descriptor}").endswith(_DELETED)

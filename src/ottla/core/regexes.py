@@ -1,4 +1,4 @@
-"""Compiles and matches the regular expressions of clients with RE2, as Kafka does with RE2/J (decision 75).
+"""Compiles and matches the regular expressions of clients with RE2, as Kafka does with RE2/J.
 
 RE2 matches in time linear in the text, whatever the expression is: a client cannot keep a broker busy with one.
 """

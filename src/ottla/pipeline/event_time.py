@@ -3,7 +3,7 @@
 The time comes from a field, from a pattern in the value, from the format itself (access logs) or from the record's own
 timestamp. A row is late if its event happened more than the allowed lateness before the record's timestamp: both are in
 the record, so a row is as late in every load and every repetition of one, whatever came before it. A watermark over the
-rows seen so far would make that depend on how a load was cut into pieces (docs/decisions/0027).
+rows seen so far would make that depend on how a load was cut into pieces (docs/design/lake-tables.md).
 """
 
 from __future__ import annotations

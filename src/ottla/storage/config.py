@@ -190,7 +190,7 @@ class LogConfig:
     preallocate: bool = setting(
         "log.preallocate", default=False, kind=Type.BOOLEAN, live=True, topic_key="preallocate",
         doc="Give a new segment its full size at once.",
-        no_effect="with fsync, space is reserved in small steps instead (docs/decisions/0032 and 0125)",
+        no_effect="with fsync, space is reserved in small steps instead (docs/design/durability.md)",
     )  # fmt: skip
     min_insync_replicas: int = setting(
         "min.insync.replicas", default=1, kind=Type.INT, unit="replicas", at_least=1, live=True,

@@ -6,7 +6,7 @@ bytes that are left before a list is made, so a peer cannot make us allocate mor
 
 A shape with arrays is also read and written in slices: by a generator that yields whenever a slice of work is spent
 (core/slices.py), so that other requests are served meanwhile. Large requests are read in this form only, and it bounds
-the number of their elements: see docs/decisions/0046.
+the number of their elements: see docs/design/requests.md.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def run(
         return FAILED
     output.install()
     if not __debug__:
-        _complain("python -O takes the asserts out that guard the log (docs/decisions/0006): start without it")
+        _complain("python -O takes the asserts out that guard the log (docs/design/requests.md): start without it")
         return FAILED
     try:
         given = dict(options or {})

@@ -2,8 +2,8 @@
 
 The producer id and epoch are given by the caller, because a later attempt of the same task takes over the id with the
 next epoch: from its first write to a partition on, brokers fence the earlier attempt. A retried batch has the same
-sequence number, so a broker that already has it answers without writing (KIP-98). docs/decisions/0048 says why this is
-not `client/producer.py`.
+sequence number, so a broker that already has it answers without writing (KIP-98). docs/design/connector.md says
+why this is not `client/producer.py`.
 """
 
 from __future__ import annotations

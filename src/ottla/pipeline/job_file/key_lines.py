@@ -1,4 +1,4 @@
-"""Finds the line of every key and table in a TOML file, for error messages: no library returns it (decision 126).
+"""Finds the line of every key and table in a TOML file, for error messages: no library returns it.
 
 Reads only texts that `tomllib` has parsed, so it does not validate: it finds keys, skips values, and descends into
 arrays and inline tables. A key's path is the path of its value in `tomllib`'s result: names, and indexes in arrays.

@@ -251,8 +251,8 @@ class Segment:
         """Write zeros after the last batch, for the small appends that follow to overwrite.
 
         An fdatasync of an append that makes the file longer writes the file's length too, through the journal of the
-        file system (docs/decisions/0125). The zeros are at most a quarter of what the segment has. Without space there
-        are none, until as much was appended.
+        file system (docs/design/durability.md). The zeros are at most a quarter of what the segment has. Without space
+        there are none, until as much was appended.
         """
         end = self.size_bytes
         size = min(end // 4, _RESERVE_MAX_BYTES, self.roll_at_bytes - end)

@@ -1,8 +1,8 @@
 """Validates the records of a client's batch as Kafka's LogValidator does, and changes the batch's codec.
 
 Every batch of a client is validated, unless its topic has `ottla.record.validation=header` and no other setting needs
-the records (docs/decisions/0055): the payload decompresses, and holds as many well-formed records as the header says,
-with offsets that follow one another, with a key where the topic compacts, and with timestamps within the topic's
+the records (docs/design/storage.md): the payload decompresses, and holds as many well-formed records as the header
+says, with offsets that follow one another, with a key where the topic compacts, and with timestamps within the topic's
 bounds. The records are parsed in place without creating objects. Errors name each invalid record (KIP-467).
 
 Everything here is a function of its arguments: heavy work can run in a thread (`broker/record_validation_queue.py`).
@@ -37,7 +37,7 @@ FAULTS_MAX: Final = 1000
 LOOP_RECORDS_MAX: Final = 16_384 if COMPILED else 256
 """Maximum number of records validated on the event loop: about a millisecond. Batches of more are for a thread."""
 
-_WALKED_ON_LOOP_MAX: Final = 256 << 10  # within 5 ms, measured (docs/decisions/0055)
+_WALKED_ON_LOOP_MAX: Final = 256 << 10  # within 5 ms, measured (docs/design/storage.md)
 _RECODED_ON_LOOP_MAX: Final = 32 << 10
 _CHUNK_RECORDS = 4096  # the compiled loop holds the interpreter that long: a quarter of a millisecond
 _LZ4_SLOW: Final = 10  # from these levels on a megabyte takes 100 ms and more

@@ -1,4 +1,4 @@
-"""Zeros that a log with fsync writes after its last batch, for small appends to overwrite (docs/decisions/0125)."""
+"""Zeros that a log with fsync writes after its last batch, for small appends to overwrite (docs/design/durability.md)."""
 
 from __future__ import annotations
 
