@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills restart-kills test test-plain test-fast test-oldest-spark test-spark-versions test-pythons test-floors check vulnerabilities bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-cluster bench-recovery fuzz request-mixes crash-tests corruption-tests mutation-tests simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills consumer-kills exactly-once large clean lock generate
+.PHONY: help venv compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills restart-kills test test-plain test-fast test-oldest-spark test-spark-versions test-pythons test-floors check vulnerabilities bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-cluster bench-recovery fuzz request-mixes crash-tests corruption-tests mutation-tests simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills consumer-kills exactly-once large clean lock generate changelog
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -109,9 +109,13 @@ check: .venv/ready  ## format, lint, strict types, layers, words, generated page
 	$(BIN)/python tools/check_words.py
 	$(BIN)/python tools/generate.py --check
 	$(BIN)/python tools/check_vulnerabilities.py
+	@$(BIN)/towncrier build --draft --version next > /dev/null
 
 vulnerabilities: .venv/ready  ## ask the package index for known vulnerabilities of what is locked, besides those that make check knows
 	$(BIN)/python tools/check_vulnerabilities.py --ask-index
+
+changelog: .venv/ready  ## the next section of CHANGELOG.md, of the files in changes/; VERSION=0.2.0 writes it and removes them
+	$(BIN)/towncrier build $(if $(VERSION),--yes --version $(VERSION),--draft --version next)
 
 generate: .venv/ready  ## write the generated code and pages
 	$(BIN)/python tools/generate.py

@@ -12,8 +12,8 @@ from ottla.cli.commands import app
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
-    *(ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CONTRIBUTING")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *(ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "CHANGELOG")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CALL = re.compile(r"(?:^|[|;&(\"] *|\$ |/bin/|then |until |do |exec ottla )ottla ([^|;&>)#\n]*)", re.MULTILINE)
@@ -49,7 +49,7 @@ def unknown(call: str) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_commands_that_a_document_shows_exist_with_their_options(page: Path) -> None:
     found = {call: unknown(call) for call in calls(page.read_text(encoding="utf-8"))}
     assert not {call: name for call, name in found.items() if name}

@@ -10,7 +10,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ROOT / "src" / "ottla"
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
-PAGES = [ROOT / "README.md", ARCHITECTURE, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ARCHITECTURE,
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "changes" / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 MODULE = re.compile(r"`([\w.*/-]+\.py)`")
 PART = re.compile(r"`([\w.*/-]+(?:\.py|/))`")  # a module, or a directory written with its slash
 
