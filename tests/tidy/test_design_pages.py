@@ -154,6 +154,12 @@ def test_a_design_page_ends_with_the_roads_not_taken_and_how_it_would_be_wrong(p
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_design_page_links_to_its_code_before_the_first_section(page: Path) -> None:
+    """That the links lead somewhere is for all documents in test_documents.py."""
+    assert re.search(r"^Code: \[`[\w/.]+`\]\(../../(?:src|tests)/", text_of(page).partition("\n## ")[0], re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_tree_has_everything_that_a_design_page_names(page: Path) -> None:
     assert not [code for code in CODE.findall(text_of(page)) if not is_there(code)]
 
