@@ -159,6 +159,13 @@ def test_a_design_page_links_to_its_code_before_the_first_section(page: Path) ->
     assert re.search(r"^Code: \[`[\w/.]+`\]\(../../(?:src|tests)/", text_of(page).partition("\n## ")[0], re.MULTILINE)
 
 
+def test_every_page_that_the_sources_name_is_there() -> None:
+    pages = set(re.findall(r"\bdocs/[\w/-]+\.md\b", all_text()))
+
+    assert len(pages) >= 20
+    assert not [page for page in pages if not (ROOT / page).is_file()]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_tree_has_everything_that_a_design_page_names(page: Path) -> None:
     assert not [code for code in CODE.findall(text_of(page)) if not is_there(code)]

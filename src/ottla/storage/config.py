@@ -1,9 +1,9 @@
 """Declares the settings of the log: the broker's defaults, and what a topic may override.
 
 Names, defaults and limits are Apache Kafka 4.4's, of `LogConfig` for topics and of the `log.*` settings for the broker;
-`durability` is Ottla's own (docs/decisions: a record counts only once it is on the disk). Each field of `LogConfig`
-with a `topic_key` is the default of that topic setting; `topic_config` lays a topic's overrides over the broker's
-values and gives another `LogConfig`, which is what a `PartitionLog` works with.
+`durability` is Ottla's own: a record counts only once it is on the disk (docs/design/durability.md). Each field of
+`LogConfig` with a `topic_key` is the default of that topic setting; `topic_config` lays a topic's overrides over the
+broker's values and gives another `LogConfig`, which is what a `PartitionLog` works with.
 """
 
 from __future__ import annotations
