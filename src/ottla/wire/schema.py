@@ -6,9 +6,12 @@ put into bytes. `wire/plan.py` turns this into a reader and a writer for one ver
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from ottla.core.files import FileRegion
+
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
 
 RecordBytes = bytes | bytearray | memoryview | FileRegion
 """The records of a response: bytes, or a region of a file that the connection sends without reading it."""
@@ -70,3 +73,14 @@ class Struct:
     def __repr__(self) -> str:
         values = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in self.WIRE)
         return f"{type(self).__name__}({values})"
+
+
+class Messages(Generic[RequestT, ResponseT]):
+    """The request and the response of one API: by it mypy knows what a handler of the API gets and returns."""
+
+    __slots__ = ("key", "request", "response")
+
+    def __init__(self, key: int, request: type[RequestT], response: type[ResponseT]) -> None:
+        self.key = key
+        self.request = request
+        self.response = response
