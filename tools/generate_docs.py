@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ottla.broker.config import SECTIONS
-from ottla.broker.registry import APIS, INTER_BROKER_APIS, Api
+from ottla.broker.requests.registry import APIS, INTER_BROKER_APIS, Api
 from ottla.core.settings import default_of, settings_of, text_of
 from ottla.wire.apis import ApiKey
 

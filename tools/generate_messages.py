@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, Union, get_args, get_ori
 
 from kio.static.constants import EntityType
 
-from ottla.broker.registry import APIS, INTER_BROKER_APIS
+from ottla.broker.requests.registry import APIS, INTER_BROKER_APIS
 from ottla.wire.apis import API_INFO, ApiKey
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.registry import APIS
+from ottla.broker.requests.registry import APIS
 from ottla.core.error_codes import ErrorCode
 from tests.conftest import Broker
 from tests.support.wire_client import KEYS, Answer, Wire

@@ -65,7 +65,7 @@ async def create(cluster: InProcessCluster, topic: str, *replicas: int) -> None:
 def is_served_to_java(cluster: InProcessCluster) -> bool:
     """Return whether a client from Kafka's jars is connected to a broker that runs."""
     return any(
-        connection.state.get("software", ("",))[0] == "apache-kafka-java"  # type: ignore[index]
+        connection.software is not None and connection.software[0] == "apache-kafka-java"
         for broker in cluster.brokers.values()
         if broker._listeners is not None
         for connection in broker._listeners.connections

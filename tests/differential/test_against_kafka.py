@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.registry import APIS
+from ottla.broker.requests.registry import APIS
 from tests.differential import scenarios_admin as admin
 from tests.differential import scenarios_config_values as values
 from tests.differential import scenarios_consumer_groups as consumers

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pytest
 
-from ottla.broker.registry import APIS, INTER_BROKER_APIS
+from ottla.broker.requests.registry import APIS, INTER_BROKER_APIS
 from ottla.pipeline.jars import JarsNotFound
 from ottla.wire.apis import API_INFO, ApiKey
 from tests.properties.kio_twin import kio_class

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.broker import DECODED_SHARE
-from ottla.broker.registry import APIS
+from ottla.broker.requests.registry import APIS
 from ottla.wire.apis import ApiKey
 from ottla.wire.plan import ELEMENTS_MAX
 from tests.support.batches import batch, numbered

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ottla.broker.registry import APIS
+from ottla.broker.requests.registry import APIS
 from ottla.core.error_codes import ErrorCode
 from tests.request_mixes.player import CLOSED, UNANSWERED, Player
 from tests.request_mixes.scripts import Step, draw

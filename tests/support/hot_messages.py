@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from uuid import UUID
 
 from ottla.core.files import FileRegion
-from ottla.limits.budget import ByteBudget
-from ottla.net.busy_poll import BusyPoller
-from ottla.net.connection import PendingResponse, ServerConnection
-from ottla.net.malformed_requests import MalformedRequestLog
+from ottla.net.connection import PendingResponse
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.headers import parse_response_header
@@ -18,6 +14,7 @@ from ottla.wire.hot import produce as hot_produce
 from ottla.wire.hot.writing import string_bytes
 from ottla.wire.messages import fetch, produce
 from ottla.wire.schema import RecordBytes
+from tests.support.requests import connection_without_socket
 from tests.support.waiting import until
 
 CORRELATION_ID = 77
@@ -140,26 +137,11 @@ def fetch_body(response: fetch.FetchResponse, version: int) -> bytes:
     return body_of(b"".join(fetch_parts(response, version)), ApiKey.FETCH, version)  # type: ignore[arg-type]
 
 
-def _no_request(connection: ServerConnection, frame: memoryview, response: PendingResponse) -> None:
-    raise AssertionError("no request comes by this connection")
-
-
 class CollectedResponse:
     """A response to one request, on a connection without a transport."""
 
     def __init__(self) -> None:
-        self.connection = ServerConnection(
-            dispatch=_no_request,
-            on_open=lambda _: True,
-            on_close=lambda _: None,
-            budget=ByteBudget(1 << 30),
-            busy_poller=BusyPoller(seconds=0, now=asyncio.get_running_loop().time),
-            frame_bytes_max=1 << 20,
-            now=asyncio.get_running_loop().time,
-            listener="PLAINTEXT",
-            malformed=MalformedRequestLog(),
-        )
-        self.connection.host = "127.0.0.1"
+        self.connection = connection_without_socket()
         self.pending = PendingResponse(self.connection)
 
     @property

@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ottla.broker import config
 from ottla.broker.broker import Broker
-from ottla.broker.context import RequestContext, Services
+from ottla.broker.context import Services
 from ottla.core.clock import SystemClock
 from ottla.core.files import SystemFiles
+from tests.support.requests import answer_to, connection_without_socket, request_to
 
 OPTIONS = {"listeners": "PLAINTEXT://127.0.0.1:0", "node.id": "1"}
 
 
 class InProcessBroker:
-    """A running broker whose handlers are called as the dispatcher calls them."""
+    """A running broker whose handlers are called as the driver calls them."""
 
     def __init__(self, services: Services) -> None:
         self.services = services
+        self.connection = connection_without_socket()
 
     async def call(self, module: str, version: int, request: Any) -> Any:
-        context = RequestContext(
-            self.services,
-            api_version=version,
-            client_id="test",
-            client_host="127.0.0.1",
-            listener="PLAINTEXT",
-            connection_id=1,
-            state={},
-        )
-        answer = importlib.import_module(f"ottla.broker.handlers.{module}").handle(context, request)
-        return await answer if inspect.isawaitable(answer) else answer
+        return await answer_to(request_to(self.services, version, connection=self.connection), module, request)
 
 
 def with_broker(

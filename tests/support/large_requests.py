@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from ottla.broker.registry import APIS, Api
+from ottla.broker.requests.registry import APIS, Api
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.codec import REQUEST_BYTES_MAX

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.config import SECTIONS
-from ottla.broker.registry import APIS, INTER_BROKER_APIS, Api
+from ottla.broker.requests.registry import APIS, INTER_BROKER_APIS, Api
 from ottla.core.settings import settings_of
 from ottla.wire.apis import API_INFO
 
@@ -139,7 +139,7 @@ def test_each_row_of_the_registry_says_what_its_handlers_head_says(api: Api) -> 
 
 @pytest.mark.parametrize("api", [*APIS.values(), *INTER_BROKER_APIS.values()], ids=lambda api: api.module)
 def test_each_handler_of_the_registry_can_be_imported_and_its_versions_are_known(api: Api) -> None:
-    assert callable(api.handler())
+    assert api.handler().key == api.key
     info = API_INFO[api.key]
     assert info.min_version <= api.min_version <= api.max_version <= info.max_version
 

@@ -15,7 +15,6 @@ from ottla.broker.config import BrokerConfig
 from ottla.broker.context import Services
 from ottla.broker.coordinators import Coordinators, import_in_thread
 from ottla.broker.delayed_operations import DelayedOperations
-from ottla.broker.dispatch import Dispatcher
 from ottla.broker.fetch.fetch_sessions import FetchSessions
 from ottla.broker.internal_topic_creation import create_if_absent
 from ottla.broker.maintenance.late_transactions import LateTransactions
@@ -24,6 +23,8 @@ from ottla.broker.maintenance.topic_deletions import TopicDeletions
 from ottla.broker.record_validation_queue import THREADS, RecordValidationQueue
 from ottla.broker.remote.controller_channel import ControllerChannel
 from ottla.broker.remote.node_connections import NodeConnections
+from ottla.broker.requests.driver import RequestDriver
+from ottla.broker.requests.registry import INTER_BROKER_APIS
 from ottla.broker.startup.descriptor_limits import UNLIMITED, DescriptorLimits
 from ottla.broker.startup.open_storage import OpenedStorage, OpenStore, forget_missing, open_storage
 from ottla.broker.startup.shared_store import expiry_wait_s
@@ -85,7 +86,7 @@ class Broker:
         self._storage: OpenedStorage | None = None
         self._services: Services | None = None
         self._listeners: Listeners | None = None
-        self._dispatcher: Dispatcher | None = None
+        self._driver: RequestDriver | None = None
         self._scheduled_tasks: ScheduledTasks | None = None
         self._late_transactions: LateTransactions | None = None
         self._starting_maintenance: asyncio.Task[None] | None = None
@@ -139,8 +140,8 @@ class Broker:
         report = await self._report_at_start(storage, services)
         await self._register(services, bound, report)
         await self._follow_cluster(storage, services, cluster)
-        self._dispatcher = Dispatcher(services, ByteBudget(config.net.queued_request_bytes_max // DECODED_SHARE))
-        await listeners.listen(self._dispatcher)
+        self._driver = RequestDriver(services, ByteBudget(config.net.queued_request_bytes_max // DECODED_SHARE))
+        await listeners.listen(self._driver)
         self._start_tasks(storage, services, cluster, report)
         return bound
 
@@ -154,7 +155,12 @@ class Broker:
     ) -> Services:
         config, loop = self._config, asyncio.get_running_loop()
         producer_ids = ProducerIdManager(store, node_id=self._node_id)
-        nodes = NodeConnections(cluster, node_id=self._node_id, listener=self._inter_broker_listener())
+        nodes = NodeConnections(
+            cluster,
+            node_id=self._node_id,
+            listener=self._inter_broker_listener(),
+            inter_broker_versions={row.key: (row.min_version, row.max_version) for row in INTER_BROKER_APIS.values()},
+        )
         channel = ControllerChannel(
             controller, cluster, nodes, node_id=self._node_id, timeout_s=config.server.request_timeout_ms / 1000
         )
@@ -403,8 +409,8 @@ class Broker:
         within_seconds = self._config.server.shutdown_ms / 1000
         if self._listeners is not None:
             await self._listeners.close(within_seconds=within_seconds)
-        if self._dispatcher is not None:
-            await self._dispatcher.drain(within_seconds=1.0)
+        if self._driver is not None:
+            await self._driver.drain(within_seconds=1.0)
         if services is not None:
             await services.record_validation.close()
         if self._starting_maintenance is not None:

@@ -13,9 +13,11 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 from ottla.broker.admin_requests import check_topic_name, duplicates, error_fields
 from ottla.broker.config import SECTIONS, BrokerConfig, declared
 from ottla.broker.config_resources import LEVELS, ROOT_LOGGER, bound_key, group_bounds, loggers
-from ottla.broker.context import RequestContext, Services
+from ottla.broker.context import Services
 from ottla.broker.entity_config import INTERVAL_MS_MAX, INTERVAL_MS_MIN, ClientMetricsConfig, OneGroupConfig
 from ottla.broker.kafka_config import NOT_HERE, missing_security
+from ottla.broker.requests.forwarded_identity import encode_identity
+from ottla.broker.requests.request import Request
 from ottla.client.errors import error_or_none
 from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigSpec
 from ottla.coordination import znodes
@@ -69,10 +71,10 @@ class ConfigResourceChange(NamedTuple):
 
 
 async def altered_resources(
-    ctx: RequestContext, request: Any, resource_response: Callable[..., ResourceResponse], *, replaces_all: bool
+    request: Request, body: Any, resource_response: Callable[..., ResourceResponse], *, replaces_all: bool
 ) -> list[ResourceResponse]:
     """Alter the settings of each resource of a request, and return a response for each."""
-    each_of = ctx.services.slices.each
+    each_of = request.services.slices.each
     wanted = [
         ConfigResourceChange(
             each.resource_type,
@@ -82,9 +84,9 @@ async def altered_resources(
                 async for config in each_of(each.configs)
             ],
         )
-        async for each in each_of(request.resources)
+        async for each in each_of(body.resources)
     ]
-    outcomes = await _alter_configs(ctx, wanted, replaces_all=replaces_all, validate_only=request.validate_only)
+    outcomes = await _alter_configs(request, wanted, replaces_all=replaces_all, validate_only=body.validate_only)
     responses = []
     async for each, outcome in each_of(zip(wanted, outcomes, strict=True)):
         code, message = error_fields(outcome)
@@ -97,15 +99,15 @@ async def altered_resources(
 
 
 async def _alter_configs(
-    ctx: RequestContext, wanted: Sequence[ConfigResourceChange], *, replaces_all: bool, validate_only: bool
+    request: Request, wanted: Sequence[ConfigResourceChange], *, replaces_all: bool, validate_only: bool
 ) -> list[KafkaError | None]:
     """Return None or an error for each resource; one error does not affect the others."""
-    slices = ctx.services.slices
+    slices = request.services.slices
     twice = await duplicates(slices, [(each.resource_type, each.name) for each in wanted])
     outcomes: list[KafkaError | None] = [None] * len(wanted)
     events: dict[int, AlterConfig] = {}
     remote: dict[int, ConfigResourceChange] = {}
-    is_remote = ctx.services.controller_channel.must_forward
+    is_remote = request.services.controller_channel.must_forward
     async for place, each in slices.each(enumerate(wanted)):
         try:
             if (each.resource_type, each.name) in twice:
@@ -113,21 +115,23 @@ async def _alter_configs(
             changes = await _checked(slices, each)
             slices.spend(ENTITY_WORK)
             if each.resource_type == ConfigResourceType.BROKER_LOGGER and not replaces_all:
-                _alter_loggers(ctx.services, each.name, changes, validate_only=validate_only)
+                _alter_loggers(request.services, each.name, changes, validate_only=validate_only)
             elif is_remote:
                 if each.resource_type == ConfigResourceType.BROKER and each.name:
-                    _check_node(ctx.services.node_id, each.name, _UNEXPECTED_BROKER)
+                    _check_node(request.services.node_id, each.name, _UNEXPECTED_BROKER)
                 remote[place] = each
             else:
-                events[place] = _event(ctx, each, changes, replaces_all=replaces_all)
+                events[place] = _event(request, each, changes, replaces_all=replaces_all)
         except KafkaError as error:
             outcomes[place] = error
     if remote:
-        forwarded = await _forward(ctx, list(remote.values()), replaces_all=replaces_all, validate_only=validate_only)
+        forwarded = await _forward(
+            request, list(remote.values()), replaces_all=replaces_all, validate_only=validate_only
+        )
         for place, outcome in zip(remote, forwarded, strict=True):
             outcomes[place] = outcome
     try:
-        done = await ctx.services.controller.alter_configs(list(events.values()), validate_only=validate_only)
+        done = await request.services.controller.alter_configs(list(events.values()), validate_only=validate_only)
     except KafkaError as error:
         done = [error for _ in events]
     for place, outcome in zip(events, done, strict=True):
@@ -136,15 +140,17 @@ async def _alter_configs(
 
 
 async def _forward(
-    ctx: RequestContext, wanted: Sequence[ConfigResourceChange], *, replaces_all: bool, validate_only: bool
+    request: Request, wanted: Sequence[ConfigResourceChange], *, replaces_all: bool, validate_only: bool
 ) -> list[KafkaError | None]:
     """Have the controller alter the settings of resources."""
-    each_of = ctx.services.slices.each
+    each_of = request.services.slices.each
     key = ApiKey.ALTER_CONFIGS if replaces_all else ApiKey.INCREMENTAL_ALTER_CONFIGS
     encode = _replacing_request if replaces_all else _incremental_request
-    request = encode([each async for each in each_of(wanted, ENTITY_WORK)], validate_only=validate_only)
+    body = encode([each async for each in each_of(wanted, ENTITY_WORK)], validate_only=validate_only)
     try:
-        answer = await ctx.services.controller_channel.request(key, request)
+        answer = await request.services.controller_channel.request(
+            key, body, client_host=request.client_host, principal=encode_identity(request.identity, request.listener)
+        )
     except KafkaError as error:
         return [error for _ in wanted]
     found = {
@@ -204,14 +210,14 @@ async def _checked(slices: LoopSlices, wanted: ConfigResourceChange) -> list[Con
 
 
 def _event(
-    ctx: RequestContext, wanted: ConfigResourceChange, changes: Sequence[ConfigChange], *, replaces_all: bool
+    request: Request, wanted: ConfigResourceChange, changes: Sequence[ConfigChange], *, replaces_all: bool
 ) -> AlterConfig:
-    services = ctx.services
+    services = request.services
     match wanted.resource_type:
         case ConfigResourceType.TOPIC:
             kind, name, known, check = _topic(services, wanted.name)
         case ConfigResourceType.BROKER:
-            kind, name, known, check = _broker(ctx, wanted.name, changes)
+            kind, name, known, check = _broker(request, wanted.name, changes)
         case ConfigResourceType.CLIENT_METRICS:
             kind, name, known, check = _client_metrics(wanted.name)
         case ConfigResourceType.GROUP:
@@ -243,10 +249,10 @@ def _topic(services: Services, name: str) -> _Rules:
     return _Rules(znodes.TOPICS_KIND, name, known, lambda values: topic_config(services.config.log, values))
 
 
-def _broker(ctx: RequestContext, name: str, changes: Sequence[ConfigChange]) -> _Rules:
+def _broker(request: Request, name: str, changes: Sequence[ConfigChange]) -> _Rules:
     """Return the rules for this broker or for all brokers, or for the broker that has forwarded the request."""
-    services = ctx.services
-    if name and not ctx.is_forwarded:
+    services = request.services
+    if name and not request.is_forwarded:
         _check_node(services.node_id, name, _UNEXPECTED_BROKER)
     known = declared()
     changed = [change for change in changes if change.op is not AlterConfigOpType.DELETE]

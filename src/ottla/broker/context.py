@@ -1,9 +1,8 @@
-"""Holds what a handler may use: the client of the request and the services of the packages below the broker."""
+"""Holds what a handler may use besides its request: the services of the packages below the broker."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ottla.core.clock import Clock
@@ -86,42 +85,3 @@ class Services:
         self.replica_sessions: ReplicaSessions | None = None  # since the first fetch of a follower
         self.slices = LoopSlices() if slices is None else slices
         self.stopping = asyncio.Event()
-
-
-class RequestContext:
-    """Gives a handler the broker's services, and the origin and version of the request."""
-
-    __slots__ = (
-        "api_version",
-        "call_when_lost",
-        "client_host",
-        "client_id",
-        "connection_id",
-        "is_forwarded",
-        "listener",
-        "services",
-        "state",
-    )
-
-    def __init__(
-        self,
-        services: Services,
-        *,
-        api_version: int,
-        client_id: str | None,
-        client_host: str,
-        listener: str,
-        connection_id: int,
-        state: dict[str, object],
-        call_when_lost: Callable[[str, Callable[[], None]], None] = lambda _name, _callback: None,
-        is_forwarded: bool = False,
-    ) -> None:
-        self.services = services
-        self.api_version = api_version
-        self.client_id = client_id
-        self.client_host = client_host
-        self.listener = listener
-        self.connection_id = connection_id
-        self.state = state
-        self.call_when_lost = call_when_lost
-        self.is_forwarded = is_forwarded  # by the broker to which the client is connected

@@ -15,7 +15,6 @@ import math
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from ottla.broker.failed_requests import close_without_response
 from ottla.net.connection import PendingResponse
 
 _PURGE_AT: Final = 1000
@@ -40,7 +39,7 @@ class DelayedOperation:
         try:
             self.respond(response)
         except Exception as error:  # noqa: BLE001 - it is logged there
-            close_without_response(response, error)
+            response.fail(error)
 
     def abandon(self) -> None:
         """Close the connection now, because no response can be sent. Does nothing once the operation is completed."""

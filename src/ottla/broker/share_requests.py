@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
-from ottla.broker.context import RequestContext, Services
+from ottla.broker.context import Services
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode, InvalidRequest, KafkaError, UnknownTopicId
 from ottla.replication.partition import Partition
 from ottla.share.partition_manager import AcknowledgeResult
@@ -109,17 +110,17 @@ def leader_if_moved(services: Services, where: SessionPartition, error: ErrorCod
 
 
 async def acknowledge(
-    ctx: RequestContext, session: ShareSession, topics: Iterable[_Topic], *, renews: bool
+    request: Request, session: ShareSession, topics: Iterable[_Topic], *, renews: bool
 ) -> dict[SessionPartition, AcknowledgeResult]:
     """Acknowledge what a request names; returns the result of each partition once it is durable."""
     valid, results = acknowledgements_of(topics, may_renew=renews)
     for where in list(valid):
         try:
-            partition_of(ctx.services, where)
+            partition_of(request.services, where)
         except KafkaError as error:
             del valid[where]
             results[where] = AcknowledgeResult(error.code, error.message)
-    return results | await ctx.services.coordinators.share_partitions.acknowledge(session, valid)
+    return results | await request.services.coordinators.share_partitions.acknowledge(session, valid)
 
 
 def by_topic(results: Mapping[SessionPartition, AcknowledgeResult]) -> dict[UUID, list[SessionPartition]]:

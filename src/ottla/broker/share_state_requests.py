@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.request import Request
 from ottla.core.errors import KafkaError
 from ottla.share.state_records import SharePartitionKey
 
@@ -17,19 +17,19 @@ WORK = 3
 
 
 async def answer_each(
-    ctx: RequestContext,
-    request: Any,
+    request: Request,
+    body: Any,
     topic_result: Callable[..., TopicT],
     partition_result: Callable[..., PartitionT],
     answer: Callable[[SharePartitionKey, Any], Awaitable[PartitionT]],
 ) -> list[TopicT]:
     """Return the results of all topics. A KafkaError that `answer` raises is the answer for its share partition."""
-    each_of = ctx.services.slices.each
+    each_of = request.services.slices.each
     results = []
-    async for topic in each_of(request.topics):
+    async for topic in each_of(body.topics):
         answers = []
         async for asked in each_of(topic.partitions, WORK):
-            key = SharePartitionKey(request.group_id, topic.topic_id, asked.partition)
+            key = SharePartitionKey(body.group_id, topic.topic_id, asked.partition)
             try:
                 answers.append(await answer(key, asked))
             except KafkaError as error:

@@ -1,8 +1,8 @@
 """Reads whole request frames from one client's socket and sends the responses back in request order.
 
 Bytes arrive in a buffer that the connection uses again and again; the body of a request is a view into it, valid only
-until `dispatch` returns. Requests of one connection begin one at a time, as in Kafka; only those that the dispatcher
-marks as pipelined (Produce) begin while earlier ones still wait for the disk: that keeps a producer's batches in order
+until `dispatch` returns. Requests of one connection begin one at a time, as in Kafka; only those whose handler marks
+them as pipelined (Produce) begin while earlier ones still wait for the disk: that keeps a producer's batches in order
 and fast.
 
 Step 1 of 9 on the path of a batch (ARCHITECTURE.md). Next: wire/frame.py.
@@ -19,8 +19,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 
 from ottla.net.busy_poll import BusyPoller
+from ottla.net.identity import ANONYMOUS
 from ottla.net.malformed_requests import MalformedRequestLog, foreign_protocol
 from ottla.net.outbound import Outbound, Part, SocketOutbound, TransportOutbound
+from ottla.wire.errors import AnswerTooLarge, MalformedRequest
 from ottla.wire.frame import LENGTH_BYTES, FrameRefused, frame_length
 
 log = logging.getLogger(__name__)
@@ -43,26 +45,35 @@ class Budget(Protocol):
 class PendingResponse:
     """Holds the place of one request's response in its connection's order, from the request's first byte on.
 
-    It is the one way to respond, at once or later: the code that serves the request calls `send` or `abandon`, once.
+    It is the one way to respond, at once or later: the code that serves the request calls `send`, `fail` or `abandon`,
+    once.
     """
 
-    __slots__ = ("connection", "correlation_id", "is_pipelined", "parts")
+    __slots__ = ("connection", "correlation_id", "is_pipelined", "on_completed", "parts", "throttle_time_ms")
 
     def __init__(self, connection: ServerConnection) -> None:
         self.connection = connection
         self.correlation_id = 0
         self.parts: Sequence[Part] | None = None
         self.is_pipelined = False  # whether the connection's next request may begin before this response is sent
+        self.throttle_time_ms = 0  # the time that the client has to wait afterwards; the encoder of the response writes it
+        self.on_completed: Callable[[PendingResponse], None] | None = None  # called once, whatever the outcome
 
     def send(self, parts: Sequence[Part]) -> None:
         """Send the response as soon as those before it are sent. No parts: the request has no response."""
         assert self.parts is None, "a request is answered once"
         self.parts = parts
+        if self.on_completed is not None:
+            on_completed, self.on_completed = self.on_completed, None  # it refers to this response
+            on_completed(self)
         self.connection.send_completed()
 
-    def refuse(self, error: Exception) -> None:
-        """Log why there is no response, and close the connection."""
-        self.connection.log_malformed(type(error).__name__, str(error))
+    def fail(self, error: Exception) -> None:
+        """Log the client's error, or with its traceback an unexpected one (a bug of ours); close the connection."""
+        if isinstance(error, MalformedRequest | AnswerTooLarge):
+            self.connection.log_malformed(type(error).__name__, str(error))
+        else:
+            log.error("unexpected error while serving a request from %s", self.connection.host, exc_info=error)
         self.abandon()
 
     def abandon(self) -> None:
@@ -73,10 +84,10 @@ class PendingResponse:
 
 
 class Dispatch(Protocol):
-    """Handles the requests of a connection (broker/dispatch.py)."""
+    """Serves the requests of a connection (broker/requests/driver.py)."""
 
-    def __call__(self, connection: ServerConnection, frame: memoryview, response: PendingResponse) -> None:
-        """Begin one request. Sets `response.is_pipelined`; completes `response` now or later, exactly once."""
+    def __call__(self, connection: ServerConnection, frame: memoryview, pending: PendingResponse, /) -> None:
+        """Begin one request. Sets `pending.is_pipelined`; completes `pending` now or later, exactly once."""
         ...
 
 
@@ -98,7 +109,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     ) -> None:
         self.listener = listener
         self.host = ""
-        self.state: dict[str, object] = {}  # what handlers keep about this client (software name, ...)
+        self.identity = ANONYMOUS  # who the client is, once it has said so
+        self.software: tuple[str, str] | None = None  # name and version of the client's library, if it named them
         self.is_busy_polled = True  # after a response the client soon sends the next request
         self.last_active = self.frame_began = now()
         self._dispatch, self._on_open, self._on_close = dispatch, on_open, on_close
@@ -110,7 +122,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._reserved_bytes = 0  # of the budget, for a larger buffer
         self._waits_for_budget = False
         self._responses: deque[PendingResponse] = deque()
-        self.context: object = None  # the dispatcher's cache: the same from one request of this client to the next
+        self.spare_request: object = None  # of the driver: what described the last request, for the next one
         self._blocking: PendingResponse | None = (
             None  # not pipelined, not answered: no other request begins before it is
         )
@@ -151,6 +163,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._outbound is not None:
             self._outbound.close()
             self._outbound = None  # it refers to this connection: without the cycle both are released at once
+        self.spare_request = None  # the same
         self._release_budget()
         for task in self._tasks:
             task.cancel()
@@ -250,6 +263,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         responses = self._responses
         while responses and (parts := responses[0].parts) is not None:
             first = responses.popleft()
+            first.parts = ()  # nothing else releases them before the next request
             if first is self._blocking:
                 self._blocking = None
             if parts and self._outbound is not None:

@@ -1,8 +1,8 @@
 """Lists every API of Kafka's protocol: its key, its name, the known versions, and from which of them it is flexible.
 
 "Flexible" (KIP-482) means compact lengths and tagged fields in the body, request header v2 and response header v1.
-Known is not served: which versions this broker answers is the table in `broker/registry.py`. A test holds this table
-equal to kio's schema.
+Known is not served: which versions this broker answers is the table in `broker/requests/registry.py`. A test holds this
+table equal to kio's schema.
 """
 
 from __future__ import annotations

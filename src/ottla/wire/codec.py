@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import importlib
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from ottla.core.errors import UnsupportedVersion
@@ -42,6 +43,16 @@ def decode_request(key: ApiKey, version: int, body: bytes | bytearray | memoryvi
     Bytes after it are ignored, as in Kafka: librdkafka (2.16) sends three with Metadata v13.
     """
     return _decode(_plan(int(key), version, "Request"), body, offset, key, version)[0]
+
+
+def request_decoder(key: ApiKey) -> Callable[[bytes | bytearray | memoryview, int, int], Any]:
+    """Return the function that decodes the requests of an API: from a frame, in a version, at an offset."""
+    number = int(key)
+
+    def decode(frame: bytes | bytearray | memoryview, version: int, offset: int) -> Any:
+        return _decode(_plan(number, version, "Request"), frame, offset, number, version)[0]
+
+    return decode
 
 
 def decoded_bytes_max(size: int) -> int:

@@ -1,7 +1,7 @@
 """Reads and writes frames: a four-byte big-endian length, then that many bytes. No I/O.
 
 Step 2 of 9 on the path of a batch (ARCHITECTURE.md).
-Before: net/connection.py, which received the bytes. Next: broker/dispatch.py.
+Before: net/connection.py, which received the bytes. Next: broker/requests/driver.py.
 
 A length is checked as soon as its four bytes are there, before memory is allocated for the frame. The limit is an
 argument of each call because it rises when a connection has authenticated.

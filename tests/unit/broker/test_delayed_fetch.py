@@ -10,9 +10,9 @@ from typing import cast
 
 import pytest
 
-from ottla.broker.context import RequestContext
 from ottla.broker.handlers import fetch as fetch_handler
 from ottla.broker.handlers import produce as produce_handler
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.net.connection import PendingResponse
@@ -27,22 +27,15 @@ from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, To
 from tests.support.batches import Written, batch
 from tests.support.hot_messages import CollectedResponse, hot_produce_request
 from tests.support.in_process_broker import InProcessBroker, with_broker
+from tests.support.requests import request_to
 from tests.support.waiting import until
 
 FETCH_VERSION, PRODUCE_VERSION = 12, 9
 PARTITIONS = 20
 
 
-def context(server: InProcessBroker, version: int) -> RequestContext:
-    return RequestContext(
-        server.services,
-        api_version=version,
-        client_id="test",
-        client_host="127.0.0.1",
-        listener="PLAINTEXT",
-        connection_id=1,
-        state={},
-    )
+def context(server: InProcessBroker, version: int) -> Request:
+    return request_to(server.services, version)
 
 
 async def fetch(
@@ -68,11 +61,11 @@ async def fetch(
     return collected
 
 
-async def begin_short(ctx: RequestContext, request: FetchRequest, response: PendingResponse) -> None:
+async def begin_short(ctx: Request, request: FetchRequest, response: PendingResponse) -> None:
     assert fetch_handler.handle(ctx, request, response) is None
 
 
-async def begin_long(ctx: RequestContext, request: FetchRequest, response: PendingResponse) -> None:
+async def begin_long(ctx: Request, request: FetchRequest, response: PendingResponse) -> None:
     """Serve the request in slices, as if it had many partitions."""
     session, wanted = ctx.services.fetch_sessions.resolve(request, by_id=False, now=0)
     long = fetch_handler.LongFetch(ctx.services, FETCH_VERSION, ctx.listener, request, session, list(wanted), response)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ottla.broker.handlers import envelope
-from ottla.broker.registry import APIS, INTER_BROKER_APIS
+from ottla.broker.requests.registry import APIS, INTER_BROKER_APIS
 from ottla.client.connection import Connection
 from ottla.client.errors import CannotConnect
 from ottla.controller.topics import CreateTopic
@@ -41,8 +41,7 @@ def _follower(cluster: InProcessCluster) -> int:
 
 async def _connect(cluster: InProcessCluster, node_id: int) -> Connection:
     """A connection as a client opens it; without APIs between brokers."""
-    other = next(each for each in cluster.brokers if each != node_id)
-    return await cluster.services(other).nodes.connect_to(node_id)
+    return await cluster.services(node_id).nodes.connect_to(node_id)
 
 
 def test_topics_are_created_and_deleted_by_a_request_to_any_broker(tmp_path: Path) -> None:
@@ -109,14 +108,16 @@ def test_a_broker_that_is_not_the_controller_refuses_an_envelope(tmp_path: Path)
         body = codec.encode_request(ApiKey.CREATE_TOPICS, version, CreateTopicsRequest())
         inner = encode_request_header(ApiKey.CREATE_TOPICS, version, 7, "client") + body
         request = EnvelopeRequest(request_data=inner, request_principal=None, client_host_address=b"\x7f\0\0\1")
-        answer = await cluster.handlers(_follower(cluster)).call("envelope", 0, request)
+        follower = await _connect(cluster, _follower(cluster))
+        controller = await _connect(cluster, cluster.controller)
+        answer = await follower.request(ApiKey.ENVELOPE, request, timeout_s=10)
         assert answer.error_code == ErrorCode.NOT_CONTROLLER
-        answer = await cluster.handlers(cluster.controller).call("envelope", 0, request)
+        answer = await controller.request(ApiKey.ENVELOPE, request, timeout_s=10)
         assert answer.error_code == ErrorCode.NONE
         assert answer.response_data[:4] == (7).to_bytes(4, "big")
         foreign = encode_request_header(ApiKey.METADATA, 12, 7, "client")
         request = EnvelopeRequest(request_data=foreign, request_principal=None, client_host_address=b"")
-        answer = await cluster.handlers(cluster.controller).call("envelope", 0, request)
+        answer = await controller.request(ApiKey.ENVELOPE, request, timeout_s=10)
         assert answer.error_code == ErrorCode.INVALID_REQUEST
 
     with_cluster(tmp_path, scenario, brokers=2)
@@ -129,7 +130,7 @@ def test_only_requests_for_the_controller_are_forwarded() -> None:
         ApiKey.CREATE_PARTITIONS,
         ApiKey.ELECT_LEADERS,
     }
-    assert not any(api.controller_only and api.deferred for api in APIS.values())
+    assert not any(api.controller_only and api.load().is_deferred for api in APIS.values())
     assert not any(key in APIS for key in INTER_BROKER_APIS)
     assert APIS.keys() >= envelope.FORWARDED_IN_PART
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from ottla.broker.config import read
-from ottla.broker.context import RequestContext, Services
+from ottla.broker.context import Services
 from ottla.broker.coordinators import Coordinators
 from ottla.broker.delayed_operations import DelayedOperations
 from ottla.broker.fetch.fetch_sessions import FetchSessions
@@ -29,6 +29,7 @@ from ottla.broker.handlers import (
     sync_group,
 )
 from ottla.broker.record_validation_queue import RecordValidationQueue
+from ottla.broker.requests.request import Request
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.coordination.znodes import Endpoint
@@ -52,6 +53,7 @@ from ottla.wire.messages import offset_delete as od
 from ottla.wire.messages import offset_fetch as of
 from ottla.wire.messages import sync_group as sg
 from tests.support.group_driver import subscription
+from tests.support.requests import connection_without_socket, request_to
 from tests.support.storage import StillClock, open_directories
 from tests.support.topic_logs import MemoryTopicLog
 
@@ -96,7 +98,7 @@ class Broker:
         old, self.cluster.current = self.cluster.current, view
         self.groups.follow(old, view)
 
-    def at(self, version: int) -> RequestContext:
+    def at(self, version: int) -> Request:
         services = Services(
             node_id=1,
             config=NOTHING,
@@ -112,14 +114,8 @@ class Broker:
             record_validation=RecordValidationQueue(self.clock, NOTHING),
             delayed_operations=DelayedOperations(),
         )
-        return RequestContext(
-            services,
-            api_version=version,
-            client_id="c",
-            client_host="10.0.0.1",
-            listener="PLAIN",
-            connection_id=1,
-            state={},
+        return request_to(
+            services, version, connection=connection_without_socket(host="10.0.0.1", listener="PLAIN"), client_id="c"
         )
 
     async def commit(self, *, version: int = 9, group: str = "team", **more: Any) -> list[int]:

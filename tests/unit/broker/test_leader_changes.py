@@ -10,10 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from ottla.broker.context import RequestContext
 from ottla.broker.handlers import fetch as fetch_handler
 from ottla.broker.handlers import produce as produce_handler
 from ottla.broker.handlers.fetch import RACK_AWARE_SELECTOR
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
@@ -28,6 +28,7 @@ from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, Pr
 from tests.support.batches import Written, batch
 from tests.support.cluster import InProcessCluster, with_cluster
 from tests.support.hot_messages import CollectedResponse, hot_produce_request
+from tests.support.requests import request_to
 from tests.support.waiting import until
 from tests.unit.broker.test_replicated_topic import create, equal_replicas, in_sync, leader_of, read, replica, send
 
@@ -35,16 +36,8 @@ FETCH_VERSION, PRODUCE_VERSION = 17, 12
 RACKS: Mapping[int, Mapping[str, str]] = {node_id: {"broker.rack": f"rack-{node_id}"} for node_id in (1, 2, 3)}
 
 
-def context(cluster: InProcessCluster, node_id: int, version: int) -> RequestContext:
-    return RequestContext(
-        cluster.services(node_id),
-        api_version=version,
-        client_id="test",
-        client_host="127.0.0.1",
-        listener="PLAINTEXT",
-        connection_id=1,
-        state={},
-    )
+def context(cluster: InProcessCluster, node_id: int, version: int) -> Request:
+    return request_to(cluster.services(node_id), version)
 
 
 async def fetch(

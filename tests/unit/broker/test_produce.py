@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.context import RequestContext
 from ottla.broker.handlers import fetch, produce
+from ottla.broker.requests.request import Request
 from ottla.core.error_codes import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.wire import codec
@@ -24,22 +24,15 @@ from ottla.wire.messages.produce import PartitionProduceData, PartitionProduceRe
 from tests.support.batches import batch, numbered
 from tests.support.hot_messages import CollectedResponse, hot_produce_request
 from tests.support.in_process_broker import InProcessBroker, with_broker
+from tests.support.requests import request_to
 
 VERSION, FETCH_VERSION = 9, 11
 ACKS_ALL, ACKS_LEADER = -1, 1
 LATEST = -1
 
 
-def context_of(server: InProcessBroker, version: int) -> RequestContext:
-    return RequestContext(
-        server.services,
-        api_version=version,
-        client_id="test",
-        client_host="127.0.0.1",
-        listener="PLAINTEXT",
-        connection_id=1,
-        state={},
-    )
+def context_of(server: InProcessBroker, version: int) -> Request:
+    return request_to(server.services, version)
 
 
 def sent(server: InProcessBroker, topic: str, *, acks: int, timeout_ms: int) -> CollectedResponse:

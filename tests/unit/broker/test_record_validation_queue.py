@@ -12,7 +12,6 @@ from types import FrameType
 import pytest
 
 from ottla.broker import record_validation_queue
-from ottla.broker.context import RequestContext
 from ottla.broker.handlers import produce
 from ottla.broker.record_validation_queue import ValidatedBatch
 from ottla.core.error_codes import ErrorCode
@@ -27,6 +26,7 @@ from tests.support.batches import Written, batch, numbered, with_payload
 from tests.support.bombs import BOMBS
 from tests.support.hot_messages import CollectedResponse, hot_produce_request
 from tests.support.in_process_broker import InProcessBroker, with_broker
+from tests.support.requests import request_to
 from tests.support.storage import content
 
 VERSION = 9
@@ -51,15 +51,7 @@ def at(server: InProcessBroker) -> int:
 
 def sent(server: InProcessBroker, *parts: tuple[str, bytes], acks: int = ACKS_LEADER) -> CollectedResponse:
     """Pass a request to the handler; the buffer that it is read from is used for something else afterwards."""
-    context = RequestContext(
-        server.services,
-        api_version=VERSION,
-        client_id="test",
-        client_host="127.0.0.1",
-        listener="PLAINTEXT",
-        connection_id=1,
-        state={},
-    )
+    context = request_to(server.services, VERSION)
     topics = [
         TopicProduceData(name=name, partition_data=[PartitionProduceData(index=0, records=records)])
         for name, records in parts

@@ -11,11 +11,11 @@ from typing import cast
 
 import pytest
 
-from ottla.broker.context import RequestContext
 from ottla.broker.fetch.replica_sessions import ReplicaSession
 from ottla.broker.handlers import fetch as fetch_handler
 from ottla.broker.handlers import produce as produce_handler
 from ottla.broker.replica_fetch import READS_MAX
+from ottla.broker.requests.request import Request
 from ottla.controller.isr import ProposedIsr
 from ottla.coordination import broker_registration, znodes
 from ottla.core.errors import ErrorCode
@@ -30,6 +30,7 @@ from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, To
 from tests.support.batches import Written, batch
 from tests.support.cluster import InProcessCluster, with_cluster
 from tests.support.hot_messages import CollectedResponse, hot_produce_request
+from tests.support.requests import connection_without_socket, request_to
 
 FETCH_VERSION, PRODUCE_VERSION = 18, 9
 LEADER, FOLLOWER = 1, 2
@@ -42,7 +43,7 @@ class Follower:
         self.services = cluster.services(LEADER)
         self.epoch = epoch
         self.session_id, self.session_epoch = 0, 0
-        self.when_lost: dict[str, Callable[[], None]] = {}
+        self.connection = connection_without_socket()
 
     @classmethod
     async def register(cls, cluster: InProcessCluster, partitions: int = 2) -> Follower:
@@ -121,17 +122,8 @@ class Follower:
         produce_handler.handle(self._context(PRODUCE_VERSION), request, collected.pending)
         return collected
 
-    def _context(self, version: int) -> RequestContext:
-        return RequestContext(
-            self.services,
-            api_version=version,
-            client_id="test",
-            client_host="127.0.0.1",
-            listener="PLAINTEXT",
-            connection_id=1,
-            state={},
-            call_when_lost=self.when_lost.__setitem__,
-        )
+    def _context(self, version: int) -> Request:
+        return request_to(self.services, version, connection=self.connection)
 
 
 async def response_of(collected: CollectedResponse) -> FetchResponse:
@@ -334,7 +326,7 @@ def test_a_session_ends_with_its_connection(tmp_path: Path) -> None:
         partition = follower.partition()
         assert partition.end_watchers
         assert partition.watchers
-        follower.when_lost["replica session"]()
+        follower.connection.connection_lost(None)
         assert is_answered(waiting)
         assert not partition.end_watchers
         assert not partition.watchers

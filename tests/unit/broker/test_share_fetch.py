@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.context import RequestContext
 from ottla.broker.handlers import share_acknowledge as acknowledge_handler
 from ottla.broker.handlers import share_fetch as fetch_handler
 from ottla.broker.internal_topic_creation import create_if_absent
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import SHARE_STATE_TOPIC
 from ottla.records.batch import split
@@ -33,6 +33,7 @@ from ottla.wire.messages import share_acknowledge as acknowledging
 from ottla.wire.messages import share_fetch as fetching
 from tests.support.batches import AT_MS, batch, numbered
 from tests.support.in_process_broker import InProcessBroker, with_broker
+from tests.support.requests import connection_without_socket, request_to
 from tests.support.waiting import until
 
 OPTIONS = {
@@ -58,19 +59,10 @@ class ShareClient:
         self.server, self.topic_id, self.member_id, self.version = server, topic_id, member_id, version
         self.partition = partition
         self.epoch = 0
-        self.lost: dict[str, Callable[[], None]] = {}
+        self.connection = connection_without_socket()
 
-    def context(self) -> RequestContext:
-        return RequestContext(
-            self.server.services,
-            api_version=self.version,
-            client_id="c",
-            client_host="h",
-            listener="PLAINTEXT",
-            connection_id=id(self),
-            state={},
-            call_when_lost=self.lost.__setitem__,
-        )
+    def context(self) -> Request:
+        return request_to(self.server.services, self.version, connection=self.connection)
 
     async def fetch(
         self, *acknowledged: tuple[int, int, int], epoch: int | None = None, **more: Any
@@ -222,7 +214,7 @@ def test_a_lost_connection_releases_what_its_consumer_holds(tmp_path: Path) -> N
         assert acquired(await ada.fetch()) == [(0, 2, 1)]
         waiting = asyncio.create_task(bob.fetch(max_wait_ms=10_000))
         await until(lambda: broker.partition.watchers)
-        ada.lost["share sessions"]()
+        ada.connection.connection_lost(None)
         assert acquired(await waiting) == [(0, 2, 2)]
         assert (await ada.fetch()).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
 
@@ -279,8 +271,8 @@ def test_a_connection_of_many_sessions_holds_one_callback_and_ends_them_all(tmp_
         for number in range(20):
             ada.member_id = f"ada-{number % 10}"
             await ada.fetch(epoch=0, max_wait_ms=0)
-        assert (len(sessions), len(ada.lost)) == (11, 1)
-        ada.lost["share sessions"]()
+        assert (len(sessions), len(ada.connection._when_lost)) == (11, 1)
+        ada.connection.connection_lost(None)
         await until(lambda: len(sessions) == 1)
         assert sessions.find("team", "bob") is not None
 

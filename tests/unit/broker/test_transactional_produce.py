@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.context import RequestContext
 from ottla.broker.handlers import produce
 from ottla.broker.remote.add_partitions_to_txn import AddPartitionsToTxnManager
 from ottla.core.error_codes import ErrorCode
@@ -23,6 +22,7 @@ from ottla.wire.messages import create_topics
 from ottla.wire.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
 from tests.support.hot_messages import CollectedResponse, hot_produce_request
 from tests.support.in_process_broker import InProcessBroker, with_broker
+from tests.support.requests import request_to
 from tests.support.storage import batch
 from tests.support.waiting import until
 
@@ -79,15 +79,7 @@ class Client:
         transactional: bool = True,
     ) -> tuple[CollectedResponse, Coroutine[Any, Any, None] | None]:
         """Send one request; returns its response and what is left to be run."""
-        context = RequestContext(
-            self.server.services,
-            api_version=version,
-            client_id="test",
-            client_host="127.0.0.1",
-            listener="PLAINTEXT",
-            connection_id=1,
-            state={},
-        )
+        context = request_to(self.server.services, version)
         parts = [
             PartitionProduceData(
                 index=index,
@@ -253,15 +245,7 @@ def test_a_batch_that_waits_for_its_verification_does_not_refer_to_the_connectio
         client = Client(server)
         client.coordinator.release.clear()
         response = CollectedResponse()
-        context = RequestContext(
-            server.services,
-            api_version=11,
-            client_id="test",
-            client_host="127.0.0.1",
-            listener="PLAINTEXT",
-            connection_id=1,
-            state={},
-        )
+        context = request_to(server.services, 11)
         now_ms = server.services.clock.wall_ms()
         records = batch(b"v", producer_id=PRODUCER, epoch=0, sequence=0, transactional=True, timestamp_ms=now_ms)
         parts = [PartitionProduceData(index=0, records=records)]
@@ -328,15 +312,7 @@ def test_a_request_that_is_served_in_slices_is_verified_too(tmp_path: Path, erro
         body = codec.encode_request(
             ApiKey.PRODUCE, 11, ProduceRequest(transactional_id="b", acks=-1, timeout_ms=9000, topic_data=data)
         )
-        context = RequestContext(
-            server.services,
-            api_version=11,
-            client_id="test",
-            client_host="127.0.0.1",
-            listener="PLAINTEXT",
-            connection_id=1,
-            state={},
-        )
+        context = request_to(server.services, 11)
         response = CollectedResponse()
         await asyncio.create_task(produce.handle_long(context, bytearray(body), 0, response.pending))
         (topic,) = (await response.produce(11)).responses

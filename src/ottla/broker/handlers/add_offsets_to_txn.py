@@ -15,28 +15,32 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
 from ottla.broker.internal_topic_creation import create_if_absent
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
-from ottla.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from ottla.wire.messages.add_offsets_to_txn import MESSAGES, AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 
 PRODUCER_FENCED_SINCE = 2
 
 
-async def handle(ctx: RequestContext, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
+async def handle(request: Request, body: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
     """Add the partition of the group."""
-    services = ctx.services
-    if not request.transactional_id:
+    services = request.services
+    if not body.transactional_id:
         return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
     try:
         await create_if_absent(services, OFFSETS_TOPIC)
-        partition = TopicPartition(OFFSETS_TOPIC, services.coordinators.groups.led.partition_for(request.group_id))
+        partition = TopicPartition(OFFSETS_TOPIC, services.coordinators.groups.led.partition_for(body.group_id))
     except KafkaError as error:
         return AddOffsetsToTxnResponse(error_code=error.code)
     error_code = await services.coordinators.transactions.add_partitions(
-        request.transactional_id, request.producer_id, request.producer_epoch, frozenset({partition})
+        body.transactional_id, body.producer_id, body.producer_epoch, frozenset({partition})
     )
-    if error_code is ErrorCode.PRODUCER_FENCED and ctx.api_version < PRODUCER_FENCED_SINCE:
+    if error_code is ErrorCode.PRODUCER_FENCED and request.api_version < PRODUCER_FENCED_SINCE:
         error_code = ErrorCode.INVALID_PRODUCER_EPOCH
     return AddOffsetsToTxnResponse(error_code=error_code)
+
+
+HANDLER = Awaited(MESSAGES, handle)

@@ -14,11 +14,20 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.config_admin import altered_resources
-from ottla.broker.context import RequestContext
-from ottla.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResourceResponse, AlterConfigsResponse
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
+from ottla.wire.messages.alter_configs import (
+    MESSAGES,
+    AlterConfigsRequest,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
 
 
-async def handle(ctx: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
+async def handle(request: Request, body: AlterConfigsRequest) -> AlterConfigsResponse:
     """Alter each entity separately."""
-    responses = await altered_resources(ctx, request, AlterConfigsResourceResponse, replaces_all=True)
+    responses = await altered_resources(request, body, AlterConfigsResourceResponse, replaces_all=True)
     return AlterConfigsResponse(responses=responses)
+
+
+HANDLER = Awaited(MESSAGES, handle)

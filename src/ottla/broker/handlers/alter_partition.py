@@ -14,11 +14,13 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.controller.isr import AlterPartitionResult, ProposedIsr
 from ottla.core.errors import KafkaError
 from ottla.core.ids import UNKNOWN_BROKER_EPOCH
 from ottla.wire.messages.alter_partition import (
+    MESSAGES,
     AlterPartitionRequest,
     AlterPartitionRequestPartitionData,
     AlterPartitionRequestTopicData,
@@ -28,15 +30,15 @@ from ottla.wire.messages.alter_partition import (
 )
 
 
-async def handle(ctx: RequestContext, request: AlterPartitionRequest) -> AlterPartitionResponse:
+async def handle(request: Request, body: AlterPartitionRequest) -> AlterPartitionResponse:
     """Commit the proposed changes; return the new state of each partition, or its error."""
     proposals = [
         _proposed(topic, partition)
-        async for topic in ctx.services.slices.each(request.topics)
+        async for topic in request.services.slices.each(body.topics)
         for partition in topic.partitions
     ]
     try:
-        outcomes = await ctx.services.controller.alter_partitions(request.broker_id, request.broker_epoch, proposals)
+        outcomes = await request.services.controller.alter_partitions(body.broker_id, body.broker_epoch, proposals)
     except KafkaError as error:
         return AlterPartitionResponse(error_code=error.code)
     remaining = iter(outcomes)
@@ -46,7 +48,7 @@ async def handle(ctx: RequestContext, request: AlterPartitionRequest) -> AlterPa
                 topic_id=topic.topic_id,
                 partitions=[_result(partition.partition_index, next(remaining)) for partition in topic.partitions],
             )
-            async for topic in ctx.services.slices.each(request.topics)
+            async for topic in request.services.slices.each(body.topics)
         ]
     )
 
@@ -74,3 +76,6 @@ def _result(index: int, outcome: AlterPartitionResult | KafkaError) -> AlterPart
         leader_recovery_state=int(outcome.is_recovering),
         partition_epoch=outcome.partition_epoch,
     )
+
+
+HANDLER = Awaited(MESSAGES, handle)

@@ -15,11 +15,13 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.admin_requests import error_fields, with_timeout
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.controller.reassignments import RequestedReassignment
 from ottla.core.errors import KafkaError, NoReassignmentInProgress
 from ottla.core.ids import TopicPartition
 from ottla.wire.messages.alter_partition_reassignments import (
+    MESSAGES,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartitionResponse,
@@ -27,22 +29,20 @@ from ottla.wire.messages.alter_partition_reassignments import (
 )
 
 
-async def handle(
-    ctx: RequestContext, request: AlterPartitionReassignmentsRequest
-) -> AlterPartitionReassignmentsResponse:
+async def handle(request: Request, body: AlterPartitionReassignmentsRequest) -> AlterPartitionReassignmentsResponse:
     """Begin or cancel reassignments; return the outcome of each partition."""
-    each = ctx.services.slices.each
-    allows = ctx.api_version < 1 or request.allow_replication_factor_change
-    if not request.topics:
+    each = request.services.slices.each
+    allows = request.api_version < 1 or body.allow_replication_factor_change
+    if not body.topics:
         return AlterPartitionReassignmentsResponse()
     wanted = [
         RequestedReassignment(TopicPartition(topic.name, partition.partition_index), partition.replicas)
-        async for topic in each(request.topics)
+        async for topic in each(body.topics)
         async for partition in each(topic.partitions)
     ]
-    work = ctx.services.controller.reassign(wanted, allow_factor_change=allows)
+    work = request.services.controller.reassign(wanted, allow_factor_change=allows)
     try:
-        outcomes = iter(await with_timeout(request.timeout_ms, work))
+        outcomes = iter(await with_timeout(body.timeout_ms, work))
     except KafkaError as error:
         code, message = error_fields(error)
         return AlterPartitionReassignmentsResponse(error_code=code, error_message=message)
@@ -56,7 +56,7 @@ async def handle(
                     _result(partition.partition_index, next(outcomes)) async for partition in each(topic.partitions)
                 ],
             )
-            async for topic in each(request.topics)
+            async for topic in each(body.topics)
         ],
     )
 
@@ -66,3 +66,6 @@ def _result(index: int, error: KafkaError | None) -> ReassignablePartitionRespon
     if isinstance(error, NoReassignmentInProgress):
         message = None  # as in Kafka
     return ReassignablePartitionResponse(partition_index=index, error_code=code, error_message=message)
+
+
+HANDLER = Awaited(MESSAGES, handle)

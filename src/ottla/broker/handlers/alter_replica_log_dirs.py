@@ -16,11 +16,13 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode, KafkaError, error_code_for
 from ottla.core.ids import TopicPartition
 from ottla.replication.replicas import Replicas
 from ottla.wire.messages.alter_replica_log_dirs import (
+    MESSAGES,
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
@@ -31,12 +33,12 @@ MOVE_WORK = 20
 """Units of work of one partition, for which files are created."""
 
 
-async def handle(ctx: RequestContext, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+async def handle(request: Request, body: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
     """Begin or cancel the move of each partition."""
-    each, replicas = ctx.services.slices.each, ctx.services.replicas
+    each, replicas = request.services.slices.each, request.services.replicas
     paths = {
         TopicPartition(topic.name, index): directory.path
-        async for directory in each(request.dirs)
+        async for directory in each(body.dirs)
         async for topic in each(directory.topics)
         async for index in each(topic.partitions)
     }
@@ -54,3 +56,6 @@ def _begin(replicas: Replicas, topic_partition: TopicPartition, path: str) -> Er
     except (KafkaError, OSError) as error:
         return error_code_for(error)
     return ErrorCode.NONE
+
+
+HANDLER = Awaited(MESSAGES, handle)

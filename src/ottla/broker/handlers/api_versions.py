@@ -1,8 +1,9 @@
 """ApiVersions (key 18), versions 0 to 5.
 
 What it does
-  Lists every API of broker/registry.py with its versions, and remembers the name and version of the client's software.
-  It is answered before a client signs in and as often as it is asked. Features (KIP-584) are listed from v3 on.
+  Lists every API of broker/requests/registry.py with its versions, and remembers the name and version of the client's
+  software. It is answered before a client signs in and as often as it is asked. Features (KIP-584) are listed from v3
+  on.
 
 What it does not do
   A feature's level cannot be changed: the broker serves the one of its version.
@@ -18,12 +19,14 @@ from __future__ import annotations
 
 import re
 
-from ottla.broker.context import RequestContext
 from ottla.broker.features import EPOCH, FEATURES
-from ottla.broker.registry import APIS
+from ottla.broker.requests.handler import Inline
+from ottla.broker.requests.registry import APIS
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
 from ottla.wire.apis import ApiKey
 from ottla.wire.messages.api_versions import (
+    MESSAGES,
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -36,21 +39,21 @@ _FIRST_WITH_SOFTWARE, _FIRST_WITH_LEVEL_0, _FIRST_WITH_NODE = 3, 4, 5
 _NO_NODE = -1
 
 
-def handle(ctx: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+def handle(request: Request, body: ApiVersionsRequest) -> ApiVersionsResponse:
     """Return the APIs and versions that this broker serves."""
-    if ctx.api_version >= _FIRST_WITH_NODE and (request.cluster_id is None) != (request.node_id == _NO_NODE):
+    if request.api_version >= _FIRST_WITH_NODE and (body.cluster_id is None) != (body.node_id == _NO_NODE):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    if ctx.api_version >= _FIRST_WITH_SOFTWARE:
-        name, version = request.client_software_name, request.client_software_version
+    if request.api_version >= _FIRST_WITH_SOFTWARE:
+        name, version = body.client_software_name, body.client_software_version
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-        ctx.state["software"] = (name, version)
-    if ctx.api_version >= _FIRST_WITH_NODE and request.cluster_id is not None:
-        services = ctx.services
-        if (request.cluster_id, request.node_id) != (services.cluster.current.cluster_id, services.node_id):
+        request.connection.software = (name, version)
+    if request.api_version >= _FIRST_WITH_NODE and body.cluster_id is not None:
+        services = request.services
+        if (body.cluster_id, body.node_id) != (services.cluster.current.cluster_id, services.node_id):
             return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
     # Clients of v3 do not understand a minimum of 0 (KAFKA-17011).
-    lowest = 0 if ctx.api_version >= _FIRST_WITH_LEVEL_0 else 1
+    lowest = 0 if request.api_version >= _FIRST_WITH_LEVEL_0 else 1
     return ApiVersionsResponse(
         api_keys=_served(),
         supported_features=[
@@ -80,3 +83,6 @@ def _served() -> list[ApiVersion]:
         )
         for api in APIS.values()
     ]
+
+
+HANDLER = Inline(MESSAGES, handle, unsupported=unsupported_version)

@@ -15,11 +15,13 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode, KafkaError, error_for
 from ottla.groups.consumer.events import MemberHeartbeat
 from ottla.groups.consumer.validation import why_invalid
 from ottla.wire.messages.consumer_group_heartbeat import (
+    MESSAGES,
     Assignment,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -27,30 +29,30 @@ from ottla.wire.messages.consumer_group_heartbeat import (
 )
 
 
-async def handle(ctx: RequestContext, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
+async def handle(request: Request, body: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
     """Answer as soon as the changes are durable."""
-    each = ctx.services.slices.each
+    each = request.services.slices.each
     owned = None
-    if request.topic_partitions is not None:
-        owned = {topic.topic_id: frozenset(topic.partitions) async for topic in each(request.topic_partitions)}
+    if body.topic_partitions is not None:
+        owned = {topic.topic_id: frozenset(topic.partitions) async for topic in each(body.topic_partitions)}
     beat = MemberHeartbeat(
-        member_id=request.member_id,
-        member_epoch=request.member_epoch,
-        instance_id=request.instance_id,
-        rack_id=request.rack_id,
-        rebalance_timeout_ms=request.rebalance_timeout_ms,
-        topics=None if request.subscribed_topic_names is None else frozenset(request.subscribed_topic_names),
-        regex=request.subscribed_topic_regex,
-        assignor=request.server_assignor,
+        member_id=body.member_id,
+        member_epoch=body.member_epoch,
+        instance_id=body.instance_id,
+        rack_id=body.rack_id,
+        rebalance_timeout_ms=body.rebalance_timeout_ms,
+        topics=None if body.subscribed_topic_names is None else frozenset(body.subscribed_topic_names),
+        regex=body.subscribed_topic_regex,
+        assignor=body.server_assignor,
         owned=owned,
-        client_id=ctx.client_id or "",
-        client_host=f"/{ctx.client_host}",  # Java's way of writing an address, as in classic groups
+        client_id=request.client_id or "",
+        client_host=f"/{request.client_host}",  # Java's way of writing an address, as in classic groups
     )
-    reason = why_invalid(request.group_id, beat, ctx.api_version)
+    reason = why_invalid(body.group_id, beat, request.api_version)
     if reason is not None:
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=reason)
     try:
-        answer = await ctx.services.coordinators.groups.member_heartbeat(request.group_id, beat)
+        answer = await request.services.coordinators.groups.member_heartbeat(body.group_id, beat)
     except KafkaError as error:
         return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
     if answer.error is not ErrorCode.NONE:
@@ -70,3 +72,6 @@ async def handle(ctx: RequestContext, request: ConsumerGroupHeartbeatRequest) ->
         heartbeat_interval_ms=answer.heartbeat_interval_ms,
         assignment=assignment,
     )
+
+
+HANDLER = Awaited(MESSAGES, handle, eager=True)

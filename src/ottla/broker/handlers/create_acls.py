@@ -14,16 +14,20 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.authorized_operations import NO_AUTHORIZER
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
-from ottla.wire.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
+from ottla.wire.messages.create_acls import MESSAGES, AclCreationResult, CreateAclsRequest, CreateAclsResponse
 
 
-async def handle(ctx: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
+async def handle(request: Request, body: CreateAclsRequest) -> CreateAclsResponse:
     """Refuse each creation: there is no authorizer."""
     return CreateAclsResponse(
         results=[
             AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
-            async for _ in ctx.services.slices.each(request.creations)
+            async for _ in request.services.slices.each(body.creations)
         ]
     )
+
+
+HANDLER = Awaited(MESSAGES, handle)

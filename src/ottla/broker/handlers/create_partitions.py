@@ -15,20 +15,22 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.admin_requests import duplicates, error_fields, with_timeout
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.controller.topics import CreatePartitions
 from ottla.core.errors import InvalidRequest, KafkaError
 from ottla.wire.messages.create_partitions import (
+    MESSAGES,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopicResult,
 )
 
 
-async def handle(ctx: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+async def handle(request: Request, body: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """Create partitions: all that can be in one commit; refuse the rest, each with its reason."""
-    each = ctx.services.slices.each
-    twice = await duplicates(ctx.services.slices, [topic.name for topic in request.topics])
+    each = request.services.slices.each
+    twice = await duplicates(request.services.slices, [topic.name for topic in body.topics])
     outcomes: dict[str, KafkaError | None] = {name: InvalidRequest("Duplicate topic name.") for name in twice}
     events = [
         CreatePartitions(
@@ -36,12 +38,12 @@ async def handle(ctx: RequestContext, request: CreatePartitionsRequest) -> Creat
             topic.count,
             None if topic.assignments is None else [assigned.broker_ids async for assigned in each(topic.assignments)],
         )
-        async for topic in each(request.topics)
+        async for topic in each(body.topics)
         if topic.name not in twice
     ]
     try:
         created = await with_timeout(
-            request.timeout_ms, ctx.services.controller.create_partitions(events, validate_only=request.validate_only)
+            body.timeout_ms, request.services.controller.create_partitions(events, validate_only=body.validate_only)
         )
         outcomes |= zip((event.name for event in events), created, strict=True)
     except KafkaError as error:
@@ -52,3 +54,6 @@ async def handle(ctx: RequestContext, request: CreatePartitionsRequest) -> Creat
 def _result(name: str, error: KafkaError | None) -> CreatePartitionsTopicResult:
     code, message = error_fields(error)
     return CreatePartitionsTopicResult(name=name, error_code=code, error_message=message)
+
+
+HANDLER = Awaited(MESSAGES, handle)

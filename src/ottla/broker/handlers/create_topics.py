@@ -21,13 +21,15 @@ from collections.abc import Mapping
 
 from ottla.broker.admin_requests import duplicates, error_fields, with_timeout
 from ottla.broker.config_resources import topic_entries
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.controller.topics import CreateTopic
 from ottla.coordination.view import TopicView
 from ottla.core.errors import InvalidRequest, KafkaError
 from ottla.core.ids import METADATA_TOPIC
 from ottla.limits.loop_slices import LoopSlices
 from ottla.wire.messages.create_topics import (
+    MESSAGES,
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,
@@ -39,13 +41,13 @@ CONFIGS_WORK = 100
 """The share of a slice of work of all settings of one topic."""
 
 
-async def handle(ctx: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+async def handle(request: Request, body: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics: all that can be in one commit; refuse the rest, each with its reason."""
-    slices = ctx.services.slices
-    twice = await duplicates(slices, [topic.name for topic in request.topics])
+    slices = request.services.slices
+    twice = await duplicates(slices, [topic.name for topic in body.topics])
     outcomes: dict[str, TopicView | KafkaError] = {}
     events: list[CreateTopic] = []
-    async for topic in slices.each(request.topics):
+    async for topic in slices.each(body.topics):
         if topic.name in twice:
             outcomes[topic.name] = InvalidRequest("Duplicate topic name.")
         elif topic.name == METADATA_TOPIC:
@@ -55,12 +57,12 @@ async def handle(ctx: RequestContext, request: CreateTopicsRequest) -> CreateTop
             events.append(await _event(slices, topic))
     try:
         created = await with_timeout(
-            request.timeout_ms, ctx.services.controller.create_topics(events, validate_only=request.validate_only)
+            body.timeout_ms, request.services.controller.create_topics(events, validate_only=body.validate_only)
         )
         outcomes |= zip((event.name for event in events), created, strict=True)
     except KafkaError as error:
         outcomes |= {event.name: error for event in events}
-    shown = _ShownConfigs(ctx)
+    shown = _ShownConfigs(request)
     response = CreateTopicsResponse()
     async for name, outcome in slices.each(outcomes.items()):
         response.topics.append(_result(shown, name, outcome))
@@ -80,8 +82,8 @@ async def _event(slices: LoopSlices, topic: CreatableTopic) -> CreateTopic:
 class _ShownConfigs:
     """The settings that answers show: made once for all topics with the same settings of their own."""
 
-    def __init__(self, ctx: RequestContext) -> None:
-        self._ctx = ctx
+    def __init__(self, request: Request) -> None:
+        self._ctx = request
         self._made: dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]] = {}
 
     def of(self, config: Mapping[str, str]) -> list[CreatableTopicConfigs]:
@@ -114,3 +116,6 @@ def _result(shown: _ShownConfigs, name: str, outcome: TopicView | KafkaError) ->
         replication_factor=outcome.replication_factor,
         configs=shown.of(outcome.config),
     )
+
+
+HANDLER = Awaited(MESSAGES, handle)

@@ -14,16 +14,20 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.authorized_operations import NO_AUTHORIZER
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
-from ottla.wire.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
+from ottla.wire.messages.delete_acls import MESSAGES, DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
 
 
-async def handle(ctx: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
+async def handle(request: Request, body: DeleteAclsRequest) -> DeleteAclsResponse:
     """Refuse each filter: there is no authorizer."""
     return DeleteAclsResponse(
         filter_results=[
             DeleteAclsFilterResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
-            async for _ in ctx.services.slices.each(request.filters)
+            async for _ in request.services.slices.each(body.filters)
         ]
     )
+
+
+HANDLER = Awaited(MESSAGES, handle)

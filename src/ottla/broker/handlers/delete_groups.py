@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import asyncio
 
-from ottla.broker.context import RequestContext
 from ottla.broker.coordinators import GROUPS, SHARE_GROUPS, import_in_thread, naming_work
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode, KafkaError
-from ottla.wire.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from ottla.wire.messages.delete_groups import MESSAGES, DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
 TOGETHER = 20
 """Groups deleted at once, so that they share the write to the disk."""
@@ -30,34 +31,37 @@ DELETION_WORK = 10
 """One group's share of a slice of work."""
 
 
-async def handle(ctx: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+async def handle(request: Request, body: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Delete each group separately, once; concurrently, because each waits for the disk."""
     await import_in_thread(GROUPS, SHARE_GROUPS)
-    slices = ctx.services.slices
+    slices = request.services.slices
     response = DeleteGroupsResponse()
     together: list[str] = []
-    async for group_id in slices.each(dict.fromkeys(request.groups_names), DELETION_WORK):
+    async for group_id in slices.each(dict.fromkeys(body.groups_names), DELETION_WORK):
         slices.spend(naming_work(group_id))
         together.append(group_id)
         if len(together) == TOGETHER or len(group_id) > LONG_NAME_CHARS:
-            response.results += await _delete_together(ctx, together)
+            response.results += await _delete_together(request, together)
             together = []
-    response.results += await _delete_together(ctx, together)
+    response.results += await _delete_together(request, together)
     return response
 
 
-async def _delete_together(ctx: RequestContext, group_ids: list[str]) -> list[DeletableGroupResult]:
-    errors = await asyncio.gather(*(_delete(ctx, group_id) for group_id in group_ids))
+async def _delete_together(request: Request, group_ids: list[str]) -> list[DeletableGroupResult]:
+    errors = await asyncio.gather(*(_delete(request, group_id) for group_id in group_ids))
     return [
         DeletableGroupResult(group_id=group_id, error_code=error)
         for group_id, error in zip(group_ids, errors, strict=True)
     ]
 
 
-async def _delete(ctx: RequestContext, group_id: str) -> ErrorCode:
+async def _delete(request: Request, group_id: str) -> ErrorCode:
     try:
-        await ctx.services.coordinators.share_groups.prepare_deletion(group_id)
-        await ctx.services.coordinators.groups.delete(group_id)
+        await request.services.coordinators.share_groups.prepare_deletion(group_id)
+        await request.services.coordinators.groups.delete(group_id)
     except KafkaError as error:
         return error.code
     return ErrorCode.NONE
+
+
+HANDLER = Awaited(MESSAGES, handle)

@@ -19,11 +19,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import InvalidTopic, KafkaError, PolicyViolation, RequestTimedOut, error_code_for
 from ottla.core.ids import INTERNAL_TOPICS, TopicPartition
 from ottla.replication.partition import Partition
 from ottla.wire.messages.delete_records import (
+    MESSAGES,
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -37,20 +39,22 @@ DELETION_WORK = 5
 """Units of work of one partition, which may remove segments."""
 
 
-async def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+async def handle(request: Request, body: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Delete in each partition separately, then write one checkpoint for all."""
-    each = ctx.services.slices.each
+    each = request.services.slices.each
     response = DeleteRecordsResponse()
     done: dict[TopicPartition, DeleteRecordsPartitionResult] = {}
-    async for topic in each(request.topics):
-        results = [_partition(ctx, topic.name, asked) async for asked in each(topic.partitions, DELETION_WORK)]
+    async for topic in each(body.topics):
+        results = [_partition(request, topic.name, asked) async for asked in each(topic.partitions, DELETION_WORK)]
         response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
         done |= {TopicPartition(topic.name, one.partition_index): one for one in results if not one.error_code}
-    for where, error in (await ctx.services.replicas.note_log_starts(done)).items():
+    for where, error in (await request.services.replicas.note_log_starts(done)).items():
         _refuse(done[where], error)
-    awaited = {where: one for where, one in done.items() if not one.error_code and not _is_followed(ctx, where, one)}
+    awaited = {
+        where: one for where, one in done.items() if not one.error_code and not _is_followed(request, where, one)
+    }
     if awaited:
-        await _wait_for_replicas(ctx, awaited, request.timeout_ms / 1000)
+        await _wait_for_replicas(request, awaited, body.timeout_ms / 1000)
     return response
 
 
@@ -67,10 +71,10 @@ class _Followed:
 
 
 async def _wait_for_replicas(
-    ctx: RequestContext, awaited: dict[TopicPartition, DeleteRecordsPartitionResult], timeout_s: float
+    request: Request, awaited: dict[TopicPartition, DeleteRecordsPartitionResult], timeout_s: float
 ) -> None:
     """Wait until every live replica begins where its leader does, or no longer can."""
-    watcher, replicas, stopping = _Followed(), ctx.services.replicas, ctx.services.stopping
+    watcher, replicas, stopping = _Followed(), request.services.replicas, request.services.stopping
     watched = [replicas.partitions[where] for where in awaited if where in replicas.partitions]
     for partition in watched:
         partition.watch(watcher)
@@ -79,7 +83,7 @@ async def _wait_for_replicas(
             while awaited and not stopping.is_set():
                 watcher.moved.clear()
                 for where, answer in tuple(awaited.items()):
-                    if _is_followed(ctx, where, answer):
+                    if _is_followed(request, where, answer):
                         del awaited[where]
                 if awaited:
                     with contextlib.suppress(TimeoutError):
@@ -94,10 +98,10 @@ async def _wait_for_replicas(
         _refuse(answer, RequestTimedOut())
 
 
-def _is_followed(ctx: RequestContext, where: TopicPartition, answer: DeleteRecordsPartitionResult) -> bool:
+def _is_followed(request: Request, where: TopicPartition, answer: DeleteRecordsPartitionResult) -> bool:
     """Return whether there is nothing to wait for; `answer` gets the lowest start of the live replicas, or an error."""
     try:
-        low_watermark = ctx.services.replicas.leader(*where).low_watermark
+        low_watermark = request.services.replicas.leader(*where).low_watermark
     except KafkaError as error:
         _refuse(answer, error)
         return True
@@ -111,15 +115,18 @@ def _refuse(answer: DeleteRecordsPartitionResult, error: BaseException) -> None:
     answer.error_code, answer.low_watermark = error_code_for(error), NO_WATERMARK
 
 
-def _partition(ctx: RequestContext, topic: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+def _partition(request: Request, topic: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
     answer = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=NO_WATERMARK)
     try:
         if topic in INTERNAL_TOPICS:
             raise InvalidTopic(f"{topic} is internal: its records may not be deleted")
-        partition = ctx.services.replicas.leader(topic, asked.partition_index)
+        partition = request.services.replicas.leader(topic, asked.partition_index)
         if partition.log.config.is_compacted and not partition.log.config.deletes_by_retention:
             raise PolicyViolation(f"{topic} is compacted: its records cannot be deleted by offset")
         answer.low_watermark = partition.delete_records(asked.offset)
     except (KafkaError, OSError) as error:
         answer.error_code = error_code_for(error)
     return answer
+
+
+HANDLER = Awaited(MESSAGES, handle)

@@ -13,22 +13,24 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.wire.messages.delete_share_group_offsets import (
+    MESSAGES,
     DeleteShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsResponse,
     DeleteShareGroupOffsetsResponseTopic,
 )
 
 
-async def handle(ctx: RequestContext, request: DeleteShareGroupOffsetsRequest) -> DeleteShareGroupOffsetsResponse:
+async def handle(request: Request, body: DeleteShareGroupOffsetsRequest) -> DeleteShareGroupOffsetsResponse:
     """Delete each topic's states separately."""
-    view = ctx.services.cluster.current
-    names = [topic.topic_name async for topic in ctx.services.slices.each(request.topics)]
+    view = request.services.cluster.current
+    names = [topic.topic_name async for topic in request.services.slices.each(body.topics)]
     ids = {name: view.topics[name].topic_id for name in names if name in view.topics}
     try:
-        results = await ctx.services.coordinators.share_groups.delete_offsets(request.group_id, list(ids.values()))
+        results = await request.services.coordinators.share_groups.delete_offsets(body.group_id, list(ids.values()))
     except KafkaError as error:
         return DeleteShareGroupOffsetsResponse(error_code=error.code, error_message=error.message)
     response = DeleteShareGroupOffsetsResponse()
@@ -44,3 +46,6 @@ async def handle(ctx: RequestContext, request: DeleteShareGroupOffsetsRequest) -
                 answered.error_code, answered.error_message = failed.code, failed.message
         response.responses.append(answered)
     return response
+
+
+HANDLER = Awaited(MESSAGES, handle)

@@ -12,10 +12,12 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.broker.share_state_requests import answer_each
 from ottla.share.state_records import SharePartitionKey
 from ottla.wire.messages.delete_share_group_state import (
+    MESSAGES,
     DeleteShareGroupStateRequest,
     DeleteShareGroupStateResponse,
     DeleteStateResult,
@@ -23,12 +25,15 @@ from ottla.wire.messages.delete_share_group_state import (
 )
 
 
-async def handle(ctx: RequestContext, request: DeleteShareGroupStateRequest) -> DeleteShareGroupStateResponse:
+async def handle(request: Request, body: DeleteShareGroupStateRequest) -> DeleteShareGroupStateResponse:
     """Delete each share partition's state separately."""
 
     async def delete(key: SharePartitionKey, _: object) -> PartitionResult:
-        found = await ctx.services.coordinators.share_states.delete(key)
+        found = await request.services.coordinators.share_states.delete(key)
         return PartitionResult(partition=key.partition, error_code=found.error, error_message=found.message or None)
 
-    results = await answer_each(ctx, request, DeleteStateResult, PartitionResult, delete)
+    results = await answer_each(request, body, DeleteStateResult, PartitionResult, delete)
     return DeleteShareGroupStateResponse(results=results)
+
+
+HANDLER = Awaited(MESSAGES, handle)

@@ -18,10 +18,12 @@ from __future__ import annotations
 from uuid import UUID
 
 from ottla.broker.admin_requests import duplicates, error_fields, with_timeout
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import InvalidRequest, KafkaError, TopicDeletionDisabled, UnknownTopicId
 from ottla.core.ids import NO_TOPIC_ID
 from ottla.wire.messages.delete_topics import (
+    MESSAGES,
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
@@ -31,36 +33,36 @@ from ottla.wire.messages.delete_topics import (
 FIRST_VERSION_DISABLED_CODE = 3
 
 
-async def handle(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+async def handle(request: Request, body: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """Check each topic separately, and delete the valid ones in one commit."""
-    each = ctx.services.slices.each
-    asked = request.topics or [DeleteTopicState(name=name) async for name in each(request.topic_names)]
+    each = request.services.slices.each
+    asked = body.topics or [DeleteTopicState(name=name) async for name in each(body.topic_names)]
     results: list[DeletableTopicResult] = []
     wanted: dict[str, UUID] = {}  # what to delete, with the id to answer with
-    async for name, topic_id, error in each(await _resolved(ctx, asked)):
+    async for name, topic_id, error in each(await _resolved(request, asked)):
         if error is not None or name is None:
             results.append(_result(name, topic_id, error))
         else:
             wanted[name] = topic_id
     names = list(wanted)
     try:
-        outcomes = await with_timeout(request.timeout_ms, ctx.services.controller.delete_topics(names))
+        outcomes = await with_timeout(body.timeout_ms, request.services.controller.delete_topics(names))
     except KafkaError as error:
         outcomes = [error for _ in names]
     async for name, outcome in each(zip(names, outcomes, strict=True)):
         known: KafkaError | None = outcome
-        if isinstance(outcome, TopicDeletionDisabled) and ctx.api_version < FIRST_VERSION_DISABLED_CODE:
+        if isinstance(outcome, TopicDeletionDisabled) and request.api_version < FIRST_VERSION_DISABLED_CODE:
             known = InvalidRequest("Topic deletion is disabled.")
         results.append(_result(name, wanted[name], known))
     return DeleteTopicsResponse(responses=results)
 
 
 async def _resolved(
-    ctx: RequestContext, asked: list[DeleteTopicState]
+    request: Request, asked: list[DeleteTopicState]
 ) -> list[tuple[str | None, UUID, KafkaError | None]]:
     """Resolve each topic once to its name and id, or to the error of an ambiguous request."""
-    view = ctx.services.cluster.current
-    slices = ctx.services.slices
+    view = request.services.cluster.current
+    slices = request.services.slices
     names_twice = await duplicates(slices, [each.name for each in asked if each.name is not None])
     ids_twice = await duplicates(slices, [each.topic_id for each in asked if each.topic_id != NO_TOPIC_ID])
     named = {each.name for each in asked}
@@ -94,3 +96,6 @@ async def _resolved(
 def _result(name: str | None, topic_id: UUID, error: KafkaError | None) -> DeletableTopicResult:
     code, message = error_fields(error)
     return DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=message)
+
+
+HANDLER = Awaited(MESSAGES, handle)

@@ -15,11 +15,15 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.authorized_operations import NO_AUTHORIZER
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Inline
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
-from ottla.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from ottla.wire.messages.describe_acls import MESSAGES, DescribeAclsRequest, DescribeAclsResponse
 
 
-def handle(ctx: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:  # noqa: ARG001
+def handle(request: Request, body: DescribeAclsRequest) -> DescribeAclsResponse:  # noqa: ARG001
     """Refuse the request: there is no authorizer."""
     return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+
+
+HANDLER = Inline(MESSAGES, handle)

@@ -13,9 +13,11 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.admin_requests import error_fields
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Inline
+from ottla.broker.requests.request import Request
 from ottla.core.errors import InvalidRequest, KafkaError, UnsupportedVersion
 from ottla.wire.messages.describe_client_quotas import (
+    MESSAGES,
     ComponentData,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
@@ -26,10 +28,10 @@ EXACT, DEFAULT, SPECIFIED = 0, 1, 2
 """The ways in which a component of a filter matches a name: the given one, the default's, any."""
 
 
-def handle(ctx: RequestContext, request: DescribeClientQuotasRequest) -> DescribeClientQuotasResponse:  # noqa: ARG001
+def handle(request: Request, body: DescribeClientQuotasRequest) -> DescribeClientQuotasResponse:  # noqa: ARG001
     """Return no quotas, or what is wrong with the filter."""
     try:
-        _check(request.components)
+        _check(body.components)
     except KafkaError as error:
         code, message = error_fields(error)
         return DescribeClientQuotasResponse(error_code=code, error_message=message, entries=None)
@@ -63,3 +65,6 @@ def _check(components: list[ComponentData]) -> None:
                 raise InvalidRequest(f"Unknown match type {unknown}")
     if IP in types and len(types) > 1:
         raise InvalidRequest("Invalid entity filter component combination")
+
+
+HANDLER = Inline(MESSAGES, handle)

@@ -17,14 +17,21 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.authorized_operations import ALL_CLUSTER_OPERATIONS, OPERATIONS_OMITTED
-from ottla.broker.context import RequestContext, Services
+from ottla.broker.context import Services
+from ottla.broker.requests.handler import Inline
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
-from ottla.wire.messages.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
+from ottla.wire.messages.describe_cluster import (
+    MESSAGES,
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
 
 
-def handle(ctx: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
+def handle(request: Request, body: DescribeClusterRequest) -> DescribeClusterResponse:
     """Return the brokers that are alive."""
-    match request.endpoint_type:
+    match body.endpoint_type:
         case 1:
             pass
         case 2:
@@ -37,16 +44,16 @@ def handle(ctx: RequestContext, request: DescribeClusterRequest) -> DescribeClus
             return DescribeClusterResponse(
                 error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, error_message=f"Unsupported endpoint type {unknown}"
             )
-    view = ctx.services.cluster.current
-    wants_operations = request.include_cluster_authorized_operations
+    view = request.services.cluster.current
+    wants_operations = body.include_cluster_authorized_operations
     return DescribeClusterResponse(
-        error_message=None if ctx.services.controller.is_connected else _no_connection(ctx.services),
+        error_message=None if request.services.controller.is_connected else _no_connection(request.services),
         cluster_id=view.cluster_id,
         controller_id=view.controller_id,
         brokers=[
             DescribeClusterBroker(broker_id=broker.node_id, host=place.host, port=place.port, rack=broker.rack)
             for broker in view.brokers.values()
-            if (place := broker.endpoints.get(ctx.listener)) is not None
+            if (place := broker.endpoints.get(request.listener)) is not None
         ],
         cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if wants_operations else OPERATIONS_OMITTED,
     )
@@ -55,3 +62,6 @@ def handle(ctx: RequestContext, request: DescribeClusterRequest) -> DescribeClus
 def _no_connection(services: Services) -> str:
     connect = services.config.zookeeper.connect
     return f"no connection to {f'ZooKeeper at {connect}' if connect else 'the metadata store'}"
+
+
+HANDLER = Inline(MESSAGES, handle)

@@ -25,11 +25,13 @@ from ottla.broker.config_resources import (
     logger_entries,
     topic_entries,
 )
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.coordination import znodes
 from ottla.core.errors import InvalidRequest, KafkaError, UnknownTopicOrPartition
 from ottla.core.settings import ConfigResourceType
 from ottla.wire.messages.describe_configs import (
+    MESSAGES,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
@@ -42,33 +44,31 @@ ENTRY_WORK = 4
 """The share of a slice of work of one setting that is found."""
 
 
-async def handle(ctx: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+async def handle(request: Request, body: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """Describe each entity separately, once."""
-    each = ctx.services.slices.each
-    once = {(asked.resource_type, asked.resource_name): asked async for asked in each(request.resources)}
-    return DescribeConfigsResponse(results=[await _result(ctx, request, asked) async for asked in each(once.values())])
+    each = request.services.slices.each
+    once = {(asked.resource_type, asked.resource_name): asked async for asked in each(body.resources)}
+    return DescribeConfigsResponse(results=[await _result(request, body, asked) async for asked in each(once.values())])
 
 
 async def _result(
-    ctx: RequestContext, request: DescribeConfigsRequest, asked: DescribeConfigsResource
+    request: Request, body: DescribeConfigsRequest, asked: DescribeConfigsResource
 ) -> DescribeConfigsResult:
-    slices = ctx.services.slices
+    slices = request.services.slices
     answer = DescribeConfigsResult(resource_type=asked.resource_type, resource_name=asked.resource_name)
     wanted = {key async for key in slices.each(asked.configuration_keys or ())}
     try:
-        entries = _entries(ctx, asked)
+        entries = _entries(request, asked)
     except KafkaError as error:
         answer.error_code, answer.error_message = error_fields(error)
         return answer
     slices.spend(ENTRY_WORK * len(entries))
-    answer.configs = [
-        _shown(request, entry) async for entry in slices.each(entries) if not wanted or entry.name in wanted
-    ]
+    answer.configs = [_shown(body, entry) async for entry in slices.each(entries) if not wanted or entry.name in wanted]
     return answer
 
 
-def _entries(ctx: RequestContext, asked: DescribeConfigsResource) -> list[DescribedConfig]:
-    services, name = ctx.services, asked.resource_name
+def _entries(request: Request, asked: DescribeConfigsResource) -> list[DescribedConfig]:
+    services, name = request.services, asked.resource_name
     match asked.resource_type:
         case ConfigResourceType.TOPIC:
             check_topic_name(name)
@@ -107,7 +107,7 @@ def _check_broker(node_id: int, name: str, otherwise: str) -> None:
         raise InvalidRequest(f"Unexpected broker id, expected {node_id} {otherwise} {name}")
 
 
-def _shown(request: DescribeConfigsRequest, entry: DescribedConfig) -> DescribeConfigsResourceResult:
+def _shown(body: DescribeConfigsRequest, entry: DescribedConfig) -> DescribeConfigsResourceResult:
     return DescribeConfigsResourceResult(
         name=entry.name,
         value=entry.value,
@@ -116,8 +116,11 @@ def _shown(request: DescribeConfigsRequest, entry: DescribedConfig) -> DescribeC
         is_sensitive=entry.sensitive,
         synonyms=[
             DescribeConfigsSynonym(name=each.name, value=each.value, source=each.source)
-            for each in (entry.synonyms if request.include_synonyms else ())
+            for each in (entry.synonyms if body.include_synonyms else ())
         ],
         config_type=entry.kind.value if entry.kind else 0,
-        documentation=entry.doc if request.include_documentation or entry.kind is None else None,
+        documentation=entry.doc if body.include_documentation or entry.kind is None else None,
     )
+
+
+HANDLER = Awaited(MESSAGES, handle)

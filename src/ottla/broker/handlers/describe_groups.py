@@ -15,12 +15,14 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
 from ottla.broker.coordinators import naming_work
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import GroupIdNotFound, KafkaError
 from ottla.groups.classic.events import State
 from ottla.groups.classic.group import ClassicGroup
 from ottla.wire.messages.describe_groups import (
+    MESSAGES,
     DescribedGroup,
     DescribedGroupMember,
     DescribeGroupsRequest,
@@ -36,22 +38,22 @@ ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 """Read, delete, describe, describe configs, alter configs: the bits are Kafka's AclOperation codes."""
 
 
-async def handle(ctx: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+async def handle(request: Request, body: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Describe each group separately, once."""
-    operations = ALL_OPERATIONS if request.include_authorized_operations else NOT_ASKED
-    slices = ctx.services.slices
+    operations = ALL_OPERATIONS if body.include_authorized_operations else NOT_ASKED
+    slices = request.services.slices
     response = DescribeGroupsResponse()
-    async for group_id in slices.each(dict.fromkeys(request.groups), WORK):
+    async for group_id in slices.each(dict.fromkeys(body.groups), WORK):
         slices.spend(naming_work(group_id))
-        response.groups.append(await _one(ctx, group_id, operations))
+        response.groups.append(await _one(request, group_id, operations))
     return response
 
 
-async def _one(ctx: RequestContext, group_id: str, operations: int) -> DescribedGroup:
+async def _one(request: Request, group_id: str, operations: int) -> DescribedGroup:
     try:
-        group = ctx.services.coordinators.groups.describe(group_id)
+        group = request.services.coordinators.groups.describe(group_id)
     except GroupIdNotFound as error:
-        if ctx.api_version < NOT_FOUND_SINCE:
+        if request.api_version < NOT_FOUND_SINCE:
             return DescribedGroup(group_id=group_id, group_state=State.DEAD.value, authorized_operations=operations)
         return DescribedGroup(
             group_id=group_id, group_state=State.DEAD.value, error_code=error.code, error_message=error.message
@@ -63,12 +65,12 @@ async def _one(ctx: RequestContext, group_id: str, operations: int) -> Described
         group_state=group.state.value,
         protocol_type=group.protocol_type or "",
         protocol_data=(group.protocol or "") if group.state is State.STABLE else "",
-        members=await _members(ctx, group),
+        members=await _members(request, group),
         authorized_operations=operations,
     )
 
 
-async def _members(ctx: RequestContext, group: ClassicGroup) -> list[DescribedGroupMember]:
+async def _members(request: Request, group: ClassicGroup) -> list[DescribedGroupMember]:
     """Build the members; during a rebalance metadata and assignments belong to no generation and are left out."""
     stable = group.state is State.STABLE
     return [
@@ -80,5 +82,8 @@ async def _members(ctx: RequestContext, group: ClassicGroup) -> list[DescribedGr
             member_metadata=member.metadata_for(group.protocol) if stable else b"",
             member_assignment=member.assignment if stable else b"",
         )
-        async for member in ctx.services.slices.each(list(group.members.by_id.values()))
+        async for member in request.services.slices.each(list(group.members.by_id.values()))
     ]
+
+
+HANDLER = Awaited(MESSAGES, handle)

@@ -20,11 +20,13 @@ import asyncio
 from collections.abc import Collection
 from operator import attrgetter
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.storage.directories.log_directory import LogDirectory
 from ottla.wire.messages.describe_log_dirs import (
+    MESSAGES,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -35,39 +37,39 @@ from ottla.wire.messages.describe_log_dirs import (
 UNKNOWN_VOLUME_BYTES = -1
 
 
-async def handle(ctx: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+async def handle(request: Request, body: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
     """Describe the requested partitions of each directory."""
     asked = None
-    if request.topics is not None:
-        each_of = ctx.services.slices.each
+    if body.topics is not None:
+        each_of = request.services.slices.each
         asked = {
             TopicPartition(topic.topic, index)
-            async for topic in each_of(request.topics)
+            async for topic in each_of(body.topics)
             async for index in each_of(topic.partitions)
         }
-    directories = ctx.services.replicas.directories
+    directories = request.services.replicas.directories
     offline = directories.offline
     results = []
     for path in directories.paths:
         if path in offline:
             results.append(DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=str(path)))
         else:
-            results.append(await _one(ctx, next(each for each in directories.opened if each.path == path), asked))
+            results.append(await _one(request, next(each for each in directories.opened if each.path == path), asked))
     return DescribeLogDirsResponse(results=results)
 
 
 async def _one(
-    ctx: RequestContext, directory: LogDirectory, asked: Collection[TopicPartition] | None
+    request: Request, directory: LogDirectory, asked: Collection[TopicPartition] | None
 ) -> DescribeLogDirsResult:
-    partitions, log_dir_move = ctx.services.replicas.partitions, ctx.services.replicas.log_dir_move
+    partitions, log_dir_move = request.services.replicas.partitions, request.services.replicas.log_dir_move
     topics: dict[str, DescribeLogDirsTopic] = {}
-    async for where, partition in ctx.services.slices.each(list(partitions.items())):
+    async for where, partition in request.services.slices.each(list(partitions.items())):
         if partition.log.health is directory.health and (asked is None or where in asked):
             topic = topics.setdefault(where.topic, DescribeLogDirsTopic(name=where.topic))
             topic.partitions.append(
                 DescribeLogDirsPartition(partition_index=where.partition, partition_size=partition.log.size_bytes)
             )
-    async for where, future in ctx.services.slices.each(list(directory.future_logs.items())):
+    async for where, future in request.services.slices.each(list(directory.future_logs.items())):
         move = log_dir_move(where)
         if move is not None and move.target is directory and (asked is None or where in asked):
             topic = topics.setdefault(where.topic, DescribeLogDirsTopic(name=where.topic))
@@ -88,7 +90,7 @@ async def _one(
         topics=in_order,
         total_bytes=total,
         usable_bytes=free,
-        is_cordoned=directory.path in ctx.services.replicas.directories.cordoned,
+        is_cordoned=directory.path in request.services.replicas.directories.cordoned,
     )
 
 
@@ -99,3 +101,6 @@ def _bytes_of_disk(directory: LogDirectory) -> tuple[int, int]:
         return total, 0 if directory.health.is_full else free
     except OSError:  # the disk does not report its size
         return UNKNOWN_VOLUME_BYTES, UNKNOWN_VOLUME_BYTES
+
+
+HANDLER = Awaited(MESSAGES, handle)

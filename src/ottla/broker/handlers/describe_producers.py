@@ -14,10 +14,12 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.admin_requests import check_topic_name, error_fields
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import KafkaError, UnknownTopicOrPartition
 from ottla.core.ids import TopicPartition
 from ottla.wire.messages.describe_producers import (
+    MESSAGES,
     DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionResponse,
@@ -29,26 +31,26 @@ WORK = 3
 """Units of work of one partition."""
 
 
-async def handle(ctx: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
+async def handle(request: Request, body: DescribeProducersRequest) -> DescribeProducersResponse:
     """Describe each partition separately, once."""
-    each = ctx.services.slices.each
+    each = request.services.slices.each
     response = DescribeProducersResponse()
-    async for topic in each(request.topics):
+    async for topic in each(body.topics):
         partitions = [
-            await _partition(ctx, TopicPartition(topic.name, index))
+            await _partition(request, TopicPartition(topic.name, index))
             async for index in each(dict.fromkeys(topic.partition_indexes), WORK)
         ]
         response.topics.append(TopicResponse(name=topic.name, partitions=partitions))
     return response
 
 
-async def _partition(ctx: RequestContext, where: TopicPartition) -> PartitionResponse:
+async def _partition(request: Request, where: TopicPartition) -> PartitionResponse:
     answer = PartitionResponse(partition_index=where.partition)
     try:
         check_topic_name(where.topic)
-        if where.topic not in ctx.services.cluster.current.topics:
+        if where.topic not in request.services.cluster.current.topics:
             raise UnknownTopicOrPartition
-        partition = ctx.services.replicas.partition(where)
+        partition = request.services.replicas.partition(where)
         answer.active_producers = [
             ProducerState(
                 producer_id=producer.producer_id,
@@ -58,8 +60,11 @@ async def _partition(ctx: RequestContext, where: TopicPartition) -> PartitionRes
                 coordinator_epoch=producer.coordinator_epoch,
                 current_txn_start_offset=producer.current_txn_start_offset,
             )
-            async for producer in ctx.services.slices.each(partition.log.producers.describe())
+            async for producer in request.services.slices.each(partition.log.producers.describe())
         ]
     except KafkaError as error:
         answer.error_code, answer.error_message = error_fields(error)
     return answer
+
+
+HANDLER = Awaited(MESSAGES, handle)

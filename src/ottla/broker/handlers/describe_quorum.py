@@ -14,17 +14,21 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Inline
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
-from ottla.wire.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from ottla.wire.messages.describe_quorum import MESSAGES, DescribeQuorumRequest, DescribeQuorumResponse
 
 
-def handle(ctx: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:  # noqa: ARG001
+def handle(request: Request, body: DescribeQuorumRequest) -> DescribeQuorumResponse:  # noqa: ARG001
     """Refuse, and name the controller."""
-    controller_id = ctx.services.cluster.current.controller_id
+    controller_id = request.services.cluster.current.controller_id
     controller = f"the controller is broker {controller_id}" if controller_id >= 0 else "no controller is elected"
     return DescribeQuorumResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
         error_message="The cluster has no Raft quorum to describe: its metadata is not in __cluster_metadata; "
         f"{controller}. DescribeCluster shows the brokers.",
     )
+
+
+HANDLER = Inline(MESSAGES, handle)

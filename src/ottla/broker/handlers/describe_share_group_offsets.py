@@ -14,13 +14,15 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
 from ottla.broker.coordinators import naming_work
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import KafkaError
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.groups.share.events import StateSummary
 from ottla.groups.share_group_coordinator import UNINITIALIZED_OFFSET
 from ottla.wire.messages.describe_share_group_offsets import (
+    MESSAGES,
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequestGroup,
     DescribeShareGroupOffsetsRequestTopic,
@@ -37,13 +39,13 @@ PARTITIONS_AT_ONCE = 100
 UNKNOWN_LAG = -1
 
 
-async def handle(ctx: RequestContext, request: DescribeShareGroupOffsetsRequest) -> DescribeShareGroupOffsetsResponse:
+async def handle(request: Request, body: DescribeShareGroupOffsetsRequest) -> DescribeShareGroupOffsetsResponse:
     """Describe each group separately."""
     response = DescribeShareGroupOffsetsResponse()
-    async for group in ctx.services.slices.each(request.groups, WORK):
+    async for group in request.services.slices.each(body.groups, WORK):
         described = DescribeShareGroupOffsetsResponseGroup(group_id=group.group_id)
         try:
-            described.topics = await _topics(ctx, group)
+            described.topics = await _topics(request, group)
         except KafkaError as error:
             described.error_code, described.error_message = error.code, error.message
         response.groups.append(described)
@@ -51,9 +53,9 @@ async def handle(ctx: RequestContext, request: DescribeShareGroupOffsetsRequest)
 
 
 async def _topics(
-    ctx: RequestContext, group: DescribeShareGroupOffsetsRequestGroup
+    request: Request, group: DescribeShareGroupOffsetsRequestGroup
 ) -> list[DescribeShareGroupOffsetsResponseTopic]:
-    view, groups = ctx.services.cluster.current, ctx.services.coordinators.share_groups
+    view, groups = request.services.cluster.current, request.services.coordinators.share_groups
     asked = group.topics
     if asked is None:
         wanted: dict[str, list[int]] = {}
@@ -65,12 +67,14 @@ async def _topics(
             DescribeShareGroupOffsetsRequestTopic(topic_name=name, partitions=all_) for name, all_ in wanted.items()
         ]
     topics = []
-    async for one in ctx.services.slices.each(asked, WORK):
+    async for one in request.services.slices.each(asked, WORK):
         found = view.topics.get(one.topic_name)
         topic_id = NO_TOPIC_ID if found is None else found.topic_id
         partitions: list[DescribeShareGroupOffsetsResponsePartition] = []
         firsts = range(0, len(one.partitions), PARTITIONS_AT_ONCE)
-        async for first in ctx.services.slices.each(firsts, WORK * PARTITIONS_AT_ONCE + naming_work(group.group_id)):
+        async for first in request.services.slices.each(
+            firsts, WORK * PARTITIONS_AT_ONCE + naming_work(group.group_id)
+        ):
             indexes = one.partitions[first : first + PARTITIONS_AT_ONCE]
             places = await groups.offsets(group.group_id, [(topic_id, index) for index in indexes])
             used = [
@@ -78,7 +82,7 @@ async def _topics(
                 for index in indexes
                 if _has_known_records(places[topic_id, index])
             ]
-            ends = await ctx.services.coordinators.high_watermarks.read(used)
+            ends = await request.services.coordinators.high_watermarks.read(used)
             partitions += [
                 _partition(index, places[topic_id, index], ends.get(TopicPartition(one.topic_name, index)))
                 for index in indexes
@@ -106,3 +110,6 @@ def _partition(
         leader_epoch=place.leader_epoch,
         lag=UNKNOWN_LAG if end is None else max(0, end - place.start_offset - place.delivery_complete_count),
     )
+
+
+HANDLER = Awaited(MESSAGES, handle)

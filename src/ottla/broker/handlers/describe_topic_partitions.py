@@ -17,12 +17,14 @@ from __future__ import annotations
 
 from ottla.broker.admin_requests import check_topic_name
 from ottla.broker.authorized_operations import ALL_TOPIC_OPERATIONS
-from ottla.broker.context import RequestContext
 from ottla.broker.partition_states import reachable_leader, replica_states
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.coordination.view import PartitionView, TopicView
 from ottla.core.errors import ErrorCode, InvalidTopic
 from ottla.core.ids import INTERNAL_TOPICS
 from ottla.wire.messages.describe_topic_partitions import (
+    MESSAGES,
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
@@ -38,22 +40,22 @@ WORK = 3
 """The share of a slice of work of one topic, and of one partition."""
 
 
-async def handle(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
+async def handle(request: Request, body: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
     """Return one page of topics."""
-    each = ctx.services.slices.each
-    topics = ctx.services.cluster.current.topics
-    names = sorted({topic.name async for topic in each(request.topics)} if request.topics else topics)
-    cursor = request.cursor
+    each = request.services.slices.each
+    topics = request.services.cluster.current.topics
+    names = sorted({topic.name async for topic in each(body.topics)} if body.topics else topics)
+    cursor = body.cursor
     if cursor is not None:
-        if cursor.partition_index < 0 or (request.topics and cursor.topic_name not in names):
+        if cursor.partition_index < 0 or (body.topics and cursor.topic_name not in names):
             return DescribeTopicPartitionsResponse(
                 topics=[
                     DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=topic.name)
-                    async for topic in each(request.topics)
+                    async for topic in each(body.topics)
                 ]
             )
         names = [name for name in names if name >= cursor.topic_name]
-    left = max(1, min(request.response_partition_limit, PARTITIONS_PER_ANSWER_MAX))
+    left = max(1, min(body.response_partition_limit, PARTITIONS_PER_ANSWER_MAX))
     answer = DescribeTopicPartitionsResponse()
     async for name in each(names, WORK):
         topic = topics.get(name)
@@ -65,7 +67,7 @@ async def handle(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -
             answer.next_cursor = Cursor(topic_name=name, partition_index=first)
             break
         page = topic.partitions[first : first + left]
-        answer.topics.append(await _topic(ctx, topic, page))
+        answer.topics.append(await _topic(request, topic, page))
         left -= len(page)
         if first + len(page) < len(topic.partitions):
             answer.next_cursor = Cursor(topic_name=name, partition_index=first + len(page))
@@ -88,20 +90,22 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
 
 
 async def _topic(
-    ctx: RequestContext, topic: TopicView, page: tuple[PartitionView, ...]
+    request: Request, topic: TopicView, page: tuple[PartitionView, ...]
 ) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
-        partitions=[_partition(ctx, topic.name, partition) async for partition in ctx.services.slices.each(page, WORK)],
+        partitions=[
+            _partition(request, topic.name, partition) async for partition in request.services.slices.each(page, WORK)
+        ],
         topic_authorized_operations=ALL_TOPIC_OPERATIONS,
     )
 
 
-def _partition(ctx: RequestContext, topic: str, partition: PartitionView) -> DescribeTopicPartitionsResponsePartition:
-    isr, offline, eligible = replica_states(ctx.services, topic, partition)
-    _, leader = reachable_leader(ctx.services.cluster.current, partition, offline, ctx.listener)
+def _partition(request: Request, topic: str, partition: PartitionView) -> DescribeTopicPartitionsResponsePartition:
+    isr, offline, eligible = replica_states(request.services, topic, partition)
+    _, leader = reachable_leader(request.services.cluster.current, partition, offline, request.listener)
     return DescribeTopicPartitionsResponsePartition(
         partition_index=partition.index,  # without an error even if there is no leader, as in Kafka
         leader_id=leader,
@@ -112,3 +116,6 @@ def _partition(ctx: RequestContext, topic: str, partition: PartitionView) -> Des
         last_known_elr=list(partition.last_known_elr or eligible),
         offline_replicas=offline,
     )
+
+
+HANDLER = Awaited(MESSAGES, handle)

@@ -12,10 +12,12 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
 from ottla.broker.coordinators import naming_work
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import KafkaError
 from ottla.wire.messages.describe_transactions import (
+    MESSAGES,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     TopicData,
@@ -26,23 +28,23 @@ WORK = 3
 """Units of work of one transactional id."""
 
 
-async def handle(ctx: RequestContext, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
+async def handle(request: Request, body: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
     """Describe each transactional id separately, as often as it is named."""
-    slices = ctx.services.slices
+    slices = request.services.slices
     response = DescribeTransactionsResponse()
-    async for transactional_id in slices.each(request.transactional_ids, WORK):
+    async for transactional_id in slices.each(body.transactional_ids, WORK):
         slices.spend(naming_work(transactional_id))
-        response.transaction_states.append(await _one(ctx, transactional_id))
+        response.transaction_states.append(await _one(request, transactional_id))
     return response
 
 
-async def _one(ctx: RequestContext, transactional_id: str) -> TransactionState:
+async def _one(request: Request, transactional_id: str) -> TransactionState:
     try:
-        metadata = ctx.services.coordinators.transactions.describe(transactional_id)
+        metadata = request.services.coordinators.transactions.describe(transactional_id)
     except KafkaError as error:
         return TransactionState(transactional_id=transactional_id, error_code=error.code)
     by_topic: dict[str, list[int]] = {}
-    async for where in ctx.services.slices.each(sorted(metadata.partitions)):
+    async for where in request.services.slices.each(sorted(metadata.partitions)):
         by_topic.setdefault(where.topic, []).append(where.partition)
     return TransactionState(
         transactional_id=transactional_id,
@@ -53,3 +55,6 @@ async def _one(ctx: RequestContext, transactional_id: str) -> TransactionState:
         producer_epoch=metadata.producer_epoch,
         topics=[TopicData(topic=topic, partitions=found) for topic, found in by_topic.items()],
     )
+
+
+HANDLER = Awaited(MESSAGES, handle)

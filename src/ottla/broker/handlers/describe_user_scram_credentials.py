@@ -14,9 +14,11 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.admin_requests import duplicates
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
 from ottla.wire.messages.describe_user_scram_credentials import (
+    MESSAGES,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
@@ -25,12 +27,10 @@ from ottla.wire.messages.describe_user_scram_credentials import (
 NAME_SHOWN_MAX = 100  # of a user's name in a message
 
 
-async def handle(
-    ctx: RequestContext, request: DescribeUserScramCredentialsRequest
-) -> DescribeUserScramCredentialsResponse:
+async def handle(request: Request, body: DescribeUserScramCredentialsRequest) -> DescribeUserScramCredentialsResponse:
     """Answer that no user has credentials."""
-    slices = ctx.services.slices
-    names = [user.name async for user in slices.each(request.users or ())]
+    slices = request.services.slices
+    names = [user.name async for user in slices.each(body.users or ())]
     twice = await duplicates(slices, names)
     return DescribeUserScramCredentialsResponse(
         results=[_result(name, is_twice=name in twice) async for name in slices.each(dict.fromkeys(names))]
@@ -46,3 +46,6 @@ def _result(name: str, *, is_twice: bool) -> DescribeUserScramCredentialsResult:
         code = ErrorCode.RESOURCE_NOT_FOUND
         message = f"Attempt to describe a user credential that does not exist: {shown}"
     return DescribeUserScramCredentialsResult(user=name, error_code=code, error_message=message)
+
+
+HANDLER = Awaited(MESSAGES, handle)

@@ -16,8 +16,9 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.admin_requests import error_fields
-from ottla.broker.context import RequestContext
 from ottla.broker.partition_states import replica_states
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.controller.elections import has_wanted_leader
 from ottla.controller.partition_changes import Election
 from ottla.coordination.view import PartitionView
@@ -31,6 +32,7 @@ from ottla.core.errors import (
 )
 from ottla.core.ids import TopicPartition
 from ottla.wire.messages.elect_leaders import (
+    MESSAGES,
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionResult,
@@ -49,28 +51,28 @@ KINDS = (Election.PREFERRED, Election.UNCLEAN)
 """By their number in the request."""
 
 
-async def handle(ctx: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
+async def handle(request: Request, body: ElectLeadersRequest) -> ElectLeadersResponse:
     """Elect leaders; return the outcome of each partition."""
-    each = ctx.services.slices.each
-    asked = request.topic_partitions
+    each = request.services.slices.each
+    asked = body.topic_partitions
     if asked is not None and not asked:
         return ElectLeadersResponse()  # as in Kafka, whatever the kind of election
-    if not 0 <= request.election_type < len(KINDS):
+    if not 0 <= body.election_type < len(KINDS):
         return ElectLeadersResponse(
             error_code=ErrorCode.INVALID_REQUEST,
             replica_election_results=[
-                await _refused(ctx, topic, f"Unknown election type {request.election_type}")
+                await _refused(request, topic, f"Unknown election type {body.election_type}")
                 async for topic in each(asked or ())
             ],
         )
     if asked is None:
-        topics = ctx.services.cluster.current.topics.values()
+        topics = request.services.cluster.current.topics.values()
         asked = [TopicPartitions(topic=topic.name, partitions=[p.index for p in topic.partitions]) for topic in topics]
     try:
-        results = [await _elect_in(ctx, topic, KINDS[request.election_type]) async for topic in each(asked)]
+        results = [await _elect_in(request, topic, KINDS[body.election_type]) async for topic in each(asked)]
     except KafkaError as error:
         return ElectLeadersResponse(error_code=error.code)
-    if request.topic_partitions is None:
+    if body.topic_partitions is None:
         for result in results:
             result.partition_result = [
                 found for found in result.partition_result if found.error_code != ErrorCode.ELECTION_NOT_NEEDED
@@ -78,36 +80,36 @@ async def handle(ctx: RequestContext, request: ElectLeadersRequest) -> ElectLead
     return ElectLeadersResponse(replica_election_results=results)
 
 
-async def _refused(ctx: RequestContext, asked: TopicPartitions, why: str) -> ReplicaElectionResult:
+async def _refused(request: Request, asked: TopicPartitions, why: str) -> ReplicaElectionResult:
     return ReplicaElectionResult(
         topic=asked.topic,
         partition_result=[
             PartitionResult(partition_id=index, error_code=ErrorCode.INVALID_REQUEST, error_message=why)
-            async for index in ctx.services.slices.each(asked.partitions)
+            async for index in request.services.slices.each(asked.partitions)
         ],
     )
 
 
-async def _elect_in(ctx: RequestContext, asked: TopicPartitions, election: Election) -> ReplicaElectionResult:
+async def _elect_in(request: Request, asked: TopicPartitions, election: Election) -> ReplicaElectionResult:
     """Elect the leaders of one topic; most need no election, which is seen without the controller's queue."""
-    topic, view = asked.topic, ctx.services.cluster.current
+    topic, view = asked.topic, request.services.cluster.current
     # one text for all partitions of the topic, and not longer than a name may be: it is in each result
     no_topic, no_partition = f"No such topic as {topic[:NAME_MAX]}", f"No such partition of {topic[:NAME_MAX]}"
     results: list[PartitionResult] = []
     needed: dict[int, PartitionResult] = {}
-    async for index in ctx.services.slices.each(asked.partitions, WORK):
+    async for index in request.services.slices.each(asked.partitions, WORK):
         partition = view.partition(topic, index)
         if partition is None:
             missing = no_partition if topic in view.topics else no_topic
             results.append(_result(index, UnknownTopicOrPartition(missing)))
-        elif (not _is_offline(ctx, topic, partition) and has_wanted_leader(partition, election)) or index in needed:
+        elif (not _is_offline(request, topic, partition) and has_wanted_leader(partition, election)) or index in needed:
             results.append(_result(index, ElectionNotNeeded()))
         else:
             results.append(_result(index, None))
             needed[index] = results[-1]
     if needed:
         names = [TopicPartition(topic, index) for index in needed]
-        outcomes = await ctx.services.controller.elect_leaders(election, names)
+        outcomes = await request.services.controller.elect_leaders(election, names)
         for result, outcome in zip(needed.values(), outcomes, strict=True):
             error = outcome
             if isinstance(outcome, ElectionNotNeeded):  # its log directory is offline, and nothing else can lead
@@ -118,10 +120,13 @@ async def _elect_in(ctx: RequestContext, asked: TopicPartitions, election: Elect
     return ReplicaElectionResult(topic=topic, partition_result=results)
 
 
-def _is_offline(ctx: RequestContext, topic: str, partition: PartitionView) -> bool:
-    return partition.leader in replica_states(ctx.services, topic, partition).offline
+def _is_offline(request: Request, topic: str, partition: PartitionView) -> bool:
+    return partition.leader in replica_states(request.services, topic, partition).offline
 
 
 def _result(index: int, error: KafkaError | None) -> PartitionResult:
     code, message = error_fields(error)
     return PartitionResult(partition_id=index, error_code=code, error_message=message)
+
+
+HANDLER = Awaited(MESSAGES, handle)

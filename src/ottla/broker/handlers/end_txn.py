@@ -15,27 +15,31 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.transactions.metadata import TransactionVersion
-from ottla.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from ottla.wire.messages.end_txn import MESSAGES, EndTxnRequest, EndTxnResponse
 
 PRODUCER_FENCED_SINCE, SECOND_VERSION_SINCE = 2, 5
 
 
-async def handle(ctx: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
+async def handle(request: Request, body: EndTxnRequest) -> EndTxnResponse:
     """End the transaction."""
-    is_second = ctx.api_version >= SECOND_VERSION_SINCE
+    is_second = request.api_version >= SECOND_VERSION_SINCE
     try:
-        answer = await ctx.services.coordinators.transactions.end(
-            request.transactional_id,
-            request.producer_id,
-            request.producer_epoch,
-            committed=request.committed,
+        answer = await request.services.coordinators.transactions.end(
+            body.transactional_id,
+            body.producer_id,
+            body.producer_epoch,
+            committed=body.committed,
             client_version=TransactionVersion.TV_2 if is_second else TransactionVersion.TV_0,
         )
     except KafkaError as error:
         return EndTxnResponse(error_code=error.code)
-    if answer.error is ErrorCode.PRODUCER_FENCED and ctx.api_version < PRODUCER_FENCED_SINCE:
+    if answer.error is ErrorCode.PRODUCER_FENCED and request.api_version < PRODUCER_FENCED_SINCE:
         return EndTxnResponse(error_code=ErrorCode.INVALID_PRODUCER_EPOCH)
     return EndTxnResponse(error_code=answer.error, producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
+
+
+HANDLER = Awaited(MESSAGES, handle, eager=True)

@@ -1,11 +1,12 @@
 """Envelope (key 58), version 0.
 
 What it does
-  Serves a client's request that another broker has forwarded because this one is the controller (KIP-590). The response
-  is that of the request inside, as the client gets it. NOT_CONTROLLER if this broker is not the controller.
+  Serves a client's request that another broker has forwarded because this one is the controller (KIP-590): as a request
+  of that client, with its identity, address and listener. The response is that of the request inside, as the client
+  gets it. NOT_CONTROLLER if this broker is not the controller.
 
 What it does not do
-  Principals: there is no authentication yet. Requests of other APIs than those of the controller: INVALID_REQUEST.
+  Requests of other APIs than those of the controller: INVALID_REQUEST.
 
 Versions
   v0   flexible encoding
@@ -14,55 +15,51 @@ Versions
 from __future__ import annotations
 
 import ipaddress
-from inspect import isawaitable
 
-from ottla.broker.context import RequestContext
-from ottla.broker.registry import APIS
+from ottla.broker.requests.forwarded_identity import decode_identity
+from ottla.broker.requests.handler import Enveloped, ForwardedRequest
+from ottla.broker.requests.registry import APIS
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
-from ottla.wire import codec
+from ottla.net.identity import ANONYMOUS
 from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.headers import parse_request_header, response_header
-from ottla.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from ottla.wire.headers import parse_request_header
+from ottla.wire.messages.envelope import MESSAGES, EnvelopeRequest, EnvelopeResponse
 
 FORWARDED_IN_PART = frozenset({ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS})
 """The APIs whose handlers forward themselves: a part of such a request may concern the loggers of another broker."""
 
 
-async def handle(ctx: RequestContext, request: EnvelopeRequest) -> EnvelopeResponse:
-    """Unwrap the request, serve it and wrap its response."""
-    services = ctx.services
-    if not services.controller.is_active:
-        return EnvelopeResponse(response_data=None, error_code=ErrorCode.NOT_CONTROLLER)
-    frame = bytes(request.request_data)
+def unwrap(request: Request, body: EnvelopeRequest) -> ForwardedRequest | EnvelopeResponse:
+    """Return the request inside, or the error."""
+    if not request.services.controller.is_active:
+        return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
+    frame, principal = bytes(body.request_data), body.request_principal
     try:
-        key, version, correlation_id, client_id, body_at = parse_request_header(frame)
-        row = APIS.get(key)  # type: ignore[call-overload]
-        if (
-            row is None
-            or not (row.controller_only or key in FORWARDED_IN_PART)
-            or not row.min_version <= version <= row.max_version
-        ):
-            return EnvelopeResponse(response_data=None, error_code=ErrorCode.INVALID_REQUEST)
-        decoded = await services.slices.run(
-            codec.decode_request_slices(ApiKey(key), version, frame, body_at, slices=services.slices)
-        )
+        header = parse_request_header(frame)
+        identity, listener = (ANONYMOUS, request.listener) if not principal else decode_identity(bytes(principal))
     except MalformedRequest:
-        return EnvelopeResponse(response_data=None, error_code=ErrorCode.INVALID_REQUEST)
-    forwarded = RequestContext(
-        services,
-        api_version=version,
-        client_id=client_id,
-        client_host=_host(bytes(request.client_host_address)),
-        listener=ctx.listener,
-        connection_id=ctx.connection_id,
-        state={},
-        is_forwarded=True,
-    )
-    result = row.handler()(forwarded, decoded)
-    answer = await result if isawaitable(result) else result
-    body = await services.slices.run(codec.encode_response_slices(ApiKey(key), version, answer, slices=services.slices))
-    return EnvelopeResponse(response_data=response_header(key, version, correlation_id) + bytes(body))
+        return invalid()
+    key, version, _, _, _ = header
+    row = APIS.get(key)  # type: ignore[call-overload]
+    if (
+        row is None
+        or not (row.controller_only or key in FORWARDED_IN_PART)
+        or not row.min_version <= version <= row.max_version
+    ):
+        return invalid()
+    return ForwardedRequest(header, frame, _host(bytes(body.client_host_address)), identity, listener)
+
+
+def wrap(response: bytes) -> EnvelopeResponse:
+    """Put the frame of a response into the response."""
+    return EnvelopeResponse(response_data=response)
+
+
+def invalid() -> EnvelopeResponse:
+    """Refuse what is no request for the controller."""
+    return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
 
 
 def _host(address: bytes) -> str:
@@ -70,3 +67,6 @@ def _host(address: bytes) -> str:
         return str(ipaddress.ip_address(address))
     except ValueError:
         return ""
+
+
+HANDLER = Enveloped(MESSAGES, unwrap=unwrap, wrap=wrap, malformed=invalid)

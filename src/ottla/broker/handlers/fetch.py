@@ -33,11 +33,13 @@ from collections.abc import Collection, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
-from ottla.broker.context import RequestContext, Services
+from ottla.broker.context import Services
 from ottla.broker.delayed_operations import DelayedOperation
 from ottla.broker.fetch.fetch_data import current_name, data_of, divergence, offsets_of, refusal, size_of
 from ottla.broker.fetch.fetch_sessions import INITIAL_EPOCH, NO_SESSION, FetchSession, FetchSessionPartition
 from ottla.broker.new_leaders import current_leader, endpoint_of
+from ottla.broker.requests.handler import Deferred
+from ottla.broker.requests.request import Request
 from ottla.core.errors import (
     FencedLeaderEpoch,
     KafkaError,
@@ -84,7 +86,7 @@ decode = decode_fetch_request
 
 
 def handle(
-    ctx: RequestContext, request: FetchRequest, response: PendingResponse
+    ctx: Request, request: FetchRequest, response: PendingResponse
 ) -> Coroutine[Any, Any, Coroutine[Any, Any, None] | None] | None:
     """Respond at once if there is enough, an error, or no time to wait; otherwise wait.
 
@@ -113,7 +115,7 @@ def handle(
 
 
 async def handle_long(
-    ctx: RequestContext, frame: bytes, at: int, response: PendingResponse
+    ctx: Request, frame: bytes, at: int, response: PendingResponse
 ) -> Coroutine[Any, Any, None] | None:
     """Decode, handle and answer a request of many partitions in slices of work.
 
@@ -137,7 +139,7 @@ async def handle_long(
     return await LongFetch(services, version, ctx.listener, request, session, wanted, response).serve()
 
 
-def _serve_replica(ctx: RequestContext, request: FetchRequest, response: PendingResponse) -> None:
+def _serve_replica(ctx: Request, request: FetchRequest, response: PendingResponse) -> None:
     """Serve a follower's fetch."""
     from ottla.broker.fetch.replica_sessions import ReplicaSessions
     from ottla.broker.replica_fetch import ReplicaFetch
@@ -628,3 +630,6 @@ def _is_news(each: FetchSessionPartition, data: PartitionData) -> bool:
         or data.high_watermark != each.sent_high_watermark
         or data.log_start_offset != each.sent_log_start
     )
+
+
+HANDLER = Deferred(ApiKey.FETCH, decode=decode, handle=handle, handle_long=handle_long)

@@ -20,14 +20,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.broker.context import RequestContext
 from ottla.broker.coordinators import GROUPS, SHARE_GROUPS, TRANSACTIONS, import_in_thread, naming_work
 from ottla.broker.internal_topic_creation import create_if_absent
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.coordination.view import NO_LEADER
 from ottla.core.errors import CoordinatorNotAvailable, ErrorCode, InvalidRequest, KafkaError, NotCoordinator
 from ottla.core.ids import parse_id
 from ottla.internal_topics.led_partitions import LedPartitions
-from ottla.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.wire.messages.find_coordinator import MESSAGES, Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 SHARE_SINCE = 6
@@ -36,16 +37,16 @@ WORK = 3
 """Units of work of one key."""
 
 
-async def handle(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+async def handle(request: Request, body: FindCoordinatorRequest) -> FindCoordinatorResponse:
     """Find the coordinator of each key separately, once."""
-    if ctx.api_version >= MANY_KEYS_SINCE:
-        slices = ctx.services.slices
+    if request.api_version >= MANY_KEYS_SINCE:
+        slices = request.services.slices
         response = FindCoordinatorResponse()
-        async for key in slices.each(dict.fromkeys(request.coordinator_keys), WORK):
+        async for key in slices.each(dict.fromkeys(body.coordinator_keys), WORK):
             slices.spend(naming_work(key))
-            response.coordinators.append(await _find(ctx, key, request.key_type))
+            response.coordinators.append(await _find(request, key, body.key_type))
         return response
-    one = await _find(ctx, request.key, request.key_type)
+    one = await _find(request, body.key, body.key_type)
     return FindCoordinatorResponse(
         error_code=one.error_code,
         error_message=one.error_message or ErrorCode.NONE.name,  # Kafka's own word for no error, in these versions
@@ -55,11 +56,11 @@ async def handle(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCo
     )
 
 
-async def _find(ctx: RequestContext, key: str, key_type: int) -> Coordinator:
+async def _find(request: Request, key: str, key_type: int) -> Coordinator:
     try:
-        node_id = await _node_for(ctx, key, key_type)
-        broker = ctx.services.cluster.current.brokers.get(node_id)
-        endpoint = broker.endpoints.get(ctx.listener) if broker is not None else None
+        node_id = await _node_for(request, key, key_type)
+        broker = request.services.cluster.current.brokers.get(node_id)
+        endpoint = broker.endpoints.get(request.listener) if broker is not None else None
         if endpoint is None:
             raise CoordinatorNotAvailable(f"the coordinator of {key!r} is not alive")
     except KafkaError as error:
@@ -67,8 +68,8 @@ async def _find(ctx: RequestContext, key: str, key_type: int) -> Coordinator:
     return Coordinator(key=key, node_id=node_id, host=endpoint.host, port=endpoint.port, error_message="")
 
 
-async def _node_for(ctx: RequestContext, key: str, key_type: int) -> int:
-    services = ctx.services
+async def _node_for(request: Request, key: str, key_type: int) -> int:
+    services = request.services
     led: LedPartitions[Any]
     if key_type == GROUP:
         await import_in_thread(GROUPS)
@@ -76,7 +77,7 @@ async def _node_for(ctx: RequestContext, key: str, key_type: int) -> int:
     elif key_type == TRANSACTION:
         await import_in_thread(GROUPS, TRANSACTIONS)  # its markers end what is pending in groups
         led = services.coordinators.transactions.led
-    elif key_type == SHARE and ctx.api_version >= SHARE_SINCE:
+    elif key_type == SHARE and request.api_version >= SHARE_SINCE:
         _check_share_key(key)
         await import_in_thread(GROUPS, SHARE_GROUPS)
         led = services.coordinators.share_states.led
@@ -101,3 +102,6 @@ def _check_share_key(key: str) -> None:
         parse_id(parts[1])
     except ValueError:
         raise InvalidRequest("The key of a share partition is group:topic id:partition.") from None
+
+
+HANDLER = Awaited(MESSAGES, handle)

@@ -13,21 +13,23 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import CoordinatorLoadInProgress, ErrorCode, KafkaError
 from ottla.groups.classic.events import Heartbeat
-from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ottla.wire.messages.heartbeat import MESSAGES, HeartbeatRequest, HeartbeatResponse
 
 
-async def handle(ctx: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+async def handle(request: Request, body: HeartbeatRequest) -> HeartbeatResponse:
     """Answer at once."""
-    beat = Heartbeat(
-        member_id=request.member_id, generation=request.generation_id, instance_id=request.group_instance_id
-    )
+    beat = Heartbeat(member_id=body.member_id, generation=body.generation_id, instance_id=body.group_instance_id)
     try:
-        error = await ctx.services.coordinators.groups.heartbeat(request.group_id, beat)
+        error = await request.services.coordinators.groups.heartbeat(body.group_id, beat)
     except CoordinatorLoadInProgress:
         error = ErrorCode.NONE  # as in Kafka: sessions start again after loading, so none expires meanwhile
     except KafkaError as refusal:
         error = refusal.code
     return HeartbeatResponse(error_code=error)
+
+
+HANDLER = Awaited(MESSAGES, handle, eager=True)

@@ -15,15 +15,20 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.config_admin import altered_resources
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.wire.messages.incremental_alter_configs import (
+    MESSAGES,
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
 
 
-async def handle(ctx: RequestContext, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
+async def handle(request: Request, body: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
     """Alter each entity separately."""
-    responses = await altered_resources(ctx, request, AlterConfigsResourceResponse, replaces_all=False)
+    responses = await altered_resources(request, body, AlterConfigsResourceResponse, replaces_all=False)
     return IncrementalAlterConfigsResponse(responses=responses)
+
+
+HANDLER = Awaited(MESSAGES, handle)

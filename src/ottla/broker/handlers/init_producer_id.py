@@ -17,39 +17,43 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode, InvalidRequest, KafkaError, error_code_for
 from ottla.core.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
-from ottla.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ottla.wire.messages.init_producer_id import MESSAGES, InitProducerIdRequest, InitProducerIdResponse
 
 PRODUCER_FENCED_SINCE = 4
 
 
-async def handle(ctx: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
+async def handle(request: Request, body: InitProducerIdRequest) -> InitProducerIdResponse:
     """Initialize a producer: return an id and its epoch, or why there is none."""
     try:
-        return await _init(ctx, request)
+        return await _init(request, body)
     except KafkaError as error:
-        return _refused(ctx, error_code_for(error))
+        return _refused(request, error_code_for(error))
 
 
-async def _init(ctx: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
+async def _init(request: Request, body: InitProducerIdRequest) -> InitProducerIdResponse:
     expected = None
-    if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
+    if (body.producer_id == NO_PRODUCER_ID) != (body.producer_epoch == NO_PRODUCER_EPOCH):
         raise InvalidRequest
-    if request.producer_id != NO_PRODUCER_ID:
-        expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
-    if request.transactional_id is None:
-        return InitProducerIdResponse(producer_id=await ctx.services.producer_ids.allocate(), producer_epoch=0)
-    answer = await ctx.services.coordinators.transactions.init_producer_id(
-        request.transactional_id, request.transaction_timeout_ms, expected
+    if body.producer_id != NO_PRODUCER_ID:
+        expected = ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
+    if body.transactional_id is None:
+        return InitProducerIdResponse(producer_id=await request.services.producer_ids.allocate(), producer_epoch=0)
+    answer = await request.services.coordinators.transactions.init_producer_id(
+        body.transactional_id, body.transaction_timeout_ms, expected
     )
     if answer.error is not ErrorCode.NONE:
-        return _refused(ctx, answer.error)
+        return _refused(request, answer.error)
     return InitProducerIdResponse(producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
 
 
-def _refused(ctx: RequestContext, error: ErrorCode) -> InitProducerIdResponse:
-    if error is ErrorCode.PRODUCER_FENCED and ctx.api_version < PRODUCER_FENCED_SINCE:
+def _refused(request: Request, error: ErrorCode) -> InitProducerIdResponse:
+    if error is ErrorCode.PRODUCER_FENCED and request.api_version < PRODUCER_FENCED_SINCE:
         error = ErrorCode.INVALID_PRODUCER_EPOCH
     return InitProducerIdResponse(error_code=error, producer_epoch=NO_PRODUCER_EPOCH)
+
+
+HANDLER = Awaited(MESSAGES, handle)

@@ -13,10 +13,12 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.broker.share_state_requests import answer_each
 from ottla.share.state_records import SharePartitionKey
 from ottla.wire.messages.initialize_share_group_state import (
+    MESSAGES,
     InitializeShareGroupStateRequest,
     InitializeShareGroupStateResponse,
     InitializeStateResult,
@@ -25,13 +27,16 @@ from ottla.wire.messages.initialize_share_group_state import (
 )
 
 
-async def handle(ctx: RequestContext, request: InitializeShareGroupStateRequest) -> InitializeShareGroupStateResponse:
+async def handle(request: Request, body: InitializeShareGroupStateRequest) -> InitializeShareGroupStateResponse:
     """Initialize each share partition separately."""
 
     async def initialize(key: SharePartitionKey, asked: PartitionData) -> PartitionResult:
-        states = ctx.services.coordinators.share_states
+        states = request.services.coordinators.share_states
         found = await states.initialize(key, asked.state_epoch, asked.start_offset)
         return PartitionResult(partition=key.partition, error_code=found.error, error_message=found.message or None)
 
-    results = await answer_each(ctx, request, InitializeStateResult, PartitionResult, initialize)
+    results = await answer_each(request, body, InitializeStateResult, PartitionResult, initialize)
     return InitializeShareGroupStateResponse(results=results)
+
+
+HANDLER = Awaited(MESSAGES, handle)

@@ -19,11 +19,12 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.groups.classic.events import JoinAnswer
 from ottla.groups.coordinator import Joining
-from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+from ottla.wire.messages.join_group import MESSAGES, JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
 ID_REQUIRED_SINCE, NULL_PROTOCOL_SINCE, SKIP_SINCE = 4, 7, 9
 
@@ -31,29 +32,30 @@ PROTOCOLS_MAX = 1000
 """Names of assignors in one request, which the group keeps; clients send fewer than ten."""
 
 
-async def handle(ctx: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
+async def handle(request: Request, body: JoinGroupRequest) -> JoinGroupResponse:
     """Join a group; the answer waits for the whole group."""
-    if len(request.protocols) > PROTOCOLS_MAX:
+    if len(body.protocols) > PROTOCOLS_MAX:
         return JoinGroupResponse(
-            error_code=ErrorCode.INVALID_REQUEST, protocol_name=None if ctx.api_version >= NULL_PROTOCOL_SINCE else ""
+            error_code=ErrorCode.INVALID_REQUEST,
+            protocol_name=None if request.api_version >= NULL_PROTOCOL_SINCE else "",
         )
     joining = Joining(
-        member_id=request.member_id,
-        protocol_type=request.protocol_type,
-        protocols=tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
-        session_timeout_ms=request.session_timeout_ms,
-        rebalance_timeout_ms=request.session_timeout_ms if ctx.api_version == 0 else request.rebalance_timeout_ms,
-        instance_id=request.group_instance_id,
-        client_id=ctx.client_id or "",
-        client_host=f"/{ctx.client_host}",  # Java's way of writing an address, which lag monitors expect
-        requires_member_id=ctx.api_version >= ID_REQUIRED_SINCE,
-        may_skip_assignment=ctx.api_version >= SKIP_SINCE,
+        member_id=body.member_id,
+        protocol_type=body.protocol_type,
+        protocols=tuple((protocol.name, protocol.metadata) for protocol in body.protocols),
+        session_timeout_ms=body.session_timeout_ms,
+        rebalance_timeout_ms=body.session_timeout_ms if request.api_version == 0 else body.rebalance_timeout_ms,
+        instance_id=body.group_instance_id,
+        client_id=request.client_id or "",
+        client_host=f"/{request.client_host}",  # Java's way of writing an address, which lag monitors expect
+        requires_member_id=request.api_version >= ID_REQUIRED_SINCE,
+        may_skip_assignment=request.api_version >= SKIP_SINCE,
     )
     try:
-        answer = await ctx.services.coordinators.groups.join(request.group_id, joining)
+        answer = await request.services.coordinators.groups.join(body.group_id, joining)
     except KafkaError as error:
-        answer = JoinAnswer(error=error.code, member_id=request.member_id)
-    no_protocol = None if ctx.api_version >= NULL_PROTOCOL_SINCE else ""
+        answer = JoinAnswer(error=error.code, member_id=body.member_id)
+    no_protocol = None if request.api_version >= NULL_PROTOCOL_SINCE else ""
     return JoinGroupResponse(
         error_code=answer.error,
         generation_id=answer.generation,
@@ -69,3 +71,6 @@ async def handle(ctx: RequestContext, request: JoinGroupRequest) -> JoinGroupRes
             for member in answer.members
         ],
     )
+
+
+HANDLER = Awaited(MESSAGES, handle)

@@ -15,27 +15,34 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import KafkaError
 from ottla.groups.classic.events import Leave, Leaver
-from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
+from ottla.wire.messages.leave_group import (
+    MESSAGES,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
+)
 
 MANY_MEMBERS_SINCE = 3
 LEAVERS_AT_ONCE = 200
 """So many members leave together; of a longer list the others leave in later turns of the loop."""
 
 
-async def handle(ctx: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+async def handle(request: Request, body: LeaveGroupRequest) -> LeaveGroupResponse:
     """Remove each member separately."""
-    many = ctx.api_version >= MANY_MEMBERS_SINCE
-    members = request.members if many else [MemberIdentity(member_id=request.member_id)]
-    slices = ctx.services.slices
+    many = request.api_version >= MANY_MEMBERS_SINCE
+    members = body.members if many else [MemberIdentity(member_id=body.member_id)]
+    slices = request.services.slices
     answers: list[MemberResponse] = []
     async for first in slices.each(range(0, len(members), LEAVERS_AT_ONCE), LEAVERS_AT_ONCE):
         some = members[first : first + LEAVERS_AT_ONCE]
         leave = Leave(tuple(Leaver(member_id=each.member_id, instance_id=each.group_instance_id) for each in some))
         try:
-            answer = await ctx.services.coordinators.groups.leave(request.group_id, leave)
+            answer = await request.services.coordinators.groups.leave(body.group_id, leave)
         except KafkaError as error:
             return LeaveGroupResponse(error_code=error.code)
         if answer.error or not many:
@@ -45,3 +52,6 @@ async def handle(ctx: RequestContext, request: LeaveGroupRequest) -> LeaveGroupR
             for each, error in zip(some, answer.errors, strict=True)
         ]
     return LeaveGroupResponse(members=answers)
+
+
+HANDLER = Awaited(MESSAGES, handle)

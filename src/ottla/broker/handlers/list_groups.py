@@ -14,18 +14,19 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import KafkaError
-from ottla.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from ottla.wire.messages.list_groups import MESSAGES, ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 
-async def handle(ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+async def handle(request: Request, body: ListGroupsRequest) -> ListGroupsResponse:
     """Return all groups that pass the filters. An empty filter lets everything through."""
-    each = ctx.services.slices.each
-    states = {state.lower() async for state in each(request.states_filter)}
-    types = {kind.lower() async for kind in each(request.types_filter)}
+    each = request.services.slices.each
+    states = {state.lower() async for state in each(body.states_filter)}
+    types = {kind.lower() async for kind in each(body.types_filter)}
     try:
-        groups = ctx.services.coordinators.groups.list_groups()
+        groups = request.services.coordinators.groups.list_groups()
     except KafkaError as error:
         return ListGroupsResponse(error_code=error.code)
     return ListGroupsResponse(
@@ -40,3 +41,6 @@ async def handle(ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsR
             if (not states or group.state.lower() in states) and (not types or group.type.value in types)
         ]
     )
+
+
+HANDLER = Awaited(MESSAGES, handle)

@@ -18,7 +18,8 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import (
     InvalidRequest,
     KafkaError,
@@ -32,6 +33,7 @@ from ottla.replication.partition import Partition
 from ottla.storage.log.timestamp_lookup import TimedOffset
 from ottla.wire.apis import READ_COMMITTED
 from ottla.wire.messages.list_offsets import (
+    MESSAGES,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -51,33 +53,33 @@ Found = tuple[int, int, int]
 """Offset, timestamp in ms, leader epoch; -1 each where there is none."""
 
 
-async def handle(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+async def handle(request: Request, body: ListOffsetsRequest) -> ListOffsetsResponse:
     """Look up each partition separately, once."""
-    each = ctx.services.slices.each
-    duplicates = await _named_twice(ctx, request)
+    each = request.services.slices.each
+    duplicates = await _named_twice(request, body)
     response = ListOffsetsResponse()
-    async for topic in each(request.topics):
+    async for topic in each(body.topics):
         found: dict[int, ListOffsetsPartitionResponse] = {}
         async for asked in each(topic.partitions, WORK):
             if asked.partition_index not in found:
                 where = TopicPartition(topic.name, asked.partition_index)
                 found[asked.partition_index] = _one(
-                    ctx,
+                    request,
                     where,
                     asked,
-                    committed_only=request.isolation_level == READ_COMMITTED,
-                    replica_id=request.replica_id,
+                    committed_only=body.isolation_level == READ_COMMITTED,
+                    replica_id=body.replica_id,
                     twice=where in duplicates,
                 )
         response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=list(found.values())))
     return response
 
 
-async def _named_twice(ctx: RequestContext, request: ListOffsetsRequest) -> set[TopicPartition]:
-    each = ctx.services.slices.each
+async def _named_twice(request: Request, body: ListOffsetsRequest) -> set[TopicPartition]:
+    each = request.services.slices.each
     seen: set[TopicPartition] = set()
     twice: set[TopicPartition] = set()
-    async for topic in each(request.topics):
+    async for topic in each(body.topics):
         async for asked in each(topic.partitions):
             where = TopicPartition(topic.name, asked.partition_index)
             (twice if where in seen else seen).add(where)
@@ -85,7 +87,7 @@ async def _named_twice(ctx: RequestContext, request: ListOffsetsRequest) -> set[
 
 
 def _one(
-    ctx: RequestContext,
+    request: Request,
     where: TopicPartition,
     asked: ListOffsetsPartition,
     *,
@@ -96,16 +98,16 @@ def _one(
     try:
         if twice:
             raise InvalidRequest(f"{where} is asked for twice")
-        if ctx.api_version < FIRST_VERSION.get(asked.timestamp, 0) or asked.timestamp < EARLIEST_PENDING_UPLOAD:
+        if request.api_version < FIRST_VERSION.get(asked.timestamp, 0) or asked.timestamp < EARLIEST_PENDING_UPLOAD:
             raise UnsupportedVersion
-        partition = ctx.services.replicas.leader(where.topic, where.partition, asked.current_leader_epoch)
+        partition = request.services.replicas.leader(where.topic, where.partition, asked.current_leader_epoch)
         if replica_id != CONSUMER:
             offset, timestamp, epoch = _find(partition, asked.timestamp, partition.log.end_offset)
         else:
             end = partition.last_stable_offset if committed_only else partition.high_watermark
             offset, timestamp, epoch = _find(partition, asked.timestamp, end)
             if offset == UNKNOWN or asked.timestamp == LATEST:
-                _check_available(ctx, partition, asked.timestamp)
+                _check_available(request, partition, asked.timestamp)
     except (KafkaError, OSError) as error:
         return ListOffsetsPartitionResponse(
             partition_index=asked.partition_index, error_code=error_code_for(error), offset=-1, timestamp=-1
@@ -115,13 +117,13 @@ def _one(
     )
 
 
-def _check_available(ctx: RequestContext, partition: Partition, timestamp: int) -> None:
+def _check_available(request: Request, partition: Partition, timestamp: int) -> None:
     """Raise while a new leader does not know yet what is committed: an answer could be below an earlier one."""
     state = partition.leader_state
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD) or state is None:
         return
     if partition.high_watermark < state.term_start:
-        if ctx.api_version < FIRST_WITH_OFFSET_NOT_AVAILABLE:
+        if request.api_version < FIRST_WITH_OFFSET_NOT_AVAILABLE:
             raise LeaderNotAvailable
         raise OffsetNotAvailable(
             f"the high watermark {partition.high_watermark} is below {state.term_start}, where the leader epoch begins"
@@ -150,3 +152,6 @@ def _by_time(partition: Partition, timestamp: int, end: int) -> TimedOffset | No
         return partition.log.offset_for_timestamp(timestamp, end_offset=end)
     except OSError as error:
         raise partition.not_readable(error) from error
+
+
+HANDLER = Awaited(MESSAGES, handle)

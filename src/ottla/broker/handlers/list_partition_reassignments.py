@@ -14,10 +14,12 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.admin_requests import error_fields
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.wire.messages.list_partition_reassignments import (
+    MESSAGES,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     OngoingPartitionReassignment,
@@ -25,18 +27,16 @@ from ottla.wire.messages.list_partition_reassignments import (
 )
 
 
-async def handle(ctx: RequestContext, request: ListPartitionReassignmentsRequest) -> ListPartitionReassignmentsResponse:
+async def handle(request: Request, body: ListPartitionReassignmentsRequest) -> ListPartitionReassignmentsResponse:
     """Return the reassignments that are running."""
-    each = ctx.services.slices.each
+    each = request.services.slices.each
     asked = None
-    if request.topics is not None:
+    if body.topics is not None:
         asked = [
-            TopicPartition(topic.name, index)
-            async for topic in each(request.topics)
-            for index in topic.partition_indexes
+            TopicPartition(topic.name, index) async for topic in each(body.topics) for index in topic.partition_indexes
         ]
     try:
-        running = ctx.services.controller.list_reassignments(asked)
+        running = request.services.controller.list_reassignments(asked)
     except KafkaError as error:
         code, message = error_fields(error)
         return ListPartitionReassignmentsResponse(error_code=code, error_message=message)
@@ -54,3 +54,6 @@ async def handle(ctx: RequestContext, request: ListPartitionReassignmentsRequest
         error_message=None,
         topics=[OngoingTopicReassignment(name=name, partitions=partitions) for name, partitions in topics.items()],
     )
+
+
+HANDLER = Awaited(MESSAGES, handle)

@@ -24,9 +24,10 @@ from __future__ import annotations
 
 from ottla.broker.admin_requests import check_topic_name
 from ottla.broker.authorized_operations import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS, OPERATIONS_OMITTED
-from ottla.broker.context import RequestContext
 from ottla.broker.internal_topic_creation import internal_topic
 from ottla.broker.partition_states import reachable_leader, replica_states
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.controller.topics import CreateTopic
 from ottla.coordination.view import PartitionView, TopicView
 from ottla.core.errors import (
@@ -39,6 +40,7 @@ from ottla.core.errors import (
 )
 from ottla.core.ids import INTERNAL_TOPICS, NO_TOPIC_ID, OFFSETS_TOPIC
 from ottla.wire.messages.metadata import (
+    MESSAGES,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
@@ -55,46 +57,46 @@ WORK = 3
 """The share of a slice of work of one topic, and of one partition."""
 
 
-async def handle(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
+async def handle(request: Request, body: MetadataRequest) -> MetadataResponse:
     """Return the snapshot of the cluster, in the terms of this client's listener."""
-    asked = request.topics
-    each = ctx.services.slices.each
-    if asked is not None and ctx.api_version < FIRST_BY_ID and await _any_by_id(ctx, asked):
+    asked = body.topics
+    each = request.services.slices.each
+    if asked is not None and request.api_version < FIRST_BY_ID and await _any_by_id(request, asked):
         return MetadataResponse(topics=[_refusal(topic, ErrorCode.INVALID_REQUEST) async for topic in each(asked)])
-    topics = await _topics(ctx, request)
-    view = ctx.services.cluster.current
+    topics = await _topics(request, body)
+    view = request.services.cluster.current
     brokers = [
         MetadataResponseBroker(node_id=broker.node_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
         for broker in view.brokers.values()
-        if (endpoint := broker.endpoints.get(ctx.listener)) is not None
+        if (endpoint := broker.endpoints.get(request.listener)) is not None
     ]
-    wants_operations = request.include_cluster_authorized_operations
+    wants_operations = body.include_cluster_authorized_operations
     return MetadataResponse(
         brokers=brokers,
         cluster_id=view.cluster_id,
         # While no controller is elected any broker will do: it passes on what only the controller can serve.
-        controller_id=view.controller_id if view.controller_id in view.brokers else ctx.services.node_id,
+        controller_id=view.controller_id if view.controller_id in view.brokers else request.services.node_id,
         topics=topics,
         cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if wants_operations else OPERATIONS_OMITTED,
     )
 
 
-async def _topics(ctx: RequestContext, request: MetadataRequest) -> list[MetadataResponseTopic]:
-    asked = request.topics
-    each = ctx.services.slices.each
-    if asked is None or (not asked and ctx.api_version < FIRST_WHERE_EMPTY_MEANS_NONE):
-        all_topics = ctx.services.cluster.current.topics.values()
-        return [await _topic(ctx, request, topic) async for topic in each(all_topics)]
+async def _topics(request: Request, body: MetadataRequest) -> list[MetadataResponseTopic]:
+    asked = body.topics
+    each = request.services.slices.each
+    if asked is None or (not asked and request.api_version < FIRST_WHERE_EMPTY_MEANS_NONE):
+        all_topics = request.services.cluster.current.topics.values()
+        return [await _topic(request, body, topic) async for topic in each(all_topics)]
     by_id = [topic async for topic in each(asked) if topic.topic_id != NO_TOPIC_ID]
     if by_id:  # ids and names in one request: Kafka heeds the ids only
         asked = by_id
     once = {(topic.name, topic.topic_id): topic async for topic in each(asked)}
-    missing = await _create_missing(ctx, request, list(once.values()))
-    return [await _one(ctx, request, topic, missing) async for topic in each(once.values(), WORK)]
+    missing = await _create_missing(request, body, list(once.values()))
+    return [await _one(request, body, topic, missing) async for topic in each(once.values(), WORK)]
 
 
-async def _any_by_id(ctx: RequestContext, asked: list[MetadataRequestTopic]) -> bool:
-    async for topic in ctx.services.slices.each(asked):
+async def _any_by_id(request: Request, asked: list[MetadataRequestTopic]) -> bool:
+    async for topic in request.services.slices.each(asked):
         if _by_id(topic):
             return True
     return False
@@ -105,11 +107,11 @@ def _by_id(asked: MetadataRequestTopic) -> bool:
 
 
 async def _create_missing(
-    ctx: RequestContext, request: MetadataRequest, asked: list[MetadataRequestTopic]
+    request: Request, body: MetadataRequest, asked: list[MetadataRequestTopic]
 ) -> dict[str, KafkaError]:
     """Create what may be created, in one commit; return the error of each topic that did not exist before."""
-    services = ctx.services
-    allowed = ctx.api_version < FIRST_WITH_CREATION_FLAG or request.allow_auto_topic_creation
+    services = request.services
+    allowed = request.api_version < FIRST_WITH_CREATION_FLAG or body.allow_auto_topic_creation
     if not allowed or not services.config.controller.auto_create_topics:
         return {}
     topics = services.cluster.current.topics
@@ -122,7 +124,7 @@ async def _create_missing(
         return {}
     missing.sort()
     try:
-        outcomes = await services.controller_channel.create_topics([_wanted(ctx, name) for name in missing])
+        outcomes = await services.controller_channel.create_topics([_wanted(request, name) for name in missing])
     except KafkaError as error:
         return dict.fromkeys(missing, error)
     return {
@@ -133,21 +135,21 @@ async def _create_missing(
     }
 
 
-def _wanted(ctx: RequestContext, name: str) -> CreateTopic:
+def _wanted(request: Request, name: str) -> CreateTopic:
     """Return the topic to create; an internal topic is made as its coordinator would make it."""
-    return internal_topic(ctx.services, name) if name == OFFSETS_TOPIC else CreateTopic(name)
+    return internal_topic(request.services, name) if name == OFFSETS_TOPIC else CreateTopic(name)
 
 
 async def _one(
-    ctx: RequestContext, request: MetadataRequest, asked: MetadataRequestTopic, missing: dict[str, KafkaError]
+    request: Request, body: MetadataRequest, asked: MetadataRequestTopic, missing: dict[str, KafkaError]
 ) -> MetadataResponseTopic:
-    view = ctx.services.cluster.current
+    view = request.services.cluster.current
     try:
         if _by_id(asked):
             topic = view.topic_by_id.get(asked.topic_id.bytes)
             if topic is None:
                 raise UnknownTopicId
-            return await _topic(ctx, request, topic)
+            return await _topic(request, body, topic)
         name = asked.name or ""
         if name in missing:
             raise missing[name]
@@ -157,7 +159,7 @@ async def _one(
             raise UnknownTopicOrPartition
     except KafkaError as error:
         return _refusal(asked, error_code_for(error))
-    return await _topic(ctx, request, topic)
+    return await _topic(request, body, topic)
 
 
 def _refusal(asked: MetadataRequestTopic, code: ErrorCode) -> MetadataResponseTopic:
@@ -169,24 +171,24 @@ def _refusal(asked: MetadataRequestTopic, code: ErrorCode) -> MetadataResponseTo
     )
 
 
-async def _topic(ctx: RequestContext, request: MetadataRequest, topic: TopicView) -> MetadataResponseTopic:
-    wants_operations = request.include_topic_authorized_operations
+async def _topic(request: Request, body: MetadataRequest, topic: TopicView) -> MetadataResponseTopic:
+    wants_operations = body.include_topic_authorized_operations
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
         partitions=[
-            _partition(ctx, topic.name, partition)
-            async for partition in ctx.services.slices.each(topic.partitions, WORK)
+            _partition(request, topic.name, partition)
+            async for partition in request.services.slices.each(topic.partitions, WORK)
         ],
         topic_authorized_operations=ALL_TOPIC_OPERATIONS if wants_operations else OPERATIONS_OMITTED,
     )
 
 
-def _partition(ctx: RequestContext, topic: str, partition: PartitionView) -> MetadataResponsePartition:
-    isr, offline, _ = replica_states(ctx.services, topic, partition)
-    code, leader = reachable_leader(ctx.services.cluster.current, partition, offline, ctx.listener)
-    if code is ErrorCode.LISTENER_NOT_FOUND and ctx.api_version < FIRST_WITH_LISTENER_NOT_FOUND:
+def _partition(request: Request, topic: str, partition: PartitionView) -> MetadataResponsePartition:
+    isr, offline, _ = replica_states(request.services, topic, partition)
+    code, leader = reachable_leader(request.services.cluster.current, partition, offline, request.listener)
+    if code is ErrorCode.LISTENER_NOT_FOUND and request.api_version < FIRST_WITH_LISTENER_NOT_FOUND:
         code = ErrorCode.LEADER_NOT_AVAILABLE  # what clients knew before KIP-302
     return MetadataResponsePartition(
         error_code=code,
@@ -197,3 +199,6 @@ def _partition(ctx: RequestContext, topic: str, partition: PartitionView) -> Met
         isr_nodes=isr,
         offline_replicas=offline,
     )
+
+
+HANDLER = Awaited(MESSAGES, handle)

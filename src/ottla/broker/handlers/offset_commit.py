@@ -20,13 +20,15 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.coordination.view import TopicView
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.groups.machine import Commit
 from ottla.groups.offsets import NEVER_MS, CommittedOffset
 from ottla.wire.messages.offset_commit import (
+    MESSAGES,
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
@@ -37,15 +39,15 @@ from ottla.wire.messages.offset_commit import (
 TOPIC_IDS_SINCE = 10
 
 
-async def handle(ctx: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
+async def handle(request: Request, body: OffsetCommitRequest) -> OffsetCommitResponse:
     """Commit offsets; all that can be committed goes into one write."""
-    slices = ctx.services.slices
-    now_ms = ctx.services.clock.wall_ms()
-    expires_ms = now_ms + request.retention_time_ms if request.retention_time_ms >= 0 else NEVER_MS
+    slices = request.services.slices
+    now_ms = request.services.clock.wall_ms()
+    expires_ms = now_ms + body.retention_time_ms if body.retention_time_ms >= 0 else NEVER_MS
     topics: list[tuple[OffsetCommitRequestTopic, TopicView | None]] = []
     offsets: dict[TopicPartition, CommittedOffset] = {}
-    for asked in request.topics:
-        topic = _topic(ctx, asked)
+    for asked in body.topics:
+        topic = _topic(request, asked)
         topics.append((asked, topic))
         if slices.spend():
             await slices.yield_to_loop()
@@ -63,11 +65,11 @@ async def handle(ctx: RequestContext, request: OffsetCommitRequest) -> OffsetCom
                 )
             if slices.spend():
                 await slices.yield_to_loop()
-    outcomes = await _commit(ctx, request, offsets) if offsets else {}
+    outcomes = await _commit(request, body, offsets) if offsets else {}
     response = OffsetCommitResponse()
     for asked, topic in topics:
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if topic is None and ctx.api_version >= TOPIC_IDS_SINCE:
+        if topic is None and request.api_version >= TOPIC_IDS_SINCE:
             unknown = ErrorCode.UNKNOWN_TOPIC_ID
         answered = OffsetCommitResponseTopic(topic_id=asked.topic_id, name=asked.name)
         response.topics.append(answered)
@@ -80,24 +82,27 @@ async def handle(ctx: RequestContext, request: OffsetCommitRequest) -> OffsetCom
     return response
 
 
-def _topic(ctx: RequestContext, asked: OffsetCommitRequestTopic) -> TopicView | None:
-    view = ctx.services.cluster.current
-    if ctx.api_version >= TOPIC_IDS_SINCE:
+def _topic(request: Request, asked: OffsetCommitRequestTopic) -> TopicView | None:
+    view = request.services.cluster.current
+    if request.api_version >= TOPIC_IDS_SINCE:
         return view.topic_by_id.get(asked.topic_id.bytes)
     return view.topics.get(asked.name)
 
 
 async def _commit(
-    ctx: RequestContext, request: OffsetCommitRequest, offsets: dict[TopicPartition, CommittedOffset]
+    request: Request, body: OffsetCommitRequest, offsets: dict[TopicPartition, CommittedOffset]
 ) -> dict[TopicPartition, ErrorCode]:
     commit = Commit(
-        member_id=request.member_id,
-        generation=request.generation_id_or_member_epoch,
-        instance_id=request.group_instance_id,
-        api_version=ctx.api_version,
+        member_id=body.member_id,
+        generation=body.generation_id_or_member_epoch,
+        instance_id=body.group_instance_id,
+        api_version=request.api_version,
     )
     try:
-        return await ctx.services.coordinators.groups.commit(request.group_id, commit, offsets)
+        return await request.services.coordinators.groups.commit(body.group_id, commit, offsets)
     except KafkaError as error:
         code = error.code
     return dict.fromkeys(offsets, code)
+
+
+HANDLER = Awaited(MESSAGES, handle, eager=True)

@@ -13,10 +13,12 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.wire.messages.offset_delete import (
+    MESSAGES,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
@@ -24,20 +26,20 @@ from ottla.wire.messages.offset_delete import (
 )
 
 
-async def handle(ctx: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+async def handle(request: Request, body: OffsetDeleteRequest) -> OffsetDeleteResponse:
     """Delete offsets; all that may be deleted goes into one write."""
-    if not request.group_id:
+    if not body.group_id:
         return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-    view = ctx.services.cluster.current
-    each_of = ctx.services.slices.each
+    view = request.services.cluster.current
+    each_of = request.services.slices.each
     known = [
         TopicPartition(topic.name, each.partition_index)
-        async for topic in each_of(request.topics)
+        async for topic in each_of(body.topics)
         async for each in each_of(topic.partitions)
         if view.partition(topic.name, each.partition_index) is not None
     ]
     try:
-        outcomes = await ctx.services.coordinators.groups.delete_offsets(request.group_id, known)
+        outcomes = await request.services.coordinators.groups.delete_offsets(body.group_id, known)
     except KafkaError as error:
         return OffsetDeleteResponse(error_code=error.code)
     return OffsetDeleteResponse(
@@ -54,6 +56,9 @@ async def handle(ctx: RequestContext, request: OffsetDeleteRequest) -> OffsetDel
                     async for each in each_of(topic.partitions)
                 ],
             )
-            async for topic in each_of(request.topics)
+            async for topic in each_of(body.topics)
         ]
     )
+
+
+HANDLER = Awaited(MESSAGES, handle)

@@ -16,9 +16,11 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import KafkaError, error_code_for
 from ottla.wire.messages.offset_for_leader_epoch import (
+    MESSAGES,
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
@@ -30,20 +32,23 @@ WORK = 3
 """Units of work of one partition."""
 
 
-async def handle(ctx: RequestContext, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+async def handle(request: Request, body: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
     """Look up each partition separately."""
-    each = ctx.services.slices.each
+    each = request.services.slices.each
     response = OffsetForLeaderEpochResponse()
-    async for topic in each(request.topics):
-        partitions = [_one(ctx, topic.topic, asked) async for asked in each(topic.partitions, WORK)]
+    async for topic in each(body.topics):
+        partitions = [_one(request, topic.topic, asked) async for asked in each(topic.partitions, WORK)]
         response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
     return response
 
 
-def _one(ctx: RequestContext, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+def _one(request: Request, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        partition = ctx.services.replicas.leader(topic, asked.partition, asked.current_leader_epoch)
+        partition = request.services.replicas.leader(topic, asked.partition, asked.current_leader_epoch)
         epoch, end_offset = partition.log.epoch_end_offset(asked.leader_epoch)
     except KafkaError as error:
         return EpochEndOffset(partition=asked.partition, error_code=error_code_for(error))
     return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)
+
+
+HANDLER = Awaited(MESSAGES, handle)

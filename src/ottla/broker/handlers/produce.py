@@ -23,7 +23,7 @@ Versions
   v11  TRANSACTION_ABORTABLE; v12 partitions are added to transactions implicitly (KIP-890)
   v13  topics by id
 
-Step 4 of 9 on the path of a batch (ARCHITECTURE.md). Before: broker/dispatch.py. Next: replication/partition.py.
+Step 4 of 9 on the path of a batch (ARCHITECTURE.md). Before: broker/requests/driver.py. Next: replication/partition.py.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ import uuid
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
-from ottla.broker.context import RequestContext, Services
+from ottla.broker.context import Services
 from ottla.broker.delayed_operations import DelayedOperation
 from ottla.broker.new_leaders import endpoint_of
 from ottla.broker.record_validation_queue import ValidatedBatch
 from ottla.broker.remote.add_partitions_to_txn import TransactionSupportedOperation, TransactionVerification
+from ottla.broker.requests.handler import Deferred
+from ottla.broker.requests.request import Request
 from ottla.core.errors import (
     ErrorCode,
     InvalidRecord,
@@ -59,6 +61,7 @@ from ottla.records.batch import CODEC_BITS, HEADER_BYTES, TRANSACTIONAL, BatchHe
 from ottla.replication.commit import PATIENCE_SECONDS
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
+from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.hot.produce import (
     FIRST_WITH_TOPIC_IDS,
@@ -96,7 +99,7 @@ decode = decode_produce_request
 
 
 def handle(
-    ctx: RequestContext,
+    ctx: Request,
     request: ProduceRequest,
     response: PendingResponse,
     verification: TransactionVerification | None = None,
@@ -131,7 +134,7 @@ def handle(
 
 
 async def _verify_and_append(
-    ctx: RequestContext, request: ProduceRequest, response: PendingResponse, verification: TransactionVerification
+    ctx: Request, request: ProduceRequest, response: PendingResponse, verification: TransactionVerification
 ) -> None:
     """Append once the transaction coordinator has verified the partitions."""
     task = asyncio.current_task()
@@ -195,7 +198,7 @@ class _VerificationOfRequest:
         self.verification.begin(partition, header.base_sequence, self._now_ms)
 
 
-async def handle_long(ctx: RequestContext, frame: bytearray, at: int, response: PendingResponse) -> None:
+async def handle_long(ctx: Request, frame: bytearray, at: int, response: PendingResponse) -> None:
     """Decode, handle and answer a request of many partitions in slices of work."""
     services, version = ctx.services, ctx.api_version
     slices = services.slices
@@ -583,3 +586,6 @@ def _leader_of(error: BaseException) -> LeaderIdAndEpoch:
     if isinstance(error, NotLeaderOrFollower):
         return LeaderIdAndEpoch(leader_id=error.leader_id, leader_epoch=error.leader_epoch)
     return THIS_BROKER
+
+
+HANDLER = Deferred(ApiKey.PRODUCE, decode=decode, handle=handle, handle_long=handle_long)

@@ -13,11 +13,13 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.broker.share_state_requests import answer_each
 from ottla.core.errors import ErrorCode
 from ottla.share.state_records import SharePartitionKey
 from ottla.wire.messages.read_share_group_state import (
+    MESSAGES,
     PartitionData,
     PartitionResult,
     ReadShareGroupStateRequest,
@@ -27,11 +29,11 @@ from ottla.wire.messages.read_share_group_state import (
 )
 
 
-async def handle(ctx: RequestContext, request: ReadShareGroupStateRequest) -> ReadShareGroupStateResponse:
+async def handle(request: Request, body: ReadShareGroupStateRequest) -> ReadShareGroupStateResponse:
     """Read each share partition's state separately."""
 
     async def read(key: SharePartitionKey, asked: PartitionData) -> PartitionResult:
-        found = await ctx.services.coordinators.share_states.read(key, asked.leader_epoch)
+        found = await request.services.coordinators.share_states.read(key, asked.leader_epoch)
         if found.error is not ErrorCode.NONE or found.state is None:
             return PartitionResult(partition=key.partition, error_code=found.error, error_message=found.message)
         return PartitionResult(
@@ -49,5 +51,8 @@ async def handle(ctx: RequestContext, request: ReadShareGroupStateRequest) -> Re
             ],
         )
 
-    results = await answer_each(ctx, request, ReadStateResult, PartitionResult, read)
+    results = await answer_each(request, body, ReadStateResult, PartitionResult, read)
     return ReadShareGroupStateResponse(results=results)
+
+
+HANDLER = Awaited(MESSAGES, handle)

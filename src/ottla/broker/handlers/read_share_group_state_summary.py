@@ -13,11 +13,13 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.broker.share_state_requests import answer_each
 from ottla.core.errors import ErrorCode
 from ottla.share.state_records import SharePartitionKey
 from ottla.wire.messages.read_share_group_state_summary import (
+    MESSAGES,
     PartitionResult,
     ReadShareGroupStateSummaryRequest,
     ReadShareGroupStateSummaryResponse,
@@ -25,11 +27,11 @@ from ottla.wire.messages.read_share_group_state_summary import (
 )
 
 
-async def handle(ctx: RequestContext, request: ReadShareGroupStateSummaryRequest) -> ReadShareGroupStateSummaryResponse:
+async def handle(request: Request, body: ReadShareGroupStateSummaryRequest) -> ReadShareGroupStateSummaryResponse:
     """Read each share partition's state separately."""
 
     async def read(key: SharePartitionKey, _: object) -> PartitionResult:
-        found = ctx.services.coordinators.share_states.summary(key)
+        found = request.services.coordinators.share_states.summary(key)
         if found.error is not ErrorCode.NONE or found.state is None:
             return PartitionResult(partition=key.partition, error_code=found.error, error_message=found.message)
         return PartitionResult(
@@ -40,5 +42,8 @@ async def handle(ctx: RequestContext, request: ReadShareGroupStateSummaryRequest
             delivery_complete_count=found.state.delivery_complete_count,
         )
 
-    results = await answer_each(ctx, request, ReadStateSummaryResult, PartitionResult, read)
+    results = await answer_each(request, body, ReadStateSummaryResult, PartitionResult, read)
     return ReadShareGroupStateSummaryResponse(results=results)
+
+
+HANDLER = Awaited(MESSAGES, handle)

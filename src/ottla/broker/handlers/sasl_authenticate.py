@@ -13,13 +13,17 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Inline
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
-from ottla.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from ottla.wire.messages.sasl_authenticate import MESSAGES, SaslAuthenticateRequest, SaslAuthenticateResponse
 
 WHY = "there is nothing to sign in to on a PLAINTEXT listener"
 
 
-def handle(ctx: RequestContext, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:  # noqa: ARG001
+def handle(request: Request, body: SaslAuthenticateRequest) -> SaslAuthenticateResponse:  # noqa: ARG001
     """Refuse."""
     return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=WHY)
+
+
+HANDLER = Inline(MESSAGES, handle)

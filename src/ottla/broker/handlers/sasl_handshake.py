@@ -13,11 +13,15 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Inline
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
-from ottla.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from ottla.wire.messages.sasl_handshake import MESSAGES, SaslHandshakeRequest, SaslHandshakeResponse
 
 
-def handle(ctx: RequestContext, request: SaslHandshakeRequest) -> SaslHandshakeResponse:  # noqa: ARG001
+def handle(request: Request, body: SaslHandshakeRequest) -> SaslHandshakeResponse:  # noqa: ARG001
     """Refuse."""
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+
+
+HANDLER = Inline(MESSAGES, handle)

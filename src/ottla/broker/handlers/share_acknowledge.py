@@ -14,11 +14,13 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.broker.share_requests import RENEW_SINCE, acknowledge, by_topic, check_member, leader_if_moved
 from ottla.core.errors import KafkaError
 from ottla.share.sessions import FINAL_EPOCH
 from ottla.wire.messages.share_acknowledge import (
+    MESSAGES,
     LeaderIdAndEpoch,
     PartitionData,
     ShareAcknowledgeRequest,
@@ -27,24 +29,24 @@ from ottla.wire.messages.share_acknowledge import (
 )
 
 
-async def handle(ctx: RequestContext, request: ShareAcknowledgeRequest) -> ShareAcknowledgeResponse:
+async def handle(request: Request, body: ShareAcknowledgeRequest) -> ShareAcknowledgeResponse:
     """Acknowledge each partition separately."""
-    manager = ctx.services.coordinators.share_partitions
+    manager = request.services.coordinators.share_partitions
     try:
-        group_id, member_id = check_member(request.group_id, request.member_id)
-        session = manager.sessions.acknowledge(group_id, member_id, request.share_session_epoch)
+        group_id, member_id = check_member(body.group_id, body.member_id)
+        session = manager.sessions.acknowledge(group_id, member_id, body.share_session_epoch)
     except KafkaError as error:
         return ShareAcknowledgeResponse(error_code=error.code, error_message=error.message)
-    renews = ctx.api_version >= RENEW_SINCE and request.is_renew_ack
-    results = await acknowledge(ctx, session, request.topics, renews=renews)
-    if request.share_session_epoch == FINAL_EPOCH:
+    renews = request.api_version >= RENEW_SINCE and body.is_renew_ack
+    results = await acknowledge(request, session, body.topics, renews=renews)
+    if body.share_session_epoch == FINAL_EPOCH:
         await manager.end_session(session)
     response = ShareAcknowledgeResponse(acquisition_lock_timeout_ms=manager.settings(group_id).limits.lock_duration_ms)
     for topic_id, partitions in by_topic(results).items():
         topic = ShareAcknowledgeTopicResponse(topic_id=topic_id)
         for where in partitions:
             error_code, message = results[where]
-            leader, epoch = leader_if_moved(ctx.services, where, error_code)
+            leader, epoch = leader_if_moved(request.services, where, error_code)
             topic.partitions.append(
                 PartitionData(
                     partition_index=where.partition,
@@ -55,3 +57,6 @@ async def handle(ctx: RequestContext, request: ShareAcknowledgeRequest) -> Share
             )
         response.responses.append(topic)
     return response
+
+
+HANDLER = Awaited(MESSAGES, handle)

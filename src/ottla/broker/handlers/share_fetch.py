@@ -18,7 +18,8 @@ import asyncio
 from collections.abc import Mapping
 from functools import partial
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.broker.share_requests import RENEW_SINCE, acknowledge, check_member, leader_if_moved, partition_of
 from ottla.core.errors import (
     ErrorCode,
@@ -37,6 +38,7 @@ from ottla.share.state_records import SharePartitionKey
 from ottla.share.states import AcquiredRecords, AcquireMode
 from ottla.wire.messages import share_fetch as messages
 from ottla.wire.messages.share_fetch import (
+    MESSAGES,
     LeaderIdAndEpoch,
     PartitionData,
     ShareFetchableTopicResponse,
@@ -48,60 +50,58 @@ _WORK = 4
 """Units of work of one partition."""
 
 
-async def handle(ctx: RequestContext, request: ShareFetchRequest) -> ShareFetchResponse:
+async def handle(request: Request, body: ShareFetchRequest) -> ShareFetchResponse:
     """Acknowledge, then deliver."""
     try:
-        group_id, member_id = check_member(request.group_id, request.member_id)
-        renews = ctx.api_version >= RENEW_SINCE and request.is_renew_ack
-        if renews and (request.max_bytes or request.min_bytes or request.max_records or request.max_wait_ms):
+        group_id, member_id = check_member(body.group_id, body.member_id)
+        renews = request.api_version >= RENEW_SINCE and body.is_renew_ack
+        if renews and (body.max_bytes or body.min_bytes or body.max_records or body.max_wait_ms):
             raise InvalidRequest("A request with is_renew_ack fetches nothing: its limits must be 0.")
-        session = _session(ctx, request, group_id, member_id)
+        session = _session(request, body, group_id, member_id)
     except KafkaError as error:
         if is_limit(error):
-            await asyncio.sleep(max(0, request.max_wait_ms) / 1000)
+            await asyncio.sleep(max(0, body.max_wait_ms) / 1000)
         return ShareFetchResponse(error_code=error.code, error_message=error.message)
-    manager = ctx.services.coordinators.share_partitions
-    acknowledged = await acknowledge(ctx, session, request.topics, renews=renews)
+    manager = request.services.coordinators.share_partitions
+    acknowledged = await acknowledge(request, session, body.topics, renews=renews)
     delivered: dict[SessionPartition, PartitionData] = {}
-    if request.share_session_epoch == FINAL_EPOCH:
+    if body.share_session_epoch == FINAL_EPOCH:
         await manager.end_session(session)
-    elif not renews and session.partitions and request.max_records > 0 and request.max_bytes > 0:
-        delivered = await _Fetch(ctx, request, session).run()
+    elif not renews and session.partitions and body.max_records > 0 and body.max_bytes > 0:
+        delivered = await _Fetch(request, body, session).run()
     limits = manager.settings(group_id).limits
     return ShareFetchResponse(
-        acquisition_lock_timeout_ms=limits.lock_duration_ms, responses=_topics(ctx, delivered, acknowledged)
+        acquisition_lock_timeout_ms=limits.lock_duration_ms, responses=_topics(request, delivered, acknowledged)
     )
 
 
-def _session(ctx: RequestContext, request: ShareFetchRequest, group_id: str, member_id: str) -> ShareSession:
-    manager = ctx.services.coordinators.share_partitions
+def _session(request: Request, body: ShareFetchRequest, group_id: str, member_id: str) -> ShareSession:
+    manager = request.services.coordinators.share_partitions
     older = manager.sessions.find(group_id, member_id)
     session = manager.sessions.fetch(
         group_id,
         member_id,
-        request.share_session_epoch,
+        body.share_session_epoch,
         added=[
             SessionPartition(topic.topic_id, partition.partition_index)
-            for topic in request.topics
+            for topic in body.topics
             for partition in topic.partitions
         ],
         forgotten=[
             SessionPartition(topic.topic_id, index)
-            for topic in request.forgotten_topics_data
+            for topic in body.forgotten_topics_data
             for index in topic.partitions
         ],
-        acknowledges=any(
-            partition.acknowledgement_batches for topic in request.topics for partition in topic.partitions
-        ),
-        connection_id=ctx.connection_id,
+        acknowledges=any(partition.acknowledgement_batches for topic in body.topics for partition in topic.partitions),
+        connection_id=request.connection_id,
     )
     if session is not older:
-        ctx.call_when_lost("share sessions", partial(manager.connection_lost, ctx.connection_id))
+        request.call_when_lost("share sessions", partial(manager.connection_lost, request.connection_id))
     return session
 
 
 def _topics(
-    ctx: RequestContext,
+    request: Request,
     delivered: Mapping[SessionPartition, PartitionData],
     acknowledged: Mapping[SessionPartition, AcknowledgeResult],
 ) -> list[ShareFetchableTopicResponse]:
@@ -112,14 +112,14 @@ def _topics(
         if where in acknowledged:
             error, message = acknowledged[where]
             data.acknowledge_error_code, data.acknowledge_error_message = error, message
-            _name_leader(ctx, where, data, error)
+            _name_leader(request, where, data, error)
         topic = topics.setdefault(where.topic_id, ShareFetchableTopicResponse(topic_id=where.topic_id))
         topic.partitions.append(data)
     return list(topics.values())
 
 
-def _name_leader(ctx: RequestContext, where: SessionPartition, data: PartitionData, error: ErrorCode) -> None:
-    leader, epoch = leader_if_moved(ctx.services, where, error)
+def _name_leader(request: Request, where: SessionPartition, data: PartitionData, error: ErrorCode) -> None:
+    leader, epoch = leader_if_moved(request.services, where, error)
     if leader >= 0:
         data.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
 
@@ -127,8 +127,8 @@ def _name_leader(ctx: RequestContext, where: SessionPartition, data: PartitionDa
 class _Fetch:
     """One request that waits for records; wakes when a partition or a share partition changes."""
 
-    def __init__(self, ctx: RequestContext, request: ShareFetchRequest, session: ShareSession) -> None:
-        self._ctx, self._request, self._session = ctx, request, session
+    def __init__(self, request: Request, body: ShareFetchRequest, session: ShareSession) -> None:
+        self._ctx, self._request, self._session = request, body, session
         self._changed = asyncio.Event()
         self._watched: list[tuple[Partition, SharePartition]] = []
         self._errors: dict[SessionPartition, PartitionData] = {}
@@ -231,11 +231,11 @@ class _Fetch:
         delivered: dict[SessionPartition, PartitionData] = {}
         if not self._is_open():
             return delivered
-        request, records_left = self._request, self._request.max_records
-        mode = AcquireMode(request.share_acquire_mode) if request.share_acquire_mode in (0, 1) else AcquireMode(0)
+        body, records_left = self._request, self._request.max_records
+        mode = AcquireMode(body.share_acquire_mode) if body.share_acquire_mode in (0, 1) else AcquireMode(0)
         for where, read in found.items():
             acquired = shares[where].acquire(
-                self._session.member_id, read, max_records=records_left, batch_size=request.batch_size, mode=mode
+                self._session.member_id, read, max_records=records_left, batch_size=body.batch_size, mode=mode
             )
             if acquired:
                 records_left -= sum(one.last - one.first + 1 for one in acquired)
@@ -266,3 +266,6 @@ def _data(where: SessionPartition, read: ReadBatches, acquired: list[AcquiredRec
             for one in acquired
         ],
     )
+
+
+HANDLER = Awaited(MESSAGES, handle)

@@ -13,12 +13,14 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.broker.share_requests import check_member
 from ottla.core.errors import ErrorCode, InvalidRequest, KafkaError, error_for
 from ottla.groups.modern.events import JOIN_EPOCH, LEAVE_EPOCH
 from ottla.groups.share.events import ShareHeartbeat
 from ottla.wire.messages.share_group_heartbeat import (
+    MESSAGES,
     Assignment,
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
@@ -26,19 +28,19 @@ from ottla.wire.messages.share_group_heartbeat import (
 )
 
 
-async def handle(ctx: RequestContext, request: ShareGroupHeartbeatRequest) -> ShareGroupHeartbeatResponse:
+async def handle(request: Request, body: ShareGroupHeartbeatRequest) -> ShareGroupHeartbeatResponse:
     """Answer as soon as the changes are durable."""
     try:
-        _check(request)
+        _check(body)
         beat = ShareHeartbeat(
-            member_id=request.member_id,
-            member_epoch=request.member_epoch,
-            rack_id=request.rack_id,
-            topics=None if request.subscribed_topic_names is None else frozenset(request.subscribed_topic_names),
-            client_id=ctx.client_id or "",
-            client_host=f"/{ctx.client_host}",  # Java's way of writing an address, as in classic groups
+            member_id=body.member_id,
+            member_epoch=body.member_epoch,
+            rack_id=body.rack_id,
+            topics=None if body.subscribed_topic_names is None else frozenset(body.subscribed_topic_names),
+            client_id=request.client_id or "",
+            client_host=f"/{request.client_host}",  # Java's way of writing an address, as in classic groups
         )
-        answer = await ctx.services.coordinators.share_groups.heartbeat(request.group_id, beat)
+        answer = await request.services.coordinators.share_groups.heartbeat(body.group_id, beat)
     except KafkaError as error:
         return ShareGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
     if answer.error is not ErrorCode.NONE:
@@ -49,7 +51,7 @@ async def handle(ctx: RequestContext, request: ShareGroupHeartbeatRequest) -> Sh
         assignment = Assignment(
             topic_partitions=[
                 TopicPartitions(topic_id=topic_id, partitions=sorted(indexes))
-                async for topic_id, indexes in ctx.services.slices.each(sorted(answer.assignment.items()))
+                async for topic_id, indexes in request.services.slices.each(sorted(answer.assignment.items()))
             ]
         )
     return ShareGroupHeartbeatResponse(
@@ -60,14 +62,17 @@ async def handle(ctx: RequestContext, request: ShareGroupHeartbeatRequest) -> Sh
     )
 
 
-def _check(request: ShareGroupHeartbeatRequest) -> None:
+def _check(body: ShareGroupHeartbeatRequest) -> None:
     """Raise InvalidRequest with Kafka's messages."""
-    check_member(request.group_id, request.member_id)
-    if not request.group_id.strip():
+    check_member(body.group_id, body.member_id)
+    if not body.group_id.strip():
         raise InvalidRequest("GroupId can't be empty.")
-    if request.rack_id is not None and not request.rack_id.strip():
+    if body.rack_id is not None and not body.rack_id.strip():
         raise InvalidRequest("RackId can't be empty.")
-    if request.member_epoch == JOIN_EPOCH and not request.subscribed_topic_names:
+    if body.member_epoch == JOIN_EPOCH and not body.subscribed_topic_names:
         raise InvalidRequest("SubscribedTopicNames must be set in first request.")
-    if request.member_epoch < LEAVE_EPOCH:
+    if body.member_epoch < LEAVE_EPOCH:
         raise InvalidRequest("MemberEpoch is invalid.")
+
+
+HANDLER = Awaited(MESSAGES, handle)

@@ -15,31 +15,32 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.groups.classic.events import Sync, SyncAnswer
-from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from ottla.wire.messages.sync_group import MESSAGES, SyncGroupRequest, SyncGroupResponse
 
 PROTOCOL_REQUIRED_SINCE = 5
 
 
-async def handle(ctx: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
+async def handle(request: Request, body: SyncGroupRequest) -> SyncGroupResponse:
     """Return the member's assignment; waits for the leader."""
-    says_protocol = request.protocol_type is not None and request.protocol_name is not None
-    if ctx.api_version >= PROTOCOL_REQUIRED_SINCE and not says_protocol:
+    says_protocol = body.protocol_type is not None and body.protocol_name is not None
+    if request.api_version >= PROTOCOL_REQUIRED_SINCE and not says_protocol:
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     sync = Sync(
-        member_id=request.member_id,
-        generation=request.generation_id,
+        member_id=body.member_id,
+        generation=body.generation_id,
         assignments={
-            given.member_id: given.assignment async for given in ctx.services.slices.each(request.assignments)
+            given.member_id: given.assignment async for given in request.services.slices.each(body.assignments)
         },
-        instance_id=request.group_instance_id,
-        protocol_type=request.protocol_type,
-        protocol_name=request.protocol_name,
+        instance_id=body.group_instance_id,
+        protocol_type=body.protocol_type,
+        protocol_name=body.protocol_name,
     )
     try:
-        answer = await ctx.services.coordinators.groups.sync(request.group_id, sync)
+        answer = await request.services.coordinators.groups.sync(body.group_id, sync)
     except KafkaError as error:
         answer = SyncAnswer(error=error.code)
     return SyncGroupResponse(
@@ -48,3 +49,6 @@ async def handle(ctx: RequestContext, request: SyncGroupRequest) -> SyncGroupRes
         protocol_name=answer.protocol_name,
         assignment=answer.assignment,
     )
+
+
+HANDLER = Awaited(MESSAGES, handle)

@@ -18,8 +18,9 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
 from ottla.broker.remote.add_partitions_to_txn import NewBatch, TransactionSupportedOperation
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.coordination.view import TopicView
 from ottla.core.errors import CoordinatorNotAvailable, ErrorCode, GroupIdNotFound, InvalidGroupId, KafkaError, error_for
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
@@ -28,6 +29,7 @@ from ottla.groups.offsets import CommittedOffset
 from ottla.internal_topics.topic_log import ProducerIdentity
 from ottla.records.batch import NO_SEQUENCE
 from ottla.wire.messages.txn_offset_commit import (
+    MESSAGES,
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
@@ -38,14 +40,14 @@ from ottla.wire.messages.txn_offset_commit import (
 LOADING_SINCE, ABORTABLE_SINCE, ADDS_PARTITION_SINCE, TOPIC_IDS_SINCE = 2, 4, 5, 6
 
 
-async def handle(ctx: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
+async def handle(request: Request, body: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
     """Commit offsets; all that can be committed goes into one write."""
-    now_ms = ctx.services.clock.wall_ms()
-    each_of = ctx.services.slices.each
+    now_ms = request.services.clock.wall_ms()
+    each_of = request.services.slices.each
     topics: list[tuple[TxnOffsetCommitRequestTopic, TopicView | None]] = []
     offsets: dict[TopicPartition, CommittedOffset] = {}
-    async for asked in each_of(request.topics):
-        topic = _topic(ctx, asked)
+    async for asked in each_of(body.topics):
+        topic = _topic(request, asked)
         topics.append((asked, topic))
         if topic is None:
             continue
@@ -58,11 +60,11 @@ async def handle(ctx: RequestContext, request: TxnOffsetCommitRequest) -> TxnOff
                     now_ms,
                     topic_id=topic.topic_id,
                 )
-    outcomes = await _commit(ctx, request, offsets) if offsets else {}
+    outcomes = await _commit(request, body, offsets) if offsets else {}
     response = TxnOffsetCommitResponse()
     async for asked, topic in each_of(topics):
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if topic is None and ctx.api_version >= TOPIC_IDS_SINCE:
+        if topic is None and request.api_version >= TOPIC_IDS_SINCE:
             unknown = ErrorCode.UNKNOWN_TOPIC_ID
         answered = TxnOffsetCommitResponseTopic(topic_id=asked.topic_id, name=asked.name)
         response.topics.append(answered)
@@ -73,45 +75,45 @@ async def handle(ctx: RequestContext, request: TxnOffsetCommitRequest) -> TxnOff
     return response
 
 
-def _topic(ctx: RequestContext, asked: TxnOffsetCommitRequestTopic) -> TopicView | None:
-    view = ctx.services.cluster.current
-    if ctx.api_version >= TOPIC_IDS_SINCE:
+def _topic(request: Request, asked: TxnOffsetCommitRequestTopic) -> TopicView | None:
+    view = request.services.cluster.current
+    if request.api_version >= TOPIC_IDS_SINCE:
         return view.topic_by_id.get(asked.topic_id.bytes)
     return view.topics.get(asked.name)
 
 
 async def _commit(
-    ctx: RequestContext, request: TxnOffsetCommitRequest, offsets: dict[TopicPartition, CommittedOffset]
+    request: Request, body: TxnOffsetCommitRequest, offsets: dict[TopicPartition, CommittedOffset]
 ) -> dict[TopicPartition, ErrorCode]:
     commit = Commit(
-        member_id=request.member_id,
-        generation=request.generation_id,
-        instance_id=request.group_instance_id,
+        member_id=body.member_id,
+        generation=body.generation_id,
+        instance_id=body.group_instance_id,
         is_transactional=True,
     )
     try:
-        if not request.group_id:
+        if not body.group_id:
             raise InvalidGroupId
-        producer = await _verified(ctx, request)
-        return await ctx.services.coordinators.groups.commit(request.group_id, commit, offsets, producer)
+        producer = await _verified(request, body)
+        return await request.services.coordinators.groups.commit(body.group_id, commit, offsets, producer)
     except KafkaError as error:
-        return dict.fromkeys(offsets, _error_of(error, ctx.api_version))
+        return dict.fromkeys(offsets, _error_of(error, request.api_version))
 
 
-async def _verified(ctx: RequestContext, request: TxnOffsetCommitRequest) -> ProducerIdentity:
+async def _verified(request: Request, body: TxnOffsetCommitRequest) -> ProducerIdentity:
     """Have the transaction coordinator verify the group's partition. Raises KafkaError."""
-    services = ctx.services
+    services = request.services
     if not services.coordinators.groups.led.exists:  # Kafka's verification does not find the partition
         raise CoordinatorNotAvailable(f"{OFFSETS_TOPIC} does not exist yet")
-    services.coordinators.groups.check_ready(request.group_id)
-    where = TopicPartition(OFFSETS_TOPIC, services.coordinators.groups.led.partition_for(request.group_id))
-    producer_id, epoch = request.producer_id, request.producer_epoch
+    services.coordinators.groups.check_ready(body.group_id)
+    where = TopicPartition(OFFSETS_TOPIC, services.coordinators.groups.led.partition_for(body.group_id))
+    producer_id, epoch = body.producer_id, body.producer_epoch
     verification = services.coordinators.add_partitions_to_txn.begin(
-        request.transactional_id,
+        body.transactional_id,
         producer_id,
         epoch,
         [NewBatch(services.replicas.partition(where), NO_SEQUENCE)],
-        _operation_of(ctx.api_version),
+        _operation_of(request.api_version),
     )
     if where in verification.fenced:
         raise verification.fenced[where]
@@ -143,3 +145,6 @@ def _error_of(error: KafkaError, version: int) -> ErrorCode:
     if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < LOADING_SINCE:  # KAFKA-7296
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     return code
+
+
+HANDLER = Awaited(MESSAGES, handle, eager=True)

@@ -14,27 +14,31 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
-from ottla.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from ottla.wire.messages.unregister_broker import MESSAGES, UnregisterBrokerRequest, UnregisterBrokerResponse
 
 WORK = 1
 """Units of work of one topic."""
 
 
-async def handle(ctx: RequestContext, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse:
+async def handle(request: Request, body: UnregisterBrokerRequest) -> UnregisterBrokerResponse:
     """Say whether the broker is registered no longer."""
-    view, node_id = ctx.services.cluster.current, request.broker_id
+    view, node_id = request.services.cluster.current, body.broker_id
     if node_id in view.brokers:
         return UnregisterBrokerResponse(
             error_code=ErrorCode.INVALID_REQUEST,
             error_message=f"Broker {node_id} is running, and stays registered while it does. Stop it first.",
         )
     is_known = str(node_id) in view.broker_configs
-    async for topic in ctx.services.slices.each(view.topics.values(), WORK):
+    async for topic in request.services.slices.each(view.topics.values(), WORK):
         is_known = is_known or any(node_id in partition.replicas for partition in topic.partitions)
     if is_known:
         return UnregisterBrokerResponse(error_message=None)
     return UnregisterBrokerResponse(
         error_code=ErrorCode.BROKER_ID_NOT_REGISTERED, error_message=f"Broker ID {node_id} is not currently registered"
     )
+
+
+HANDLER = Awaited(MESSAGES, handle)

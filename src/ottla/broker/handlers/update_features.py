@@ -14,10 +14,12 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
 from ottla.broker.features import FEATURES, Feature
+from ottla.broker.requests.handler import Inline
+from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
 from ottla.wire.messages.update_features import (
+    MESSAGES,
     FeatureUpdateKey,
     UpdatableFeatureResult,
     UpdateFeaturesRequest,
@@ -28,12 +30,12 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 _UPGRADE_TYPES_SINCE, _NO_RESULTS_SINCE = 1, 2
 
 
-def handle(ctx: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
+def handle(request: Request, body: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
     """Validate each update; the first that is refused refuses all."""
     levels = {feature.name: feature for feature in FEATURES}
-    for update in request.feature_updates:
+    for update in body.feature_updates:
         upgrade_type = update.upgrade_type
-        if ctx.api_version < _UPGRADE_TYPES_SINCE:
+        if request.api_version < _UPGRADE_TYPES_SINCE:
             upgrade_type = SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE
         refusal = _refusal(levels.get(update.feature), update, upgrade_type)
         if refusal:
@@ -43,10 +45,10 @@ def handle(ctx: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeature
                 f"Invalid update version {update.max_version_level} for feature {update.feature}. {refusal}",
             )
     response = UpdateFeaturesResponse(error_message=None)
-    if ctx.api_version < _NO_RESULTS_SINCE:
+    if request.api_version < _NO_RESULTS_SINCE:
         response.results = [
             UpdatableFeatureResult(feature=update.feature, error_message=ErrorCode.NONE.name)  # as Kafka says it
-            for update in request.feature_updates
+            for update in body.feature_updates
         ]
     return response
 
@@ -70,3 +72,6 @@ def _refusal(feature: Feature | None, update: FeatureUpdateKey, upgrade_type: in
     if level != feature.level:
         return f"Version {feature.level} belongs to this version of Ottla and cannot be changed."
     return ""
+
+
+HANDLER = Inline(MESSAGES, handle)

@@ -13,13 +13,15 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.broker.share_state_requests import answer_each
 from ottla.core.errors import ErrorCode
 from ottla.share.coordinator_machine import StateWrite
 from ottla.share.state_records import SharePartitionKey
 from ottla.share.states import RecordState, StateBatch
 from ottla.wire.messages.write_share_group_state import (
+    MESSAGES,
     PartitionData,
     PartitionResult,
     WriteShareGroupStateRequest,
@@ -28,7 +30,7 @@ from ottla.wire.messages.write_share_group_state import (
 )
 
 
-async def handle(ctx: RequestContext, request: WriteShareGroupStateRequest) -> WriteShareGroupStateResponse:
+async def handle(request: Request, body: WriteShareGroupStateRequest) -> WriteShareGroupStateResponse:
     """Change each share partition's state separately."""
 
     async def write(key: SharePartitionKey, asked: PartitionData) -> PartitionResult:
@@ -45,8 +47,11 @@ async def handle(ctx: RequestContext, request: WriteShareGroupStateRequest) -> W
         change = StateWrite(
             asked.state_epoch, asked.leader_epoch, asked.start_offset, asked.delivery_complete_count, tuple(batches)
         )
-        found = await ctx.services.coordinators.share_states.write(key, change)
+        found = await request.services.coordinators.share_states.write(key, change)
         return PartitionResult(partition=key.partition, error_code=found.error, error_message=found.message or None)
 
-    results = await answer_each(ctx, request, WriteStateResult, PartitionResult, write)
+    results = await answer_each(request, body, WriteStateResult, PartitionResult, write)
     return WriteShareGroupStateResponse(results=results)
+
+
+HANDLER = Awaited(MESSAGES, handle)

@@ -14,11 +14,13 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import RequestContext
+from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.request import Request
 from ottla.core.ids import TopicPartition
 from ottla.transactions.markers import TransactionMarker
 from ottla.transactions.metadata import TransactionVersion
 from ottla.wire.messages.write_txn_markers import (
+    MESSAGES,
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
@@ -28,17 +30,17 @@ from ottla.wire.messages.write_txn_markers import (
 )
 
 
-async def handle(ctx: RequestContext, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+async def handle(request: Request, body: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
     """Write the markers in order; the results of one producer id are one element."""
     results: dict[int, WritableTxnMarkerResult] = {}
-    async for marker in ctx.services.slices.each(request.markers):
+    async for marker in request.services.slices.each(body.markers):
         found = results.setdefault(marker.producer_id, WritableTxnMarkerResult(producer_id=marker.producer_id))
-        found.topics += await _write(ctx, marker)
+        found.topics += await _write(request, marker)
     return WriteTxnMarkersResponse(markers=list(results.values()))
 
 
-async def _write(ctx: RequestContext, asked: WritableTxnMarker) -> list[WritableTxnMarkerTopicResult]:
-    each = ctx.services.slices.each
+async def _write(request: Request, asked: WritableTxnMarker) -> list[WritableTxnMarkerTopicResult]:
+    each = request.services.slices.each
     partitions = [
         TopicPartition(topic.name, index)
         async for topic in each(asked.topics)
@@ -52,10 +54,13 @@ async def _write(ctx: RequestContext, asked: WritableTxnMarker) -> list[Writable
         coordinator_epoch=asked.coordinator_epoch,
         version=TransactionVersion.TV_2 if is_second else TransactionVersion.TV_0,
     )
-    outcomes = await ctx.services.coordinators.transaction_markers.send(marker, partitions)
+    outcomes = await request.services.coordinators.transaction_markers.send(marker, partitions)
     by_topic: dict[str, list[WritableTxnMarkerPartitionResult]] = {topic.name: [] for topic in asked.topics}
     async for where in each(partitions):
         by_topic[where.topic].append(
             WritableTxnMarkerPartitionResult(partition_index=where.partition, error_code=outcomes[where])
         )
     return [WritableTxnMarkerTopicResult(name=name, partitions=found) for name, found in by_topic.items()]
+
+
+HANDLER = Awaited(MESSAGES, handle)

@@ -62,15 +62,18 @@ class ControllerChannel:
 
     # ---- Requests
 
-    async def forward(self, request: bytes, *, client_host: str = "", timeout_s: float | None = None) -> bytes:
+    async def forward(
+        self, request: bytes, *, client_host: str = "", principal: bytes | None = None, timeout_s: float | None = None
+    ) -> bytes:
         """Send a request frame, without its length, and return the frame of the response.
 
+        Without a principal it is this broker's own request.
         Raises NotController if this broker became the controller, or if no controller responded in time.
         """
         from ottla.wire.messages.envelope import EnvelopeRequest
 
         envelope = EnvelopeRequest(
-            request_data=request, request_principal=None, client_host_address=_packed_address(client_host)
+            request_data=request, request_principal=principal, client_host_address=_packed_address(client_host)
         )
         while_s = self._timeout_s if timeout_s is None else timeout_s
         deadline = asyncio.get_running_loop().time() + while_s
@@ -92,11 +95,20 @@ class ControllerChannel:
             await self._wait_for_controller(deadline)
         raise NotController(f"the controller did not respond within {while_s:g} s")
 
-    async def request(self, key: ApiKey, request: Any, *, timeout_s: float | None = None) -> Any:
+    async def request(
+        self,
+        key: ApiKey,
+        request: Any,
+        *,
+        client_host: str = "",
+        principal: bytes | None = None,
+        timeout_s: float | None = None,
+    ) -> Any:
         """Send a request of an API that the controller serves to clients, and return the response. See `forward`."""
         version = API_INFO[key].max_version
         header = encode_request_header(key, version, 0, _CLIENT_ID)
-        frame = await self.forward(header + encode_request(key, version, request), timeout_s=timeout_s)
+        frame = header + encode_request(key, version, request)
+        frame = await self.forward(frame, client_host=client_host, principal=principal, timeout_s=timeout_s)
         return decode_response(key, version, frame, parse_response_header(frame, key, version)[1])
 
     async def send_to_controller(self, key: ApiKey, request: Any, *, timeout_s: float) -> Any:

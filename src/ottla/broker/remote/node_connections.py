@@ -5,12 +5,13 @@ Each fetcher and each channel has a connection of its own: a fetch that waits fo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ottla.broker.registry import INTER_BROKER_APIS
 from ottla.client.addresses import Address
 from ottla.client.errors import CannotConnect
 from ottla.coordination.metadata_cache import MetadataCache
+from ottla.wire.apis import ApiKey
 
 if TYPE_CHECKING:  # imported with the first connection: one broker alone has none
     from ottla.client.connection import Connection
@@ -21,9 +22,17 @@ CONNECT_TIMEOUT_S = 5.0
 class NodeConnections:
     """Opens connections to brokers by their node id, and closes all of them with this broker."""
 
-    def __init__(self, cluster: MetadataCache, *, node_id: int, listener: str) -> None:
+    def __init__(
+        self,
+        cluster: MetadataCache,
+        *,
+        node_id: int,
+        listener: str,
+        inter_broker_versions: Mapping[ApiKey, tuple[int, int]],
+    ) -> None:
         self._cluster = cluster
         self._listener = listener  # that brokers use among themselves
+        self._inter_broker_versions = inter_broker_versions  # served to brokers, and not advertised to clients
         self._client_id = f"broker-{node_id}"
         self._opened: list[Connection] = []
         self._is_closed = False
@@ -45,8 +54,8 @@ class NodeConnections:
         if self._is_closed:
             await connection.close()
             raise CannotConnect(str(address), "this broker stops")
-        for row in INTER_BROKER_APIS.values():  # served to brokers, and not advertised to clients
-            connection.versions.setdefault(row.key, (row.min_version, row.max_version))
+        for key, versions in self._inter_broker_versions.items():
+            connection.versions.setdefault(key, versions)
         self._opened = [each for each in self._opened if each.usable]
         self._opened.append(connection)
         return connection

@@ -8,9 +8,10 @@ its module.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ottla.broker.requests.handler import AnyHandler, Row
+from ottla.broker.requests.loaded_api import LoadedApi
 from ottla.wire.apis import ApiKey
 
 
@@ -22,27 +23,20 @@ class Api(NamedTuple):
     max_version: int
     module: str
     advertised_min_version: int | None = None  # advertised in place of min_version: Produce, KAFKA-18659
-    deferred: bool = False  # the handler completes the pending response itself, and its module has the `decode`
-    eager: bool = False  # the coroutine begins in the turn that reads the request: see limits/eager_tasks.py
     waits_for_members: bool = False  # is answered when other clients have sent theirs
     controller_only: bool = False  # other brokers forward it (broker/remote/controller_channel.py)
 
-    def handler(self) -> Callable[..., Any]:
-        """Import the module and return its `handle`."""
-        found: Callable[..., Any] = importlib.import_module(f"ottla.broker.handlers.{self.module}").handle
-        return found
+    def handler(self) -> AnyHandler:
+        """Import the module and return its handler."""
+        handler: AnyHandler = importlib.import_module(f"ottla.broker.handlers.{self.module}").HANDLER
+        assert handler.key == self.key, f"{self.module} handles another API than its row"
+        return handler
 
-    def decoder(self) -> Callable[[memoryview, int, int], Any]:
-        """Import the module of a deferred API and return its `decode`."""
-        found: Callable[[memoryview, int, int], Any] = importlib.import_module(
-            f"ottla.broker.handlers.{self.module}"
-        ).decode
-        return found
-
-    def long_handler(self) -> Callable[..., Any]:
-        """Import the module of a deferred API and return its `handle_long`."""
-        found: Callable[..., Any] = importlib.import_module(f"ottla.broker.handlers.{self.module}").handle_long
-        return found
+    def load(self) -> LoadedApi:
+        """Import the handler and take it apart for the driver."""
+        return self.handler().load(
+            Row(self.min_version, self.max_version, self.controller_only, self.waits_for_members)
+        )
 
 
 def _rows(*rows: Api) -> dict[ApiKey, Api]:
@@ -52,15 +46,15 @@ def _rows(*rows: Api) -> dict[ApiKey, Api]:
 
 
 APIS: dict[ApiKey, Api] = _rows(
-    Api(ApiKey.PRODUCE, 3, 13, "produce", advertised_min_version=0, deferred=True),
-    Api(ApiKey.FETCH, 4, 18, "fetch", deferred=True),
+    Api(ApiKey.PRODUCE, 3, 13, "produce", advertised_min_version=0),
+    Api(ApiKey.FETCH, 4, 18, "fetch"),
     Api(ApiKey.LIST_OFFSETS, 1, 11, "list_offsets"),
     Api(ApiKey.METADATA, 0, 13, "metadata"),
-    Api(ApiKey.OFFSET_COMMIT, 2, 10, "offset_commit", eager=True),
+    Api(ApiKey.OFFSET_COMMIT, 2, 10, "offset_commit"),
     Api(ApiKey.OFFSET_FETCH, 1, 10, "offset_fetch"),
     Api(ApiKey.FIND_COORDINATOR, 0, 6, "find_coordinator"),
     Api(ApiKey.JOIN_GROUP, 0, 9, "join_group", waits_for_members=True),
-    Api(ApiKey.HEARTBEAT, 0, 4, "heartbeat", eager=True),
+    Api(ApiKey.HEARTBEAT, 0, 4, "heartbeat"),
     Api(ApiKey.LEAVE_GROUP, 0, 5, "leave_group"),
     Api(ApiKey.SYNC_GROUP, 0, 5, "sync_group", waits_for_members=True),
     Api(ApiKey.DESCRIBE_GROUPS, 0, 6, "describe_groups"),
@@ -72,11 +66,11 @@ APIS: dict[ApiKey, Api] = _rows(
     Api(ApiKey.DELETE_RECORDS, 0, 2, "delete_records"),
     Api(ApiKey.INIT_PRODUCER_ID, 0, 5, "init_producer_id"),
     Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, "offset_for_leader_epoch"),
-    Api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, "add_partitions_to_txn", eager=True),
+    Api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, "add_partitions_to_txn"),
     Api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, "add_offsets_to_txn"),
-    Api(ApiKey.END_TXN, 0, 5, "end_txn", eager=True),
+    Api(ApiKey.END_TXN, 0, 5, "end_txn"),
     Api(ApiKey.WRITE_TXN_MARKERS, 1, 2, "write_txn_markers"),
-    Api(ApiKey.TXN_OFFSET_COMMIT, 0, 6, "txn_offset_commit", eager=True),
+    Api(ApiKey.TXN_OFFSET_COMMIT, 0, 6, "txn_offset_commit"),
     Api(ApiKey.DESCRIBE_ACLS, 1, 3, "describe_acls"),
     Api(ApiKey.CREATE_ACLS, 1, 3, "create_acls"),
     Api(ApiKey.DELETE_ACLS, 1, 3, "delete_acls"),
@@ -101,7 +95,7 @@ APIS: dict[ApiKey, Api] = _rows(
     Api(ApiKey.UNREGISTER_BROKER, 0, 0, "unregister_broker"),
     Api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, "describe_transactions"),
     Api(ApiKey.LIST_TRANSACTIONS, 0, 2, "list_transactions"),
-    Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, "consumer_group_heartbeat", eager=True),
+    Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, "consumer_group_heartbeat"),
     Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, "consumer_group_describe"),
     Api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, "list_config_resources"),
     Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, "describe_topic_partitions"),

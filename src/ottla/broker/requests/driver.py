@@ -1,0 +1,375 @@
+"""Serves every request in the same stages: admit, decode, authorize, route, handle, encode, account.
+
+- **admit**: the header is read and the API looked up; `Admission` may refuse or delay the request. A long request waits
+  for memory, and is served in slices from a copy of its frame.
+- **decode**: the body, by the codec of its API and version.
+- **authorize**: `Authorizer` may deny the request as a whole; it is asked about single elements while they are handled.
+- **route**: here, or to the controller in an Envelope. Coordinators of other brokers answer NOT_COORDINATOR, or are
+  asked by the handlers. A request that came in an Envelope enters at *authorize*, as the client's.
+- **handle**: the handler of the API (handler.py says which kinds there are).
+- **encode**: the response, in slices if it is long. Produce and Fetch encode theirs themselves.
+- **account**: when the pending response is completed, whatever the outcome: memory is released, `Accounting` is called.
+
+Each stage is one place below. An unexpected error of any of them is a bug of ours: it is logged with its traceback and
+closes the connection. It is caught in `__call__` alone; that of a task comes from the task to `_ended`. Elsewhere any
+exception is caught only where it must not end other work: it becomes the error of one partition, or a task that runs as
+long as the broker logs it and goes on.
+
+Step 3 of 9 on the path of a batch (ARCHITECTURE.md). Before: wire/frame.py. Next: broker/handlers/produce.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Coroutine, Sequence
+from functools import partial
+from typing import Any, Final
+
+from ottla.broker.context import Services
+from ottla.broker.requests.authorization import Authorizer
+from ottla.broker.requests.elements import InParts, complete
+from ottla.broker.requests.forwarded_identity import encode_identity
+from ottla.broker.requests.handler import Unwrapped
+from ottla.broker.requests.loaded_api import LoadedApi
+from ottla.broker.requests.registry import APIS, INTER_BROKER_APIS
+from ottla.broker.requests.request import Request
+from ottla.broker.requests.stages import Accounting, Admission
+from ottla.core.errors import KafkaError
+from ottla.core.files import FileRegion
+from ottla.limits.budget import ByteBudget
+from ottla.net.connection import PendingResponse, ServerConnection
+from ottla.net.outbound import Part
+from ottla.wire import codec
+from ottla.wire.apis import ApiKey
+from ottla.wire.errors import LongRequest, MalformedRequest
+from ottla.wire.headers import parse_request_header, response_header
+from ottla.wire.plan import Slices
+
+log = logging.getLogger(__name__)
+
+_LENGTH: Final = struct.Struct(">i")
+_JOIN_BYTES_MAX: Final = 64 << 10  # a longer response is not copied to follow its header in one piece
+
+
+class RequestDriver:
+    """Called by each connection with each whole frame."""
+
+    def __init__(
+        self,
+        services: Services,
+        decoded: ByteBudget,
+        *,
+        admission: Admission | None = None,
+        authorizer: Authorizer | None = None,
+        accounting: Accounting | None = None,
+    ) -> None:
+        self._services = services
+        self._decoded = decoded  # memory for long requests once they are decoded, and for their responses
+        self._admission, self._authorizer, self._accounting = admission, authorizer, accounting
+        self._loaded: dict[int, LoadedApi] = {}
+        self._tasks: dict[asyncio.Task[None], Request] = {}
+
+    def __call__(
+        self, connection: ServerConnection, frame: memoryview, pending: PendingResponse, begun: Request | None = None
+    ) -> None:
+        """Begin one request (see net/connection.py for the contract), or go on with one that had to wait."""
+        try:
+            if begun is None:
+                spare = connection.spare_request  # clients repeat themselves, and most requests end in their own turn
+                if isinstance(spare, Request):
+                    connection.spare_request, request = None, spare
+                    request.pending = pending
+                else:
+                    request = self._new_request(connection, pending)
+                header = key, version, pending.correlation_id, client_id, body_at = parse_request_header(frame)
+                api = self._loaded.get(key) or self._load(key)
+                request.header, request.api, request.api_version, request.client_id = header, api, version, client_id
+                request.arrived, request.identity = connection.last_active, connection.identity
+                if self._admission is not None and (wait := self._admission.admit(request, frame)) is not None:
+                    self._begin(self._admit_later(request, bytearray(frame), wait), request)
+                    return
+            else:
+                request, api, version, body_at = begun, begun.api, begun.api_version, begun.header[4]
+            if api is None or not api.first <= version <= api.last:
+                self._refuse(request, frame)
+                return
+            body = request.body
+            if body is None:
+                try:
+                    if not api.is_deferred and len(frame) > codec.PLAIN_BYTES_MAX:  # their decoders count elements
+                        raise LongRequest
+                    body = api.decode(frame, version, body_at)
+                except LongRequest:
+                    self._begin_long(request, api, frame)
+                    return
+            if self._authorizer is not None and not request.is_routed and self._is_denied(request, api, body):
+                return
+            if api.controller_only and self._must_forward(request):
+                self._begin(self._forward(request, body, bytes(frame)), request)
+                return
+            if self._accounting is not None:
+                pending.throttle_time_ms = self._accounting.throttle_time_ms(request)
+            if api.is_deferred:
+                if not request.reserved_bytes:
+                    work = api.handle(request, body, pending)
+                else:
+                    work = api.handle_long(request, body, body_at, pending)
+                if work is not None:
+                    self._begin_cancellable(self._finish(request, work), request)
+                    return
+            elif not api.is_coroutine:
+                self.respond(request, api, api.handle(request, body))
+            elif (task := api.start(self._await(request, api, api.handle(request, body)), api.name)) is not None:
+                self._keep(task, request)
+                return
+            if begun is None and self._accounting is None and (api.is_deferred or pending.parts is not None):
+                connection.spare_request = request
+        except Exception as error:  # noqa: BLE001 - it is logged there
+            pending.fail(error)
+
+    # ---- Admit
+
+    def _new_request(self, connection: ServerConnection, pending: PendingResponse) -> Request:
+        request = Request(self._services, connection, pending)
+        request.authorizer = self._authorizer
+        if self._accounting is not None:
+            pending.on_completed = partial(self._account, request)
+        return request
+
+    def _load(self, key: int) -> LoadedApi | None:
+        """Import the handler, at the first request of its API."""
+        row = APIS.get(key) or INTER_BROKER_APIS.get(key)  # type: ignore[call-overload]
+        if row is None:
+            return None
+        api: LoadedApi = row.load()
+        self._loaded[key] = api
+        return api
+
+    async def _admit_later(self, request: Request, frame: bytearray, wait: Coroutine[Any, Any, None]) -> None:
+        await wait
+        self(request.connection, memoryview(frame), request.pending, request)
+
+    def _refuse(self, request: Request, frame: memoryview) -> None:
+        """Respond to an API or version that is not served.
+
+        ApiVersions is answered in version 0 so that any client can read it (KIP-511); an old Produce in its own
+        layout, because it is advertised (KAFKA-18659). For the rest Kafka closes the connection, as a client that sends
+        what was never advertised could not read any response either.
+        """
+        key, version, correlation_id, _, body_at = request.header
+        api = request.api
+        if api is not None and api.unsupported is not None:
+            request.api_version = 0
+            self.respond(request, api, api.unsupported())
+        elif key == ApiKey.PRODUCE and 0 <= version < APIS[ApiKey.PRODUCE].min_version:
+            from ottla.wire.hot import produce_old
+
+            refusal = produce_old.refusal(frame[body_at:], version)
+            if not refusal:  # with acks=0 there is no response: only closing the connection can signal it
+                raise MalformedRequest(f"Produce version {version} is not served")
+            request.pending.send((_LENGTH.pack(4 + len(refusal)) + _LENGTH.pack(correlation_id) + refusal,))
+        else:
+            raise MalformedRequest(f"api key {key} version {version} is not served")
+
+    # ---- Decode
+
+    def _begin_long(self, request: Request, api: LoadedApi, frame: memoryview) -> None:
+        """Begin a request of so many elements that it must not hold the loop: in slices, and in a bounded memory."""
+        if len(frame) > api.request_bytes_max:
+            raise MalformedRequest(f"a {api.name} request of {len(frame)} bytes; the limit is {api.request_bytes_max}")
+        request.pending.on_completed = partial(self._account, request)
+        self._begin_cancellable(self._decode_long(request, api, api.copy_frame(frame)), request)
+
+    async def _decode_long(self, request: Request, api: LoadedApi, frame: bytes | bytearray) -> None:
+        """Decode in slices, once there is memory for it. From then on a lost connection does not end the request."""
+        slices = self._services.slices
+        decoded_bytes = codec.decoded_bytes_max(len(frame))
+        await self._decoded.reserve(decoded_bytes)
+        request.reserved_bytes = decoded_bytes
+        if api.is_deferred:
+            request.body = frame  # the handler decodes it
+        else:
+            _, version, _, _, body_at = request.header
+            request.body = await slices.run(api.decode_slices(version, frame, body_at, slices=slices))
+        if api.waits_for_members:  # and these need memory for their requests
+            self._release(request)
+        self(request.connection, memoryview(frame), request.pending, request)
+
+    # ---- Authorize
+
+    def _is_denied(self, request: Request, api: LoadedApi, body: Any) -> bool:
+        """Respond to a request that is denied as a whole."""
+        error = self._authorizer.authorize(request, body) if self._authorizer is not None else None
+        if error is None:
+            return False
+        if api.refuse is None:
+            raise MalformedRequest(f"{api.name} is denied: {error.message}")
+        self.respond(request, api, api.refuse(body, error))
+        return True
+
+    # ---- Route
+
+    def _must_forward(self, request: Request) -> bool:
+        return not (request.is_routed or request.is_forwarded) and self._services.controller_channel.must_forward
+
+    async def _forward(self, request: Request, body: Any, frame: bytes) -> None:
+        """Respond with the controller's response. If there is none, the handler here says so."""
+        channel, principal = self._services.controller_channel, encode_identity(request.identity, request.listener)
+        try:
+            answer = await channel.forward(frame, client_host=request.client_host, principal=principal)
+        except KafkaError as error:
+            log.info("a request could not be forwarded to the controller: %s", error.message)
+            request.is_routed, request.body = True, body
+            self(request.connection, memoryview(frame), request.pending, request)
+        else:
+            request.pending.send((_LENGTH.pack(len(answer)), answer))
+
+    async def _serve_unwrapped(self, envelope: Request, api: LoadedApi, unwrapped: Unwrapped) -> None:
+        """Serve the request within an Envelope."""
+        forwarded, slices = unwrapped.request, self._services.slices
+        key, version, _, client_id, body_at = forwarded.header
+        inner = self._loaded.get(key) or self._load(key)
+        assert inner is not None, "the handler of Envelope knows the API"
+        pending = _EnvelopedResponse(self, envelope, api, unwrapped)
+        request = self._new_request(envelope.connection, pending)
+        request.header, request.api, request.api_version, request.client_id = (
+            forwarded.header,
+            inner,
+            version,
+            client_id,
+        )
+        request.identity, request.listener = forwarded.identity, forwarded.listener
+        request.client_host, request.is_forwarded = forwarded.client_host, True
+        request.arrived, pending.correlation_id = envelope.arrived, forwarded.header[2]
+        try:
+            request.body = await slices.run(inner.decode_slices(version, forwarded.frame, body_at, slices=slices))
+        except MalformedRequest:
+            self.respond(envelope, api, unwrapped.malformed())
+        else:
+            self(request.connection, memoryview(forwarded.frame), pending, request)
+
+    # ---- Handle
+
+    def _begin(self, waiting: Coroutine[Any, Any, None], request: Request) -> asyncio.Task[None]:
+        name = request.api.name if request.api is not None else ""
+        task = asyncio.get_running_loop().create_task(waiting, name=name)
+        self._keep(task, request)
+        return task
+
+    def _begin_cancellable(self, waiting: Coroutine[Any, Any, None], request: Request) -> None:
+        """Begin what ends with the client's connection."""
+        task = self._begin(waiting, request)
+        request.connection.cancel_when_lost(task)
+        task.add_done_callback(request.connection.keep)
+
+    def _keep(self, task: asyncio.Task[None], request: Request) -> None:
+        self._tasks[task] = request
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        pending = self._tasks.pop(task).pending
+        if task.cancelled():
+            if pending.parts is None:
+                pending.abandon()
+        elif isinstance(error := task.exception(), Exception):
+            pending.fail(error)
+
+    async def _await(self, request: Request, api: LoadedApi, work: Coroutine[Any, Any, Any]) -> None:
+        self.respond(request, api, await work)
+
+    async def _finish(self, request: Request, work: Coroutine[Any, Any, Any]) -> None:
+        """Run what is left of a request of a deferred API: it uses many partitions."""
+        rest = await work
+        self._release(request)
+        if rest is not None:  # it waits for data
+            await rest
+
+    # ---- Encode
+
+    def respond(self, request: Request, api: LoadedApi, answer: Any) -> None:
+        """Encode and send the response now, or in slices if it turns out to be long."""
+        if api.unwraps and isinstance(answer, Unwrapped):
+            self._begin(self._serve_unwrapped(request, api, answer), request)
+            return
+        throttle_time_ms, encoding = request.pending.throttle_time_ms, None
+        if api.is_element_wise and isinstance(answer, InParts):
+            encoding = self._complete_and_encode(request, api, answer)
+            answer = answer.answer
+        if throttle_time_ms and api.has_throttle_time:
+            answer.throttle_time_ms = throttle_time_ms
+        if encoding is None:
+            encoding = api.encode(request.api_version, answer, slices=self._services.slices)
+        try:
+            next(encoding)
+        except StopIteration as end:
+            _send(request, end.value)
+        else:
+            self._begin(self._encode_rest(request, encoding), request)
+
+    def _complete_and_encode(self, request: Request, api: LoadedApi, answer: InParts[Any]) -> Slices[bytearray]:
+        response = yield from complete(request, answer)
+        body: bytearray = yield from api.encode(request.api_version, response, slices=self._services.slices)
+        return body
+
+    async def _encode_rest(self, request: Request, encoding: Slices[bytearray]) -> None:
+        await self._services.slices.yield_to_loop()
+        _send(request, await self._services.slices.run(encoding))
+
+    # ---- Account
+
+    def _account(self, request: Request, _pending: PendingResponse) -> None:
+        self._release(request)
+        if self._accounting is not None:
+            self._accounting.account(request)
+
+    def _release(self, request: Request) -> None:
+        reserved_bytes, request.reserved_bytes = request.reserved_bytes, 0
+        if reserved_bytes:
+            self._decoded.release(reserved_bytes)
+
+    async def drain(self, within_seconds: float) -> None:
+        """Let begun requests end; cancel those that do not."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within_seconds
+        while self._tasks and (left := deadline - loop.time()) > 0:
+            await asyncio.wait(self._tasks, timeout=left)
+        for task in tuple(self._tasks):
+            task.cancel()
+
+
+class _EnvelopedResponse(PendingResponse):
+    """The response to a request within an Envelope: it goes into the response to the Envelope."""
+
+    __slots__ = ("_api", "_driver", "_envelope", "_wrap")
+
+    def __init__(self, driver: RequestDriver, envelope: Request, api: LoadedApi, unwrapped: Unwrapped) -> None:
+        super().__init__(envelope.connection)
+        self._driver, self._envelope, self._api, self._wrap = driver, envelope, api, unwrapped.wrap
+
+    def send(self, parts: Sequence[Part]) -> None:
+        """Respond to the Envelope."""
+        assert self.parts is None, "a request is answered once"
+        self.parts = parts
+        if self.on_completed is not None:
+            on_completed, self.on_completed = self.on_completed, None
+            on_completed(self)
+        if parts:
+            whole = b"".join(part for part in parts if not isinstance(part, FileRegion))
+            self._driver.respond(self._envelope, self._api, self._wrap(whole[_LENGTH.size :]))
+
+    def abandon(self) -> None:
+        """Close the connection of the broker that forwards."""
+        super().abandon()
+        if self._envelope.pending.parts is None:
+            self._envelope.pending.abandon()
+
+
+def _send(request: Request, body: bytearray) -> None:
+    key, _, correlation_id, _, _ = request.header
+    head = response_header(key, request.api_version, correlation_id)
+    if len(body) < _JOIN_BYTES_MAX:
+        request.pending.send((_LENGTH.pack(len(head) + len(body)) + head + body,))
+    else:
+        request.pending.send((_LENGTH.pack(len(head) + len(body)) + head, body))

@@ -1,0 +1,160 @@
+"""Answers a request element by element: topics, partitions, groups, resources.
+
+A handler says what its elements are and how one is answered, and nothing of slices:
+
+    def answer(request: Request, body: ListOffsetsRequest, view: ClusterView) -> InParts[ListOffsetsResponse]:
+        response = ListOffsetsResponse()
+        return InParts(response, Each(body.topics, one_topic, into=response.topics))
+
+`one(request, element, view)` answers one element, or returns `InParts` in its turn where the answer has a list of its
+own (the partitions of a topic). The loop here is the only one: it passes every element the same snapshot of the
+cluster, drops elements named twice (`key`), asks the authorizer (`access`), collects the answers (`into`), and lets the
+event loop turn when a slice of work is spent. A coroutine function uses this loop by `await collect(request, each)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Generic, TypeVar
+
+from ottla.broker.requests.authorization import AclOperation, ResourceType, denial
+from ottla.broker.requests.request import Request
+from ottla.coordination.view import ClusterView
+from ottla.core.errors import KafkaError
+from ottla.core.slices import WorkSlice
+from ottla.wire.plan import Slices
+
+ElementT = TypeVar("ElementT")
+AnswerT = TypeVar("AnswerT")
+ResponseT = TypeVar("ResponseT")
+
+
+class Access(Generic[ElementT, AnswerT]):
+    """An operation that a client must be allowed to perform on the resource that an element names.
+
+    `refused` answers an element that is denied, with the error of the resource's type; None leaves it out of the
+    response, as Kafka does where a client did not name the element itself.
+    """
+
+    __slots__ = ("name", "operation", "refused", "resource")
+
+    def __init__(
+        self,
+        operation: AclOperation,
+        resource: ResourceType,
+        *,
+        name: Callable[[ElementT], str],
+        refused: Callable[[ElementT, KafkaError], AnswerT | InParts[AnswerT] | None],
+    ) -> None:
+        self.operation = operation
+        self.resource = resource
+        self.name = name
+        self.refused = refused
+
+
+class Each(Generic[ElementT, AnswerT]):
+    """Elements, and how each of them is answered: `one` may leave an element out by None.
+
+    - `into`: the list that gets the answers; without it they are not kept (a pass that only counts).
+    - `key`: elements with equal keys are one: the last of them, in the place of the first.
+    - `access`: what the authorizer is asked about each element.
+    - `work`: the units of work of one element (core/slices.py), besides those of the parts of its answer.
+    """
+
+    __slots__ = ("access", "elements", "into", "key", "one", "work")
+
+    def __init__(
+        self,
+        elements: Iterable[ElementT],
+        one: Callable[[Request, ElementT, ClusterView], AnswerT | InParts[AnswerT] | None],
+        *,
+        into: list[AnswerT] | None = None,
+        key: Callable[[ElementT], Hashable] | None = None,
+        access: Access[ElementT, AnswerT] | None = None,
+        work: int = 1,
+    ) -> None:
+        self.elements = elements
+        self.one = one
+        self.into = into
+        self.key = key
+        self.access = access
+        self.work = work
+
+
+class InParts(Generic[ResponseT]):
+    """An answer that is complete once each of its parts is: they are done one after the other."""
+
+    __slots__ = ("answer", "parts", "view")
+
+    def __init__(self, answer: ResponseT, *parts: Each[Any, Any]) -> None:
+        self.answer = answer
+        self.parts = parts
+        self.view: ClusterView | None = None  # the snapshot for all parts: set where the handler is called
+
+
+def complete(request: Request, in_parts: InParts[ResponseT]) -> Slices[ResponseT]:
+    """Answer the elements of all parts in slices of work; returns the answer."""
+    assert in_parts.view is not None, "the kind of handler has given the snapshot"
+    for part in in_parts.parts:
+        yield from _answer_each(request, part, in_parts.view)
+    return in_parts.answer
+
+
+async def collect(request: Request, each: Each[Any, AnswerT]) -> list[AnswerT]:
+    """Answer the elements from the present snapshot; returns the answers."""
+    services = request.services
+    if each.into is None:
+        each.into = []
+    await services.slices.run(_answer_each(request, each, services.cluster.current))
+    return each.into
+
+
+def _answer_each(request: Request, each: Each[Any, Any], view: ClusterView) -> Slices[None]:
+    slices, one, into, work = request.services.slices, each.one, each.into, each.work
+    elements: Iterable[Any] = each.elements
+    if each.key is not None:
+        elements = yield from _without_repeats(each.elements, each.key, slices)
+    access = each.access if request.authorizer is not None else None
+    for element in elements:
+        if access is not None and _is_denied(request, element, access):
+            answer = access.refused(element, denial(access.resource))
+        else:
+            answer = one(request, element, view)
+        if isinstance(answer, InParts):
+            for part in answer.parts:
+                yield from _answer_each(request, part, view)
+            answer = answer.answer
+        if into is not None and answer is not None:
+            into.append(answer)
+        if slices.spend(work):
+            yield
+
+
+def _is_denied(request: Request, element: Any, access: Access[Any, Any]) -> bool:
+    authorizer = request.authorizer
+    return authorizer is not None and not authorizer.is_allowed(
+        request, access.operation, access.resource, access.name(element)
+    )
+
+
+def _without_repeats(
+    elements: Iterable[ElementT], key: Callable[[ElementT], Hashable], slices: WorkSlice
+) -> Slices[Iterable[ElementT]]:
+    once: dict[Hashable, ElementT] = {}
+    for element in elements:
+        once[key(element)] = element
+        if slices.spend():
+            yield
+    return once.values()
+
+
+def repeated(
+    elements: Iterable[ElementT], twice: set[ElementT], seen: set[ElementT] | None = None
+) -> Each[ElementT, None]:
+    """Find the elements that occur more than once: a part before the one that answers. `seen`: of other parts."""
+    once = set() if seen is None else seen
+
+    def count(_request: Request, element: ElementT, _view: ClusterView) -> None:
+        (twice if element in once else once).add(element)
+
+    return Each(elements, count)

@@ -1,0 +1,69 @@
+"""Encodes who sent a forwarded request, as the `request_principal` of an Envelope (KIP-590).
+
+The layout is that of Kafka's `DefaultPrincipalData`, version 0, after its version number. The listener of the client is
+a tagged field of our own, which Kafka ignores: the controller answers with the addresses of that listener.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import ClassVar
+
+from ottla.net.identity import ConnectionIdentity
+from ottla.wire.errors import MalformedRequest
+from ottla.wire.plan import struct_plan
+from ottla.wire.schema import Field, Struct, Wire
+
+_VERSION = struct.Struct(">h")
+_LISTENER_TAG = 10_000
+
+
+class _PrincipalData(Struct):
+    __slots__ = ("listener", "principal_name", "principal_type", "token_authenticated")
+
+    WIRE: ClassVar[Wire] = (
+        Field("principal_type", "string"),
+        Field("principal_name", "string"),
+        Field("token_authenticated", "bool"),
+        Field("listener", "string", tag=_LISTENER_TAG),
+    )
+
+    def __init__(
+        self,
+        *,
+        principal_type: str = "",
+        principal_name: str = "",
+        token_authenticated: bool = False,
+        listener: str = "",
+    ) -> None:
+        self.principal_type = principal_type
+        self.principal_name = principal_name
+        self.token_authenticated = token_authenticated
+        self.listener = listener
+
+
+_PLAN = struct_plan(_PrincipalData, version=0, flexible=True)
+
+
+def encode_identity(identity: ConnectionIdentity, listener: str) -> bytes:
+    """Encode the identity of a client and the listener that it is connected to."""
+    out = bytearray(_VERSION.pack(0))
+    _PLAN.write(
+        out,
+        _PrincipalData(
+            principal_type=identity.principal_type, principal_name=identity.principal_name, listener=listener
+        ),
+    )
+    return bytes(out)
+
+
+def decode_identity(data: bytes) -> tuple[ConnectionIdentity, str]:
+    """Return the identity and the listener. Raises MalformedRequest."""
+    try:
+        (version,) = _VERSION.unpack_from(data)
+        if version != 0:
+            raise MalformedRequest(f"a principal in version {version}")
+        principal, _ = _PLAN.read(data, _VERSION.size)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise MalformedRequest(f"a principal: {error}") from error
+    return ConnectionIdentity(principal.principal_type, principal.principal_name), principal.listener

@@ -1,0 +1,300 @@
+"""Declares the kinds of handlers. Each module of `broker/handlers/` ends with one of them, as its `HANDLER`.
+
+The first argument, `MESSAGES` of the API's module in `wire/messages/`, ties the handler to the request and the response
+of its API: mypy refuses a function that takes another request or returns another response.
+
+| Kind | For | Function |
+| --- | --- | --- |
+| `Inline` | an answer from memory, about one thing | `(request, body) -> response` |
+| `ElementWise` | an answer from memory, about each of many | `(request, body, view) -> response or InParts` |
+| `Awaited` | one thing that must wait: a coordinator, the controller | `async (request, body) -> response` |
+| `ElementWiseAfter` | a wait, and then an answer about each of many | `async (request, body) -> found`, then `(request, body, found, view) -> response or InParts` |
+| `Deferred` | Produce and Fetch: they complete the pending response themselves, and have codecs of their own | see there |
+| `Enveloped` | Envelope: a request within a request | see there |
+"""  # noqa: E501 - a table
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from ottla.broker.requests.elements import InParts
+from ottla.broker.requests.loaded_api import LoadedApi
+from ottla.broker.requests.request import Request
+from ottla.coordination.view import ClusterView
+from ottla.core.errors import KafkaError
+from ottla.net.connection import PendingResponse
+from ottla.net.identity import ConnectionIdentity
+from ottla.wire import codec
+from ottla.wire.apis import ApiKey
+from ottla.wire.headers import RequestHeader
+from ottla.wire.schema import Messages
+
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+DecodedT = TypeVar("DecodedT")
+FoundT = TypeVar("FoundT")
+AnswerT = TypeVar("AnswerT")
+
+
+class Row(NamedTuple):
+    """The part of the registry's row that the driver uses."""
+
+    first: int
+    last: int
+    controller_only: bool
+    waits_for_members: bool
+
+
+class Handler(Protocol):
+    """The interface of all kinds."""
+
+    @property
+    def key(self) -> ApiKey:
+        """Return the API."""
+        ...
+
+    def load(self, row: Row) -> LoadedApi:
+        """Take the handler apart for the driver."""
+        ...
+
+
+class _OfMessages(Generic[RequestT, ResponseT]):
+    """A handler whose request and response the general codec decodes and encodes."""
+
+    def __init__(
+        self, messages: Messages[RequestT, ResponseT], refuse: Callable[[RequestT, KafkaError], ResponseT] | None
+    ) -> None:
+        self.messages = messages
+        self.refuse = refuse
+
+    @property
+    def key(self) -> ApiKey:
+        """Return the API."""
+        return ApiKey(self.messages.key)
+
+    def _load(
+        self,
+        row: Row,
+        handle: Callable[..., Any],
+        *,
+        is_coroutine: bool = False,
+        is_eager: bool = False,
+        is_element_wise: bool = False,
+        unwraps: bool = False,
+        unsupported: Callable[[], ResponseT] | None = None,
+    ) -> LoadedApi:
+        fields = {field.name for field in self.messages.response.WIRE}  # type: ignore[attr-defined] # of every Struct
+        refuse: Callable[..., Any] | None = self.refuse
+        if refuse is None and "error_code" in fields:
+            refuse = partial(_refused, self.messages.response, says_why="error_message" in fields)
+        return LoadedApi(
+            key=self.key,
+            first=row.first,
+            last=row.last,
+            controller_only=row.controller_only,
+            waits_for_members=row.waits_for_members,
+            decode=codec.request_decoder(self.key),
+            decode_slices=partial(codec.decode_request_slices, self.key),
+            encode=partial(codec.encode_response_slices, self.key),
+            handle=handle,
+            is_coroutine=is_coroutine,
+            is_eager=is_eager,
+            is_element_wise=is_element_wise,
+            unwraps=unwraps,
+            has_throttle_time="throttle_time_ms" in fields,
+            refuse=refuse,
+            unsupported=unsupported,
+            request_bytes_max=codec.REQUEST_BYTES_MAX,
+        )
+
+
+def _refused(response: type[Any], _: object, error: KafkaError, *, says_why: bool) -> Any:
+    return response(error_code=error.code, error_message=error.message) if says_why else response(error_code=error.code)
+
+
+class Inline(_OfMessages[RequestT, ResponseT]):
+    """A function that returns the response at once. `unsupported` answers a version that is not served (KIP-511)."""
+
+    def __init__(
+        self,
+        messages: Messages[RequestT, ResponseT],
+        handle: Callable[[Request, RequestT], ResponseT],
+        *,
+        unsupported: Callable[[], ResponseT] | None = None,
+        refuse: Callable[[RequestT, KafkaError], ResponseT] | None = None,
+    ) -> None:
+        super().__init__(messages, refuse)
+        self._handle, self._unsupported = handle, unsupported
+
+    def load(self, row: Row) -> LoadedApi:
+        """Take the handler apart for the driver."""
+        return self._load(row, self._handle, unsupported=self._unsupported)
+
+
+class ElementWise(_OfMessages[RequestT, ResponseT]):
+    """A function that answers each element of a request from one snapshot of the cluster; see elements.py."""
+
+    def __init__(
+        self,
+        messages: Messages[RequestT, ResponseT],
+        answer: Callable[[Request, RequestT, ClusterView], ResponseT | InParts[ResponseT]],
+        *,
+        refuse: Callable[[RequestT, KafkaError], ResponseT] | None = None,
+    ) -> None:
+        super().__init__(messages, refuse)
+        self.answer = answer
+
+    def load(self, row: Row) -> LoadedApi:
+        """Take the handler apart for the driver."""
+        return self._load(row, self._handle, is_element_wise=True)
+
+    def _handle(self, request: Request, body: RequestT) -> ResponseT | InParts[ResponseT]:
+        view = request.services.cluster.current
+        return _of_view(self.answer(request, body, view), view)
+
+
+class Awaited(_OfMessages[RequestT, ResponseT]):
+    """A coroutine function. An eager one begins in the turn that reads the request: see limits/eager_tasks.py."""
+
+    def __init__(
+        self,
+        messages: Messages[RequestT, ResponseT],
+        handle: Callable[[Request, RequestT], Coroutine[Any, Any, ResponseT]],
+        *,
+        eager: bool = False,
+        refuse: Callable[[RequestT, KafkaError], ResponseT] | None = None,
+    ) -> None:
+        super().__init__(messages, refuse)
+        self._handle, self._is_eager = handle, eager
+
+    def load(self, row: Row) -> LoadedApi:
+        """Take the handler apart for the driver."""
+        return self._load(row, self._handle, is_coroutine=True, is_eager=self._is_eager)
+
+
+class ElementWiseAfter(_OfMessages[RequestT, ResponseT], Generic[RequestT, ResponseT, FoundT]):
+    """A coroutine function `first`, and a function that answers each element from what it returned.
+
+    The snapshot is that after the wait. Elements are checked before it with `elements.collect`.
+    """
+
+    def __init__(
+        self,
+        messages: Messages[RequestT, ResponseT],
+        *,
+        first: Callable[[Request, RequestT], Coroutine[Any, Any, FoundT]],
+        answer: Callable[[Request, RequestT, FoundT, ClusterView], ResponseT | InParts[ResponseT]],
+        refuse: Callable[[RequestT, KafkaError], ResponseT] | None = None,
+    ) -> None:
+        super().__init__(messages, refuse)
+        self.first, self.answer = first, answer
+
+    def load(self, row: Row) -> LoadedApi:
+        """Take the handler apart for the driver."""
+        return self._load(row, self._handle, is_coroutine=True, is_element_wise=True)
+
+    async def _handle(self, request: Request, body: RequestT) -> ResponseT | InParts[ResponseT]:
+        found = await self.first(request, body)
+        view = request.services.cluster.current
+        return _of_view(self.answer(request, body, found, view), view)
+
+
+def _of_view(answer: AnswerT, view: ClusterView) -> AnswerT:
+    """Have the parts of the answer made from the snapshot that the answer itself was made from."""
+    if isinstance(answer, InParts):
+        answer.view = view
+    return answer
+
+
+class Deferred(Generic[DecodedT]):
+    """Functions that complete the pending response themselves, now or later.
+
+    `handle` returns None, or what is left to be run as a task. It must not keep the Request when it returns None: the
+    connection's next request takes it. `handle_long` decodes, handles and answers a request of many elements, from a
+    copy of its frame; it returns what is left to do if the request has to wait.
+    """
+
+    def __init__(
+        self,
+        key: ApiKey,
+        *,
+        decode: Callable[[memoryview, int, int], DecodedT],
+        handle: Callable[[Request, DecodedT, PendingResponse], Coroutine[Any, Any, Any] | None],
+        handle_long: Callable[[Request, Any, int, PendingResponse], Coroutine[Any, Any, Any]],
+    ) -> None:
+        self.key = key
+        self._decode, self._handle, self._handle_long = decode, handle, handle_long
+
+    def load(self, row: Row) -> LoadedApi:
+        """Take the handler apart for the driver."""
+        is_produce = self.key == ApiKey.PRODUCE
+        decode: Callable[..., Any] = self._decode
+        return LoadedApi(
+            key=self.key,
+            first=row.first,
+            last=row.last,
+            controller_only=row.controller_only,
+            waits_for_members=row.waits_for_members,
+            decode=decode,
+            handle=self._handle,
+            handle_long=self._handle_long,
+            is_deferred=True,
+            copy_frame=bytearray if is_produce else bytes,  # batches are changed in place
+            request_bytes_max=codec.LENGTH_MAX if is_produce else codec.REQUEST_BYTES_MAX,
+        )
+
+
+class ForwardedRequest(NamedTuple):
+    """A request within an Envelope."""
+
+    header: RequestHeader
+    frame: bytes
+    client_host: str
+    identity: ConnectionIdentity
+    listener: str
+
+
+class Enveloped(_OfMessages[RequestT, ResponseT]):
+    """Functions that take a request out of an envelope, and put the frame of its response into one.
+
+    The driver serves the request within from *authorize* on.
+    """
+
+    def __init__(
+        self,
+        messages: Messages[RequestT, ResponseT],
+        *,
+        unwrap: Callable[[Request, RequestT], ForwardedRequest | ResponseT],
+        wrap: Callable[[bytes], ResponseT],
+        malformed: Callable[[], ResponseT],
+    ) -> None:
+        super().__init__(messages, None)
+        self._unwrap, self.wrap, self.malformed = unwrap, wrap, malformed
+
+    def load(self, row: Row) -> LoadedApi:
+        """Take the handler apart for the driver."""
+        return self._load(row, self._handle, unwraps=True)
+
+    def _handle(self, request: Request, body: RequestT) -> Unwrapped | ResponseT:
+        inner = self._unwrap(request, body)
+        return Unwrapped(inner, self.wrap, self.malformed) if isinstance(inner, ForwardedRequest) else inner
+
+
+class Unwrapped(NamedTuple):
+    """A request within an Envelope, and how to answer it."""
+
+    request: ForwardedRequest
+    wrap: Callable[[bytes], Any]
+    malformed: Callable[[], Any]
+
+
+AnyHandler: TypeAlias = (
+    Inline[Any, Any]
+    | ElementWise[Any, Any]
+    | Awaited[Any, Any]
+    | ElementWiseAfter[Any, Any, Any]
+    | Deferred[Any]
+    | Enveloped[Any, Any]
+)

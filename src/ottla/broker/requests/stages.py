@@ -1,0 +1,44 @@
+"""Declares what can be plugged into the stages of the driver: nothing is, until it is configured.
+
+A request passes **admit -> decode -> authorize -> route -> handle -> encode -> account**, each once (driver.py). A
+stage whose object is None costs one comparison.
+
+| Stage | Object | What it may do |
+| --- | --- | --- |
+| admit | `Admission` | refuse a client that has not signed in, delay a request, count what begins, inject a fault |
+| authorize | `Authorizer` (authorization.py) | deny a request, or single elements of it |
+| encode, account | `Accounting` | have the client wait (`throttle_time_ms`), measure and log what a request took |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from ottla.broker.requests.request import Request
+
+
+class Admission(Protocol):
+    """Decides whether and when a request begins."""
+
+    def admit(self, request: Request, frame: memoryview) -> Coroutine[Any, Any, None] | None:
+        """Return None to go on, or what is to be awaited first. Raises MalformedRequest: the connection is closed.
+
+        The header has been read; `request.api` is None if the API is not served. The frame is valid until this returns.
+        """
+        ...
+
+
+class Accounting(Protocol):
+    """Measures requests, and limits their rate."""
+
+    def throttle_time_ms(self, request: Request) -> int:
+        """Return how long the client has to wait after the response: 0 without a quota. Called before the handler."""
+        ...
+
+    def account(self, request: Request) -> None:
+        """Note that the request is completed. `request.pending.parts` is its response: empty if there is none.
+
+        Called once for every request: served, refused and malformed ones, and those whose client went away.
+        """
+        ...
