@@ -21,9 +21,8 @@ class ReplicaStates(NamedTuple):
     eligible: list[int]  # eligible leader replicas (KIP-966); our own, if it was in sync when its directory was lost
 
 
-def replica_states(services: Services, topic: str, partition: PartitionView) -> ReplicaStates:
+def replica_states(services: Services, view: ClusterView, topic: str, partition: PartitionView) -> ReplicaStates:
     """Return the states as Kafka reports them: a replica on an offline directory is out of sync, but may lead again."""
-    view = services.cluster.current
     isr, offline, eligible = list(partition.isr), list(view.offline_replicas(partition)), list(partition.elr)
     if view.replica_reports:
         where = TopicPartition(topic, partition.index)

@@ -56,7 +56,9 @@ class PendingResponse:
         self.correlation_id = 0
         self.parts: Sequence[Part] | None = None
         self.is_pipelined = False  # whether the connection's next request may begin before this response is sent
-        self.throttle_time_ms = 0  # the time that the client has to wait afterwards; the encoder of the response writes it
+        self.throttle_time_ms = (
+            0  # the time that the client has to wait afterwards; the encoder of the response writes it
+        )
         self.on_completed: Callable[[PendingResponse], None] | None = None  # called once, whatever the outcome
 
     def send(self, parts: Sequence[Part]) -> None:

@@ -14,33 +14,32 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.admin_requests import duplicates, error_fields, with_timeout
-from ottla.broker.requests.handler import Awaited
+from functools import partial
+
+from ottla.broker.admin_requests import error_fields, with_timeout
+from ottla.broker.requests.elements import Each, InParts, collect, repeated
+from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
 from ottla.controller.topics import CreatePartitions
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import InvalidRequest, KafkaError
 from ottla.wire.messages.create_partitions import (
     MESSAGES,
+    CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
+    CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
 
 
-async def handle(request: Request, body: CreatePartitionsRequest) -> CreatePartitionsResponse:
-    """Create partitions: all that can be in one commit; refuse the rest, each with its reason."""
-    each = request.services.slices.each
-    twice = await duplicates(request.services.slices, [topic.name for topic in body.topics])
+async def create(request: Request, body: CreatePartitionsRequest) -> dict[str, KafkaError | None]:
+    """Create partitions: all that can be in one commit; return the outcome of each topic."""
+    twice: set[str] = set()
+    await collect(request, repeated((topic.name for topic in body.topics), twice))
     outcomes: dict[str, KafkaError | None] = {name: InvalidRequest("Duplicate topic name.") for name in twice}
-    events = [
-        CreatePartitions(
-            topic.name,
-            topic.count,
-            None if topic.assignments is None else [assigned.broker_ids async for assigned in each(topic.assignments)],
-        )
-        async for topic in each(body.topics)
-        if topic.name not in twice
-    ]
+    events: list[CreatePartitions] = []
+    await collect(request, Each(body.topics, partial(_event, twice), into=events))
     try:
         created = await with_timeout(
             body.timeout_ms, request.services.controller.create_partitions(events, validate_only=body.validate_only)
@@ -48,12 +47,40 @@ async def handle(request: Request, body: CreatePartitionsRequest) -> CreateParti
         outcomes |= zip((event.name for event in events), created, strict=True)
     except KafkaError as error:
         outcomes |= {event.name: error for event in events}
-    return CreatePartitionsResponse(results=[_result(name, outcome) async for name, outcome in each(outcomes.items())])
+    return outcomes
 
 
-def _result(name: str, error: KafkaError | None) -> CreatePartitionsTopicResult:
+def _event(
+    twice: set[str], _request: Request, topic: CreatePartitionsTopic, _view: ClusterView
+) -> InParts[CreatePartitions] | None:
+    if topic.name in twice:
+        return None
+    if topic.assignments is None:
+        return InParts(CreatePartitions(topic.name, topic.count, None))
+    brokers: list[list[int]] = []
+    return InParts(
+        CreatePartitions(topic.name, topic.count, brokers), Each(topic.assignments, _assigned_brokers, into=brokers)
+    )
+
+
+def _assigned_brokers(_request: Request, assigned: CreatePartitionsAssignment, _view: ClusterView) -> list[int]:
+    return assigned.broker_ids
+
+
+def answer(
+    _request: Request, _body: CreatePartitionsRequest, outcomes: dict[str, KafkaError | None], _view: ClusterView
+) -> InParts[CreatePartitionsResponse]:
+    """Return the outcome of each topic."""
+    response = CreatePartitionsResponse()
+    return InParts(response, Each(outcomes.items(), _result, into=response.results))
+
+
+def _result(
+    _request: Request, outcome: tuple[str, KafkaError | None], _view: ClusterView
+) -> CreatePartitionsTopicResult:
+    name, error = outcome
     code, message = error_fields(error)
     return CreatePartitionsTopicResult(name=name, error_code=code, error_message=message)
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = ElementWiseAfter(MESSAGES, first=create, answer=answer)

@@ -15,11 +15,16 @@ Versions
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
 from uuid import UUID
 
-from ottla.broker.admin_requests import duplicates, error_fields, with_timeout
-from ottla.broker.requests.handler import Awaited
+from ottla.broker.admin_requests import error_fields, with_timeout
+from ottla.broker.requests.elements import Each, InParts, collect, repeated
+from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import InvalidRequest, KafkaError, TopicDeletionDisabled, UnknownTopicId
 from ottla.core.ids import NO_TOPIC_ID
 from ottla.wire.messages.delete_topics import (
@@ -33,64 +38,116 @@ from ottla.wire.messages.delete_topics import (
 FIRST_VERSION_DISABLED_CODE = 3
 
 
-async def handle(request: Request, body: DeleteTopicsRequest) -> DeleteTopicsResponse:
+class _Deleted(NamedTuple):
+    """The topics that were not refused, with the ids to answer with, and the outcome of each."""
+
+    refused: list[DeletableTopicResult]
+    topics: dict[str, UUID]
+    outcomes: Sequence[KafkaError | None]
+
+
+async def delete(request: Request, body: DeleteTopicsRequest) -> _Deleted:
     """Check each topic separately, and delete the valid ones in one commit."""
-    each = request.services.slices.each
-    asked = body.topics or [DeleteTopicState(name=name) async for name in each(body.topic_names)]
-    results: list[DeletableTopicResult] = []
-    wanted: dict[str, UUID] = {}  # what to delete, with the id to answer with
-    async for name, topic_id, error in each(await _resolved(request, asked)):
-        if error is not None or name is None:
-            results.append(_result(name, topic_id, error))
-        else:
-            wanted[name] = topic_id
-    names = list(wanted)
+    asked = body.topics or await collect(request, Each(body.topic_names, _state_of))
+    resolved = await _resolved(request, asked)
+    topics: dict[str, UUID] = {}
+    refused = await collect(request, Each(resolved.items(), partial(_refused, topics)))
+    names = list(topics)
     try:
-        outcomes = await with_timeout(body.timeout_ms, request.services.controller.delete_topics(names))
+        outcomes: Sequence[KafkaError | None] = await with_timeout(
+            body.timeout_ms, request.services.controller.delete_topics(names)
+        )
     except KafkaError as error:
         outcomes = [error for _ in names]
-    async for name, outcome in each(zip(names, outcomes, strict=True)):
-        known: KafkaError | None = outcome
-        if isinstance(outcome, TopicDeletionDisabled) and request.api_version < FIRST_VERSION_DISABLED_CODE:
-            known = InvalidRequest("Topic deletion is disabled.")
-        results.append(_result(name, wanted[name], known))
-    return DeleteTopicsResponse(responses=results)
+    return _Deleted(refused, topics, outcomes)
 
 
-async def _resolved(
-    request: Request, asked: list[DeleteTopicState]
-) -> list[tuple[str | None, UUID, KafkaError | None]]:
-    """Resolve each topic once to its name and id, or to the error of an ambiguous request."""
-    view = request.services.cluster.current
-    slices = request.services.slices
-    names_twice = await duplicates(slices, [each.name for each in asked if each.name is not None])
-    ids_twice = await duplicates(slices, [each.topic_id for each in asked if each.topic_id != NO_TOPIC_ID])
-    named = {each.name for each in asked}
-    found: dict[tuple[str | None, UUID], KafkaError | None] = {}
-    once = {(each.name, each.topic_id): None async for each in slices.each(asked)}
-    async for name, topic_id in slices.each(once):
-        by_id = view.topic_by_id.get(topic_id.bytes)
-        if name is None and topic_id == NO_TOPIC_ID:
-            found[name, topic_id] = InvalidRequest("Neither topic name nor id were specified.")
-        elif name is not None and topic_id != NO_TOPIC_ID:
-            found[name, topic_id] = InvalidRequest("You may not specify both topic name and topic id.")
-        elif name in names_twice:
-            found[name, topic_id] = InvalidRequest("Duplicate topic name.")
-        elif topic_id in ids_twice:
-            found[name, topic_id] = InvalidRequest("Duplicate topic id.")
-        elif name is not None:
-            known = view.topics.get(name)
-            # The answer to a name carries the topic's id, too, from version 6 on.
-            found[name, known.topic_id if known else NO_TOPIC_ID] = None
-        elif by_id is None:
-            found[name, topic_id] = UnknownTopicId("This server does not host this topic ID.")
-        elif by_id.name in named:
-            found[by_id.name, topic_id] = InvalidRequest(
-                "The provided topic name maps to an ID that was already supplied."
-            )
-        else:
-            found[by_id.name, topic_id] = None
-    return [(name, topic_id, error) for (name, topic_id), error in found.items()]
+def answer(
+    _request: Request, _body: DeleteTopicsRequest, deleted: _Deleted, _view: ClusterView
+) -> InParts[DeleteTopicsResponse]:
+    """Return the outcome of each topic."""
+    response = DeleteTopicsResponse(responses=deleted.refused)
+    outcomes = zip(deleted.topics.items(), deleted.outcomes, strict=True)
+    return InParts(response, Each(outcomes, _outcome, into=response.responses))
+
+
+def _state_of(_request: Request, name: str, _view: ClusterView) -> DeleteTopicState:
+    return DeleteTopicState(name=name)
+
+
+_Resolved = dict[tuple[str | None, UUID], KafkaError | None]
+"""Name and id of each topic, once, with the error of an ambiguous request."""
+
+
+async def _resolved(request: Request, asked: list[DeleteTopicState]) -> _Resolved:
+    names_twice: set[str] = set()
+    ids_twice: set[UUID] = set()
+    await collect(request, repeated((topic.name for topic in asked if topic.name is not None), names_twice))
+    await collect(request, repeated((topic.topic_id for topic in asked if topic.topic_id != NO_TOPIC_ID), ids_twice))
+    resolved: _Resolved = {}
+    one = partial(_resolve, resolved, {topic.name for topic in asked}, names_twice, ids_twice)
+    await collect(request, Each(asked, one, key=_identity))
+    return resolved
+
+
+def _identity(asked: DeleteTopicState) -> tuple[str | None, UUID]:
+    return asked.name, asked.topic_id
+
+
+def _resolve(
+    resolved: _Resolved,
+    names: set[str | None],
+    names_twice: set[str],
+    ids_twice: set[UUID],
+    _request: Request,
+    asked: DeleteTopicState,
+    view: ClusterView,
+) -> None:
+    name, topic_id = asked.name, asked.topic_id
+    by_id = view.topic_by_id.get(topic_id.bytes)
+    if name is None and topic_id == NO_TOPIC_ID:
+        resolved[name, topic_id] = InvalidRequest("Neither topic name nor id were specified.")
+    elif name is not None and topic_id != NO_TOPIC_ID:
+        resolved[name, topic_id] = InvalidRequest("You may not specify both topic name and topic id.")
+    elif name in names_twice:
+        resolved[name, topic_id] = InvalidRequest("Duplicate topic name.")
+    elif topic_id in ids_twice:
+        resolved[name, topic_id] = InvalidRequest("Duplicate topic id.")
+    elif name is not None:
+        topic = view.topics.get(name)
+        # The answer to a name carries the topic's id, too, from version 6 on.
+        resolved[name, topic.topic_id if topic else NO_TOPIC_ID] = None
+    elif by_id is None:
+        resolved[name, topic_id] = UnknownTopicId("This server does not host this topic ID.")
+    elif by_id.name in names:
+        resolved[by_id.name, topic_id] = InvalidRequest(
+            "The provided topic name maps to an ID that was already supplied."
+        )
+    else:
+        resolved[by_id.name, topic_id] = None
+
+
+def _refused(
+    topics: dict[str, UUID],
+    _request: Request,
+    resolved: tuple[tuple[str | None, UUID], KafkaError | None],
+    _view: ClusterView,
+) -> DeletableTopicResult | None:
+    """Return the answer to a topic that is refused; note another as one to delete."""
+    (name, topic_id), error = resolved
+    if error is not None or name is None:
+        return _result(name, topic_id, error)
+    topics[name] = topic_id
+    return None
+
+
+def _outcome(
+    request: Request, deleted: tuple[tuple[str, UUID], KafkaError | None], _view: ClusterView
+) -> DeletableTopicResult:
+    (name, topic_id), error = deleted
+    if isinstance(error, TopicDeletionDisabled) and request.api_version < FIRST_VERSION_DISABLED_CODE:
+        error = InvalidRequest("Topic deletion is disabled.")
+    return _result(name, topic_id, error)
 
 
 def _result(name: str | None, topic_id: UUID, error: KafkaError | None) -> DeletableTopicResult:
@@ -98,4 +155,4 @@ def _result(name: str | None, topic_id: UUID, error: KafkaError | None) -> Delet
     return DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=message)
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = ElementWiseAfter(MESSAGES, first=delete, answer=answer)

@@ -16,6 +16,8 @@ Versions
 
 from __future__ import annotations
 
+from functools import partial
+
 from ottla.broker.admin_requests import check_topic_name, error_fields
 from ottla.broker.config_resources import (
     DescribedConfig,
@@ -25,9 +27,12 @@ from ottla.broker.config_resources import (
     logger_entries,
     topic_entries,
 )
-from ottla.broker.requests.handler import Awaited
+from ottla.broker.context import Services
+from ottla.broker.requests.elements import Each, InParts
+from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
 from ottla.coordination import znodes
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import InvalidRequest, KafkaError, UnknownTopicOrPartition
 from ottla.core.settings import ConfigResourceType
 from ottla.wire.messages.describe_configs import (
@@ -44,35 +49,36 @@ ENTRY_WORK = 4
 """The share of a slice of work of one setting that is found."""
 
 
-async def handle(request: Request, body: DescribeConfigsRequest) -> DescribeConfigsResponse:
+def answer(_request: Request, body: DescribeConfigsRequest, _view: ClusterView) -> InParts[DescribeConfigsResponse]:
     """Describe each entity separately, once."""
-    each = request.services.slices.each
-    once = {(asked.resource_type, asked.resource_name): asked async for asked in each(body.resources)}
-    return DescribeConfigsResponse(results=[await _result(request, body, asked) async for asked in each(once.values())])
+    response = DescribeConfigsResponse()
+    one = partial(_resource, body)
+    return InParts(response, Each(body.resources, one, into=response.results, key=_entity))
 
 
-async def _result(
-    request: Request, body: DescribeConfigsRequest, asked: DescribeConfigsResource
-) -> DescribeConfigsResult:
-    slices = request.services.slices
-    answer = DescribeConfigsResult(resource_type=asked.resource_type, resource_name=asked.resource_name)
-    wanted = {key async for key in slices.each(asked.configuration_keys or ())}
+def _entity(asked: DescribeConfigsResource) -> tuple[int, str]:
+    return asked.resource_type, asked.resource_name
+
+
+def _resource(
+    body: DescribeConfigsRequest, request: Request, asked: DescribeConfigsResource, view: ClusterView
+) -> InParts[DescribeConfigsResult]:
+    result = DescribeConfigsResult(resource_type=asked.resource_type, resource_name=asked.resource_name)
     try:
-        entries = _entries(request, asked)
+        entries = _entries(request.services, asked, view)
     except KafkaError as error:
-        answer.error_code, answer.error_message = error_fields(error)
-        return answer
-    slices.spend(ENTRY_WORK * len(entries))
-    answer.configs = [_shown(body, entry) async for entry in slices.each(entries) if not wanted or entry.name in wanted]
-    return answer
+        result.error_code, result.error_message = error_fields(error)
+        return InParts(result)
+    one = partial(_entry, body, frozenset(asked.configuration_keys or ()))
+    return InParts(result, Each(entries, one, into=result.configs, work=ENTRY_WORK))
 
 
-def _entries(request: Request, asked: DescribeConfigsResource) -> list[DescribedConfig]:
-    services, name = request.services, asked.resource_name
+def _entries(services: Services, asked: DescribeConfigsResource, view: ClusterView) -> list[DescribedConfig]:
+    name = asked.resource_name
     match asked.resource_type:
         case ConfigResourceType.TOPIC:
             check_topic_name(name)
-            topic = services.cluster.current.topics.get(name)
+            topic = view.topics.get(name)
             if topic is None:
                 raise UnknownTopicOrPartition
             return topic_entries(services, topic.config)
@@ -107,7 +113,12 @@ def _check_broker(node_id: int, name: str, otherwise: str) -> None:
         raise InvalidRequest(f"Unexpected broker id, expected {node_id} {otherwise} {name}")
 
 
-def _shown(body: DescribeConfigsRequest, entry: DescribedConfig) -> DescribeConfigsResourceResult:
+def _entry(
+    body: DescribeConfigsRequest, names: frozenset[str], _request: Request, entry: DescribedConfig, _view: ClusterView
+) -> DescribeConfigsResourceResult | None:
+    """Show a setting, unless others were asked for."""
+    if names and entry.name not in names:
+        return None
     return DescribeConfigsResourceResult(
         name=entry.name,
         value=entry.value,
@@ -123,4 +134,4 @@ def _shown(body: DescribeConfigsRequest, entry: DescribedConfig) -> DescribeConf
     )
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = ElementWise(MESSAGES, answer)

@@ -13,17 +13,23 @@ Versions
 
 from __future__ import annotations
 
+from functools import partial
+
 from ottla.broker.admin_requests import check_topic_name, error_fields
-from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.elements import Each, InParts
+from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import KafkaError, UnknownTopicOrPartition
 from ottla.core.ids import TopicPartition
+from ottla.storage.state.producer_state_manager import ProducerInfo
 from ottla.wire.messages.describe_producers import (
     MESSAGES,
     DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionResponse,
     ProducerState,
+    TopicRequest,
     TopicResponse,
 )
 
@@ -31,40 +37,44 @@ WORK = 3
 """Units of work of one partition."""
 
 
-async def handle(request: Request, body: DescribeProducersRequest) -> DescribeProducersResponse:
+def answer(_request: Request, body: DescribeProducersRequest, _view: ClusterView) -> InParts[DescribeProducersResponse]:
     """Describe each partition separately, once."""
-    each = request.services.slices.each
     response = DescribeProducersResponse()
-    async for topic in each(body.topics):
-        partitions = [
-            await _partition(request, TopicPartition(topic.name, index))
-            async for index in each(dict.fromkeys(topic.partition_indexes), WORK)
-        ]
-        response.topics.append(TopicResponse(name=topic.name, partitions=partitions))
-    return response
+    return InParts(response, Each(body.topics, _topic, into=response.topics))
 
 
-async def _partition(request: Request, where: TopicPartition) -> PartitionResponse:
-    answer = PartitionResponse(partition_index=where.partition)
+def _topic(_request: Request, topic: TopicRequest, _view: ClusterView) -> InParts[TopicResponse]:
+    result = TopicResponse(name=topic.name)
+    one = partial(_partition, topic.name)
+    return InParts(result, Each(topic.partition_indexes, one, into=result.partitions, key=_index, work=WORK))
+
+
+def _index(index: int) -> int:
+    return index
+
+
+def _partition(topic: str, request: Request, index: int, view: ClusterView) -> InParts[PartitionResponse]:
+    response = PartitionResponse(partition_index=index)
     try:
-        check_topic_name(where.topic)
-        if where.topic not in request.services.cluster.current.topics:
+        check_topic_name(topic)
+        if topic not in view.topics:
             raise UnknownTopicOrPartition
-        partition = request.services.replicas.partition(where)
-        answer.active_producers = [
-            ProducerState(
-                producer_id=producer.producer_id,
-                producer_epoch=producer.producer_epoch,
-                last_sequence=producer.last_sequence,
-                last_timestamp=producer.last_timestamp,
-                coordinator_epoch=producer.coordinator_epoch,
-                current_txn_start_offset=producer.current_txn_start_offset,
-            )
-            async for producer in request.services.slices.each(partition.log.producers.describe())
-        ]
+        partition = request.services.replicas.partition(TopicPartition(topic, index))
     except KafkaError as error:
-        answer.error_code, answer.error_message = error_fields(error)
-    return answer
+        response.error_code, response.error_message = error_fields(error)
+        return InParts(response)
+    return InParts(response, Each(partition.log.producers.describe(), _producer, into=response.active_producers))
 
 
-HANDLER = Awaited(MESSAGES, handle)
+def _producer(_request: Request, producer: ProducerInfo, _view: ClusterView) -> ProducerState:
+    return ProducerState(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        last_sequence=producer.last_sequence,
+        last_timestamp=producer.last_timestamp,
+        coordinator_epoch=producer.coordinator_epoch,
+        current_txn_start_offset=producer.current_txn_start_offset,
+    )
+
+
+HANDLER = ElementWise(MESSAGES, answer)

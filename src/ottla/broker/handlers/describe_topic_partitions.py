@@ -104,7 +104,7 @@ async def _topic(
 
 
 def _partition(request: Request, topic: str, partition: PartitionView) -> DescribeTopicPartitionsResponsePartition:
-    isr, offline, eligible = replica_states(request.services, topic, partition)
+    isr, offline, eligible = replica_states(request.services, request.services.cluster.current, topic, partition)
     _, leader = reachable_leader(request.services.cluster.current, partition, offline, request.listener)
     return DescribeTopicPartitionsResponsePartition(
         partition_index=partition.index,  # without an error even if there is no leader, as in Kafka

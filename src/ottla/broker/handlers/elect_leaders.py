@@ -121,7 +121,8 @@ async def _elect_in(request: Request, asked: TopicPartitions, election: Election
 
 
 def _is_offline(request: Request, topic: str, partition: PartitionView) -> bool:
-    return partition.leader in replica_states(request.services, topic, partition).offline
+    services = request.services
+    return partition.leader in replica_states(services, services.cluster.current, topic, partition).offline
 
 
 def _result(index: int, error: KafkaError | None) -> PartitionResult:

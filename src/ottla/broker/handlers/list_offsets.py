@@ -18,8 +18,12 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.requests.handler import Awaited
+from functools import partial
+
+from ottla.broker.requests.elements import Each, InParts, repeated
+from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import (
     InvalidRequest,
     KafkaError,
@@ -38,6 +42,7 @@ from ottla.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
 
@@ -53,57 +58,59 @@ Found = tuple[int, int, int]
 """Offset, timestamp in ms, leader epoch; -1 each where there is none."""
 
 
-async def handle(request: Request, body: ListOffsetsRequest) -> ListOffsetsResponse:
+def answer(_request: Request, body: ListOffsetsRequest, _view: ClusterView) -> InParts[ListOffsetsResponse]:
     """Look up each partition separately, once."""
-    each = request.services.slices.each
-    duplicates = await _named_twice(request, body)
     response = ListOffsetsResponse()
-    async for topic in each(body.topics):
-        found: dict[int, ListOffsetsPartitionResponse] = {}
-        async for asked in each(topic.partitions, WORK):
-            if asked.partition_index not in found:
-                where = TopicPartition(topic.name, asked.partition_index)
-                found[asked.partition_index] = _one(
-                    request,
-                    where,
-                    asked,
-                    committed_only=body.isolation_level == READ_COMMITTED,
-                    replica_id=body.replica_id,
-                    twice=where in duplicates,
-                )
-        response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=list(found.values())))
-    return response
-
-
-async def _named_twice(request: Request, body: ListOffsetsRequest) -> set[TopicPartition]:
-    each = request.services.slices.each
-    seen: set[TopicPartition] = set()
     twice: set[TopicPartition] = set()
-    async for topic in each(body.topics):
-        async for asked in each(topic.partitions):
-            where = TopicPartition(topic.name, asked.partition_index)
-            (twice if where in seen else seen).add(where)
-    return twice
+    return InParts(
+        response,
+        Each(body.topics, partial(_count, set(), twice)),
+        Each(body.topics, partial(_topic, body, twice), into=response.topics),
+    )
 
 
-def _one(
+def _count(
+    seen: set[TopicPartition],
+    twice: set[TopicPartition],
+    _request: Request,
+    topic: ListOffsetsTopic,
+    _view: ClusterView,
+) -> InParts[None]:
+    named = (TopicPartition(topic.name, asked.partition_index) for asked in topic.partitions)
+    return InParts(None, repeated(named, twice, seen))
+
+
+def _topic(
+    body: ListOffsetsRequest, twice: set[TopicPartition], _request: Request, topic: ListOffsetsTopic, _view: ClusterView
+) -> InParts[ListOffsetsTopicResponse]:
+    result = ListOffsetsTopicResponse(name=topic.name)
+    one = partial(_partition, body, topic.name, twice)
+    return InParts(result, Each(topic.partitions, one, into=result.partitions, key=_index, work=WORK))
+
+
+def _index(asked: ListOffsetsPartition) -> int:
+    return asked.partition_index
+
+
+def _partition(
+    body: ListOffsetsRequest,
+    topic: str,
+    twice: set[TopicPartition],
     request: Request,
-    where: TopicPartition,
     asked: ListOffsetsPartition,
-    *,
-    committed_only: bool,
-    replica_id: int,
-    twice: bool,
+    _view: ClusterView,
 ) -> ListOffsetsPartitionResponse:
+    where = TopicPartition(topic, asked.partition_index)
     try:
-        if twice:
+        if where in twice:
             raise InvalidRequest(f"{where} is asked for twice")
         if request.api_version < FIRST_VERSION.get(asked.timestamp, 0) or asked.timestamp < EARLIEST_PENDING_UPLOAD:
             raise UnsupportedVersion
-        partition = request.services.replicas.leader(where.topic, where.partition, asked.current_leader_epoch)
-        if replica_id != CONSUMER:
+        partition = request.services.replicas.leader(topic, asked.partition_index, asked.current_leader_epoch)
+        if body.replica_id != CONSUMER:
             offset, timestamp, epoch = _find(partition, asked.timestamp, partition.log.end_offset)
         else:
+            committed_only = body.isolation_level == READ_COMMITTED
             end = partition.last_stable_offset if committed_only else partition.high_watermark
             offset, timestamp, epoch = _find(partition, asked.timestamp, end)
             if offset == UNKNOWN or asked.timestamp == LATEST:
@@ -154,4 +161,4 @@ def _by_time(partition: Partition, timestamp: int, end: int) -> TimedOffset | No
         raise partition.not_readable(error) from error
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = ElementWise(MESSAGES, answer)

@@ -22,14 +22,21 @@ Versions
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import NamedTuple
+from uuid import UUID
+
 from ottla.broker.admin_requests import check_topic_name
 from ottla.broker.authorized_operations import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS, OPERATIONS_OMITTED
 from ottla.broker.internal_topic_creation import internal_topic
 from ottla.broker.partition_states import reachable_leader, replica_states
-from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.elements import Each, InParts, collect
+from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
 from ottla.controller.topics import CreateTopic
-from ottla.coordination.view import PartitionView, TopicView
+from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.errors import (
     ErrorCode,
     KafkaError,
@@ -57,74 +64,62 @@ WORK = 3
 """The share of a slice of work of one topic, and of one partition."""
 
 
-async def handle(request: Request, body: MetadataRequest) -> MetadataResponse:
-    """Return the snapshot of the cluster, in the terms of this client's listener."""
-    asked = body.topics
-    each = request.services.slices.each
-    if asked is not None and request.api_version < FIRST_BY_ID and await _any_by_id(request, asked):
-        return MetadataResponse(topics=[_refusal(topic, ErrorCode.INVALID_REQUEST) async for topic in each(asked)])
-    topics = await _topics(request, body)
-    view = request.services.cluster.current
-    brokers = [
-        MetadataResponseBroker(node_id=broker.node_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
-        for broker in view.brokers.values()
-        if (endpoint := broker.endpoints.get(request.listener)) is not None
-    ]
-    wants_operations = body.include_cluster_authorized_operations
-    return MetadataResponse(
-        brokers=brokers,
-        cluster_id=view.cluster_id,
-        # While no controller is elected any broker will do: it passes on what only the controller can serve.
-        controller_id=view.controller_id if view.controller_id in view.brokers else request.services.node_id,
-        topics=topics,
-        cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if wants_operations else OPERATIONS_OMITTED,
-    )
+class _Requested(NamedTuple):
+    """The topics to answer, each once; None: all of the cluster."""
+
+    topics: list[MetadataRequestTopic] | None
+    missing: Mapping[str, KafkaError] = MappingProxyType({})  # of those that did not exist before
+    is_refused: bool = False
 
 
-async def _topics(request: Request, body: MetadataRequest) -> list[MetadataResponseTopic]:
+async def create_missing(request: Request, body: MetadataRequest) -> _Requested:
+    """Find what is requested, and create what may be created."""
     asked = body.topics
-    each = request.services.slices.each
     if asked is None or (not asked and request.api_version < FIRST_WHERE_EMPTY_MEANS_NONE):
-        all_topics = request.services.cluster.current.topics.values()
-        return [await _topic(request, body, topic) async for topic in each(all_topics)]
-    by_id = [topic async for topic in each(asked) if topic.topic_id != NO_TOPIC_ID]
-    if by_id:  # ids and names in one request: Kafka heeds the ids only
-        asked = by_id
-    once = {(topic.name, topic.topic_id): topic async for topic in each(asked)}
-    missing = await _create_missing(request, body, list(once.values()))
-    return [await _one(request, body, topic, missing) async for topic in each(once.values(), WORK)]
+        return _Requested(None)
+    if request.api_version < FIRST_BY_ID and await collect(request, Each(asked, _requested_by_id)):
+        return _Requested(asked, is_refused=True)
+    with_id = await collect(request, Each(asked, _requested_with_id, key=_identity))
+    if with_id:  # ids and names in one request: Kafka heeds the ids only
+        return _Requested(with_id)
+    once = await collect(request, Each(asked, _requested, key=_identity))
+    return _Requested(once, await _create(request, body, once))
 
 
-async def _any_by_id(request: Request, asked: list[MetadataRequestTopic]) -> bool:
-    async for topic in request.services.slices.each(asked):
-        if _by_id(topic):
-            return True
-    return False
+def _identity(topic: MetadataRequestTopic) -> tuple[str | None, UUID]:
+    return topic.name, topic.topic_id
 
 
-def _by_id(asked: MetadataRequestTopic) -> bool:
-    return asked.name is None or asked.topic_id != NO_TOPIC_ID
+def _requested(_request: Request, topic: MetadataRequestTopic, _view: ClusterView) -> MetadataRequestTopic:
+    return topic
 
 
-async def _create_missing(
-    request: Request, body: MetadataRequest, asked: list[MetadataRequestTopic]
-) -> dict[str, KafkaError]:
+def _requested_with_id(
+    _request: Request, topic: MetadataRequestTopic, _view: ClusterView
+) -> MetadataRequestTopic | None:
+    return None if topic.topic_id == NO_TOPIC_ID else topic
+
+
+def _requested_by_id(_request: Request, topic: MetadataRequestTopic, _view: ClusterView) -> MetadataRequestTopic | None:
+    return topic if _by_id(topic) else None
+
+
+def _by_id(topic: MetadataRequestTopic) -> bool:
+    return topic.name is None or topic.topic_id != NO_TOPIC_ID
+
+
+async def _create(request: Request, body: MetadataRequest, topics: list[MetadataRequestTopic]) -> dict[str, KafkaError]:
     """Create what may be created, in one commit; return the error of each topic that did not exist before."""
     services = request.services
     allowed = request.api_version < FIRST_WITH_CREATION_FLAG or body.allow_auto_topic_creation
     if not allowed or not services.config.controller.auto_create_topics:
         return {}
-    topics = services.cluster.current.topics
-    missing = [
-        topic.name
-        async for topic in services.slices.each(asked)
-        if topic.name is not None and not _by_id(topic) and topic.name not in topics
-    ]
+    missing = await collect(request, Each(topics, _missing_name))
     if not missing:
         return {}
     missing.sort()
     try:
-        outcomes = await services.controller_channel.create_topics([_wanted(request, name) for name in missing])
+        outcomes = await services.controller_channel.create_topics([_new_topic(request, name) for name in missing])
     except KafkaError as error:
         return dict.fromkeys(missing, error)
     return {
@@ -135,21 +130,57 @@ async def _create_missing(
     }
 
 
-def _wanted(request: Request, name: str) -> CreateTopic:
+def _missing_name(_request: Request, topic: MetadataRequestTopic, view: ClusterView) -> str | None:
+    return None if _by_id(topic) or topic.name in view.topics else topic.name
+
+
+def _new_topic(request: Request, name: str) -> CreateTopic:
     """Return the topic to create; an internal topic is made as its coordinator would make it."""
     return internal_topic(request.services, name) if name == OFFSETS_TOPIC else CreateTopic(name)
 
 
-async def _one(
-    request: Request, body: MetadataRequest, asked: MetadataRequestTopic, missing: dict[str, KafkaError]
-) -> MetadataResponseTopic:
-    view = request.services.cluster.current
+def answer(
+    request: Request, body: MetadataRequest, requested: _Requested, view: ClusterView
+) -> InParts[MetadataResponse]:
+    """Return the snapshot of the cluster, in the terms of this client's listener."""
+    if requested.is_refused:
+        refused = MetadataResponse()
+        return InParts(refused, Each(requested.topics or (), _invalid, into=refused.topics))
+    wants_operations = body.include_cluster_authorized_operations
+    response = MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(node_id=broker.node_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+            for broker in view.brokers.values()
+            if (endpoint := broker.endpoints.get(request.listener)) is not None
+        ],
+        cluster_id=view.cluster_id,
+        # While no controller is elected any broker will do: it passes on what only the controller can serve.
+        controller_id=view.controller_id if view.controller_id in view.brokers else request.services.node_id,
+        cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if wants_operations else OPERATIONS_OMITTED,
+    )
+    if requested.topics is None:
+        return InParts(response, Each(view.topics.values(), partial(_topic, body), into=response.topics))
+    one = partial(_requested_topic, body, requested.missing)
+    return InParts(response, Each(requested.topics, one, into=response.topics, work=WORK))
+
+
+def _invalid(_request: Request, topic: MetadataRequestTopic, _view: ClusterView) -> MetadataResponseTopic:
+    return _refusal(topic, ErrorCode.INVALID_REQUEST)
+
+
+def _requested_topic(
+    body: MetadataRequest,
+    missing: Mapping[str, KafkaError],
+    request: Request,
+    asked: MetadataRequestTopic,
+    view: ClusterView,
+) -> InParts[MetadataResponseTopic]:
     try:
         if _by_id(asked):
             topic = view.topic_by_id.get(asked.topic_id.bytes)
             if topic is None:
                 raise UnknownTopicId
-            return await _topic(request, body, topic)
+            return _topic(body, request, topic, view)
         name = asked.name or ""
         if name in missing:
             raise missing[name]
@@ -158,8 +189,8 @@ async def _one(
             check_topic_name(name)
             raise UnknownTopicOrPartition
     except KafkaError as error:
-        return _refusal(asked, error_code_for(error))
-    return await _topic(request, body, topic)
+        return InParts(_refusal(asked, error_code_for(error)))
+    return _topic(body, request, topic, view)
 
 
 def _refusal(asked: MetadataRequestTopic, code: ErrorCode) -> MetadataResponseTopic:
@@ -171,23 +202,22 @@ def _refusal(asked: MetadataRequestTopic, code: ErrorCode) -> MetadataResponseTo
     )
 
 
-async def _topic(request: Request, body: MetadataRequest, topic: TopicView) -> MetadataResponseTopic:
+def _topic(
+    body: MetadataRequest, _request: Request, topic: TopicView, _view: ClusterView
+) -> InParts[MetadataResponseTopic]:
     wants_operations = body.include_topic_authorized_operations
-    return MetadataResponseTopic(
+    result = MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
-        partitions=[
-            _partition(request, topic.name, partition)
-            async for partition in request.services.slices.each(topic.partitions, WORK)
-        ],
         topic_authorized_operations=ALL_TOPIC_OPERATIONS if wants_operations else OPERATIONS_OMITTED,
     )
+    return InParts(result, Each(topic.partitions, partial(_partition, topic.name), into=result.partitions, work=WORK))
 
 
-def _partition(request: Request, topic: str, partition: PartitionView) -> MetadataResponsePartition:
-    isr, offline, _ = replica_states(request.services, topic, partition)
-    code, leader = reachable_leader(request.services.cluster.current, partition, offline, request.listener)
+def _partition(topic: str, request: Request, partition: PartitionView, view: ClusterView) -> MetadataResponsePartition:
+    isr, offline, _ = replica_states(request.services, view, topic, partition)
+    code, leader = reachable_leader(view, partition, offline, request.listener)
     if code is ErrorCode.LISTENER_NOT_FOUND and request.api_version < FIRST_WITH_LISTENER_NOT_FOUND:
         code = ErrorCode.LEADER_NOT_AVAILABLE  # what clients knew before KIP-302
     return MetadataResponsePartition(
@@ -201,4 +231,4 @@ def _partition(request: Request, topic: str, partition: PartitionView) -> Metada
     )
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = ElementWiseAfter(MESSAGES, first=create_missing, answer=answer)

@@ -16,8 +16,12 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.requests.handler import Awaited
+from functools import partial
+
+from ottla.broker.requests.elements import Each, InParts
+from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import KafkaError, error_code_for
 from ottla.wire.messages.offset_for_leader_epoch import (
     MESSAGES,
@@ -25,6 +29,7 @@ from ottla.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
     OffsetForLeaderTopicResult,
 )
 
@@ -32,17 +37,21 @@ WORK = 3
 """Units of work of one partition."""
 
 
-async def handle(request: Request, body: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+def answer(
+    _request: Request, body: OffsetForLeaderEpochRequest, _view: ClusterView
+) -> InParts[OffsetForLeaderEpochResponse]:
     """Look up each partition separately."""
-    each = request.services.slices.each
     response = OffsetForLeaderEpochResponse()
-    async for topic in each(body.topics):
-        partitions = [_one(request, topic.topic, asked) async for asked in each(topic.partitions, WORK)]
-        response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
-    return response
+    return InParts(response, Each(body.topics, _topic, into=response.topics))
 
 
-def _one(request: Request, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+def _topic(_request: Request, topic: OffsetForLeaderTopic, _view: ClusterView) -> InParts[OffsetForLeaderTopicResult]:
+    result = OffsetForLeaderTopicResult(topic=topic.topic)
+    one = partial(_partition, topic.topic)
+    return InParts(result, Each(topic.partitions, one, into=result.partitions, work=WORK))
+
+
+def _partition(topic: str, request: Request, asked: OffsetForLeaderPartition, _view: ClusterView) -> EpochEndOffset:
     try:
         partition = request.services.replicas.leader(topic, asked.partition, asked.current_leader_epoch)
         epoch, end_offset = partition.log.epoch_end_offset(asked.leader_epoch)
@@ -51,4 +60,4 @@ def _one(request: Request, topic: str, asked: OffsetForLeaderPartition) -> Epoch
     return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = ElementWise(MESSAGES, answer)
