@@ -180,7 +180,7 @@ BUGS: tuple[PlantedBug, ...] = (
         "a truncation ignores where the own epoch ends",
         (
             _PARTITION,
-            "return self.truncate(self.log.epochs.truncation_offset(leader_end, log_end_offset=self.log.end_offset))",
+            "return self.truncate(truncation_offset(self.log, leader_end))",
             "return self.truncate(leader_end.end_offset)",
         ),
         script="two-leaders-4-3",
@@ -251,8 +251,8 @@ BUGS: tuple[PlantedBug, ...] = (
             _PARTITION,
             "        self._drop_leader_state()\n        self.waiters",
             (
-                "        self.is_serving = self._has_followers = False\n        self._withdraw_isr_change()\n"
-                "        self._context.lagging.pop(self, None)\n        self.waiters"
+                "        self.is_serving = self._has_followers = False\n        if self.leader_state is not None:\n"
+                "            self.leader_state.end()\n        self.waiters"
             ),
         ),
         script="positions-of-an-earlier-term",

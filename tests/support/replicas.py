@@ -126,7 +126,8 @@ class Node:
 
     def proposed(self) -> IsrChange | None:
         """Return the ISR change that waits for the controller."""
-        return self.context.isr_changes._waiting.get(self.partition)
+        proposal = self.context.isr_changes._waiting.get(TP)
+        return None if proposal is None else proposal.change
 
     # ---- As follower
 

@@ -39,7 +39,7 @@ from ottla.replication.log_deletions import LogDeletions
 from ottla.replication.log_dir_moves import LogDirMoves
 from ottla.replication.partition import ANY_EPOCH, Partition
 from ottla.replication.replica_inspection import ReplicaInspection
-from ottla.replication.replication_context import CheckedPartition, ReplicationContext
+from ottla.replication.replication_context import ReplicationContext
 from ottla.replication.truncations import Truncations
 from ottla.replication.view_changes import APPLY_WORK, PARTITION_WORK, gone_topic, is_small, partitions_to_apply
 from ottla.storage.config import LogConfig, topic_config
@@ -154,7 +154,9 @@ class Replicas:
         from ottla.replication.fetcher_manager import ReplicaFetcherManager
         from ottla.replication.log_repairs import LogRepairs
 
-        self._repairs = LogRepairs(connect, node_id=self._node_id, config=self._config, context=self.context)
+        self._repairs = LogRepairs(
+            connect, self.partitions, node_id=self._node_id, config=self._config, context=self.context
+        )
         self._fetchers = ReplicaFetcherManager(
             connect, node_id=self._node_id, config=self._config, context=self.context
         )
@@ -171,14 +173,16 @@ class Replicas:
         that this broker leads may have a follower that lags, after a broker has died.
         """
         while True:
-            async for partition in self._slices.each(tuple(self.context.lagging)):
+            async for topic_partition in self._slices.each(tuple(self.context.lagging)):
                 try:
-                    partition.check_followers()
+                    self._check_followers(topic_partition)
                 except Exception:
-                    log.exception(
-                        "unexpected error while the in-sync replicas of %s were checked", partition.topic_partition
-                    )
+                    log.exception("unexpected error while the in-sync replicas of %s were checked", topic_partition)
             await asyncio.sleep(min(self.context.lag_max_s / 2, ISR_CHECK_SECONDS))
+
+    def _check_followers(self, topic_partition: TopicPartition) -> None:
+        if (partition := self.partitions.get(topic_partition)) is not None:
+            partition.check_followers()
 
     # ---- Lookup
 
@@ -225,15 +229,15 @@ class Replicas:
     @property
     def contradictory_partitions(self) -> set[TopicPartition]:
         """Return the replicas that are out of service, because their offsets contradict each other."""
-        return {each.topic_partition for each in self.context.contradictory}
+        return set(self.context.contradictory)
 
     @property
     def impaired_partitions(self) -> Mapping[Impairment, frozenset[TopicPartition]]:
         """Return the replicas that should not lead while another one can, by the reason."""
         found: dict[Impairment, set[TopicPartition]] = {}
-        for partition, reasons in self.context.impaired.items():
+        for topic_partition, reasons in self.context.impaired.items():
             for why in reasons:
-                found.setdefault(why, set()).add(partition.topic_partition)
+                found.setdefault(why, set()).add(topic_partition)
         full = [each.health for each in self.directories.opened if each.health.is_full]
         if full:
             held = (each for each in self.partitions.values() if len(each.replicas) > 1 and each.log.health in full)
@@ -290,7 +294,7 @@ class Replicas:
         or unknown until then. No newer snapshot comes meanwhile.
         """
         self._view = new
-        lagging: Sequence[CheckedPartition] = ()
+        lagging: Sequence[TopicPartition] = ()
         if old.deleted_topics is not new.deleted_topics:
             self._deletions.note(new.deleted_topics - old.deleted_topics)
             self._delete_logs()
@@ -318,13 +322,13 @@ class Replicas:
         old: ClusterView,
         new: ClusterView,
         delta: Mapping[str, Sequence[int]],
-        lagging: Sequence[CheckedPartition],
+        lagging: Sequence[TopicPartition],
         *,
         is_new: bool,
     ) -> Generator[None, None, None]:
         """Apply partition by partition; yields when a slice of work is spent."""
-        for partition in lagging:
-            partition.check_followers()
+        for topic_partition in lagging:
+            self._check_followers(topic_partition)
             if self._slices.spend():
                 yield
         for name in delta:
@@ -629,10 +633,10 @@ class Replicas:
         """Retry what the disk refused: to create logs, to delete logs, to fetch corrupt logs again."""
         self._retry = None
         self._delete_logs()
-        for corrupt in tuple(self.context.not_removed):
-            corrupt.follow_again()
+        for partition in [self.partitions[topic_partition] for topic_partition in self.context.not_removed]:
+            partition.follow_again()
             if self._fetchers is not None:
-                self._fetchers.assign(self.partitions[corrupt.topic_partition])
+                self._fetchers.assign(partition)
         if self.context.not_removed:
             self._try_later()
         for topic_partition in [each for each, offline in self._offline.items() if offline.is_tried_again]:

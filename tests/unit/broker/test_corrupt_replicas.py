@@ -149,7 +149,7 @@ def scrub(cluster: InProcessCluster, node_id: int) -> None:
 
 def impaired(cluster: InProcessCluster, corrupt: int = CORRUPT) -> set[TopicPartition]:
     """Return the replicas that a broker has reported as suspect or impaired, or has found and not reported yet."""
-    found = {each.topic_partition for each in cluster.services(corrupt).replicas.context.impaired}
+    found = set(cluster.services(corrupt).replicas.context.impaired)
     for node_id in cluster.brokers:
         report = cluster.services(node_id).cluster.current.replica_reports.get(corrupt)
         if report is not None:

@@ -78,7 +78,7 @@ RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSe
 _AT_ONCE: Final = 50  # partitions of a long response between two looks at the slice of work
 _PARTITION_WORK: Final = 4  # to read one takes ten to twenty microseconds
 _CHECKS_MAX: Final = 4
-"""Maximum portions of old data, a megabyte each, that one response verifies (storage/integrity/verified_ranges.py)."""
+"""Maximum portions of old data, a megabyte each, that one response verifies (storage/log/verified_ranges.py)."""
 
 decode = decode_fetch_request
 

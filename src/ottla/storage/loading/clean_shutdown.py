@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from ottla.records.batch import NO_END_OFFSET
 from ottla.storage.integrity.corruption import report_corruption
-from ottla.storage.integrity.verified_ranges import CorruptRange
 from ottla.storage.log.segment import Segment
 from ottla.storage.log.segment_list import missing_end
+from ottla.storage.log.verified_ranges import CorruptRange
 from ottla.storage.state.leader_epochs import LeaderEpochs
 
 logger = logging.getLogger(__name__)

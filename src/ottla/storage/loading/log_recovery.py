@@ -22,10 +22,10 @@ from ottla.records.batch_scan import BatchScan
 from ottla.storage.file_names import CHECKSUMS_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from ottla.storage.integrity.corruption import RECORDS_ADVICE, Corruption, report_corruption
 from ottla.storage.integrity.range_verifier import find_next_valid_batch, is_reserve
-from ottla.storage.integrity.verified_ranges import CorruptRange
 from ottla.storage.loading.clean_shutdown import CheckpointedEnd
 from ottla.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
 from ottla.storage.log.segment_list import missing_end
+from ottla.storage.log.verified_ranges import CorruptRange
 from ottla.storage.state.index import TimeEntry
 from ottla.storage.state.leader_epochs import EpochEntry, LeaderEpochs
 

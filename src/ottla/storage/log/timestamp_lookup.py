@@ -34,7 +34,7 @@ class TimestampLookup:
     def first_at_or_after(self, timestamp: int) -> TimedOffset | None:
         """Return the first record whose timestamp is at least `timestamp`."""
         active = self._segments.active
-        self._segments.check_start(self._log_start_offset)
+        self._segments.check_start(self._log_start_offset, self._log_start_offset)
         for segment in self._segments.items:
             if segment.base_offset >= self._end_offset:
                 return None
@@ -58,7 +58,7 @@ class TimestampLookup:
         best: tuple[Segment, BatchLocation] | None = None
         greatest = NO_TIMESTAMP
         active = self._segments.active
-        self._segments.check_start(self._log_start_offset)
+        self._segments.check_start(self._log_start_offset, self._log_start_offset)
         for segment in self._segments.items:
             if segment.base_offset >= self._end_offset:
                 break

@@ -96,13 +96,6 @@ class LeaderEpochs:
             return EpochEnd(epoch, self._entries[0].start_offset)
         return EpochEnd(self._entries[at - 1].epoch, self._entries[at].start_offset)
 
-    def truncation_offset(self, leader_end: EpochEnd, *, log_end_offset: int) -> int:
-        """Return where a follower truncates, by the leader's end of its largest epoch not above the follower's."""
-        ours = self.end_offset(min(leader_end.epoch, self.latest), log_end_offset=log_end_offset)
-        if ours.epoch == UNDEFINED:
-            return leader_end.end_offset
-        return min(leader_end.end_offset, ours.end_offset) if ours.epoch == leader_end.epoch else ours.end_offset
-
     def epoch_of(self, offset: int) -> int:
         """Return the epoch a record at `offset` was written in; -1 if unknown."""
         at = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
