@@ -11,10 +11,10 @@ from typing import Any
 from ottla.coordination.view import BrokerInfo, PartitionView
 from ottla.core.errors import KafkaError
 from ottla.core.executors import BlockingJob
-from ottla.replication.commit import GroupCommit
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.fetch_data_info import FetchDataInfo
 from ottla.replication.follower_state import FetchPosition
+from ottla.replication.group_commit import GroupCommit
 from ottla.replication.isr_changes import IsrChange
 from ottla.replication.partition import Partition
 from ottla.replication.replication_context import ReplicationContext

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from ottla.core.errors import CorruptMessage, KafkaError, StorageError
 from ottla.core.files import FileRegion
 from ottla.core.ids import TopicPartition
-from ottla.replication.commit import GroupCommit
+from ottla.replication.group_commit import GroupCommit
 from ottla.replication.partition import Partition
 from ottla.replication.replication_context import ReplicationContext
 from ottla.storage.directories.log_directory import LogDirectory

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ottla.core.errors import LogDirNotFound, StorageError
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
-from ottla.replication.commit import GroupCommit
+from ottla.replication.group_commit import GroupCommit
 from ottla.replication.partition import Partition
 from ottla.replication.replication_context import ReplicationContext
 from ottla.storage.directories.log_directory import LogDirectory

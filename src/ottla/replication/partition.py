@@ -31,10 +31,10 @@ from ottla.core.errors import (
 from ottla.core.ids import INTERNAL_TOPICS, TopicPartition
 from ottla.records.batch import HEADER_BYTES, BatchHeader
 from ottla.replication import partition_logging
-from ottla.replication.commit import GroupCommit
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.fetch_data_info import FetchDataInfo, aborted_in
 from ottla.replication.follower_state import FetchPosition, FetchState, FollowerState
+from ottla.replication.group_commit import GroupCommit
 from ottla.replication.isr_changes import AlteredPartition, IsrChange, Outcome
 from ottla.replication.leader_state import LeaderState
 from ottla.replication.log_divergence import diverging_end, may_truncate, truncation_offset

@@ -31,9 +31,9 @@ from ottla.core.errors import (
 from ottla.core.executors import MakeExecutor
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition, may_be_topic_id
 from ottla.limits.loop_slices import LoopSlices
-from ottla.replication.commit import Flushable, GroupCommit
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.directory_checkpoints import DirectoryCheckpoints
+from ottla.replication.group_commit import Flushable, GroupCommit
 from ottla.replication.isr_changes import AlterPartitionSender
 from ottla.replication.log_deletions import LogDeletions
 from ottla.replication.log_dir_moves import LogDirMoves

@@ -24,8 +24,8 @@ from ottla.core.errors import (
 from ottla.core.executors import BlockingJob
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.records.batch import split
-from ottla.replication.commit import GroupCommit
 from ottla.replication.config import ReplicationConfig
+from ottla.replication.group_commit import GroupCommit
 from ottla.replication.partition import Partition
 from ottla.replication.replication_context import ReplicationContext
 from ottla.storage.config import LogConfig

@@ -56,7 +56,7 @@ from ottla.core.errors import (
 from ottla.core.ids import TopicPartition
 from ottla.net.connection import PendingResponse
 from ottla.records.batch import CODEC_BITS, HEADER_BYTES, TRANSACTIONAL, BatchHeader
-from ottla.replication.commit import PATIENCE_SECONDS
+from ottla.replication.group_commit import PATIENCE_SECONDS
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
 from ottla.wire.errors import MalformedRequest

@@ -7,7 +7,8 @@ The indexes are not trusted: before the first lookup they are checked as a whole
 invalid; each lookup then checks that the batch found is the one its index entry names. Data written by an earlier
 process is not trusted either: `verified_ranges.py` verifies it before it is first read.
 
-Step 6 of 9 on the path of a batch (ARCHITECTURE.md). Before: storage/log/partition_log.py. Next: replication/commit.py.
+Step 6 of 9 on the path of a batch (ARCHITECTURE.md).
+Before: storage/log/partition_log.py. Next: replication/group_commit.py.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from ottla.core.errors import StorageError
-from ottla.replication.commit import (
+from ottla.replication.group_commit import (
     FAST_SYNC_SECONDS,
     GATHERING_TURNS_MAX,
     LOOP_ROUND_SECONDS_MAX,
