@@ -35,12 +35,12 @@ from ottla.replication.config import ReplicationConfig
 from ottla.replication.fetch_data_info import FetchDataInfo, aborted_in
 from ottla.replication.follower_state import FetchPosition, FetchState, FollowerState
 from ottla.replication.group_commit import GroupCommit
+from ottla.replication.high_watermark_waiters import OffsetWaiters
 from ottla.replication.isr_changes import AlteredPartition, IsrChange, Outcome
 from ottla.replication.leader_state import LeaderState
 from ottla.replication.log_divergence import diverging_end, may_truncate, truncation_offset
 from ottla.replication.replication_context import ReplicationContext
 from ottla.replication.throttle import is_throttled, read_up_to_log_end
-from ottla.replication.waiters import OffsetWaiters
 from ottla.storage.config import LogConfig
 from ottla.storage.log.faulty_ranges import is_faulty, refetch_from, replace_producers
 from ottla.storage.log.flush import FlushJob

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.core.errors import NotLeaderOrFollower
-from ottla.replication.waiters import OffsetWaiters
+from ottla.replication.high_watermark_waiters import OffsetWaiters
 from ottla.testing.sim_disk import SimDisk
 from tests.support.storage import open_log
 from tests.support.waiting import Woken
