@@ -15,7 +15,7 @@ from ottla.replication.config import ReplicationConfig
 from ottla.replication.fetch_data_info import FetchDataInfo
 from ottla.replication.follower_state import FetchPosition
 from ottla.replication.group_commit import GroupCommit
-from ottla.replication.isr_changes import IsrChange
+from ottla.replication.isr_proposal_queue import IsrChange
 from ottla.replication.partition import Partition
 from ottla.replication.replication_context import ReplicationContext
 from ottla.storage.config import LogConfig

@@ -15,7 +15,7 @@ from ottla.coordination.view import PartitionView
 from ottla.core.errors import NotLeaderOrFollower, UnknownLeaderEpoch
 from ottla.core.ids import UNKNOWN_BROKER_EPOCH, TopicPartition
 from ottla.records.batch import NO_END_OFFSET
-from ottla.replication.isr_changes import REFUSED, AlteredPartition, IsrChange, OnDecided, Outcome
+from ottla.replication.isr_proposal_queue import REFUSED, AlteredPartition, IsrChange, OnDecided, Outcome
 from ottla.replication.partition_logging import log_isr_change
 from ottla.replication.replication_context import ReplicationContext
 from ottla.storage.log.partition_log import PartitionLog

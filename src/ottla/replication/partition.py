@@ -36,7 +36,7 @@ from ottla.replication.fetch_data_info import FetchDataInfo, aborted_in
 from ottla.replication.follower_state import FetchPosition, FetchState, FollowerState
 from ottla.replication.group_commit import GroupCommit
 from ottla.replication.high_watermark_waiters import OffsetWaiters
-from ottla.replication.isr_changes import AlteredPartition, IsrChange, Outcome
+from ottla.replication.isr_proposal_queue import AlteredPartition, IsrChange, Outcome
 from ottla.replication.leader_state import LeaderState
 from ottla.replication.log_divergence import diverging_end, may_truncate, truncation_offset
 from ottla.replication.replication_context import ReplicationContext

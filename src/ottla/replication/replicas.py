@@ -34,7 +34,7 @@ from ottla.limits.loop_slices import LoopSlices
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.directory_checkpoints import DirectoryCheckpoints
 from ottla.replication.group_commit import Flushable, GroupCommit
-from ottla.replication.isr_changes import AlterPartitionSender
+from ottla.replication.isr_proposal_queue import AlterPartitionSender
 from ottla.replication.log_deletions import LogDeletions
 from ottla.replication.log_dir_moves import LogDirMoves
 from ottla.replication.partition import ANY_EPOCH, Partition

@@ -10,7 +10,7 @@ from ottla.coordination.znodes import Impairment, ReplicaReport
 from ottla.core.clock import Clock
 from ottla.core.ids import TopicPartition
 from ottla.replication.config import ReplicationConfig
-from ottla.replication.isr_changes import IsrChanges
+from ottla.replication.isr_proposal_queue import IsrChanges
 from ottla.replication.throttle import ReplicationQuota
 from ottla.storage.log.faulty_ranges import accept_lost_start, is_faulty, keep_lost_start
 from ottla.storage.log.partition_log import PartitionLog

@@ -18,7 +18,7 @@ from ottla.core.error_codes import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.core.slices import SLICE_WORK
 from ottla.replication.fetcher import NAMES_MAX, PARTITION_BACKOFF_MIN_S
-from ottla.replication.isr_changes import IsrChange, Outcome
+from ottla.replication.isr_proposal_queue import IsrChange, Outcome
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
 from ottla.replication.view_changes import APPLY_WORK

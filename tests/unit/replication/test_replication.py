@@ -21,7 +21,7 @@ from ottla.core.errors import (
     UnknownLeaderEpoch,
 )
 from ottla.replication.follower_state import FetchState
-from ottla.replication.isr_changes import AlteredPartition
+from ottla.replication.isr_proposal_queue import AlteredPartition
 from ottla.replication.throttle import ReplicationQuota
 from ottla.storage.config import LogConfig
 from ottla.storage.state.leader_epochs import EpochEnd

@@ -13,7 +13,14 @@ import pytest
 from ottla.coordination.store import SessionLost
 from ottla.core.errors import FencedLeaderEpoch, IneligibleReplica, NetworkException, NotController, StaleBrokerEpoch
 from ottla.core.ids import TopicPartition
-from ottla.replication.isr_changes import CHANGES_MAX, COLLECT_SECONDS, AlteredPartition, IsrChange, IsrChanges, Outcome
+from ottla.replication.isr_proposal_queue import (
+    CHANGES_MAX,
+    COLLECT_SECONDS,
+    AlteredPartition,
+    IsrChange,
+    IsrChanges,
+    Outcome,
+)
 from ottla.testing.sim_loop import simulate
 
 DONE = AlteredPartition(1, 5, (1, 2), is_recovering=False, partition_epoch=9)
