@@ -33,9 +33,9 @@ from ottla.core.ids import NO_TOPIC_ID, TopicPartition, may_be_topic_id
 from ottla.limits.loop_slices import LoopSlices
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.directory_checkpoints import DirectoryCheckpoints
+from ottla.replication.due_deletions import LogDeletions
 from ottla.replication.group_commit import Flushable, GroupCommit
 from ottla.replication.isr_proposal_queue import AlterPartitionSender
-from ottla.replication.log_deletions import LogDeletions
 from ottla.replication.log_dir_moves import LogDirMoves
 from ottla.replication.partition import ANY_EPOCH, Partition
 from ottla.replication.replica_inspection import ReplicaInspection
