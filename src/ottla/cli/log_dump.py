@@ -21,7 +21,7 @@ from ottla.groups.records import ForeignRecord, GroupRecord, MalformedOffsetsRec
 from ottla.records.batch import HEADER_BYTES, NO_END_OFFSET, BatchHeader
 from ottla.records.codecs import Codec
 from ottla.records.record_reader import Record, read_records
-from ottla.storage import checkpoint_files as names
+from ottla.storage import small_files as names
 from ottla.storage.file_names import (
     CHECKSUMS_SUFFIX,
     INDEX_SUFFIX,

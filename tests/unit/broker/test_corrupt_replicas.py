@@ -17,7 +17,7 @@ from ottla.core.clock import SystemClock
 from ottla.core.errors import CorruptMessage
 from ottla.core.files import SystemFiles
 from ottla.core.ids import TopicPartition
-from ottla.storage import checkpoint_files as names
+from ottla.storage import small_files as names
 from ottla.storage.integrity.metadata_backup import FILE_NAME as COPIES
 from ottla.storage.scrubbing.scrubber import Scrubber
 from tests.support.cluster import InProcessCluster, with_cluster

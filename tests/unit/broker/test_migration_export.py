@@ -24,7 +24,7 @@ from ottla.coordination.kraft_records import FeatureLevelRecord, MetadataRecordT
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.core.files import FileSystem, SystemFiles
 from ottla.core.ids import id_text
-from ottla.storage.checkpoint_files import LOCK
+from ottla.storage.small_files import LOCK
 
 ID, HERE, THERE = UUID(int=1 << 100), UUID(int=3 << 100), UUID(int=4 << 100)
 FILES = SystemFiles()

@@ -39,8 +39,8 @@ from ottla.core.files import FileSystem, replace_file
 from ottla.core.ids import TopicPartition, parse_id
 from ottla.core.runtime import new_uuid
 from ottla.core.settings import ConfigResourceType
-from ottla.storage.checkpoint_files import LOCK, META_PROPERTIES, MetaProperties, meta_text, parse_meta, text_or_none
 from ottla.storage.integrity.metadata_backup import FILE_NAME as COPIES
+from ottla.storage.small_files import LOCK, META_PROPERTIES, MetaProperties, meta_text, parse_meta, text_or_none
 
 QUORUM = "00000000000000000000-0000000000.checkpoint"
 FEATURES = MappingProxyType({"metadata.version": 25, "group.version": 1, "transaction.version": 2})

@@ -32,10 +32,10 @@ from ottla.coordination.kraft_records import MetadataRecordType
 from ottla.core.errors import InvalidConfig
 from ottla.core.ids import NO_TOPIC_ID, OFFSETS_TOPIC, TopicPartition, parse_id
 from ottla.core.settings import ConfigResourceType, InvalidSettings
-from ottla.storage.checkpoint_files import META_PROPERTIES, PARTITION_METADATA, parse_meta, parse_partition_metadata
 from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.directories.log_directory import ForeignDirectory
 from ottla.storage.directory_names import is_foreign, parse_log_name
+from ottla.storage.small_files import META_PROPERTIES, PARTITION_METADATA, parse_meta, parse_partition_metadata
 
 _LEFT_ALONE = re.compile(r".+\.[0-9a-f]{32}-(stray|future)")
 _RETENTION = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")

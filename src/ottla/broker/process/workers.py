@@ -40,9 +40,9 @@ from ottla.coordination.store_server import StoreServer
 from ottla.core.files import SystemFiles
 from ottla.core.settings import InvalidSettings, SettingProblem
 from ottla.net.server import ListenerAddress
-from ottla.storage.checkpoint_files import LOCK
 from ottla.storage.directories.directory_identity import cluster_id_of, make_durably
 from ottla.storage.directories.log_directory import DirectoryInUse
+from ottla.storage.small_files import LOCK
 
 SOCKET_NAME = "store.sock"
 """Beside the metadata store's file."""

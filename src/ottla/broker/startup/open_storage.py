@@ -25,7 +25,6 @@ from ottla.core.errors import StorageError
 from ottla.core.files import FileAccess, FileSystem
 from ottla.core.ids import id_text
 from ottla.core.runtime import new_uuid
-from ottla.storage.checkpoint_files import META_PROPERTIES
 from ottla.storage.directories.directory_identity import (
     DirectoryOwner,
     ForeignDirectory,
@@ -36,6 +35,7 @@ from ottla.storage.directories.directory_identity import (
 from ottla.storage.directories.log_manager import LogManager
 from ottla.storage.directories.space_reserve import SpaceReserve
 from ottla.storage.integrity.metadata_backup import FILE_NAME as BACKUP_FILE
+from ottla.storage.small_files import META_PROPERTIES
 
 if TYPE_CHECKING:  # needed at a first start only
     from ottla.broker.migration.import_plan import ImportPlan

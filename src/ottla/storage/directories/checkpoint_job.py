@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from ottla.core.files import FileSystem
 from ottla.core.ids import TopicPartition
-from ottla.storage import checkpoint_files as names
+from ottla.storage import small_files as names
 from ottla.storage.directories.lost_logs import LostLog
 from ottla.storage.integrity.metadata_backup import BackedUpFile, replace_files
 from ottla.storage.log.flush import DirectoryHealth, has_no_space

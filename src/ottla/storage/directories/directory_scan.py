@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from ottla.core.files import FileSystem
 from ottla.core.ids import TopicPartition
-from ottla.storage.checkpoint_files import PARTITION_METADATA, parse_partition_metadata, text_or_none
 from ottla.storage.directories.lost_logs import ReplacedLog
 from ottla.storage.directory_names import is_deleted, is_foreign, parse_log_name, parse_moved_log
+from ottla.storage.small_files import PARTITION_METADATA, parse_partition_metadata, text_or_none
 
 
 class FoundLog(NamedTuple):

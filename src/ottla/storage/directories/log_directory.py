@@ -27,8 +27,7 @@ from ottla.core.files import FileSystem, Lock, replace_file
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.core.runtime import new_uuid, run_in_threads
 from ottla.core.slices import WorkSlice
-from ottla.storage import checkpoint_files as names
-from ottla.storage.checkpoint_files import PARTITION_METADATA, MetaProperties, text_or_none
+from ottla.storage import small_files as names
 from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.directories.checkpoint_job import CheckpointJob
 from ottla.storage.directories.directory_identity import ForeignDirectory, cluster_id_of, identity, make_durably
@@ -54,6 +53,7 @@ from ottla.storage.log.flush import DirectoryHealth, FlushJob
 from ottla.storage.log.future_log import truncate_copy
 from ottla.storage.log.log_parts import LogLocation
 from ottla.storage.log.partition_log import PartitionLog
+from ottla.storage.small_files import PARTITION_METADATA, MetaProperties, text_or_none
 
 __all__ = ["DirectoryInUse", "ForeignDirectory", "LogDirectory", "cluster_id_of"]
 

@@ -8,9 +8,9 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
-from ottla.storage.checkpoint_files import PARTITION_METADATA, parse_partition_metadata
 from ottla.storage.directories.previous_run import PreviousRun
 from ottla.storage.integrity.metadata_backup import BackedUpFile, MetadataBackup
+from ottla.storage.small_files import PARTITION_METADATA, parse_partition_metadata
 
 
 class ReplacedLog(NamedTuple):

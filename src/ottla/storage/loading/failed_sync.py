@@ -21,11 +21,11 @@ from ottla.core.errors import CorruptMessage
 from ottla.core.files import FileSystem, read_file
 from ottla.core.ids import TopicPartition
 from ottla.core.settings import LONG_MAX
-from ottla.storage.checkpoint_files import PARTITION_METADATA
 from ottla.storage.integrity.metadata_backup import backup_of
 from ottla.storage.integrity.range_verifier import verify_batches
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.log.segment import Segment
+from ottla.storage.small_files import PARTITION_METADATA
 
 logger = logging.getLogger(__name__)
 

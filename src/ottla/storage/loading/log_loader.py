@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from ottla.core.files import FileSystem
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
-from ottla.storage.checkpoint_files import PARTITION_METADATA, parse_partition_metadata
 from ottla.storage.config import LogConfig
 from ottla.storage.file_names import (
     CHECKSUMS_SUFFIX,
@@ -40,6 +39,7 @@ from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.log.producer_replay import replay_producers
 from ottla.storage.log.segment import Segment
 from ottla.storage.log.segment_list import missing_start
+from ottla.storage.small_files import PARTITION_METADATA, parse_partition_metadata
 from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
 from ottla.storage.state.leader_epochs import EpochEntry, LeaderEpochs, parse_epochs
 from ottla.storage.state.producer_snapshots import ProducerSnapshots

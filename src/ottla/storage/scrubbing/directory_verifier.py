@@ -15,8 +15,7 @@ from pathlib import PurePath
 from ottla.core.files import FileSystem, read_file
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.records.batch import NO_END_OFFSET
-from ottla.storage import checkpoint_files as names
-from ottla.storage.checkpoint_files import parse_meta, parse_offsets, parse_partition_metadata
+from ottla.storage import small_files as names
 from ottla.storage.directory_names import parse_log_name
 from ottla.storage.file_names import (
     CHECKSUMS_SUFFIX,
@@ -31,6 +30,7 @@ from ottla.storage.integrity.metadata_backup import FILE_NAME as COPIES_FILE
 from ottla.storage.integrity.metadata_backup import MetadataBackup
 from ottla.storage.integrity.range_verifier import is_reserve
 from ottla.storage.scrubbing.segment_verifier import SegmentTarget, verify_segment
+from ottla.storage.small_files import parse_meta, parse_offsets, parse_partition_metadata
 from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
 from ottla.storage.state.leader_epochs import LeaderEpochs, parse_epochs
 from ottla.storage.state.producer_snapshots import read_snapshot

@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 from ottla.core.errors import CorruptMessage
 from ottla.core.files import FileSystem, read_file, replace_file
-from ottla.storage.checkpoint_files import PARTITION_METADATA, partition_metadata_text
 from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.file_names import (
     CHECKSUMS_SUFFIX,
@@ -42,6 +41,7 @@ from ottla.storage.log.log_faults import faulty_from
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.log.segment import Segment
 from ottla.storage.scrubbing.segment_verifier import BatchColumns, SegmentReport, SegmentTarget, Spend, verify_segment
+from ottla.storage.small_files import PARTITION_METADATA, partition_metadata_text
 from ottla.storage.state.index import OffsetEntry, TimeEntry
 from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
 from ottla.storage.state.leader_epochs import LeaderEpochs, parse_epochs
