@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
+from ottla.coordination.embedded_store import EmbeddedMetadataStore, EmbeddedSession
 from ottla.coordination.metadata_file import FILE_NAME
 from ottla.coordination.socket_store import SocketStore
 from ottla.coordination.store import (

@@ -87,7 +87,7 @@ def _verified(path: Path) -> dict[str, Any]:
 
 def _metadata_store(path: Path) -> list[dict[str, Any]]:
     """Verify the metadata store of a log directory in a copy: the broker has the file open."""
-    from ottla.coordination.embedded import EmbeddedMetadataStore
+    from ottla.coordination.embedded_store import EmbeddedMetadataStore
     from ottla.coordination.metadata_file import FILE_NAME
 
     store = path / FILE_NAME if path.is_dir() else path

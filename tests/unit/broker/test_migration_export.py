@@ -17,7 +17,7 @@ from ottla.broker.migration.import_commit import commit_import
 from ottla.broker.migration.import_plan import ImportedTopic, ImportPlan, plan_import
 from ottla.broker.migration.kafka_directory import read_image
 from ottla.coordination.broker_registration import join_cluster
-from ottla.coordination.embedded import EmbeddedMetadataStore
+from ottla.coordination.embedded_store import EmbeddedMetadataStore
 from ottla.coordination.kraft_batches import snapshot
 from ottla.coordination.kraft_image import KraftImage
 from ottla.coordination.kraft_records import FeatureLevelRecord, MetadataRecordType, OpaqueRecord, encode

@@ -16,7 +16,7 @@ from ottla.broker.migration.import_plan import ImportPlan, plan_import
 from ottla.coordination import kraft_records as kraft
 from ottla.coordination import znodes
 from ottla.coordination.broker_registration import join_cluster
-from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
+from ottla.coordination.embedded_store import EmbeddedMetadataStore, EmbeddedSession
 from ottla.coordination.kraft_batches import snapshot
 from ottla.coordination.kraft_records import MetadataRecordType
 from ottla.core.ids import NO_TOPIC_ID, id_text

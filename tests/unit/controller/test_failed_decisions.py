@@ -18,7 +18,7 @@ from ottla.controller.reassignments import RequestedReassignment
 from ottla.controller.terms import write_in_term
 from ottla.controller.topics import CreatePartitions, CreateTopic
 from ottla.coordination import znodes
-from ottla.coordination.embedded import EmbeddedMetadataStore
+from ottla.coordination.embedded_store import EmbeddedMetadataStore
 from ottla.core.errors import ErrorCode, KafkaError, NotController
 from ottla.core.ids import TopicPartition
 from ottla.core.settings import AlterConfigOpType

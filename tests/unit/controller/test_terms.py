@@ -19,7 +19,7 @@ from ottla.controller.reassignments import RequestedReassignment
 from ottla.controller.terms import become_controller, write_in_term
 from ottla.controller.topics import CreateTopic
 from ottla.coordination import broker_registration, znodes
-from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
+from ottla.coordination.embedded_store import EmbeddedMetadataStore, EmbeddedSession
 from ottla.coordination.store import Create, Delete, Op, OutcomeUnknown, Put, SessionLost
 from ottla.coordination.store import Node as StoreNode
 from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView

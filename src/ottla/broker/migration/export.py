@@ -29,7 +29,7 @@ from uuid import UUID
 from ottla.broker.migration.kafka_directory import BOOTSTRAP, METADATA_LOG, UnreadableMetadata, read_image
 from ottla.coordination import kraft_records as kraft
 from ottla.coordination import znodes
-from ottla.coordination.embedded import EmbeddedMetadataStore
+from ottla.coordination.embedded_store import EmbeddedMetadataStore
 from ottla.coordination.kraft_batches import Voter, snapshot
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.metadata_file import EXPORTED_SUFFIX

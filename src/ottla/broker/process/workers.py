@@ -32,7 +32,7 @@ from ottla.broker.startup.open_storage import (
     metadata_directory,
     warn_of_absent_nodes,
 )
-from ottla.coordination.embedded import EmbeddedMetadataStore
+from ottla.coordination.embedded_store import EmbeddedMetadataStore
 from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.store import MetadataStore
 from ottla.coordination.store_frames import SocketAddress
