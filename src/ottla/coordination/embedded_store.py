@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 
-from ottla.coordination.metadata_file import ADVICE, MetadataFile, NodeRow
+from ottla.coordination.sqlite_file import ADVICE, MetadataFile, NodeRow
 from ottla.coordination.store import (
     ANY_VERSION,
     NO_VERSION,

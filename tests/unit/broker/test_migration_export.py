@@ -21,7 +21,7 @@ from ottla.coordination.embedded_store import EmbeddedMetadataStore
 from ottla.coordination.kraft_batches import snapshot
 from ottla.coordination.kraft_image import KraftImage
 from ottla.coordination.kraft_records import FeatureLevelRecord, MetadataRecordType, OpaqueRecord, encode
-from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
+from ottla.coordination.sqlite_file import FILE_NAME as METADATA_FILE
 from ottla.core.files import FileSystem, SystemFiles
 from ottla.core.ids import id_text
 from ottla.storage.small_files import LOCK

@@ -12,7 +12,7 @@ from ottla.broker import config
 from ottla.broker.config import BrokerConfig
 from ottla.broker.startup.open_storage import NoUsableDirectory
 from ottla.broker.startup.shared_store import store_opener
-from ottla.coordination.metadata_file import FILE_NAME
+from ottla.coordination.sqlite_file import FILE_NAME
 from ottla.core.settings import InvalidSettings
 
 

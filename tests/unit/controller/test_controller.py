@@ -19,8 +19,8 @@ from ottla.controller.topics import CreatePartitions, CreateTopic
 from ottla.coordination import broker_registration, znodes
 from ottla.coordination.embedded_store import EmbeddedMetadataStore, EmbeddedSession
 from ottla.coordination.metadata_cache import MetadataCache
-from ottla.coordination.metadata_file import FILE_NAME
 from ottla.coordination.producer_ids import ProducerIdManager
+from ottla.coordination.sqlite_file import FILE_NAME
 from ottla.coordination.store import Create, Delete, Put
 from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core import errors

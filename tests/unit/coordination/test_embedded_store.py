@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ottla.coordination.embedded_store import EmbeddedMetadataStore
-from ottla.coordination.metadata_file import FILE_NAME, MetadataFile, NodeRow
+from ottla.coordination.sqlite_file import FILE_NAME, MetadataFile, NodeRow
 from ottla.coordination.store import Create, Delete, Node, Op, Put
 from ottla.core.errors import StorageError
 

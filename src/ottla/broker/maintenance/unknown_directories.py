@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ottla.coordination.embedded_store import EmbeddedMetadataStore
 from ottla.coordination.metadata_cache import MetadataCache
-from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
+from ottla.coordination.sqlite_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.view import ClusterView
 from ottla.core.files import FileSystem
 from ottla.core.ids import id_text, may_be_topic_id

@@ -32,8 +32,8 @@ from ottla.coordination import znodes
 from ottla.coordination.embedded_store import EmbeddedMetadataStore
 from ottla.coordination.kraft_batches import Voter, snapshot
 from ottla.coordination.metadata_cache import MetadataCache
-from ottla.coordination.metadata_file import EXPORTED_SUFFIX
-from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
+from ottla.coordination.sqlite_file import EXPORTED_SUFFIX
+from ottla.coordination.sqlite_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.view import ClusterView, TopicView
 from ottla.core.files import FileSystem, replace_file
 from ottla.core.ids import TopicPartition, parse_id

@@ -33,7 +33,7 @@ from ottla.broker.startup.open_storage import (
     warn_of_absent_nodes,
 )
 from ottla.coordination.embedded_store import EmbeddedMetadataStore
-from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
+from ottla.coordination.sqlite_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.store import MetadataStore
 from ottla.coordination.store_frames import SocketAddress
 from ottla.coordination.store_server import StoreServer

@@ -17,8 +17,8 @@ from uuid import UUID
 from ottla.broker.config import BrokerConfig, log_dirs_of
 from ottla.coordination import broker_registration, znodes
 from ottla.coordination.embedded_store import EmbeddedMetadataStore, EmbeddedSession
-from ottla.coordination.metadata_file import EXPORTED_SUFFIX
-from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
+from ottla.coordination.sqlite_file import EXPORTED_SUFFIX
+from ottla.coordination.sqlite_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.store import Create, MetadataStore, OutcomeUnknown, Put
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
