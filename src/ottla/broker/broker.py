@@ -24,9 +24,9 @@ from ottla.broker.maintenance.topic_deletions import TopicDeletions
 from ottla.broker.record_validation_queue import THREADS, RecordValidationQueue
 from ottla.broker.remote.controller_channel import ControllerChannel
 from ottla.broker.remote.node_connections import NodeConnections
+from ottla.broker.startup.cluster_store import expiry_wait_s
 from ottla.broker.startup.descriptor_limits import UNLIMITED, DescriptorLimits
 from ottla.broker.startup.open_storage import OpenedStorage, OpenStore, forget_missing, open_storage
-from ottla.broker.startup.shared_store import expiry_wait_s
 from ottla.controller.controller import Controller
 from ottla.coordination import znodes
 from ottla.coordination.metadata_cache import MetadataCache

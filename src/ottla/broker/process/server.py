@@ -22,9 +22,9 @@ from ottla.broker.config import BrokerConfig
 from ottla.broker.process.log_output import LogOutput
 from ottla.broker.process.signals import handle_signals
 from ottla.broker.startup import descriptor_limits
+from ottla.broker.startup.cluster_store import store_opener, worker_store_opener, zookeeper_of
 from ottla.broker.startup.open_storage import NoUsableDirectory, OpenStore, log_directories
 from ottla.broker.startup.readiness import Ready, ReadyFile, ReadyWorker, notify, seconds_since_start
-from ottla.broker.startup.shared_store import store_opener, worker_store_opener, zookeeper_of
 from ottla.coordination.broker_registration import BrokerIdInUse
 from ottla.coordination.store import SessionLost
 from ottla.coordination.znodes import MalformedNode

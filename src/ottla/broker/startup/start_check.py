@@ -15,8 +15,8 @@ from pathlib import Path
 
 from ottla.broker import endpoints
 from ottla.broker.config import BrokerConfig
+from ottla.broker.startup.cluster_store import store_opener, zookeeper_of
 from ottla.broker.startup.open_storage import NoUsableDirectory, check_store_directory, metadata_directory
-from ottla.broker.startup.shared_store import store_opener, zookeeper_of
 from ottla.coordination.sqlite_file import FILE_NAME as METADATA_FILE
 from ottla.core.files import SystemFiles
 from ottla.storage.integrity.metadata_backup import MetadataBackup
