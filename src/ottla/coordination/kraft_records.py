@@ -21,8 +21,8 @@ from typing import ClassVar, NamedTuple
 from uuid import UUID
 
 from ottla.core.ids import NO_TOPIC_ID as NO_ID
+from ottla.wire.compiled_codec import TypePlan, struct_plan
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.plan import TypePlan, struct_plan
 from ottla.wire.primitives import read_uvarint, write_uvarint
 from ottla.wire.schema import Field, Shape, Wire
 

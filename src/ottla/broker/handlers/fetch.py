@@ -55,6 +55,7 @@ from ottla.replication.partition import ANY_EPOCH, Partition
 from ottla.storage.state.leader_epochs import UNDEFINED
 from ottla.wire import codec
 from ottla.wire.apis import READ_COMMITTED, ApiKey
+from ottla.wire.compiled_codec import Slicing
 from ottla.wire.hot.fetch import (
     FIRST_WITH_LEADERS,
     FIRST_WITH_TOPIC_IDS,
@@ -69,7 +70,6 @@ from ottla.wire.hot.fetch import (
 )
 from ottla.wire.hot.reading import SHORT_ELEMENTS_MAX
 from ottla.wire.messages.fetch import AbortedTransaction, LeaderIdAndEpoch, NodeEndpoint, PartitionData
-from ottla.wire.plan import Slicing
 
 log = logging.getLogger(__name__)
 

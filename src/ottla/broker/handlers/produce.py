@@ -59,6 +59,7 @@ from ottla.records.batch import CODEC_BITS, HEADER_BYTES, TRANSACTIONAL, BatchHe
 from ottla.replication.group_commit import PATIENCE_SECONDS
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
+from ottla.wire.compiled_codec import Slices, Slicing
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.hot.produce import (
     FIRST_WITH_TOPIC_IDS,
@@ -72,7 +73,6 @@ from ottla.wire.hot.produce import (
 )
 from ottla.wire.messages.fetch import NodeEndpoint
 from ottla.wire.messages.produce import BatchIndexAndErrorMessage, LeaderIdAndEpoch, PartitionProduceResponse
-from ottla.wire.plan import Slices, Slicing
 
 ACKS_ALL: Final = -1
 ACKS_NONE: Final = 0
