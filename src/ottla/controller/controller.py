@@ -15,7 +15,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ottla.controller.admin_requests import AdminRequests
+from ottla.controller.admin_znodes import AdminRequests
 from ottla.controller.broker_changes import (
     PARTITIONS_PER_EVENT,
     HandledBrokers,
