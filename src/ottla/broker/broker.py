@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ottla.broker import endpoints
+from ottla.broker import listeners as endpoints
 from ottla.broker.config import BrokerConfig
 from ottla.broker.context import Services
 from ottla.broker.coordinators import Coordinators, import_in_thread

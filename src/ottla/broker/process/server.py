@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ottla.broker import config as configuration
-from ottla.broker import endpoints
+from ottla.broker import listeners as endpoints
 from ottla.broker.broker import Broker
 from ottla.broker.config import BrokerConfig
 from ottla.broker.process.log_output import LogOutput

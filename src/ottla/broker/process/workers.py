@@ -25,7 +25,7 @@ from typing import Any
 
 from ottla.broker import config as configuration
 from ottla.broker.config import BrokerConfig
-from ottla.broker.endpoints import PORT_MAX
+from ottla.broker.listeners import PORT_MAX
 from ottla.broker.startup.open_storage import (
     NoUsableDirectory,
     check_store_directory,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ottla.broker import endpoints
+from ottla.broker import listeners as endpoints
 from ottla.broker.config import BrokerConfig
 from ottla.broker.startup.cluster_store import store_opener, zookeeper_of
 from ottla.broker.startup.open_storage import NoUsableDirectory, check_store_directory, metadata_directory
