@@ -26,8 +26,8 @@ from ottla.broker.context import RequestContext, Services
 from ottla.broker.failed_requests import close_without_response
 from ottla.broker.registry import APIS, INTER_BROKER_APIS
 from ottla.core.errors import KafkaError
-from ottla.limits import eager_tasks
 from ottla.limits.budget import ByteBudget
+from ottla.net import eager_tasks
 from ottla.net.connection import PendingResponse, ServerConnection
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey

@@ -23,7 +23,7 @@ class Api(NamedTuple):
     module: str
     advertised_min_version: int | None = None  # advertised in place of min_version: Produce, KAFKA-18659
     deferred: bool = False  # the handler completes the pending response itself, and its module has the `decode`
-    eager: bool = False  # the coroutine begins in the turn that reads the request: see limits/eager_tasks.py
+    eager: bool = False  # the coroutine begins in the turn that reads the request: see net/eager_tasks.py
     waits_for_members: bool = False  # is answered when other clients have sent theirs
     controller_only: bool = False  # other brokers forward it (broker/remote/controller_channel.py)
 
