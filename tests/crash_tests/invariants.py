@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ottla.core.files import read_file
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.records.batch import BatchHeader
-from ottla.records.batch_verifier import is_checksum_right
+from ottla.records.batch_faults import is_checksum_right
 from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.file_names import LOG_SUFFIX, TXN_INDEX_SUFFIX
 from ottla.storage.log.partition_log import PartitionLog

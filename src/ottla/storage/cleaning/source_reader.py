@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from ottla.core.files import File, FileAccess
 from ottla.records.batch import HEADER_BYTES, BatchHeader
-from ottla.records.batch_verifier import framing_fault, is_checksum_right, order_fault
+from ottla.records.batch_faults import framing_fault, is_checksum_right, order_fault
 from ottla.storage.cleaning.cleaning_plan import SourceSegment
 from ottla.storage.cleaning.errors import SegmentGone, Uncleanable
 from ottla.storage.cleaning.throttler import Throttler

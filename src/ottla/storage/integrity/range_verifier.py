@@ -21,8 +21,8 @@ from typing import NamedTuple, Protocol
 
 from ottla.core.files import File
 from ottla.records.batch import HEADER_BYTES, BatchHeader
+from ottla.records.batch_faults import describe_fault, framing_fault, is_checksum_right, order_fault
 from ottla.records.batch_reader import BatchLocation, read_header, read_headers
-from ottla.records.batch_verifier import describe_fault, framing_fault, is_checksum_right, order_fault
 from ottla.storage.state.leader_epochs import NO_SPAN, UNDEFINED, LeaderEpochs
 
 _SEARCH_BYTES = 16 << 20  # the range after a corrupt batch that is searched byte by byte for the next one

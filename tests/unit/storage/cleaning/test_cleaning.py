@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ottla.records.batch import BatchHeader
-from ottla.records.batch_verifier import is_checksum_right
+from ottla.records.batch_faults import is_checksum_right
 from ottla.storage.cleaning.cleaner import run_pass
 from ottla.storage.cleaning.errors import SegmentGone, Uncleanable
 from ottla.storage.cleaning.log_to_clean import dirtiest_log, log_to_clean
