@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ottla.core.clock import SystemClock
-from ottla.pipeline.lake.delta_log import repair_log, sync_log
+from ottla.pipeline.lake.delta_log_repair import repair_log, sync_log
 from ottla.pipeline.lake.file_writer import partition_value_text, staged_files
 from ottla.pipeline.lake.port import (
     Change,
