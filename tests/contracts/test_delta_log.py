@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ottla.pipeline.lake.delta import DeltaLakeTable
-from ottla.pipeline.lake.port import Change, TableSpec
+from ottla.pipeline.lake.lake_table import Change, TableSpec
 from ottla.pipeline.offset_range import OffsetRange
 from tests.contracts.test_lake_tables import BY, SCHEMA, load, offsets, rows, stage
 

@@ -13,7 +13,7 @@ from ottla.pipeline.audit.model import DiscrepancyKind
 from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.errors import InvalidDeclaration
 from ottla.pipeline.job_file.job import PipelineJob
-from ottla.pipeline.lake.port import LakeTable, topics_of
+from ottla.pipeline.lake.lake_table import LakeTable, topics_of
 from ottla.pipeline.lake.rowless_offsets import Deletion, declare_deleted, join_ranges, rowless_offsets, withdraw
 from ottla.pipeline.offset_range import OffsetRange, parse_offsets
 from ottla.pipeline.stages.audit import audit_topic

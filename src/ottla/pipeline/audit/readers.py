@@ -19,8 +19,8 @@ from ottla.core.settings import LONG_MAX
 from ottla.pipeline.audit.compare import Flags, Longs, OffsetColumns
 from ottla.pipeline.audit.model import NO_TIME
 from ottla.pipeline.event_time import without
+from ottla.pipeline.lake.lake_table import TableFile, TableReader
 from ottla.pipeline.lake.parquet_files import read_columns
-from ottla.pipeline.lake.port import TableFile, TableReader
 from ottla.pipeline.lake.schema import outside_of_years
 from ottla.pipeline.offset_range import OffsetRange
 from ottla.pipeline.topic_reader import TopicReader

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from ottla.core.clock import SystemClock
 from ottla.pipeline.lake.delta_log_repair import repair_log, sync_log
 from ottla.pipeline.lake.file_writer import partition_value_text, staged_files
-from ottla.pipeline.lake.port import (
+from ottla.pipeline.lake.lake_table import (
     Change,
     Layout,
     StagedFile,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ottla.pipeline.lake.file_writer import staged_files
-from ottla.pipeline.lake.port import (
+from ottla.pipeline.lake.lake_table import (
     Change,
     Layout,
     StagedFile,

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ottla.pipeline.lake.port import TableCommitter, TableReader
+from ottla.pipeline.lake.lake_table import TableCommitter, TableReader
 from ottla.pipeline.offset_range import OffsetRange, parse_offsets
 
 _SKIPPED = "ottla.skipped."

@@ -26,8 +26,8 @@ from ottla.pipeline.java import JavaNotFound
 from ottla.pipeline.lake.file_writer import FILE_BYTES
 from ottla.pipeline.lake.intent import complete_intent
 from ottla.pipeline.lake.lake import Lake, table_name
+from ottla.pipeline.lake.lake_table import TableReader, register_topic, topics_of
 from ottla.pipeline.lake.lease import lease
-from ottla.pipeline.lake.port import TableReader, register_topic, topics_of
 from ottla.pipeline.lake.rewrite import target_of
 from ottla.pipeline.loading.backfill import backfill_topic, replay
 from ottla.pipeline.loading.commit_protocol import (

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import Any
 
 from ottla.pipeline.lake.intent import complete_intent
+from ottla.pipeline.lake.lake_table import CommitConflict, LakeTable
 from ottla.pipeline.lake.lease import lease
 from ottla.pipeline.lake.orphan_files import GRACE_MS, remove_orphans
-from ottla.pipeline.lake.port import CommitConflict, LakeTable
 from ottla.pipeline.lake.rewrite import compact
 from ottla.pipeline.loading.commit_protocol import Tables
 from ottla.pipeline.reporting.values import size_text

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ottla.pipeline.audit.model import TopicAudit
 from ottla.pipeline.job_file.report_section import section_queries
-from ottla.pipeline.lake.port import TableReader
+from ottla.pipeline.lake.lake_table import TableReader
 from ottla.pipeline.reporting.audit_section import audit_section
 from ottla.pipeline.reporting.page import render
 from ottla.pipeline.reporting.query import create_views, run_queries
