@@ -21,7 +21,7 @@ from ottla.core.ids import TopicPartition
 from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.connector.subscription import TopicSubscription
 from ottla.pipeline.formats.csv_lines import CsvLines, names_in
-from ottla.pipeline.formats.port import Format
+from ottla.pipeline.formats.format import Format
 from ottla.pipeline.java import JavaNotFound
 from ottla.pipeline.lake.file_writer import FILE_BYTES
 from ottla.pipeline.lake.intent import complete_intent
