@@ -19,7 +19,9 @@ from ottla.client.offset_spec import OffsetSpec, resolve
 from ottla.client.offsets import OffsetBounds, list_offsets, offset_bounds
 from ottla.core.errors import ErrorCode, UnknownTopicOrPartition
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition, id_text
-from ottla.pipeline.connector.offset_options import (
+from ottla.pipeline.connector.options import BrokerOptions, InvalidOption, ReadOptions
+from ottla.pipeline.connector.range_reader import first_connect
+from ottla.pipeline.connector.starting_offsets import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
     AtOffsets,
@@ -28,8 +30,6 @@ from ottla.pipeline.connector.offset_options import (
     Latest,
     OffsetOption,
 )
-from ottla.pipeline.connector.options import BrokerOptions, InvalidOption, ReadOptions
-from ottla.pipeline.connector.range_reader import first_connect
 from ottla.pipeline.connector.subscription import TopicSubscription, check_covers
 
 T = TypeVar("T")

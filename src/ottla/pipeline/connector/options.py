@@ -19,7 +19,7 @@ from ottla.client.cluster import ClientOptions
 from ottla.client.properties import SUPPORTED as CLIENT_PROPERTIES
 from ottla.client.properties import InvalidProperty, client_options
 from ottla.pipeline.connector.columns import COLUMNS
-from ottla.pipeline.connector.offset_options import OffsetOption, ending_offsets, starting_offsets
+from ottla.pipeline.connector.starting_offsets import OffsetOption, ending_offsets, starting_offsets
 from ottla.pipeline.connector.subscription import TopicSubscription, subscription_from
 
 T = TypeVar("T")
