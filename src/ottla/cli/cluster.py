@@ -136,7 +136,7 @@ def export_kafka(
     Topics keep their ids, settings, records and offsets; groups keep their committed offsets. To go back, start Ottla
     on the directory (docs/migration.md).
     """
-    from ottla.broker.migration.export import CannotExport, export
+    from ottla.broker.migration.export_to_kafka import CannotExport, export
     from ottla.core.clock import SystemClock
     from ottla.core.errors import KafkaError
     from ottla.core.files import SystemFiles

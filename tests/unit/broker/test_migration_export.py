@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from ottla.broker.config import read
-from ottla.broker.migration.export import CannotExport, Exported, export
+from ottla.broker.migration.export_to_kafka import CannotExport, Exported, export
 from ottla.broker.migration.import_commit import commit_import
 from ottla.broker.migration.import_plan import ImportedTopic, ImportPlan, plan_import
 from ottla.broker.migration.kafka_directory import read_image
