@@ -1,4 +1,4 @@
-"""What a power cut may leave of Delta's log: names whose bytes are not there (`lake/delta_log.py`)."""
+"""What a power cut may leave of Delta's log: names whose bytes are not there (`lake/delta_log_repair.py`)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import pytest
 from ottla.broker.config import read
 from ottla.broker.migration.export_to_kafka import CannotExport, Exported, export
 from ottla.broker.migration.import_commit import commit_import
-from ottla.broker.migration.import_plan import ImportedTopic, ImportPlan, plan_import
+from ottla.broker.migration.import_from_kafka import ImportedTopic, ImportPlan, plan_import
 from ottla.broker.migration.kafka_directory import read_image
 from ottla.coordination.broker_registration import join_cluster
 from ottla.coordination.embedded_store import EmbeddedMetadataStore

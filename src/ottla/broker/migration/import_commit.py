@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
-from ottla.broker.migration.import_plan import ImportedTopic, ImportPlan
+from ottla.broker.migration.import_from_kafka import ImportedTopic, ImportPlan
 from ottla.broker.migration.kafka_directory import metadata_log_end
 from ottla.coordination import znodes
 from ottla.coordination.store import Create, MetadataStore, Op, Put

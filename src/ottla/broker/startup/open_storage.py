@@ -38,7 +38,7 @@ from ottla.storage.integrity.metadata_backup import FILE_NAME as BACKUP_FILE
 from ottla.storage.small_files import META_PROPERTIES
 
 if TYPE_CHECKING:  # needed at a first start only
-    from ottla.broker.migration.import_plan import ImportPlan
+    from ottla.broker.migration.import_from_kafka import ImportPlan
 
 log = logging.getLogger(__name__)
 
@@ -295,7 +295,7 @@ def _check_usable(directories: LogManager, place: Path | None = None) -> None:
 
 def _plan_import(config: BrokerConfig, paths: Sequence[Path], place: Path) -> ImportPlan | None:
     """Plan the import of what a Kafka left here. Raises ForeignDirectory before anything is changed."""
-    from ottla.broker.migration.import_plan import plan_import
+    from ottla.broker.migration.import_from_kafka import plan_import
 
     return plan_import(_all_places(paths, place), config)
 
