@@ -294,7 +294,7 @@ BUGS: tuple[PlantedBug, ...] = (
         21,
         "a page-cache replica stays in the ISR after an unclean start",
         (
-            "controller/elections.py",
+            "controller/election_events.py",
             "            if is_unclean_start(overlay, node_id, name.topic):\n                rules",
             "            if False:\n                rules",
         ),

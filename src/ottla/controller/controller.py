@@ -26,7 +26,7 @@ from ottla.controller.broker_changes import (
 )
 from ottla.controller.config import ControllerConfig
 from ottla.controller.config_changes import AlterConfig, publish_min_isr
-from ottla.controller.elections import ContradictoryStates, ElectLeaders, NoteBrokers, imbalanced
+from ottla.controller.election_events import ContradictoryStates, ElectLeaders, NoteBrokers, imbalanced
 from ottla.controller.event_work import PARTITION_WORK, new_partitions, partitions_of, work_of
 from ottla.controller.failed_decisions import DecisionFailed, DecisionRefused, FailedDecisions
 from ottla.controller.isr import AlterPartition, AlterPartitionResult, ProposedIsr, alter_partitions

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ottla.controller.config import ControllerConfig
-from ottla.controller.elections import first_state
+from ottla.controller.election_events import first_state
 from ottla.controller.overlay import OPS_PER_COMMIT, Overlay, encoded_assignment, encoded_state
 from ottla.controller.placement import place
 from ottla.coordination import znodes

@@ -11,7 +11,7 @@ import pytest
 
 from ottla.controller.broker_changes import broker_events, handled_after
 from ottla.controller.config import ControllerConfig
-from ottla.controller.elections import BrokersGone, BrokerShutsDown, BrokerStarted
+from ottla.controller.election_events import BrokersGone, BrokerShutsDown, BrokerStarted
 from ottla.controller.isr import ProposedIsr
 from ottla.controller.overlay import OPS_PER_COMMIT, PartitionIndex
 from ottla.controller.partition_changes import Election

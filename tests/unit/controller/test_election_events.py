@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ottla.controller.config_changes import AlterConfig, ConfigChange, publish_min_isr
-from ottla.controller.elections import (
+from ottla.controller.election_events import (
     BrokersGone,
     BrokerShutsDown,
     BrokerStarted,
