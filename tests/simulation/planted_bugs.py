@@ -421,7 +421,7 @@ BUGS: tuple[PlantedBug, ...] = (
         32,
         "a replica with corrupt records is elected and stays in the ISR",
         (
-            "controller/partition_changes.py",
+            "controller/elections.py",
             "        if not any(each in self.impaired for each in isr):\n            return isr\n",
             "        if isr:\n            return isr\n",
         ),

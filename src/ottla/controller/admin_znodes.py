@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from ottla.controller.partition_changes import Election
+from ottla.controller.elections import Election
 from ottla.controller.reassignments import RequestedReassignment
 from ottla.coordination import znodes
 from ottla.coordination.store import Delete, MetadataStore, Node, NoSuchNode, VersionConflict

@@ -27,12 +27,12 @@ from ottla.controller.broker_changes import (
 from ottla.controller.config import ControllerConfig
 from ottla.controller.config_changes import AlterConfig, publish_min_isr
 from ottla.controller.election_events import ContradictoryStates, ElectLeaders, NoteBrokers, imbalanced
+from ottla.controller.elections import Election
 from ottla.controller.event_work import PARTITION_WORK, new_partitions, partitions_of, work_of
 from ottla.controller.failed_decisions import DecisionFailed, DecisionRefused, FailedDecisions
 from ottla.controller.isr import AlterPartition, AlterPartitionResult, ProposedIsr, alter_partitions
 from ottla.controller.machine import DecidedEvent, Event, Outcome, apply, errors_of, outcomes_of
 from ottla.controller.overlay import UNCLEAN_ELECTION, Overlay, PartitionIndex, Rules
-from ottla.controller.partition_changes import Election
 from ottla.controller.reassignments import Reassign, RequestedReassignment, RunningReassignment, running_reassignments
 from ottla.controller.terms import CommitOutcome, ControllerTerm, become_controller, give_up_controller, write_in_term
 from ottla.controller.topics import (

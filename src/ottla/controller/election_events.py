@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from ottla.controller.elections import Election, ElectionRules
+from ottla.controller.next_partition_state import PartitionTarget, changed
 from ottla.controller.overlay import Overlay, partitions_of
-from ottla.controller.partition_changes import Election, ElectionRules, PartitionTarget, changed
 from ottla.coordination import znodes
 from ottla.coordination.store import NO_VERSION, Create, Put
 from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView

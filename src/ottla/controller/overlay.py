@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ottla.controller.config import ControllerConfig
-from ottla.controller.partition_changes import ElectionRules
+from ottla.controller.elections import ElectionRules
 from ottla.coordination import znodes
 from ottla.coordination.store import NO_VERSION, Create, Op, Put, parent_of
 from ottla.coordination.view import ClusterView, EntityConfig, PartitionView, TopicView, metric_name

@@ -10,7 +10,7 @@ import pytest
 
 from ottla.client.consumer import Consumer
 from ottla.client.producer import Producer, RecordMetadata
-from ottla.controller.partition_changes import Election
+from ottla.controller.elections import Election
 from ottla.controller.reassignments import RequestedReassignment
 from ottla.core.clock import SystemClock
 from ottla.core.errors import ErrorCode

@@ -12,8 +12,8 @@ import pytest
 from ottla.controller import controller as shell
 from ottla.controller.config_changes import AlterConfig, ConfigChange
 from ottla.controller.controller import Controller
+from ottla.controller.elections import Election
 from ottla.controller.isr import ProposedIsr
-from ottla.controller.partition_changes import Election
 from ottla.controller.reassignments import RequestedReassignment
 from ottla.controller.terms import write_in_term
 from ottla.controller.topics import CreatePartitions, CreateTopic

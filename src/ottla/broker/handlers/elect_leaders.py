@@ -19,7 +19,7 @@ from ottla.broker.admin_requests import error_fields
 from ottla.broker.context import RequestContext
 from ottla.broker.partition_states import replica_states
 from ottla.controller.election_events import has_wanted_leader
-from ottla.controller.partition_changes import Election
+from ottla.controller.elections import Election
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import (
     ElectionNotNeeded,
