@@ -29,7 +29,8 @@ from ottla.core.errors import StorageError
 from ottla.core.executors import Executor
 from ottla.core.settings import LONG_MAX
 from ottla.replication.truncations import Truncations
-from ottla.storage.log.flush import DirectoryHealth, FlushJob
+from ottla.storage.directory_health import DirectoryHealth
+from ottla.storage.log.flush import FlushJob
 from ottla.storage.log.partition_log import PartitionLog
 
 RETRY_SECONDS = 0.25

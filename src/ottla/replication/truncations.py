@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from ottla.core.errors import KafkaError, StorageError
 from ottla.core.executors import Executor
 from ottla.replication.directory_checkpoints import Checkpoint, DirectoryCheckpoints
-from ottla.storage.log.flush import DirectoryHealth
+from ottla.storage.directory_health import DirectoryHealth
 from ottla.storage.log.truncation_steps import Truncation, TruncationSync
 
 log = logging.getLogger(__name__)

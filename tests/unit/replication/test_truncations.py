@@ -23,7 +23,7 @@ from ottla.replication.replicas import Replicas
 from ottla.replication.truncations import Truncations
 from ottla.storage.config import LogConfig
 from ottla.storage.directories.log_directory import LogDirectory
-from ottla.storage.log.flush import DirectoryHealth
+from ottla.storage.directory_health import DirectoryHealth
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.state.leader_epochs import EpochEnd
 from ottla.testing.sim_disk import SimDisk, Survival

@@ -10,8 +10,8 @@ from ottla.core.files import FileSystem
 from ottla.core.ids import TopicPartition
 from ottla.storage import small_files as names
 from ottla.storage.directories.lost_logs import LostLog
+from ottla.storage.directory_health import DirectoryHealth, has_no_space
 from ottla.storage.integrity.metadata_backup import BackedUpFile, replace_files
-from ottla.storage.log.flush import DirectoryHealth, has_no_space
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
 

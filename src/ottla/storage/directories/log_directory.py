@@ -35,6 +35,7 @@ from ottla.storage.directories.directory_scan import FoundLog, scan_directory
 from ottla.storage.directories.index_copies import copies_of_last_stop, index_copies
 from ottla.storage.directories.lost_logs import LostLog, ReplacedLog, find_lost_logs
 from ottla.storage.directories.previous_run import PreviousRun
+from ottla.storage.directory_health import DirectoryHealth
 from ottla.storage.directory_names import (
     DELETE_SUFFIX,
     STRAY_SUFFIX,
@@ -49,7 +50,7 @@ from ottla.storage.loading.loading_progress import LoadingProgress
 from ottla.storage.loading.log_loader import create_empty_log, load_log
 from ottla.storage.log.deleted_files import DeletedFiles
 from ottla.storage.log.faulty_ranges import accept_lost_start, note_fault
-from ottla.storage.log.flush import DirectoryHealth, FlushJob
+from ottla.storage.log.flush import FlushJob
 from ottla.storage.log.future_log import truncate_copy
 from ottla.storage.log.log_parts import LogLocation
 from ottla.storage.log.partition_log import PartitionLog

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from ottla.core.clock import Clock
 from ottla.core.files import FileSystem
+from ottla.storage.directory_health import DirectoryHealth
 from ottla.storage.file_names import offset_name
 from ottla.storage.integrity.metadata_backup import BackedUpFile, CheckedText, MetadataBackup, backup_of
 from ottla.storage.log.checkpoints import LogCheckpoints
 from ottla.storage.log.deleted_files import DeletedFiles
-from ottla.storage.log.flush import DirectoryHealth
 from ottla.storage.log.segment import Segment
 from ottla.storage.small_files import text_or_none
 from ottla.storage.state.leader_epochs import LeaderEpochs

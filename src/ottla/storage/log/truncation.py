@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from ottla.core.errors import StorageError
 from ottla.storage.config import LogConfig
+from ottla.storage.directory_health import DirectoryHealth
 from ottla.storage.log.aborted_transactions import AbortedTransactions
-from ottla.storage.log.flush import DirectoryHealth
 from ottla.storage.log.pending_flush import PendingFlush
 from ottla.storage.log.segment_list import SegmentList
 from ottla.storage.log.truncation_steps import Truncation

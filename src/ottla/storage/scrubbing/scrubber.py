@@ -24,6 +24,7 @@ from typing import NamedTuple
 from ottla.core.errors import CorruptMessage
 from ottla.core.files import FileSystem, read_file, replace_file
 from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.directory_health import is_passing
 from ottla.storage.file_names import (
     CHECKSUMS_SUFFIX,
     INDEX_SUFFIX,
@@ -36,7 +37,6 @@ from ottla.storage.integrity.block_checksums import checksums_path, write_checks
 from ottla.storage.integrity.corruption import CHECKPOINT_ADVICE, RECORDS_ADVICE, Corruption, report_corruption
 from ottla.storage.integrity.metadata_backup import MetadataBackup
 from ottla.storage.log.aborted_transactions import rebuild_aborted
-from ottla.storage.log.flush import is_passing
 from ottla.storage.log.log_faults import faulty_from
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.log.segment import Segment

@@ -15,7 +15,7 @@ from ottla.core.files import read_file
 from ottla.core.ids import TopicPartition
 from ottla.records.batch import split
 from ottla.storage.config import LogConfig
-from ottla.storage.log.flush import DirectoryHealth
+from ottla.storage.directory_health import DirectoryHealth
 from ottla.storage.log.partition_log import AppendOrigin, PartitionLog
 from ottla.storage.log.truncation_steps import run_truncation
 from ottla.storage.small_files import RECOVERY_POINTS, parse_offsets
