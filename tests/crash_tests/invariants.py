@@ -25,7 +25,7 @@ from ottla.storage.small_files import (
     parse_offsets,
     text_or_none,
 )
-from ottla.storage.state.transactions import read_aborted
+from ottla.storage.state.aborted_index import read_aborted
 from ottla.testing.sim_disk import SimDisk
 from tests.crash_tests.expected_state import ExpectedLog, ExpectedState, Written
 from tests.support.producer_oracle import ProducerOracle, Taken

@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from ottla.core.files import FileRegion
 from ottla.storage.log.partition_log import PartitionLog
-from ottla.storage.state.transactions import AbortedTransaction
+from ottla.storage.state.aborted_index import AbortedTransaction
 
 
 class FetchDataInfo:

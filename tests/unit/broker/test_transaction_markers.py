@@ -29,7 +29,7 @@ from ottla.replication.group_commit import GroupCommit
 from ottla.replication.partition import Partition
 from ottla.replication.replication_context import ReplicationContext
 from ottla.storage.config import LogConfig
-from ottla.storage.state.transactions import Marker, MarkerType, read_marker
+from ottla.storage.state.end_marker import Marker, MarkerType, read_marker
 from ottla.testing.sim_disk import SimDisk
 from ottla.testing.sim_loop import SimClock, simulate
 from ottla.transactions.markers import TransactionMarker

@@ -23,7 +23,8 @@ from ottla.storage.cleaning.segment_groups import SizedSource, group_sources
 from ottla.storage.cleaning.source_reader import aborted_in, batches_of
 from ottla.storage.cleaning.throttler import Throttler
 from ottla.storage.file_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, offset_name
-from ottla.storage.state.transactions import AbortedTransaction, read_marker
+from ottla.storage.state.aborted_index import AbortedTransaction
+from ottla.storage.state.end_marker import read_marker
 
 
 def run_pass(

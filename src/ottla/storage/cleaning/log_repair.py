@@ -23,8 +23,9 @@ from ottla.storage.log.log_faults import FaultyRange
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
 from ottla.storage.log.segment_swap import SegmentSwap
+from ottla.storage.state.aborted_index import AbortedTransaction
+from ottla.storage.state.end_marker import MarkerType, read_marker
 from ottla.storage.state.leader_epochs import LeaderEpochs
-from ottla.storage.state.transactions import AbortedTransaction, MarkerType, read_marker
 from ottla.storage.validation.batch_validator import validate_follower_batches
 
 _BUFFER_BYTES = 1 << 20

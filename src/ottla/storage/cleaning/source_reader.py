@@ -12,7 +12,7 @@ from ottla.storage.cleaning.cleaning_plan import SourceSegment
 from ottla.storage.cleaning.errors import SegmentGone, Uncleanable
 from ottla.storage.cleaning.throttler import Throttler
 from ottla.storage.file_names import LOG_SUFFIX, offset_name
-from ottla.storage.state.transactions import AbortedTransaction, read_aborted
+from ottla.storage.state.aborted_index import AbortedTransaction, read_aborted
 
 _CHUNK_BYTES_MIN = 16 << 10
 

@@ -16,16 +16,10 @@ from ottla.storage.log.pending_flush import PendingFlush
 from ottla.storage.log.producer_replay import replay_batch
 from ottla.storage.log.segment import Segment
 from ottla.storage.log.segment_list import SegmentList
+from ottla.storage.state.aborted_index import AbortedTransaction, find_aborted, read_aborted, replace_aborted
+from ottla.storage.state.end_marker import MarkerType, read_marker
 from ottla.storage.state.producer_snapshots import ProducerSnapshots, load_snapshot
 from ottla.storage.state.producer_state_manager import ProducerStateManager
-from ottla.storage.state.transactions import (
-    AbortedTransaction,
-    MarkerType,
-    find_aborted,
-    read_aborted,
-    read_marker,
-    replace_aborted,
-)
 
 logger = logging.getLogger(__name__)
 

@@ -42,9 +42,10 @@ from ottla.storage.log.segment_list import SegmentList
 from ottla.storage.log.timestamp_lookup import TimedOffset, TimestampLookup
 from ottla.storage.log.truncation import TruncationState, truncate_active
 from ottla.storage.log.truncation_steps import Truncation, TruncationSync, run_truncation
+from ottla.storage.state.aborted_index import AbortedTransaction
+from ottla.storage.state.end_marker import Marker, read_marker
 from ottla.storage.state.leader_epochs import EpochEnd
 from ottla.storage.state.producer_state_manager import NOT_REQUIRED, VerificationGuard
-from ottla.storage.state.transactions import AbortedTransaction, Marker, read_marker
 from ottla.storage.validation.batch_validator import (
     NO_EPOCH_LIMIT,
     have_gaps,

@@ -11,8 +11,8 @@ from ottla.storage.file_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_
 from ottla.storage.integrity.metadata_backup import BackedUpFile
 from ottla.storage.log.flush import FlushJob
 from ottla.storage.log.segment import Segment
+from ottla.storage.state.aborted_index import AbortedTransaction, append_aborted
 from ottla.storage.state.leader_epochs import FILE_NAME, EpochEntry, LeaderEpochs
-from ottla.storage.state.transactions import AbortedTransaction, append_aborted
 
 
 class PendingFlush:

@@ -16,6 +16,8 @@ from ottla.records.batch_scan import BATCHES_KEPT
 from ottla.storage.file_names import TXN_INDEX_SUFFIX
 from ottla.storage.log.segment import Segment
 from ottla.storage.log.segment_list import SegmentList
+from ottla.storage.state.aborted_index import AbortedTransaction, replace_aborted
+from ottla.storage.state.end_marker import read_marker
 from ottla.storage.state.producer_snapshots import ProducerSnapshots
 from ottla.storage.state.producer_state_manager import (
     BatchMetadata,
@@ -23,7 +25,6 @@ from ottla.storage.state.producer_state_manager import (
     ProducerStateManager,
     VerificationGuard,
 )
-from ottla.storage.state.transactions import AbortedTransaction, read_marker, replace_aborted
 
 logger = logging.getLogger(__name__)
 

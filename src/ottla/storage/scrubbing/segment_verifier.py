@@ -34,11 +34,11 @@ from ottla.storage.integrity.corruption import CACHE_ADVICE, RECORDS_ADVICE, Cor
 from ottla.storage.integrity.metadata_backup import BackedUpFile
 from ottla.storage.integrity.range_verifier import find_next_valid_batch, verify_batches
 from ottla.storage.log.producer_replay import replay_batch
+from ottla.storage.state.aborted_index import AbortedTransaction, read_aborted
 from ottla.storage.state.index import OffsetIndex, TimeIndex
 from ottla.storage.state.leader_epochs import EpochEntry, LeaderEpochs
 from ottla.storage.state.producer_snapshots import load_snapshot, read_snapshot
 from ottla.storage.state.producer_state_manager import ProducerStateManager
-from ottla.storage.state.transactions import AbortedTransaction, read_aborted
 
 PORTION_BYTES = 1 << 20
 _INDEXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
