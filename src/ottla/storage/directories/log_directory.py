@@ -32,12 +32,12 @@ from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.directories.checkpoint_job import CheckpointJob
 from ottla.storage.directories.directory_identity import ForeignDirectory, cluster_id_of, identity, make_durably
 from ottla.storage.directories.directory_scan import FoundLog, scan_directory
-from ottla.storage.directories.index_copies import copies_of_last_stop, index_copies
 from ottla.storage.directories.log_removal import LogRemoval
 from ottla.storage.directories.lost_logs import LostLog, ReplacedLog, find_lost_logs
 from ottla.storage.directories.previous_run import PreviousRun
 from ottla.storage.directory_health import DirectoryHealth
 from ottla.storage.directory_names import future_directory_name, is_stray
+from ottla.storage.file_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from ottla.storage.integrity.corruption import collect_reports, stop_collecting
 from ottla.storage.integrity.metadata_backup import BackedUpFile, MetadataBackup, backup_of
 from ottla.storage.loading.failed_sync import FailedSyncMark, Rewriter
@@ -56,6 +56,8 @@ logger = logging.getLogger(__name__)
 
 NEARLY_FULL_SHARE, NEARLY_FULL_BYTES_MAX = 20, 1 << 30
 """A directory is nearly full if less than this share of its disk is free, and less than so many bytes."""
+
+_INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 _LOGS_AT_ONCE = 256
 """The files of so many logs are synced together at a start and a stop: one is open of each."""
@@ -634,13 +636,13 @@ class LogDirectory:
                 if job is not None:
                     begun.append((log, job))
                 else:
-                    closing |= copies_of_last_stop(self.backup, log) or index_copies(self.files, log)
+                    closing |= _copies_of_last_stop(self.backup, log) or _index_copies(self.files, log)
             self._run(begun)
             for log, job in begun:
                 log.complete_flush(job)
                 log.close_files()
             for log, _ in begun:
-                closing |= index_copies(self.files, log)
+                closing |= _index_copies(self.files, log)
         self.checkpoint(closing)
         replace_file(self.files, self.path / names.CLEAN_SHUTDOWN, names.clean_shutdown_text(broker_epoch).encode())
 
@@ -648,3 +650,16 @@ class LogDirectory:
 def without_retention(config: LogConfig) -> LogConfig:
     """Return the settings of a future log: it deletes what the log that it copies has deleted, and no more."""
     return replace(config, retention_ms=-1, retention_bytes=-1)
+
+
+def _index_copies(files: FileSystem, log: PartitionLog) -> dict[str, BackedUpFile]:
+    """Read the indexes of a log that was closed, for the copies of small files. Raises OSError."""
+    paths = [log.active.path(suffix) for suffix in _INDEX_SUFFIXES]
+    found = {f"{log.directory.name}/{path.name}": backup_of(files, path, keep_text=False) for path in paths}
+    return {name: copy for name, copy in found.items() if copy is not None}
+
+
+def _copies_of_last_stop(backup: MetadataBackup, log: PartitionLog) -> dict[str, BackedUpFile]:
+    """Return what the last clean stop noted of a log that has not changed since; empty if it noted nothing."""
+    names = [f"{log.directory.name}/{log.active.path(suffix).name}" for suffix in _INDEX_SUFFIXES]
+    return {name: backup.entries[name] for name in names if name in backup.entries}
