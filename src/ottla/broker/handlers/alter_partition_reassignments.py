@@ -14,8 +14,8 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.admin_requests import error_fields, with_timeout
 from ottla.broker.context import RequestContext
+from ottla.broker.handler_parts.admin_requests import error_fields, with_timeout
 from ottla.controller.reassignments import RequestedReassignment
 from ottla.core.errors import KafkaError, NoReassignmentInProgress
 from ottla.core.ids import TopicPartition

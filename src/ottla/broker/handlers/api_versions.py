@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 
 from ottla.broker.context import RequestContext
-from ottla.broker.features import EPOCH, FEATURES
+from ottla.broker.handler_parts.features import EPOCH, FEATURES
 from ottla.broker.registry import APIS
 from ottla.core.errors import ErrorCode
 from ottla.wire.apis import ApiKey

@@ -14,8 +14,8 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.admin_requests import duplicates, error_fields, with_timeout
 from ottla.broker.context import RequestContext
+from ottla.broker.handler_parts.admin_requests import duplicates, error_fields, with_timeout
 from ottla.controller.topics import CreatePartitions
 from ottla.core.errors import InvalidRequest, KafkaError
 from ottla.wire.messages.create_partitions import (

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ottla.broker.admin_requests import duplicates, error_fields, with_timeout
 from ottla.broker.config_resources import topic_entries
 from ottla.broker.context import RequestContext
+from ottla.broker.handler_parts.admin_requests import duplicates, error_fields, with_timeout
 from ottla.controller.topics import CreateTopic
 from ottla.coordination.view import TopicView
 from ottla.core.errors import InvalidRequest, KafkaError

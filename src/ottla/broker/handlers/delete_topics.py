@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from ottla.broker.admin_requests import duplicates, error_fields, with_timeout
 from ottla.broker.context import RequestContext
+from ottla.broker.handler_parts.admin_requests import duplicates, error_fields, with_timeout
 from ottla.core.errors import InvalidRequest, KafkaError, TopicDeletionDisabled, UnknownTopicId
 from ottla.core.ids import NO_TOPIC_ID
 from ottla.wire.messages.delete_topics import (

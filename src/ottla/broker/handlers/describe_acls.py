@@ -14,8 +14,8 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.authorized_operations import NO_AUTHORIZER
 from ottla.broker.context import RequestContext
+from ottla.broker.handler_parts.authorized_operations import NO_AUTHORIZER
 from ottla.core.errors import ErrorCode
 from ottla.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 

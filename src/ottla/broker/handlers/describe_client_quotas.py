@@ -12,8 +12,8 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.admin_requests import error_fields
 from ottla.broker.context import RequestContext
+from ottla.broker.handler_parts.admin_requests import error_fields
 from ottla.core.errors import InvalidRequest, KafkaError, UnsupportedVersion
 from ottla.wire.messages.describe_client_quotas import (
     ComponentData,

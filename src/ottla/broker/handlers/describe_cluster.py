@@ -16,8 +16,8 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.authorized_operations import ALL_CLUSTER_OPERATIONS, OPERATIONS_OMITTED
 from ottla.broker.context import RequestContext, Services
+from ottla.broker.handler_parts.authorized_operations import ALL_CLUSTER_OPERATIONS, OPERATIONS_OMITTED
 from ottla.core.errors import ErrorCode
 from ottla.wire.messages.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
 

@@ -16,7 +16,6 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.admin_requests import check_topic_name, error_fields
 from ottla.broker.config_resources import (
     DescribedConfig,
     all_brokers_entries,
@@ -26,6 +25,7 @@ from ottla.broker.config_resources import (
     topic_entries,
 )
 from ottla.broker.context import RequestContext
+from ottla.broker.handler_parts.admin_requests import check_topic_name, error_fields
 from ottla.coordination import znodes
 from ottla.core.errors import InvalidRequest, KafkaError, UnknownTopicOrPartition
 from ottla.core.settings import ConfigResourceType

@@ -13,8 +13,8 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.admin_requests import check_topic_name, error_fields
 from ottla.broker.context import RequestContext
+from ottla.broker.handler_parts.admin_requests import check_topic_name, error_fields
 from ottla.core.errors import KafkaError, UnknownTopicOrPartition
 from ottla.core.ids import TopicPartition
 from ottla.wire.messages.describe_producers import (

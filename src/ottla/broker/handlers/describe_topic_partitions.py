@@ -15,10 +15,10 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.admin_requests import check_topic_name
-from ottla.broker.authorized_operations import ALL_TOPIC_OPERATIONS
 from ottla.broker.context import RequestContext
-from ottla.broker.partition_states import reachable_leader, replica_states
+from ottla.broker.handler_parts.admin_requests import check_topic_name
+from ottla.broker.handler_parts.authorized_operations import ALL_TOPIC_OPERATIONS
+from ottla.broker.handler_parts.partition_states import reachable_leader, replica_states
 from ottla.coordination.view import PartitionView, TopicView
 from ottla.core.errors import ErrorCode, InvalidTopic
 from ottla.core.ids import INTERNAL_TOPICS

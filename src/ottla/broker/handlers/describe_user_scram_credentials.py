@@ -13,8 +13,8 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.admin_requests import duplicates
 from ottla.broker.context import RequestContext
+from ottla.broker.handler_parts.admin_requests import duplicates
 from ottla.core.errors import ErrorCode
 from ottla.wire.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,

@@ -15,9 +15,9 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.admin_requests import error_fields
 from ottla.broker.context import RequestContext
-from ottla.broker.partition_states import replica_states
+from ottla.broker.handler_parts.admin_requests import error_fields
+from ottla.broker.handler_parts.partition_states import replica_states
 from ottla.controller.election_events import has_wanted_leader
 from ottla.controller.elections import Election
 from ottla.coordination.view import PartitionView

@@ -37,7 +37,7 @@ from ottla.broker.context import RequestContext, Services
 from ottla.broker.delayed_operations import DelayedOperation
 from ottla.broker.fetch.fetch_data import current_name, data_of, divergence, offsets_of, refusal, size_of
 from ottla.broker.fetch.fetch_sessions import INITIAL_EPOCH, NO_SESSION, FetchSession, FetchSessionPartition
-from ottla.broker.new_leaders import current_leader, endpoint_of
+from ottla.broker.handler_parts.new_leaders import current_leader, endpoint_of
 from ottla.core.errors import (
     FencedLeaderEpoch,
     KafkaError,

@@ -13,8 +13,8 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.admin_requests import error_fields
 from ottla.broker.context import RequestContext
+from ottla.broker.handler_parts.admin_requests import error_fields
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.wire.messages.list_partition_reassignments import (

@@ -22,11 +22,15 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.admin_requests import check_topic_name
-from ottla.broker.authorized_operations import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS, OPERATIONS_OMITTED
 from ottla.broker.context import RequestContext
+from ottla.broker.handler_parts.admin_requests import check_topic_name
+from ottla.broker.handler_parts.authorized_operations import (
+    ALL_CLUSTER_OPERATIONS,
+    ALL_TOPIC_OPERATIONS,
+    OPERATIONS_OMITTED,
+)
+from ottla.broker.handler_parts.partition_states import reachable_leader, replica_states
 from ottla.broker.internal_topic_creation import internal_topic
-from ottla.broker.partition_states import reachable_leader, replica_states
 from ottla.controller.topics import CreateTopic
 from ottla.coordination.view import PartitionView, TopicView
 from ottla.core.errors import (

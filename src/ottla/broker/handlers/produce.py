@@ -35,7 +35,7 @@ from typing import Any, Final
 
 from ottla.broker.context import RequestContext, Services
 from ottla.broker.delayed_operations import DelayedOperation
-from ottla.broker.new_leaders import endpoint_of
+from ottla.broker.handler_parts.new_leaders import endpoint_of
 from ottla.broker.record_validation_queue import ValidatedBatch
 from ottla.broker.remote.add_partitions_to_txn import TransactionSupportedOperation, TransactionVerification
 from ottla.core.errors import (
