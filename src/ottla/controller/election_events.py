@@ -180,8 +180,10 @@ def _first_leader(overlay: Overlay, partition: PartitionView) -> PartitionView |
 def first_state(view: ClusterView, partition: PartitionView) -> PartitionView:
     """Return the state of a new, empty partition: every live replica is in sync and the first of them leads."""
     replicas = partition.replicas
-    alive = tuple(each for each in replicas if each in view.brokers and not view.brokers[each].is_shutting_down)
-    alive = alive or tuple(each for each in replicas if each in view.brokers)
+    alive = tuple(
+        replica for replica in replicas if replica in view.brokers and not view.brokers[replica].is_shutting_down
+    )
+    alive = alive or tuple(replica for replica in replicas if replica in view.brokers)
     leader = alive[0] if alive else NO_LEADER
     return replace(partition, leader=leader, leader_epoch=0, isr=alive or replicas[:1], partition_epoch=0)
 

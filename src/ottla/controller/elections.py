@@ -47,7 +47,7 @@ class ElectionRules(NamedTuple):
         if not any(each in self.impaired for each in isr):
             return isr
         others = tuple(each for each in isr if each not in self.impaired)
-        return others if any(self.may_lead(each) and each not in self.unclean for each in others) else isr
+        return others if any(self.may_lead(other) and other not in self.unclean for other in others) else isr
 
     def may_stay(self, leader: int) -> bool:
         """Return whether a leader can go on if no other can be elected: also while its broker shuts down."""
@@ -79,15 +79,15 @@ def elect(
 
     The ISR is the one that is to be. Without a leader the result has NO_LEADER.
     """
-    candidates = [each for each in replicas if rules.may_lead(each)]
-    in_sync = [each for each in candidates if each in isr and each not in rules.unclean]
+    candidates = [replica for replica in replicas if rules.may_lead(replica)]
+    in_sync = [candidate for candidate in candidates if candidate in isr and candidate not in rules.unclean]
     if in_sync:
         if election is Election.PREFERRED and in_sync[0] == replicas[0]:
             return Elected(in_sync[0], isr)
         return Elected(partition.leader if partition.leader in in_sync else in_sync[0], isr)
-    for each in sorted(candidates, key=lambda replica: replica in rules.impaired):
-        if each in complete:
-            return Elected(each, (each,))
+    for candidate in sorted(candidates, key=lambda replica: replica in rules.impaired):
+        if candidate in complete:
+            return Elected(candidate, (candidate,))
     if partition.leader in isr and partition.leader not in rules.unclean and rules.may_stay(partition.leader):
         return Elected(partition.leader, isr)
     if isr and isr[0] in rules.unclean and isr[0] in candidates:
@@ -96,7 +96,7 @@ def elect(
     if rules.is_unclean_allowed or election is Election.UNCLEAN:
         alive = candidates
         if election is Election.UNCLEAN and not alive:  # an operator accepts the loss
-            alive = [each for each in replicas if rules._replace(suspects=_NONE).may_lead(each)]
+            alive = [replica for replica in replicas if rules._replace(suspects=_NONE).may_lead(replica)]
         if alive:
             last = next((each for each in partition.last_known_elr if each in alive), alive[0])
             return Elected(last, (last,), is_unclean=True)

@@ -100,7 +100,7 @@ def _assignment(partition: PartitionView, target: PartitionTarget) -> _Assignmen
     removing = partition.removing if target.removing is None else target.removing
     isr = tuple(each for each in (partition.isr if target.isr is None else target.isr) if each in replicas)
     if adding or removing:
-        final = tuple(each for each in replicas if each not in removing)
+        final = tuple(replica for replica in replicas if replica not in removing)
         final_isr = tuple(each for each in isr if each not in removing)
         if final and final_isr and set(_awaited(final, adding, removing)).issubset(final_isr):
             return _Assignment(final, (), (), final_isr)

@@ -51,9 +51,9 @@ class RunningReassignment(NamedTuple):
 def reassign(overlay: Overlay, event: Reassign) -> list[KafkaError | None]:
     """Decide reassignments, each for itself; returns None or an error for each."""
     outcomes: list[KafkaError | None] = []
-    for each in event.reassignments:
+    for reassignment in event.reassignments:
         try:
-            _reassign(overlay, each, event)
+            _reassign(overlay, reassignment, event)
         except KafkaError as error:
             outcomes.append(error)
         else:

@@ -278,7 +278,7 @@ def _note_of(event: FinishDeletion, topic: Node) -> list[Op]:
         return []
     if znodes.deleted_topic_path(assignment.topic_id) in event.noted:
         return []
-    brokers = {each for replicas in assignment.replicas.values() for each in replicas}
+    brokers = {replica for replicas in assignment.replicas.values() for replica in replicas}
     return _noted(assignment.topic_id, event.name, brokers)
 
 

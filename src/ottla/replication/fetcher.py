@@ -247,8 +247,8 @@ class ReplicaFetcher(FetchListener):
     async def close(self) -> None:
         """Stop fetching and close the connection."""
         self._is_closed = True
-        for each in self._partitions.values():
-            each.end_backoff()
+        for partition in self._partitions.values():
+            partition.end_backoff()
         if self._flush_timer is not None:
             self._flush_timer.cancel()
         tasks = [self._task, *self._range_tasks]

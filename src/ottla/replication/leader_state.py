@@ -134,15 +134,15 @@ class LeaderState:
 
     def follower(self, node_id: int, broker_epoch: int, *, is_epoch_named: bool) -> FollowerReplica:
         """Return the follower that fetches, and maybe named the leader epoch. Raises the KafkaError to respond with."""
-        found = self.followers.get(node_id)
-        if found is None and not is_epoch_named:
+        follower = self.followers.get(node_id)
+        if follower is None and not is_epoch_named:
             raise NotLeaderOrFollower(leader_id=self._node_id, leader_epoch=self.epoch)
-        if found is None:
+        if follower is None:
             raise UnknownLeaderEpoch(f"broker {node_id} is not a replica of {self._topic_partition} in this epoch")
         known_epoch = self._context.broker_epoch(node_id)
         if broker_epoch >= 0 and known_epoch is not None and broker_epoch < known_epoch:
             raise NotLeaderOrFollower(f"broker {node_id} has started again since epoch {broker_epoch}")
-        return found
+        return follower
 
     # ---- High watermark
 
@@ -179,7 +179,7 @@ class LeaderState:
     def lowest_log_start(self) -> int:
         """Return the lowest log start among the followers on live brokers; UNKNOWN_OFFSET while one is unknown."""
         brokers = self._context.brokers
-        starts = [each.log_start_offset for each in self.followers.values() if each.node_id in brokers]
+        starts = [follower.log_start_offset for follower in self.followers.values() if follower.node_id in brokers]
         return min(starts, default=NO_END_OFFSET)
 
     # ---- Changes of the ISR
@@ -198,7 +198,7 @@ class LeaderState:
 
     def needs_check(self, log_end: int) -> bool:
         """Return whether time alone may change the ISR: a replica is outside, or not at the log end."""
-        return self.is_lagging or any(each.end_offset != log_end for each in self.followers.values())
+        return self.is_lagging or any(follower.end_offset != log_end for follower in self.followers.values())
 
     def proposed_isr(self, log_end: int, high_watermark: int, now_s: float) -> tuple[int, ...] | None:
         """Return the ISR to propose now, or None. Replicas that lag leave before another one joins."""

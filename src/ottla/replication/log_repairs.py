@@ -191,7 +191,10 @@ class LogRepairs:
             raise error_for(data.error_code)
         if partition.is_throttled:
             self._context.follower_quota.record(len(data.records or b""), self._context.clock.monotonic())
-        aborted = [(each.producer_id, each.first_offset) for each in data.aborted_transactions or ()]
+        aborted = [
+            (aborted_transaction.producer_id, aborted_transaction.first_offset)
+            for aborted_transaction in data.aborted_transactions or ()
+        ]
         return _Fetched(memoryview(data.records or b""), aborted, data.last_stable_offset)
 
     @property

@@ -193,9 +193,9 @@ class Replicas:
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
         """Return the replica on this broker. Raises as `find` does."""
-        found = self.partitions.get(topic_partition)
-        if found is not None:
-            return found
+        partition = self.partitions.get(topic_partition)
+        if partition is not None:
+            return partition
         if (offline := self._offline.get(topic_partition)) is not None:
             raise StorageError(offline.why)
         view = self._view.partition(*topic_partition)
@@ -240,7 +240,11 @@ class Replicas:
                 found.setdefault(why, set()).add(topic_partition)
         full = [each.health for each in self.directories.opened if each.health.is_full]
         if full:
-            held = (each for each in self.partitions.values() if len(each.replicas) > 1 and each.log.health in full)
+            held = (
+                partition
+                for partition in self.partitions.values()
+                if len(partition.replicas) > 1 and partition.log.health in full
+            )
             found[Impairment.FULL] = {each.topic_partition for each in held}
         return {why: frozenset(partitions) for why, partitions in found.items()}
 
@@ -401,7 +405,7 @@ class Replicas:
         """Return once the log starts of these would survive a power cut; what could not be noted, and why."""
         refused: dict[TopicPartition, StorageError] = {}
         for directory in self.directories.online:
-            held = [each for each in topic_partitions if each in directory.logs]
+            held = [topic_partition for topic_partition in topic_partitions if topic_partition in directory.logs]
             if not held:
                 continue
             try:

@@ -52,7 +52,7 @@ class PushedFilters:
         >>> PushedFilters(first_offset=7, end_offset=9).restrict(start, {TopicPartition("t", 0): 100})
         ({TopicPartition(topic='t', partition=0): 7}, {TopicPartition(topic='t', partition=0): 9})
         """
-        kept = [tp for tp in end if all(_matches(one, tp) for one in self.of_partitions)]
+        kept = [tp for tp in end if all(_matches(condition, tp) for condition in self.of_partitions)]
         limit = self.end_offset
         return (
             {tp: max(start[tp], self.first_offset) for tp in kept},

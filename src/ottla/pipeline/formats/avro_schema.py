@@ -131,9 +131,9 @@ class PlainSchema:
         return PlainType(
             {"type": "record", "name": name, "fields": plain},
             pa.struct([(field, found.kind) for field, found in fields.items()]),
-            all(found.is_empty for found in fields.values()),
-            sum(found.leaves for found in fields.values()),
-            1 + max((found.depth for found in fields.values()), default=0),
+            all(field.is_empty for field in fields.values()),
+            sum(field.leaves for field in fields.values()),
+            1 + max((field.depth for field in fields.values()), default=0),
         )
 
     @staticmethod

@@ -87,7 +87,7 @@ class Aggregate:
             if wanted.measure is Measure.TOP:
                 with naming(f"values.{wanted.name} = {wanted.text!r}"):
                     result = _joined(result, _top(rows, key, wanted), key, wanted.name)
-        return result.select(*key, *(wanted.name for wanted in self.measures))
+        return result.select(*key, *(measure.name for measure in self.measures))
 
 
 @contextlib.contextmanager

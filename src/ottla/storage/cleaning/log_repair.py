@@ -50,7 +50,9 @@ class LogRepair:
 
     def __init__(self, log: PartitionLog, faulty: FaultyRange, *, token: str) -> None:
         self._log, self.faulty = log, faulty
-        self._old = [each for each in log.segments if faulty.is_segment and each.base_offset == faulty.first_offset]
+        self._old = [
+            segment for segment in log.segments if faulty.is_segment and segment.base_offset == faulty.first_offset
+        ]
         self._truncation_count = log.truncation_count
         self._epochs = LeaderEpochs(log.epochs.entries) if log.epochs.certain else LeaderEpochs()
         self.next_offset = faulty.first_offset
@@ -161,8 +163,8 @@ class LogRepair:
             return True
         if self._old:
             return self._old[0] not in log.segments
-        return any(first <= each.base_offset < end for each in log.segments) or all(
-            each.base_offset != end for each in log.segments
+        return any(first <= segment.base_offset < end for segment in log.segments) or all(
+            segment.base_offset != end for segment in log.segments
         )
 
     def swap_in(self) -> bool:

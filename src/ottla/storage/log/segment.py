@@ -420,11 +420,11 @@ class Segment(SegmentFile):
     def rebuild_indexes(self, batches: Iterator[BatchLocation], *, interval_bytes: int) -> None:
         """Rebuild both indexes from the batches given, which must be all of the segment's."""
         self.start_rebuild()
-        for found in batches:
-            header = found.header
+        for batch in batches:
+            header = batch.header
             self.note_batch(
                 last_offset=header.last_offset,
-                position=found.position,
+                position=batch.position,
                 size_bytes=header.size_bytes,
                 max_timestamp=header.max_timestamp,
                 interval_bytes=interval_bytes,
