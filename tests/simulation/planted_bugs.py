@@ -393,7 +393,7 @@ BUGS: tuple[PlantedBug, ...] = (
             "            if may_be_topic_id(there.topic_id, topic.topic_id) and not self._is_of_former_topic(there, topic, view):\n",
             "            if True:\n",
         ),
-        ("replication/replicas.py", "            if found.topic_id != topic.topic_id:\n", "            if False:\n"),
+        ("replication/replicas.py", "            if partition_log.topic_id != topic.topic_id:\n", "            if False:\n"),
         script="topic-created-again",
     ),
     _bug(

@@ -536,9 +536,9 @@ class Controller:
             for name in sorted(begun):
                 nodes = await self._store.list_nodes(znodes.topic_path(name))
                 config = znodes.topic_config_path(name)
-                found = await self._store.get(config)
-                if found is not None:
-                    nodes = {**nodes, config: found}
+                node = await self._store.get(config)
+                if node is not None:
+                    nodes = {**nodes, config: node}
                 await self._change([FinishDeletion(name, nodes, noted)])
 
     async def alter_configs(
@@ -660,10 +660,10 @@ class Controller:
             written = await self._write(term, overlay.commits())
             if written.conflict is None:
                 break
-            for number, each in decided.items():
-                if each.end <= written.committed:
+            for number, event in decided.items():
+                if event.end <= written.committed:
                     del pending[number]
-                elif each.begin < written.committed and isinstance(each.outcome, TopicView):
+                elif event.begin < written.committed and isinstance(event.outcome, TopicView):
                     del pending[number]  # the topic is there: its other partitions get their states later
                     self._elects_missing = True
             if not pending:

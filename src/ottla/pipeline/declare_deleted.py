@@ -49,18 +49,18 @@ def parse_ranges(texts: Iterable[str]) -> list[OffsetRange]:
 
 def missing_offsets(context: Context, topic: str) -> list[OffsetRange]:
     """Return every offset that the audit finds missing now. Raises what `audit_topic` raises."""
-    found: list[OffsetRange] = []
+    offset_ranges: list[OffsetRange] = []
     with contextlib.closing(OffsetClient(context.job.brokers.read_options)) as offset_client:
         for spec in context.job.loads:
             if not spec.loads(topic):
                 continue
             topic_audit = audit_topic(context, spec, topic, offset_client, discrepancies_max=sys.maxsize)
-            found += [
+            offset_ranges += [
                 OffsetRange(fault.partition, fault.first_offset, fault.end_offset)
                 for fault in topic_audit.faults
                 if fault.kind is DiscrepancyKind.MISSING
             ]
-    return join_ranges(found)
+    return join_ranges(offset_ranges)
 
 
 def declare(

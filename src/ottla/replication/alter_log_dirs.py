@@ -145,7 +145,7 @@ class AlterLogDirs:
     async def _run(self, target: LogDirectory) -> None:
         """Work on the moves to one directory in turns, until there is none."""
         try:
-            while moves := [each for each in self.moves.values() if each.target is target]:
+            while moves := [log_dir_move for log_dir_move in self.moves.values() if log_dir_move.target is target]:
                 now_s = self._context.clock.monotonic()
                 due = [move for move in moves if move.not_before_s <= now_s]
                 for move in due:

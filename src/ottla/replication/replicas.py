@@ -188,8 +188,8 @@ class Replicas:
 
     def find(self, topic: str, index: int) -> Partition:
         """Return the replica on this broker. Raises UnknownTopicOrPartition, NotLeaderOrFollower or StorageError."""
-        found = self._by_name.get((topic, index))
-        return found if found is not None else self.partition(TopicPartition(topic, index))
+        partition = self._by_name.get((topic, index))
+        return partition if partition is not None else self.partition(TopicPartition(topic, index))
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
         """Return the replica on this broker. Raises as `find` does."""
@@ -208,10 +208,10 @@ class Replicas:
 
         Raises the KafkaError to respond with; NotLeaderOrFollower and FencedLeaderEpoch name the current leader.
         """
-        found = self.find(topic, index)
-        if leader_epoch != ANY_EPOCH or not found.is_serving:
-            found.check_serving(leader_epoch)
-        return found
+        partition = self.find(topic, index)
+        if leader_epoch != ANY_EPOCH or not partition.is_serving:
+            partition.check_serving(leader_epoch)
+        return partition
 
     def is_offline(self, topic: str, partition: int) -> bool:
         """Return whether this broker has the replica and cannot serve it."""
@@ -238,14 +238,14 @@ class Replicas:
         for topic_partition, reasons in self.context.impaired.items():
             for why in reasons:
                 found.setdefault(why, set()).add(topic_partition)
-        full = [each.health for each in self.directories.opened if each.health.is_full]
+        full = [directory.health for directory in self.directories.opened if directory.health.is_full]
         if full:
             held = (
                 partition
                 for partition in self.partitions.values()
                 if len(partition.replicas) > 1 and partition.log.health in full
             )
-            found[Impairment.FULL] = {each.topic_partition for each in held}
+            found[Impairment.FULL] = {partition.topic_partition for partition in held}
         return {why: frozenset(partitions) for why, partitions in found.items()}
 
     @property
@@ -461,22 +461,22 @@ class Replicas:
                 if not is_new:
                     self._created.append(str(topic_partition))
                 place = self.directories.create_log(topic_partition, topic.topic_id, config)
-            directory, found = place
+            directory, partition_log = place
             if directory.health.failure is not None:
                 self._go_offline(topic_partition, directory.health.failure)
                 return
-            if found.topic_id != topic.topic_id:
-                if found.topic_id != NO_TOPIC_ID:
-                    log.warning("%s has a corrupt partition.metadata, which is replaced", found.directory)
-                directory.replace_topic_id(found, topic.topic_id)
+            if partition_log.topic_id != topic.topic_id:
+                if partition_log.topic_id != NO_TOPIC_ID:
+                    log.warning("%s has a corrupt partition.metadata, which is replaced", partition_log.directory)
+                directory.replace_topic_id(partition_log, topic.topic_id)
         except StorageError as error:
             self._go_offline(topic_partition, error.message, is_tried_again=True)
             return
         self._deletions.topic_is_back(topic.topic_id)
-        found.reconfigure(config)
+        partition_log.reconfigure(config)
         commit = self._commits[directory]
         partition = self.partitions[topic_partition] = Partition(
-            found,
+            partition_log,
             view,
             node_id=self._node_id,
             commit=commit,
@@ -569,13 +569,13 @@ class Replicas:
         """
         served = {id(partition.log) for partition in self.partitions.values()}
         unknown: list[tuple[LogDirectory, PurePath]] = []
-        for directory, found in list(self.directories.logs()):
-            if id(found) in served or directory.health.failure is not None:
+        for directory, partition_log in list(self.directories.logs()):
+            if id(partition_log) in served or directory.health.failure is not None:
                 continue
-            if found.topic_id in self._deletions.noted_topics or self._is_assigned_to_others(found):
-                self._deletions.add(directory, found)
-            elif found.topic_partition.topic not in self._view.unreadable_topics:
-                unknown.append((directory, found.directory))
+            if partition_log.topic_id in self._deletions.noted_topics or self._is_assigned_to_others(partition_log):
+                self._deletions.add(directory, partition_log)
+            elif partition_log.topic_partition.topic not in self._view.unreadable_topics:
+                unknown.append((directory, partition_log.directory))
         for directory, future in self.directories.future_logs():
             if future.topic_partition not in self.partitions and directory.health.failure is None:
                 if future.topic_id in self._deletions.noted_topics or self._is_assigned_to_others(future):
@@ -584,9 +584,15 @@ class Replicas:
                     unknown.append((directory, future.directory))
         self._delete_logs()
         for directory in self.directories.opened:
-            directory.forget_lost({each for each in directory.lost_logs if each not in self._offline})
+            directory.forget_lost(
+                {topic_partition for topic_partition in directory.lost_logs if topic_partition not in self._offline}
+            )
         try:
-            unknown += [(each, path) for each in self.directories.online for path in each.stray_directories()]
+            unknown += [
+                (log_directory, path)
+                for log_directory in self.directories.online
+                for path in log_directory.stray_directories()
+            ]
             sizes = [(path, directory.bytes_below(path)) for directory, path in unknown]
         except OSError as error:
             log.warning("the directories of unknown topics cannot be listed: %s", error)

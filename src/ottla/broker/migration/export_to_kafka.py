@@ -108,7 +108,7 @@ def export(files: FileSystem, directories: Sequence[Path], *, now_ms: int, dry_r
             earlier = read_image(directories)
         except UnreadableMetadata as error:
             raise CannotExport(f"the metadata of an earlier Kafka would be lost: {error}") from error
-        carried = [each.raw for each in earlier.carried] if earlier else []
+        carried = [record.raw for record in earlier.carried] if earlier else []
         features = earlier.features if earlier and earlier.features else FEATURES
         records = list(_records(content, places, node_id, features, left_out))
         if not dry_run:
@@ -207,7 +207,7 @@ def _of_topic(topic: TopicView, places: Sequence[_Directory], node_id: int) -> I
         name = TopicPartition(topic.name, partition.index)
         if partition.replicas != (node_id,):
             raise CannotExport(f"{name} is on brokers {list(partition.replicas)}, not on broker {node_id} alone")
-        place = next((each for each in places if (each.path / str(name)).is_dir()), places[0])
+        place = next((directory for directory in places if (directory.path / str(name)).is_dir()), places[0])
         yield kraft.PartitionRecord(
             partition=partition.index,
             topic_id=topic.topic_id,

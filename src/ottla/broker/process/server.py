@@ -246,12 +246,12 @@ async def _main_of_workers(
             await owner.stop()
             return OK
         ready = Ready(
-            [listener for each in workers for listener in each.listeners],
+            [listener for worker_ready in workers for listener in worker_ready.listeners],
             config.server.node_id,
             workers[0].cluster_id,
             paths,
             seconds_since_start(),
-            [ReadyWorker(each.node_id, each.pid, each.bootstrap) for each in workers],
+            [ReadyWorker(worker_ready.node_id, worker_ready.pid, worker_ready.bootstrap) for worker_ready in workers],
         )
         if ready_file is not None:
             ready_file.write(ready)

@@ -270,7 +270,7 @@ class Owner:
 
     def state(self) -> dict[str, object]:
         """Return the processes, for the log."""
-        return {f"worker {each.number}": each.pid or "not running" for each in self._workers}
+        return {f"worker {worker.number}": worker.pid or "not running" for worker in self._workers}
 
 
 def _is_served(path: Path) -> bool:
@@ -399,7 +399,8 @@ class _Worker:
     def _keep_ports(self, listeners: Sequence[ListenerAddress]) -> None:
         """Start the process at the same ports again, also those that the system picked."""
         texts = ",".join(
-            f"{each.listener}://{f'[{each.host}]' if ':' in each.host else each.host}:{each.port}" for each in listeners
+            f"{listener.listener}://{f'[{listener.host}]' if ':' in listener.host else listener.host}:{listener.port}"
+            for listener in listeners
         )
         at = next(index for index, text in enumerate(self._command) if text.startswith("listeners="))
         self._command[at] = f"listeners={texts}"

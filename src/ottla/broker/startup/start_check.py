@@ -37,7 +37,7 @@ class StartCheck:
         listeners = endpoints.to_listen_at(config.net)
         place = metadata_directory(config, paths)
         self.facts |= {
-            "listeners": [str(each) for each in listeners],
+            "listeners": [str(listener) for listener in listeners],
             "node_id": config.server.node_id,
             "data": [str(path) for path in paths],
         }

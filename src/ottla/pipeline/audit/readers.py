@@ -58,9 +58,9 @@ class TableOffsetReader:
         """Yield the rows of a range, row group by row group."""
         for part in self._parts:
             if part.may_hold(self._topic, partition, first_offset, end_offset):
-                found = self._read(part, partition, first_offset, end_offset)
-                if len(found.offsets):
-                    yield found
+                columns = self._read(part, partition, first_offset, end_offset)
+                if len(columns.offsets):
+                    yield columns
 
     def _parts_of(self, file: TableFile) -> Iterator[_Part]:
         footer = pq.read_metadata(self._table.path / file.path)

@@ -127,8 +127,8 @@ def _with_offsets(pushed: PushedFilters, name: str, values: tuple[int, ...]) -> 
         case _:
             return pushed, False
     ends = [limit for limit in (pushed.end_offset, end) if limit is not None]
-    found = replace(pushed, first_offset=max(pushed.first_offset, first), end_offset=min(ends, default=None))
-    return found, name != "In"
+    filters = replace(pushed, first_offset=max(pushed.first_offset, first), end_offset=min(ends, default=None))
+    return filters, name != "In"
 
 
 def _with_time(pushed: PushedFilters, name: str, value: datetime) -> PushedFilters:

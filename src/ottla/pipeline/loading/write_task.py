@@ -98,8 +98,8 @@ class _Attempt:
         self.tally: dict[str, int] = {}
 
     def run(self, ranges: Sequence[OffsetRange], progress: Callable[[int], None]) -> StagedFiles:
-        for wanted in ranges:
-            for records in self.job.reader.read(wanted):
+        for offset_range in ranges:
+            for records in self.job.reader.read(offset_range):
                 self._take(_without(records, self.job.excluded))
                 progress(len(records))
         return StagedFiles(

@@ -63,7 +63,7 @@ class LogRepair:
             is_alone=False,
             index_interval_bytes=log.config.index_interval_bytes,
             io_buffer_bytes=_BUFFER_BYTES,
-            segment_bytes=max(log.config.segment_bytes, *(each.size_bytes for each in self._old), 0),
+            segment_bytes=max(log.config.segment_bytes, *(segment.size_bytes for segment in self._old), 0),
             segment_index_bytes=log.config.segment_index_bytes,
         )
         self._writer: CleanedSegment | None = None

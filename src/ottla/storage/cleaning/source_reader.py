@@ -78,11 +78,11 @@ def _batches(
 
 def aborted_in(files: FileAccess, directory: PurePath, bases: Iterator[int]) -> list[AbortedTransaction]:
     """Read all aborted transactions from the indexes of the segments at these base offsets. Raises Uncleanable."""
-    found: list[AbortedTransaction] = []
+    transactions: list[AbortedTransaction] = []
     for base in bases:
         path = directory / offset_name(base, ".txnindex")
         entries = read_aborted(files, path)
         if entries is None:
             raise Uncleanable(f"{path}, the index of aborted transactions, is corrupt")
-        found.extend(entries)
-    return found
+        transactions.extend(entries)
+    return transactions

@@ -116,10 +116,10 @@ class CheckpointJob:
             return True
 
     def _all_backups(self) -> dict[str, BackedUpFile]:
-        found: dict[str, BackedUpFile] = {}
+        copies: dict[str, BackedUpFile] = {}
         for directory, epochs, metadata in self._logs:
             if epochs is not None:
-                found[f"{directory.name}/{EPOCHS_FILE}"] = epochs
+                copies[f"{directory.name}/{EPOCHS_FILE}"] = epochs
             if metadata is not None:
-                found[f"{directory.name}/{names.PARTITION_METADATA}"] = metadata
-        return {**found, **self._backups}
+                copies[f"{directory.name}/{names.PARTITION_METADATA}"] = metadata
+        return {**copies, **self._backups}

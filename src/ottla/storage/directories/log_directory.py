@@ -181,11 +181,11 @@ class LogDirectory:
             self._removal.remove_directory(deleted)
         configs, recovered = dict[str, LogConfig](), list[PartitionLog]()
         progress = LoadingProgress(self._clock, self.path)
-        for found in progress.over(scan.logs):
-            topic = found.topic_partition.topic
+        for found_log in progress.over(scan.logs):
+            topic = found_log.topic_partition.topic
             if topic not in configs:
                 configs[topic] = topic_config(self.config, overrides.get(topic, {}))
-            log, is_synced = self._load_log(found, configs[topic], previous, rewriter, progress.scanned)
+            log, is_synced = self._load_log(found_log, configs[topic], previous, rewriter, progress.scanned)
             if not is_synced:
                 recovered.append(log)
             if len(recovered) == _LOGS_AT_ONCE:
@@ -214,7 +214,9 @@ class LogDirectory:
             stop_collecting()
         if rewriter is not None:
             rewriter.rewrite(log, checkpoint.recovery_point)
-        if log.topic_id.int and any(each.file == found.path / PARTITION_METADATA for each in self.backup.findings):
+        if log.topic_id.int and any(
+            corruption.file == found.path / PARTITION_METADATA for corruption in self.backup.findings
+        ):
             self._write_restored_topic_id(log)
         noted = previous.high_watermarks.get(topic_partition, log.log_start_offset)
         if found.is_future:
@@ -655,8 +657,8 @@ def without_retention(config: LogConfig) -> LogConfig:
 def _index_copies(files: FileSystem, log: PartitionLog) -> dict[str, BackedUpFile]:
     """Read the indexes of a log that was closed, for the copies of small files. Raises OSError."""
     paths = [log.active.path(suffix) for suffix in _INDEX_SUFFIXES]
-    found = {f"{log.directory.name}/{path.name}": backup_of(files, path, keep_text=False) for path in paths}
-    return {name: copy for name, copy in found.items() if copy is not None}
+    copies = {f"{log.directory.name}/{path.name}": backup_of(files, path, keep_text=False) for path in paths}
+    return {name: copy for name, copy in copies.items() if copy is not None}
 
 
 def _copies_of_last_stop(backup: MetadataBackup, log: PartitionLog) -> dict[str, BackedUpFile]:

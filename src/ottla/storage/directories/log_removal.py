@@ -1,4 +1,4 @@
-"""Removes logs from a log directory: of deleted topics, of replicas that moved, of topics that nobody knows.
+"""Removes logs from a log directory: of deleted topics, of replicas that moved, of unknown topics.
 
 A log's directory is renamed at once, so that no start loads it; its files go once readers have had time to finish
 (`storage/log/deleted_files.py`). Which logs are due is for `replication/due_deletions.py` to say.

@@ -117,7 +117,7 @@ class FlushJob:
         """Leave the sync of a directory to the caller; returns whether it was pending."""
         if directory not in self.directories:
             return False
-        self.directories = {each for each in self.directories if each != directory}
+        self.directories = {path for path in self.directories if path != directory}
         self.syncs -= 1
         return True
 

@@ -257,10 +257,10 @@ class Segment(SegmentFile):
 
         Raises CorruptMessage if the batch may have been in a corrupt range.
         """
-        found = self.seek(offset)
-        if isinstance(found, CorruptRange):
-            raise corruption_error(found.corruption)
-        return found
+        batch = self.seek(offset)
+        if isinstance(batch, CorruptRange):
+            raise corruption_error(batch.corruption)
+        return batch
 
     def seek(self, offset: int) -> BatchLocation | CorruptRange | None:
         """Find the batch as `find` does, but return a corrupt range instead of raising."""
@@ -273,9 +273,9 @@ class Segment(SegmentFile):
                 self._replace_indexes("an entry of the offset index matches no batch")
             return lookup.found
         file = self.open_file or self.file
-        for found in read_headers(file, self._position_at_or_before(offset), self.size_bytes):
-            if found.header.last_offset >= offset:
-                return found
+        for batch in read_headers(file, self._position_at_or_before(offset), self.size_bytes):
+            if batch.header.last_offset >= offset:
+                return batch
         return None
 
     def _position_at_or_before(self, offset: int) -> int:
@@ -308,15 +308,15 @@ class Segment(SegmentFile):
         if entry is not None and entry.position > position and self._entry_holds(entry):
             start = entry.position
         best: BatchLocation | None = None
-        for found in read_headers(self.file, start, self.size_bytes):
-            if found.end > limit:
+        for batch in read_headers(self.file, start, self.size_bytes):
+            if batch.end > limit:
                 break
-            best = found
+            best = batch
         if best is None and start > position:  # the entry's own batch crosses the limit: search before it
             entry = self.offset_index.entry_before(entry) if entry else None
             start = entry.position if entry and entry.position > position and self._entry_holds(entry) else position
-            for found in read_headers(self.file, start, limit):
-                best = found
+            for batch in read_headers(self.file, start, limit):
+                best = batch
         return best
 
     def batches(
@@ -330,11 +330,11 @@ class Segment(SegmentFile):
         if ranges is None:
             yield from read_headers(self.file, position, self.size_bytes, chunk_bytes=chunk_bytes)
             return
-        for found in ranges.batches(position, None if position else self.base_offset):
-            if not isinstance(found, CorruptRange):
-                yield found
+        for batch in ranges.batches(position, None if position else self.base_offset):
+            if not isinstance(batch, CorruptRange):
+                yield batch
             elif strict:
-                raise corruption_error(found.corruption)
+                raise corruption_error(batch.corruption)
 
     def greatest_timestamp(self, *, active: bool) -> TimeEntry:
         """Return the greatest timestamp and the last offset of the first batch that has it; (-1, base) if empty."""
@@ -359,17 +359,17 @@ class Segment(SegmentFile):
             self._replace_indexes("an entry of the time index matches no batch")
             entry = self.time_index.below(timestamp)
             start = self._batch_of(entry) if entry else None
-        for found in self.batches(start.position if start else 0, strict=True, chunk_bytes=HEADER_CHUNK_BYTES):
-            if found.header.max_timestamp >= timestamp:
-                return found
+        for batch in self.batches(start.position if start else 0, strict=True, chunk_bytes=HEADER_CHUNK_BYTES):
+            if batch.header.max_timestamp >= timestamp:
+                return batch
         return None
 
     def _batch_of(self, entry: TimeEntry) -> BatchLocation | None:
         """Find the batch that a time entry was written for; None if there is no such batch."""
-        found = self.find(entry.offset)
-        if found is None or (found.header.last_offset, found.header.max_timestamp) != (entry.offset, entry.timestamp):
+        batch = self.find(entry.offset)
+        if batch is None or (batch.header.last_offset, batch.header.max_timestamp) != (entry.offset, entry.timestamp):
             return None
-        return found
+        return batch
 
     # ---- Checks and rebuilds of the indexes
 
@@ -406,7 +406,7 @@ class Segment(SegmentFile):
         greatest = max(last.timestamp if last else NO_TIMESTAMP, self.max_timestamp)
         position = start.position if start else 0
         following = self.batches(position, chunk_bytes=HEADER_CHUNK_BYTES)
-        return all(found.header.max_timestamp <= greatest for found in following)
+        return all(batch.header.max_timestamp <= greatest for batch in following)
 
     def _replace_indexes(self, why: str) -> None:
         logger.warning("the indexes of %s are rebuilt: %s", self.log_path, why)
@@ -461,9 +461,9 @@ class Segment(SegmentFile):
         if newest is None:
             return None
         tail = self._tail(entry)
-        since = sum(found.header.size_bytes for found in tail)
+        since = sum(batch.header.size_bytes for batch in tail)
         first = read_header(self.file, 0, self.size_bytes)
-        if not tail or first is None or max(found.header.max_timestamp for found in tail) > newest.timestamp:
+        if not tail or first is None or max(batch.header.max_timestamp for batch in tail) > newest.timestamp:
             return None
         checked, self._offsets_checked = self._offsets_checked, True  # all of it is checked at the first lookup
         try:
@@ -486,8 +486,8 @@ class Segment(SegmentFile):
         ranges = self.verified_ranges_at(entry.position if entry else 0)
         if ranges is not None:
             return ranges.tail()
-        found = list(read_headers(self.file, entry.position if entry else 0, self.size_bytes))
-        return found if found and found[-1].end == self.size_bytes else []
+        batches = list(read_headers(self.file, entry.position if entry else 0, self.size_bytes))
+        return batches if batches and batches[-1].end == self.size_bytes else []
 
     def resume_after_truncation(self, *, interval_bytes: int) -> None:
         """Load what an append needs when a truncation makes a sealed segment the active one."""
@@ -507,10 +507,10 @@ class Segment(SegmentFile):
         self.max_timestamp, self.max_timestamp_offset = newest
         self.roll_timestamp, self.bytes_since_index = None, 0
         start = kept[-1].position if kept else 0
-        for found in read_headers(self.file, start, position):
-            self.bytes_since_index += found.header.size_bytes
-            if found.header.max_timestamp > self.max_timestamp:
-                self.max_timestamp, self.max_timestamp_offset = found.header.max_timestamp, found.header.last_offset
+        for batch in read_headers(self.file, start, position):
+            self.bytes_since_index += batch.header.size_bytes
+            if batch.header.max_timestamp > self.max_timestamp:
+                self.max_timestamp, self.max_timestamp_offset = batch.header.max_timestamp, batch.header.last_offset
         first = read_header(self.file, 0, position)
         self.roll_timestamp = first.max_timestamp if first else None
 
@@ -527,8 +527,8 @@ class Segment(SegmentFile):
         end, entry = self.base_offset, self.offset_index.last()
         if (ranges := self.verified_ranges_at(0)) is not None:
             return ranges.end_offset()
-        for found in read_headers(self.file, entry.position if entry else 0, self.size_bytes):
-            end = found.header.last_offset + 1
+        for batch in read_headers(self.file, entry.position if entry else 0, self.size_bytes):
+            end = batch.header.last_offset + 1
         return end
 
     def release_indexes(self) -> None:

@@ -96,8 +96,12 @@ class SegmentFile:
     def checksums(self) -> BlockChecksums | None:
         """The block checksums of the segment, if there are any for its present content."""
         if self._checksums is False:
-            found = read_checksums(self.files, self.path(CHECKSUMS_SUFFIX))
-            self._checksums = found if found and found.counts_for(self.files, self.log_path, self.size_bytes) else None
+            block_checksums = read_checksums(self.files, self.path(CHECKSUMS_SUFFIX))
+            self._checksums = (
+                block_checksums
+                if block_checksums and block_checksums.counts_for(self.files, self.log_path, self.size_bytes)
+                else None
+            )
         return self._checksums
 
     def close_if_idle(self) -> bool:

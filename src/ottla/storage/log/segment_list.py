@@ -28,8 +28,8 @@ _POSITIONS_MAX: Final = 64  # more than the consumers one partition usually has
 def shows_compaction(segment: Segment) -> bool:
     """Return whether batches of a segment miss records, or batches between them: then some may miss at its end too."""
     next_offset = segment.base_offset
-    for found in segment.batches():
-        header = found.header
+    for batch in segment.batches():
+        header = batch.header
         if header.base_offset > next_offset or header.record_count <= header.last_offset_delta:
             return True
         next_offset = header.last_offset + 1
@@ -311,11 +311,11 @@ class SegmentList:
         if offset < self._bases[0]:
             self.check_start(offset, log_start_offset)
         for segment in self.from_offset(offset):
-            found = segment.find(offset)
-            if found is not None:
+            batch = segment.find(offset)
+            if batch is not None:
                 if segment is not self._last_read:
                     self._release_last_read(segment)
-                return segment, found.position
+                return segment, batch.position
             if segment is not self.active:
                 self._check_gap(segment, offset)
         return None
@@ -361,14 +361,14 @@ class SegmentList:
         known = self._position_of_batch(end_offset)
         if known is not None and known[0] is segment:
             return known[1]
-        found = segment.seek(end_offset)
-        if found is None:
+        batch = segment.seek(end_offset)
+        if batch is None:
             return segment.size_bytes
-        if isinstance(found, CorruptRange):
-            return found.start
-        if found.header.base_offset == end_offset:
-            self._remember(end_offset, segment, found.position)
-        return found.position
+        if isinstance(batch, CorruptRange):
+            return batch.start
+        if batch.header.base_offset == end_offset:
+            self._remember(end_offset, segment, batch.position)
+        return batch.position
 
     def _end_offset(self, segment: Segment) -> int:
         if segment is self.active:

@@ -1,4 +1,4 @@
-"""Truncates the end of a log: what is removed, what remains, and what of the flushes before still counts.
+"""Truncates the end of a log: what is removed, and which flushes count no more.
 
 `PartitionLog.truncation` has the steps in their order; `truncation_steps.py` runs them, `pending_flush.py` has what
 they leave to be synced.

@@ -253,15 +253,15 @@ class VerifiedRanges:
         """Mark all batches of a block corrupt: its bytes changed, but each of its batches is valid by itself."""
         segment, start, next_offset = self._segment, verified.end, verified.next_offset
         end, last = checked_end, None
-        for found in read_headers(segment.file, verified.end, checked_end):
-            if found.end <= block.start:
+        for batch in read_headers(segment.file, verified.end, checked_end):
+            if batch.end <= block.start:
                 start, next_offset, verified.epoch = (
-                    found.end,
-                    found.header.last_offset + 1,
-                    found.header.partition_leader_epoch,
+                    batch.end,
+                    batch.header.last_offset + 1,
+                    batch.header.partition_leader_epoch,
                 )
-            elif found.position < block.end:
-                end, last = found.end, found.header.last_offset
+            elif batch.position < block.end:
+                end, last = batch.end, batch.header.last_offset
         verified.end, verified.next_offset = start, next_offset
         self._merge(verified)
         first = segment.base_offset if next_offset is None else next_offset
@@ -321,9 +321,9 @@ class VerifiedRanges:
             corrupt = self._corrupt_at(position)
             if corrupt is None:
                 end, _ = self.verified_to(position, next_offset, up_to=position + portion)
-                for found in read_headers(segment.file, position, end, chunk_bytes=portion):
-                    yield found
-                    position, next_offset = found.end, found.header.last_offset + 1
+                for batch in read_headers(segment.file, position, end, chunk_bytes=portion):
+                    yield batch
+                    position, next_offset = batch.end, batch.header.last_offset + 1
                 corrupt = self._corrupt_at(position)
             if corrupt is not None:
                 yield corrupt
@@ -332,33 +332,33 @@ class VerifiedRanges:
     def find(self, offset: int) -> BatchLookup:
         """Find the batch that contains `offset` or the first after it, or the corrupt range that it may be in."""
         position, next_offset, wrong_entry = self._search_start(offset)
-        for found in self.batches(position, next_offset, portion=_LOOKUP_BYTES):
-            last = found.last_offset if isinstance(found, CorruptRange) else found.header.last_offset
+        for batch in self.batches(position, next_offset, portion=_LOOKUP_BYTES):
+            last = batch.last_offset if isinstance(batch, CorruptRange) else batch.header.last_offset
             if last >= offset:
                 break
         else:
-            found = None
+            batch = None
         index_is_wrong = wrong_entry is not None and not any(
             corrupt.start <= wrong_entry.position < corrupt.end for corrupt in self.corrupt
         )
-        return BatchLookup(found, index_is_wrong)
+        return BatchLookup(batch, index_is_wrong)
 
     def tail(self) -> list[BatchLocation]:
         """Return the batches from the last index entry to the end; none if that entry or a batch is invalid."""
         position, next_offset, wrong_entry = self._search_start(NO_END_OFFSET)
-        found: list[BatchLocation] = []
+        batches: list[BatchLocation] = []
         for batch in () if wrong_entry is not None else self.batches(position, next_offset):
             if isinstance(batch, CorruptRange):
                 return []
-            found.append(batch)
-        return found if found and found[-1].end == self._segment.size_bytes else []
+            batches.append(batch)
+        return batches if batches and batches[-1].end == self._segment.size_bytes else []
 
     def end_offset(self) -> int:
         """Return the offset after the last batch, or after the corrupt range in its place."""
         end = self._segment.base_offset
         position, next_offset, _ = self._search_start(NO_END_OFFSET)
-        for found in self.batches(position, next_offset):
-            end = 1 + (found.last_offset if isinstance(found, CorruptRange) else found.header.last_offset)
+        for batch in self.batches(position, next_offset):
+            end = 1 + (batch.last_offset if isinstance(batch, CorruptRange) else batch.header.last_offset)
         return end
 
     def _search_start(self, offset: int) -> tuple[int, int | None, OffsetEntry | None]:
@@ -395,7 +395,7 @@ class VerifiedRanges:
             )
             if result.wrong is not None:
                 return None
-        found = next(read_headers(segment.file, entry.position, segment.size_bytes), None)
-        if found is None or found.header.last_offset != entry.offset or found.header.base_offset < lowest:
+        batch = next(read_headers(segment.file, entry.position, segment.size_bytes), None)
+        if batch is None or batch.header.last_offset != entry.offset or batch.header.base_offset < lowest:
             return None
-        return found.header.base_offset
+        return batch.header.base_offset

@@ -183,12 +183,12 @@ class _Root:
         """Verify one segment; returns whether the epochs of the cache are those of its batches."""
         report = self.report
         try:
-            found = verify_segment(self._files, target, spend=self._spend)
+            segment_report = verify_segment(self._files, target, spend=self._spend)
         except FileNotFoundError:
             return True  # deleted meanwhile
         report.segments += 1
         is_open = not target.is_sealed
-        for corruption in found.findings:
+        for corruption in segment_report.findings:
             reaches_end = corruption.position + corruption.size_bytes >= target.size_bytes
             if not (is_open and corruption.costs_records and reaches_end):
                 report.findings.append(corruption)
@@ -207,7 +207,7 @@ class _Root:
             path = target.path(suffix)
             if path not in known:
                 self.backup.is_corrupt(str(path.relative_to(self._path)))
-        return found.epochs_fit or any(corruption.costs_records for corruption in found.findings)
+        return segment_report.epochs_fit or any(corruption.costs_records for corruption in segment_report.findings)
 
     def _is_reserve(self, corruption: Corruption) -> bool:
         file = self._files.open(corruption.file)

@@ -80,7 +80,7 @@ def find_aborted(
             middle = (low + high) // 2
             _, _, _, last_offset, _ = _ENTRY.unpack(file.read_at(middle * ENTRY_BYTES, ENTRY_BYTES))
             low, high = (middle + 1, high) if last_offset < first_offset else (low, middle)
-        found: list[AbortedTransaction] = []
+        transactions: list[AbortedTransaction] = []
         for at in range(low, count, _ENTRIES_AT_ONCE):
             size = min(_ENTRIES_AT_ONCE, count - at) * ENTRY_BYTES
             for version, *fields in _ENTRY.iter_unpack(file.read_at(at * ENTRY_BYTES, size)):
@@ -88,10 +88,10 @@ def find_aborted(
                 if version != _VERSION or not 0 <= entry.first_offset <= entry.last_offset:
                     return None
                 if entry.first_offset < end_offset:
-                    found.append(entry)
+                    transactions.append(entry)
                 if entry.last_stable_offset >= end_offset:
-                    return found, True
-        return found, False
+                    return transactions, True
+        return transactions, False
     finally:
         file.close()
 

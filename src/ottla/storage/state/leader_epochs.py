@@ -117,14 +117,16 @@ class LeaderEpochs:
         """Return whether what was noted says the same of a log that ends there; epochs without a record are ignored."""
         if noted is None:
             return False
-        ours, theirs = ([entry for entry in one if entry.start_offset < end_offset] for one in (self._entries, noted))
+        ours, theirs = (
+            [entry for entry in entries if entry.start_offset < end_offset] for entries in (self._entries, noted)
+        )
         return ours == theirs
 
     def agree_between(self, certain: Sequence[EpochEntry], end_offset: int) -> bool:
         """Return whether both agree from the first certain offset on; the file may still have what was deleted."""
-        found = LeaderEpochs(self._entries)
-        found.truncate_from_start(certain[0].start_offset)
-        return found.agree_below(end_offset, certain)
+        epochs = LeaderEpochs(self._entries)
+        epochs.truncate_from_start(certain[0].start_offset)
+        return epochs.agree_below(end_offset, certain)
 
     def truncate_from_end(self, end_offset: int) -> bool:
         """Drop epochs that begin at or after `end_offset` (truncation); whether any was dropped."""
