@@ -67,7 +67,7 @@ class Elected(NamedTuple):
     is_unclean: bool = False
 
 
-def elect(
+def elect_leader(
     partition: PartitionView,
     replicas: tuple[int, ...],
     isr: tuple[int, ...],

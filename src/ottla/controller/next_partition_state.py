@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from ottla.controller.elections import Election, ElectionRules, elect
+from ottla.controller.elections import Election, ElectionRules, elect_leader
 from ottla.coordination.view import NO_LEADER, PartitionView
 from ottla.core.errors import EligibleLeadersNotAvailable
 
@@ -61,7 +61,7 @@ def changed(
         if replica not in lost and (replica in partition.isr or replica in partition.elr or replica in assigned.isr)
     ]
     isr = rules.without_impaired(_remaining_isr(partition, assigned, complete, lost))
-    elected = elect(partition, assigned.replicas, isr, complete, rules, election)
+    elected = elect_leader(partition, assigned.replicas, isr, complete, rules, election)
     isr = elected.isr
     min_isr = min(rules.min_isr, len(assigned.replicas) - len(assigned.adding))
     is_enough = len(isr) >= min_isr and elected.leader != NO_LEADER
