@@ -26,7 +26,7 @@ from benchmarks.report import CLEANER_TITLE, machine, number, today, write_part
 from ottla.core.files import SystemFiles
 from ottla.core.ids import TopicPartition
 from ottla.records.batch_reader import read_headers
-from ottla.storage.checkpoint_files import offsets_text, parse_offsets
+from ottla.storage.small_files import offsets_text, parse_offsets
 from tests.support.kafka_jars import VERSION, kafka_jars
 from tests.support.ottla_process import OttlaProcess
 from tests.support.processes import descendants, until, usage

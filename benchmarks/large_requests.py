@@ -21,7 +21,7 @@ from pathlib import Path
 
 from ottla.broker.broker import DECODED_SHARE
 from ottla.net.config import NetConfig
-from ottla.wire.plan import ELEMENTS_MAX
+from ottla.wire.compiled_codec import ELEMENTS_MAX
 from tests.support.batches import batch, numbered
 from tests.support.large_requests import LargeRequest, exchange, large_requests, prepare
 from tests.support.ottla_process import OttlaProcess

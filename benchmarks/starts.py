@@ -17,7 +17,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from ottla.broker.migration.export import export
+from ottla.broker.migration.export_to_kafka import export
 from ottla.core.files import SystemFiles
 from tests.support.ottla_process import OttlaProcess
 from tests.support.real_kafka import FULL_JVM, RealKafka

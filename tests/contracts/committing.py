@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ottla.pipeline.lake.delta import DeltaLakeTable
 from ottla.pipeline.lake.iceberg import IcebergLakeTable
-from ottla.pipeline.lake.port import Change, LakeTable
+from ottla.pipeline.lake.lake_table import Change, LakeTable
 from ottla.pipeline.offset_range import OffsetRange
 
 

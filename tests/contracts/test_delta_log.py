@@ -1,4 +1,4 @@
-"""What a power cut may leave of Delta's log: names whose bytes are not there (`lake/delta_log.py`)."""
+"""What a power cut may leave of Delta's log: names whose bytes are not there (`lake/delta_log_repair.py`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ottla.pipeline.lake.delta import DeltaLakeTable
-from ottla.pipeline.lake.port import Change, TableSpec
+from ottla.pipeline.lake.lake_table import Change, TableSpec
 from ottla.pipeline.offset_range import OffsetRange
 from tests.contracts.test_lake_tables import BY, SCHEMA, load, offsets, rows, stage
 

@@ -29,9 +29,7 @@ from ottla.pipeline.lake.delta import DeltaLakeTable
 from ottla.pipeline.lake.file_writer import TableWriter, split
 from ottla.pipeline.lake.iceberg import IcebergLakeTable
 from ottla.pipeline.lake.lake import Lake
-from ottla.pipeline.lake.lease import PRIVATE, LeaseTaken, lease
-from ottla.pipeline.lake.orphan_files import remove_orphans
-from ottla.pipeline.lake.port import (
+from ottla.pipeline.lake.lake_table import (
     AppTransaction,
     Change,
     CommitConflict,
@@ -43,6 +41,8 @@ from ottla.pipeline.lake.port import (
     register_topic,
     topics_of,
 )
+from ottla.pipeline.lake.lease import PRIVATE, LeaseTaken, lease
+from ottla.pipeline.lake.orphan_files import remove_orphans
 from ottla.pipeline.lake.rewrite import Compacted, compact, promote_types, target_of, without_ranges, without_rows_of
 from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.offset_range import OffsetRange

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 import pytest
 
-from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
-from ottla.coordination.metadata_file import FILE_NAME
+from ottla.coordination.embedded_store import EmbeddedMetadataStore, EmbeddedSession
 from ottla.coordination.socket_store import SocketStore
+from ottla.coordination.sqlite_file import FILE_NAME
 from ottla.coordination.store import (
     NO_VERSION,
     Check,

@@ -24,11 +24,11 @@ from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.records.batch import split
 from ottla.records.record_reader import read_records
-from ottla.replication.commit import GroupCommit
 from ottla.replication.end_txn_markers import append_end_txn_marker
+from ottla.replication.group_commit import GroupCommit
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
-from ottla.storage.state.transactions import MarkerType, read_marker
+from ottla.storage.state.end_marker import MarkerType, read_marker
 from ottla.testing.sim_disk import SimDisk
 from ottla.testing.sim_executor import SimExecutor
 from ottla.testing.sim_loop import SimClock, simulate

@@ -28,7 +28,7 @@ from ottla.core.ids import OFFSETS_TOPIC, ProducerIdAndEpoch, TopicPartition
 from ottla.internal_topics.topic_log import AppendedBatch, KeyValue, ProducerIdentity
 from ottla.records.batch import split
 from ottla.records.record_reader import read_records
-from ottla.replication.commit import GroupCommit
+from ottla.replication.group_commit import GroupCommit
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
 from ottla.testing.sim_disk import SimDisk

@@ -3,7 +3,7 @@
 import pytest
 from crc32c import crc32c
 
-from ottla.records import batch_verifier
+from ottla.records import batch_faults as batch_verifier
 from ottla.storage.log.segment import Segment
 from tests.corruption_tests.campaign import KINDS, campaign, case_of, run_case
 from tests.corruption_tests.directories import NAMES

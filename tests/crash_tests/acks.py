@@ -18,7 +18,7 @@ from typing import Any
 
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import KafkaError
-from ottla.replication.commit import GroupCommit
+from ottla.replication.group_commit import GroupCommit
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
 from ottla.testing.sim_disk import PowerCut, SimDisk

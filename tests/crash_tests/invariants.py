@@ -13,8 +13,11 @@ from typing import NamedTuple
 from ottla.core.files import read_file
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.records.batch import BatchHeader
-from ottla.records.batch_verifier import is_checksum_right
-from ottla.storage.checkpoint_files import (
+from ottla.records.batch_faults import is_checksum_right
+from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.file_names import LOG_SUFFIX, TXN_INDEX_SUFFIX
+from ottla.storage.log.partition_log import PartitionLog
+from ottla.storage.small_files import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
     LOG_STARTS,
@@ -22,10 +25,7 @@ from ottla.storage.checkpoint_files import (
     parse_offsets,
     text_or_none,
 )
-from ottla.storage.directories.log_directory import LogDirectory
-from ottla.storage.file_names import LOG_SUFFIX, TXN_INDEX_SUFFIX
-from ottla.storage.log.partition_log import PartitionLog
-from ottla.storage.state.transactions import read_aborted
+from ottla.storage.state.aborted_index import read_aborted
 from ottla.testing.sim_disk import SimDisk
 from tests.crash_tests.expected_state import ExpectedLog, ExpectedState, Written
 from tests.support.producer_oracle import ProducerOracle, Taken

@@ -11,8 +11,8 @@ from ottla.core.executors import BlockingJob
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.replication import alter_log_dirs
 from ottla.replication.alter_log_dirs import AlterLogDirs, LogDirMove
-from ottla.replication.commit import GroupCommit
 from ottla.replication.config import ReplicationConfig
+from ottla.replication.group_commit import GroupCommit
 from ottla.replication.partition import Partition
 from ottla.replication.replication_context import ReplicationContext
 from ottla.storage.directories.log_directory import LogDirectory

@@ -9,7 +9,7 @@ from typing import Any
 import lz4.frame
 
 from ottla.records.batch import HEADER_BYTES, BatchHeader
-from ottla.records.batch_verifier import is_checksum_right
+from ottla.records.batch_faults import is_checksum_right
 from ottla.records.codecs import compress
 from ottla.records.record_reader import read_records
 from tests.differential.peer import Peer

@@ -16,7 +16,7 @@ from ottla.coordination import kraft_records
 from ottla.coordination.kraft_records import MalformedMetadata
 from ottla.core.errors import CorruptMessage, KafkaError
 from ottla.records.batch import HEADER_BYTES, PREFIX_BYTES, BatchHeader, split, write_crc
-from ottla.records.batch_verifier import is_checksum_right
+from ottla.records.batch_faults import is_checksum_right
 from ottla.records.builder import NewRecord, build_batch
 from ottla.records.codecs import Codec, TooMuch, compress, decompress
 from ottla.records.record_reader import read_columns, read_records

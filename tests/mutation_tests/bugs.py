@@ -27,7 +27,8 @@ from ottla.storage.log.flush import FlushJob
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.log.pending_flush import PendingFlush
 from ottla.storage.log.segment import Segment
-from ottla.storage.log.truncation import TruncationState, TruncationSync
+from ottla.storage.log.truncation import TruncationState
+from ottla.storage.log.truncation_steps import TruncationSync
 from ottla.storage.state import producer_snapshots, producer_state_manager
 from ottla.storage.state.leader_epochs import LeaderEpochs
 from ottla.storage.state.producer_snapshots import ProducerSnapshots

@@ -19,7 +19,7 @@ from typing import Any
 from ottla.core.clock import SystemClock
 from ottla.pipeline import demo
 from ottla.pipeline.lake.delta import DeltaLakeTable
-from ottla.pipeline.lake.port import Change
+from ottla.pipeline.lake.lake_table import Change
 from ottla.pipeline.produce import Outgoing, Produced, produce
 
 ROOT = Path(__file__).resolve().parents[2]

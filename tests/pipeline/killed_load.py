@@ -14,7 +14,7 @@ from typing import Any
 from ottla.pipeline.event_time import TimeFrom, TimeRule
 from ottla.pipeline.formats.access_log import AccessLog
 from ottla.pipeline.lake.intent import complete_intent
-from ottla.pipeline.lake.port import Change, LakeTable
+from ottla.pipeline.lake.lake_table import Change, LakeTable
 from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.loading.commit_protocol import Tables
 from ottla.pipeline.loading.row_mapping import RowMapping

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from ottla.client.offsets import OffsetBounds
 from ottla.pipeline.lake.lake import Lake
-from ottla.pipeline.lake.port import LakeTable, register_topic
+from ottla.pipeline.lake.lake_table import LakeTable, register_topic
 from ottla.pipeline.lake.rewrite import target_of
 from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.loading.backfill import backfill_topic, replay

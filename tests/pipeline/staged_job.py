@@ -28,7 +28,7 @@ from deltalake import DeltaTable
 from ottla.client.audit import ProducedCounter
 from ottla.core.clock import SystemClock
 from ottla.pipeline.job_file.job import PipelineJob, read_job
-from ottla.pipeline.lake.port import LakeTable
+from ottla.pipeline.lake.lake_table import LakeTable
 from ottla.pipeline.loading.spark_host import SparkHost
 from ottla.pipeline.produce import report_counts
 from ottla.pipeline.progress import ProgressReporter

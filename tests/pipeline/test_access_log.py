@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from ottla.pipeline.formats import access_log
-from ottla.pipeline.formats.port import NO_VALUE
+from ottla.pipeline.formats.format import NO_VALUE
 
 COMMON = b'203.0.113.9 - bob [17/May/2015:10:05:03 +0000] "GET /a/b?c=d HTTP/1.1" 200 512'
 EXAMPLE = Path(__file__).parents[2] / "examples" / "access.log.gz"

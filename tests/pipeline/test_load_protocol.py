@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from ottla.client.offsets import OffsetBounds
 from ottla.pipeline.formats.plain import Text
-from ottla.pipeline.lake.port import (
+from ottla.pipeline.lake.lake_table import (
     Change,
     CommitConflict,
     LakeTable,

@@ -19,9 +19,9 @@ from ottla.pipeline.formats.access_log import AccessLog
 from ottla.pipeline.formats.json_objects import JsonObjects
 from ottla.pipeline.formats.plain import Raw
 from ottla.pipeline.lake import intent
+from ottla.pipeline.lake.lake_table import Change, CommitConflict, LakeTable, TableMismatch, register_topic
 from ottla.pipeline.lake.lease import PRIVATE, lease
 from ottla.pipeline.lake.orphan_files import remove_orphans
-from ottla.pipeline.lake.port import Change, CommitConflict, LakeTable, TableMismatch, register_topic
 from ottla.pipeline.lake.rewrite import compact
 from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.loading.commit_protocol import Tables

@@ -20,9 +20,9 @@ from pyspark.sql import SparkSession
 
 from ottla.pipeline.event_time import FORMS, Granularity, TimeFrom, TimeRule
 from ottla.pipeline.formats.avro import Avro
+from ottla.pipeline.formats.format import Parsed
 from ottla.pipeline.formats.json_objects import JsonObjects
 from ottla.pipeline.formats.plain import Text
-from ottla.pipeline.formats.port import Parsed
 from ottla.pipeline.formats.registry import RegistryFailed
 from ottla.pipeline.lake.rewrite import compact
 from ottla.pipeline.lake.schema import Path as LeafPath

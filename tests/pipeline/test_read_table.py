@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from ottla.pipeline.event_time import TimeFrom, TimeRule
 from ottla.pipeline.formats.json_objects import JsonObjects
-from ottla.pipeline.lake.port import TableMismatch
+from ottla.pipeline.lake.lake_table import TableMismatch
 from ottla.pipeline.lake.rewrite import compact
 from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.loading.row_mapping import RowMapping

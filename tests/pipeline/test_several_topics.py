@@ -17,7 +17,7 @@ from ottla.pipeline.errors import FailureKind
 from ottla.pipeline.job_file.job import PipelineJob, read_job
 from ottla.pipeline.lake.delta import DeltaLakeTable
 from ottla.pipeline.lake.iceberg import IcebergLakeTable
-from ottla.pipeline.lake.port import register_topic
+from ottla.pipeline.lake.lake_table import register_topic
 from ottla.pipeline.lake.table_format import TableFormat, formats_at
 from ottla.pipeline.loading.commit_protocol import Tables, TaskRunner, create_tables
 from ottla.pipeline.produce import ensure_topic

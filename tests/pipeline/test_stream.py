@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ottla.pipeline.lake.file_writer import TableWriter
 from ottla.pipeline.lake.lake import Lake
-from ottla.pipeline.lake.port import AppTransaction, Change, CommitConflict, LakeTable, TableSpec
+from ottla.pipeline.lake.lake_table import AppTransaction, Change, CommitConflict, LakeTable, TableSpec
 from ottla.pipeline.lake.rewrite import target_of
 from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.offset_range import OffsetRange

@@ -23,7 +23,7 @@ from ottla.pipeline.declare_deleted import declare, parse_ranges
 from ottla.pipeline.event_time import TimeFrom, TimeRule
 from ottla.pipeline.formats.json_objects import JsonObjects
 from ottla.pipeline.lake.iceberg import IcebergLakeTable
-from ottla.pipeline.lake.port import LakeTable, TableMismatch
+from ottla.pipeline.lake.lake_table import LakeTable, TableMismatch
 from ottla.pipeline.lake.rewrite import compact
 from ottla.pipeline.lake.table_format import TableFormat
 from ottla.pipeline.loading.row_mapping import RowMapping

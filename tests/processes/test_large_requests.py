@@ -18,7 +18,7 @@ import pytest
 from ottla.broker.broker import DECODED_SHARE
 from ottla.broker.requests.registry import APIS
 from ottla.wire.apis import ApiKey
-from ottla.wire.plan import ELEMENTS_MAX
+from ottla.wire.compiled_codec import ELEMENTS_MAX
 from tests.support.batches import batch, numbered
 from tests.support.large_requests import (
     WIDE_PARTITIONS,

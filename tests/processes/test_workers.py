@@ -16,8 +16,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from ottla.coordination.embedded import EmbeddedMetadataStore
-from ottla.coordination.metadata_file import FILE_NAME
+from ottla.coordination.embedded_store import EmbeddedMetadataStore
+from ottla.coordination.sqlite_file import FILE_NAME
 from ottla.coordination.store_frames import SESSION_TIMEOUT_S
 from ottla.core.errors import StorageError
 from tests.processes.cli_runner import Cli

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from ottla.records import _batch_scan
 from ottla.records.batch import BatchHeader, split, stamp
+from ottla.records.batch_faults import is_checksum_right
 from ottla.records.batch_reader import BatchLocation
 from ottla.records.batch_scan import BatchScan, IndexEntry
-from ottla.records.batch_verifier import is_checksum_right
 from ottla.storage.log.producer_replay import replay_batch
+from ottla.storage.state.aborted_index import AbortedTransaction
 from ottla.storage.state.producer_snapshots import encode_snapshot
 from ottla.storage.state.producer_state_manager import ProducerStateManager
-from ottla.storage.state.transactions import AbortedTransaction
 from tests.fuzz.harnesses import mutated
 from tests.support.compiled_loops import compiled_loop
 from tests.support.examples import examples

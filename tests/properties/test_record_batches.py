@@ -14,7 +14,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPytho
 
 from ottla.core.errors import CorruptMessage
 from ottla.records.batch import BatchHeader, split, stamp, stamp_log_append_time
-from ottla.records.batch_verifier import is_checksum_right
+from ottla.records.batch_faults import is_checksum_right
 from ottla.records.builder import NewRecord, build_batch
 from ottla.records.record_reader import Record, read_columns, read_records
 from tests.support.examples import examples

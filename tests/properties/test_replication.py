@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ottla.core.errors import IneligibleReplica, InvalidUpdateVersion, KafkaError, NewLeaderElected
 from ottla.replication.follower_state import FetchPosition
-from ottla.replication.isr_changes import AlteredPartition, IsrChange, Outcome
+from ottla.replication.isr_proposal_queue import AlteredPartition, IsrChange, Outcome
 from ottla.replication.leader_state import REFUSAL_SECONDS
 from ottla.storage.config import LogConfig
 from ottla.storage.state.leader_epochs import EpochEntry

@@ -10,8 +10,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.coordination.embedded import EmbeddedMetadataStore
-from ottla.coordination.metadata_file import FILE_NAME
+from ottla.coordination.embedded_store import EmbeddedMetadataStore
+from ottla.coordination.sqlite_file import FILE_NAME
 from ottla.coordination.store import (
     ANY_VERSION,
     Check,

@@ -17,8 +17,8 @@ from ottla.core.errors import (
     TransactionCoordinatorFenced,
 )
 from ottla.records.batch import BatchHeader
+from ottla.storage.state.end_marker import Marker, MarkerType
 from ottla.storage.state.producer_state_manager import BatchMetadata, ProducerStateManager, VerificationGuard
-from ottla.storage.state.transactions import Marker, MarkerType
 from tests.support.examples import examples
 from tests.support.storage import marker
 

@@ -20,7 +20,7 @@ from ottla.client.cluster import ClientOptions
 from ottla.client.cluster import Cluster as Client
 from ottla.client.connection import dial_tcp
 from ottla.coordination import znodes
-from ottla.coordination.embedded import EmbeddedMetadataStore
+from ottla.coordination.embedded_store import EmbeddedMetadataStore
 from ottla.coordination.store import Check, Delete, Op, SessionLost
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition

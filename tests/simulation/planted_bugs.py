@@ -180,7 +180,7 @@ BUGS: tuple[PlantedBug, ...] = (
         "a truncation ignores where the own epoch ends",
         (
             _PARTITION,
-            "return self.truncate(self.log.epochs.truncation_offset(leader_end, log_end_offset=self.log.end_offset))",
+            "return self.truncate(truncation_offset(self.log, leader_end))",
             "return self.truncate(leader_end.end_offset)",
         ),
         script="two-leaders-4-3",
@@ -251,8 +251,8 @@ BUGS: tuple[PlantedBug, ...] = (
             _PARTITION,
             "        self._drop_leader_state()\n        self.waiters",
             (
-                "        self.is_serving = self._has_followers = False\n        self._withdraw_isr_change()\n"
-                "        self._context.lagging.pop(self, None)\n        self.waiters"
+                "        self.is_serving = self._has_followers = False\n        if self.leader_state is not None:\n"
+                "            self.leader_state.end()\n        self.waiters"
             ),
         ),
         script="positions-of-an-earlier-term",
@@ -294,7 +294,7 @@ BUGS: tuple[PlantedBug, ...] = (
         21,
         "a page-cache replica stays in the ISR after an unclean start",
         (
-            "controller/elections.py",
+            "controller/election_events.py",
             "            if is_unclean_start(overlay, node_id, name.topic):\n                rules",
             "            if False:\n                rules",
         ),
@@ -393,7 +393,11 @@ BUGS: tuple[PlantedBug, ...] = (
             "            if may_be_topic_id(there.topic_id, topic.topic_id) and not self._is_of_former_topic(there, topic, view):\n",
             "            if True:\n",
         ),
-        ("replication/replicas.py", "            if found.topic_id != topic.topic_id:\n", "            if False:\n"),
+        (
+            "replication/replicas.py",
+            "            if partition_log.topic_id != topic.topic_id:\n",
+            "            if False:\n",
+        ),
         script="topic-created-again",
     ),
     _bug(
@@ -421,7 +425,7 @@ BUGS: tuple[PlantedBug, ...] = (
         32,
         "a replica with corrupt records is elected and stays in the ISR",
         (
-            "controller/partition_changes.py",
+            "controller/elections.py",
             "        if not any(each in self.impaired for each in isr):\n            return isr\n",
             "        if isr:\n            return isr\n",
         ),

@@ -18,7 +18,8 @@ from ottla.storage.cleaning.offset_map import SLOT_BYTES
 from ottla.storage.cleaning.throttler import Throttler
 from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.log.partition_log import PartitionLog
-from ottla.storage.state.transactions import AbortedTransaction, MarkerType, read_marker
+from ottla.storage.state.aborted_index import AbortedTransaction
+from ottla.storage.state.end_marker import MarkerType, read_marker
 from tests.support.storage import StillClock
 
 _tokens = itertools.count()

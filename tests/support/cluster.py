@@ -19,7 +19,7 @@ from ottla.broker.broker import Broker
 from ottla.broker.context import Services
 from ottla.client.addresses import Address
 from ottla.client.cluster import ClientOptions, Cluster
-from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
+from ottla.coordination.embedded_store import EmbeddedMetadataStore, EmbeddedSession
 from ottla.core.clock import SystemClock
 from tests.support.in_process_broker import InProcessBroker
 from tests.support.limited_files import LimitedFiles

@@ -11,11 +11,11 @@ from typing import Any
 from ottla.coordination.view import BrokerInfo, PartitionView
 from ottla.core.errors import KafkaError
 from ottla.core.executors import BlockingJob
-from ottla.replication.commit import GroupCommit
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.fetch_data_info import FetchDataInfo
 from ottla.replication.follower_state import FetchPosition
-from ottla.replication.isr_changes import IsrChange
+from ottla.replication.group_commit import GroupCommit
+from ottla.replication.isr_proposal_queue import IsrChange
 from ottla.replication.partition import Partition
 from ottla.replication.replication_context import ReplicationContext
 from ottla.storage.config import LogConfig
@@ -126,7 +126,8 @@ class Node:
 
     def proposed(self) -> IsrChange | None:
         """Return the ISR change that waits for the controller."""
-        return self.context.isr_changes._waiting.get(self.partition)
+        proposal = self.context.isr_changes._waiting.get(TP)
+        return None if proposal is None else proposal.change
 
     # ---- As follower
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ottla.broker import endpoints
+from ottla.broker import listeners as endpoints
 from ottla.broker.config import BrokerConfig
 from ottla.broker.context import Services
 from ottla.broker.coordinators import Coordinators, import_in_thread
@@ -25,9 +25,9 @@ from ottla.broker.remote.controller_channel import ControllerChannel
 from ottla.broker.remote.node_connections import NodeConnections
 from ottla.broker.requests.driver import RequestDriver
 from ottla.broker.requests.registry import INTER_BROKER_APIS
+from ottla.broker.startup.cluster_store import expiry_wait_s
 from ottla.broker.startup.descriptor_limits import UNLIMITED, DescriptorLimits
 from ottla.broker.startup.open_storage import OpenedStorage, OpenStore, forget_missing, open_storage
-from ottla.broker.startup.shared_store import expiry_wait_s
 from ottla.controller.controller import Controller
 from ottla.coordination import znodes
 from ottla.coordination.metadata_cache import MetadataCache

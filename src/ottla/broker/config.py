@@ -32,10 +32,10 @@ from ottla.groups.config import GroupConfig
 from ottla.net.config import NetConfig
 from ottla.replication.config import ReplicationConfig
 from ottla.share.config import ShareConfig
-from ottla.storage.checkpoint_files import META_PROPERTIES, parse_meta
 from ottla.storage.cleaning.cleaner_config import CleanerConfig
 from ottla.storage.config import LogConfig
 from ottla.storage.scrubbing.scrubber_config import ScrubberConfig
+from ottla.storage.small_files import META_PROPERTIES, parse_meta
 from ottla.transactions.config import TransactionConfig
 
 SECTIONS: dict[str, tuple[str, type[Any]]] = {

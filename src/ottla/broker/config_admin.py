@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from ottla.broker.admin_requests import check_topic_name, duplicates, error_fields
 from ottla.broker.config import SECTIONS, BrokerConfig, declared
 from ottla.broker.config_resources import LEVELS, ROOT_LOGGER, bound_key, group_bounds, loggers
 from ottla.broker.context import Services
 from ottla.broker.entity_config import INTERVAL_MS_MAX, INTERVAL_MS_MIN, ClientMetricsConfig, OneGroupConfig
+from ottla.broker.handler_parts.admin_requests import check_topic_name, duplicates, error_fields
 from ottla.broker.kafka_config import NOT_HERE, missing_security
 from ottla.broker.requests.forwarded_identity import encode_identity
 from ottla.broker.requests.request import Request

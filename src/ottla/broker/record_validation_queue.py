@@ -20,7 +20,6 @@ import logging
 from collections import deque
 from typing import Final, Protocol
 
-from ottla.core.allocator import return_large_buffers
 from ottla.core.clock import Clock
 from ottla.core.errors import KafkaError, NotLeaderOrFollower, detached
 from ottla.core.executors import Executor
@@ -41,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 THREADS: Final = 2
 _LIKELY_RATIO: Final = 4  # of compression, so that few batches are decompressed on the loop in vain
+_M_MMAP_THRESHOLD: Final = -3  # of mallopt(3)
+_LARGE_BYTES: Final = 4 << 20
 HELD_BYTES_MAX = 32 << 20
 """Copies held at once; with more, a connection's next request waits until this one is answered."""
 
@@ -185,7 +186,7 @@ class RecordValidationQueue:
         if batch.begin(task):
             if not self._has_heavy:
                 self._has_heavy = True
-                return_large_buffers()
+                _return_large_buffers()
             self._executor.submit(batch)
 
     async def close(self) -> None:
@@ -244,3 +245,17 @@ def _validated_on_loop(
         return ValidatedBatch(validate_records(records, task, limit=limit), config)
     except TooMuch:
         return None
+
+
+def _return_large_buffers() -> None:
+    """Have buffers of 4 MiB or more mapped one by one. Does nothing where the C library has no such setting.
+
+    By default glibc raises the limit to the largest buffer freed so far. Then such buffers come from the heaps of the
+    threads, which keep about twice that size each.
+    """
+    import ctypes  # late: few brokers need it
+
+    try:
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+    except (AttributeError, OSError, TypeError):
+        return

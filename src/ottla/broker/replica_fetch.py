@@ -18,7 +18,7 @@ from ottla.broker.delayed_operations import DelayedOperation
 from ottla.broker.fetch.fetch_data import data_of, divergence, offsets_of, refusal, size_of, topic_name
 from ottla.broker.fetch.fetch_sessions import INITIAL_EPOCH, NO_SESSION
 from ottla.broker.fetch.replica_sessions import ReplicaPartition, ReplicaSession
-from ottla.broker.new_leaders import current_leader
+from ottla.broker.handler_parts.new_leaders import current_leader
 from ottla.core.errors import FencedLeaderEpoch, KafkaError, NotLeaderOrFollower, UnknownTopicId
 from ottla.net.connection import PendingResponse
 from ottla.replication.fetch_data_info import FetchDataInfo

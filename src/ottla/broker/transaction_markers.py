@@ -13,8 +13,8 @@ from ottla.core.clock import Clock
 from ottla.core.errors import ErrorCode, error_code_for
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.replication.end_txn_markers import append_end_txn_marker
+from ottla.replication.high_watermark_waiters import FutureWaiter
 from ottla.replication.replicas import Replicas
-from ottla.replication.waiters import FutureWaiter
 from ottla.transactions.markers import TransactionMarker
 
 TIMEOUT_S = 30.0

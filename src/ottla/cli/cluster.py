@@ -46,23 +46,23 @@ def list_brokers(
         topics, moves = await admin.list_topics(cluster), await running_moves(cluster)
         return described, missing_brokers(described, topics, moves)
 
-    found, missing = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
+    description, missing = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
     rows: list[dict[str, Any]] = [
         {
             "id": node.node_id,
             "address": str(node.address),
             "rack": node.rack,
-            "controller": node.node_id == found.controller_id,
+            "controller": node.node_id == description.controller_id,
             "state": "registered",
         }
-        for node in found.nodes
+        for node in description.nodes
     ]
     rows += [{"id": each, "address": None, "rack": None, "controller": False, "state": "missing"} for each in missing]
     rows.sort(key=lambda row: int(row["id"]))
     if shape is OutputFormat.JSON:
-        show_json({"cluster_id": found.cluster_id, "controller_id": found.controller_id, "brokers": rows})
+        show_json({"cluster_id": description.cluster_id, "controller_id": description.controller_id, "brokers": rows})
         return
-    show_fields({"cluster_id": found.cluster_id}, shape)
+    show_fields({"cluster_id": description.cluster_id}, shape)
     print()
     columns = ["id", "address", "rack", "controller", "state"]
     show_rows(rows, columns, shape, is_alarming=lambda row: row["state"] != "registered")
@@ -82,7 +82,7 @@ def log_dirs(
         nodes = [n.node_id for n in (await admin.describe_cluster(cluster)).nodes] if broker is None else [broker]
         return await admin.log_dirs(cluster, nodes)
 
-    found = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
+    dirs = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
     rows: list[dict[str, Any]] = [
         {
             "broker": d.node_id,
@@ -94,7 +94,7 @@ def log_dirs(
             "total_bytes": d.total_bytes,
             "usable_bytes": d.usable_bytes,
         }
-        for d in found
+        for d in dirs
     ]
     if shape is OutputFormat.TABLE:
         for row in rows:
@@ -113,12 +113,12 @@ def api_versions(
 ) -> None:
     """Show the APIs and versions that a broker supports, and the version that this client would use."""
     node = ANY_BROKER if broker is None else broker
-    found = run_on_cluster(
+    api_version_ranges = run_on_cluster(
         ConnectionOptions(brokers, profile, timeout), lambda cluster: admin.api_versions(cluster, node)
     )
     rows = [
         {"key": a.key, "api": a.name, "min": a.min_version, "max": a.max_version, "used": a.usable_version}
-        for a in found
+        for a in api_version_ranges
     ]
     show_rows(rows, ["key", "api", "min", "max", "used"], shape)
 
@@ -136,7 +136,7 @@ def export_kafka(
     Topics keep their ids, settings, records and offsets; groups keep their committed offsets. To go back, start Ottla
     on the directory (docs/migration.md).
     """
-    from ottla.broker.migration.export import CannotExport, export
+    from ottla.broker.migration.export_to_kafka import CannotExport, export
     from ottla.core.clock import SystemClock
     from ottla.core.errors import KafkaError
     from ottla.core.files import SystemFiles

@@ -88,7 +88,9 @@ def problems_of(found: ClusterHealth, *, verbose: bool = False) -> list[str]:
         controller = found.described.controller_id
         problems.append(f"the controller, broker {controller}, does not answer: {found.moves.refusal}")
     return problems + (
-        [partition_line(each) for each in found.partitions] if verbose else topic_lines(found.topics, found.partitions)
+        [partition_line(partition) for partition in found.partitions]
+        if verbose
+        else topic_lines(found.topics, found.partitions)
     )
 
 
@@ -105,8 +107,8 @@ def partition_line(partition: UnhealthyPartition) -> str:
 def topic_lines(topics: Sequence[TopicInfo], unhealthy: Iterable[UnhealthyPartition]) -> list[str]:
     """Describe the partitions with a problem in one line for each topic, and one for all internal topics, the last."""
     by_topic = defaultdict[str, list[UnhealthyPartition]](list)
-    for each in unhealthy:
-        by_topic[each.tp.topic].append(each)
+    for unhealthy_partition in unhealthy:
+        by_topic[unhealthy_partition.tp.topic].append(unhealthy_partition)
     users = [topic for topic in topics if topic.name in by_topic and not topic.internal]
     users.sort(key=lambda topic: (min(map(_weight, by_topic[topic.name])), topic.name))
     lines = [_line(topic.name, len(topic.partitions), by_topic[topic.name]) for topic in users[:_TOPICS_MAX]]
@@ -116,12 +118,12 @@ def topic_lines(topics: Sequence[TopicInfo], unhealthy: Iterable[UnhealthyPartit
     if internal:
         name = f"internal topics ({', '.join(topic.name for topic in internal)})"
         total = sum(len(topic.partitions) for topic in internal)
-        lines.append(_line(name, total, [each for topic in internal for each in by_topic[topic.name]]))
+        lines.append(_line(name, total, [partition for topic in internal for partition in by_topic[topic.name]]))
     return lines
 
 
 def _line(name: str, total: int, unhealthy: Collection[UnhealthyPartition]) -> str:
-    counts = Counter(_problem(each) for each in sorted(unhealthy, key=_weight))
+    counts = Counter(_problem(partition) for partition in sorted(unhealthy, key=_weight))
     parts = list[str]()
     for problem, count in counts.items():
         of_all = "" if parts else f" of {total} partitions"
@@ -153,20 +155,20 @@ def _summary(found: ClusterHealth) -> dict[str, Any]:
         **count_health(found.partitions)._asdict(),
         "moving": len(found.moves.running) if is_known else None,
         "log_directories": len(found.log_dirs),
-        "offline_directories": sum(each.is_offline for each in found.log_dirs),
-        "full_directories": sum(each.is_full for each in found.log_dirs),
+        "offline_directories": sum(log_dir.is_offline for log_dir in found.log_dirs),
+        "full_directories": sum(log_dir.is_full for log_dir in found.log_dirs),
     }
 
 
 def _partitions(found: ClusterHealth) -> dict[str, Any]:
     rows = [
         {
-            "topic": each.tp.topic,
-            "partition": each.tp.partition,
-            "has_leader": not each.is_offline,
-            "in_sync": each.in_sync,
-            "replicas": each.replicas,
+            "topic": partition.tp.topic,
+            "partition": partition.tp.partition,
+            "has_leader": not partition.is_offline,
+            "in_sync": partition.in_sync,
+            "replicas": partition.replicas,
         }
-        for each in found.partitions
+        for partition in found.partitions
     ]
     return {"unhealthy_partitions": rows}

@@ -152,15 +152,17 @@ def cancel(
 
     async def work(cluster: Cluster) -> list[admin.Outcome]:
         running = await replica_admin.list_reassignments(cluster)
-        names = select(topics or [], {each.tp.topic for each in running}, what="topic") if running else []
+        names = (
+            select(topics or [], {reassignment.tp.topic for reassignment in running}, what="topic") if running else []
+        )
         return await replica_admin.alter_reassignments(
-            cluster, {each.tp: None for each in running if each.tp.topic in names}
+            cluster, {reassignment.tp: None for reassignment in running if reassignment.tp.topic in names}
         )
 
     outcomes = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
-    report_failures([(each.name, each.error) for each in outcomes], what="partition")
+    report_failures([(outcome.name, outcome.error) for outcome in outcomes], what="partition")
     if shape is OutputFormat.JSON:
-        show_results([ItemResult(each.name, "canceled") for each in outcomes], shape)
+        show_results([ItemResult(outcome.name, "canceled") for outcome in outcomes], shape)
     else:
         print(f"canceled {len(outcomes)} moves" if outcomes else "no replicas are being moved")
 
@@ -203,7 +205,7 @@ async def _begin(cluster: Cluster, moves: Sequence[Move], shape: OutputFormat, *
             print(f"would move {len(moves)} partitions; nothing was changed")
         return
     outcomes = await replica_admin.alter_reassignments(cluster, {move.tp: move.wanted for move in moves})
-    report_failures([(each.name, each.error) for each in outcomes], what="partition")
+    report_failures([(outcome.name, outcome.error) for outcome in outcomes], what="partition")
     if is_text:
         print(f"moving {len(moves)} partitions", flush=True)
     if wait:
@@ -221,7 +223,11 @@ async def _wait(cluster: Cluster, moving: Collection[TopicPartition]) -> None:
     """Wait until none of these is moved any more; shows the progress in percent of the bytes to copy."""
     shown, shown_s, clock = "", 0.0, SystemClock()
     with ProgressBar("moved", total=100) as bar:
-        while left := [each for each in await replica_admin.list_reassignments(cluster) if each.tp in moving]:
+        while left := [
+            reassignment
+            for reassignment in await replica_admin.list_reassignments(cluster)
+            if reassignment.tp in moving
+        ]:
             rows = await _status(cluster, left)
             whole, copied = (sum(row[name] or 0 for row in rows) for name in ("size_bytes", "copied_bytes"))
             done = len(moving) - len(left)
@@ -250,7 +256,7 @@ async def _undone(cluster: Cluster, moves: Sequence[Move]) -> set[TopicPartition
 async def _status(cluster: Cluster, running: Sequence[Reassignment]) -> list[dict[str, Any]]:
     if not running:
         return []
-    info = await cluster.refresh(sorted({each.tp.topic for each in running}))
+    info = await cluster.refresh(sorted({reassignment.tp.topic for reassignment in running}))
     sizes = await replica_admin.replica_sizes(cluster, info.nodes.keys())
     rows = []
     for each in running:
@@ -321,7 +327,9 @@ async def _bytes_to_copy(cluster: Cluster, moves: Sequence[Move]) -> dict[TopicP
 async def _alter_log_dirs(cluster: Cluster, directories: Mapping[tuple[int, TopicPartition], str]) -> None:
     """Begin the moves between directories. A replica that its broker does not have yet will be created there."""
     outcomes = await log_dirs.alter_log_dirs(cluster, directories)
-    failed = [(each.name, each.error) for each in outcomes if not isinstance(each.error, ReplicaNotAvailable)]
+    failed = [
+        (outcome.name, outcome.error) for outcome in outcomes if not isinstance(outcome.error, ReplicaNotAvailable)
+    ]
     report_failures(failed, what="replica")
 
 
@@ -402,7 +410,9 @@ def leaders(
         for broker, (led, preferred, held) in sorted(counts.items())
     ]
     show_rows(rows, ["broker", "leaders", "preferred", "replicas"], shape, empty="no partitions")
-    report_failures([(each.name, each.error) for each in outcomes if each.error is not None], what="partition")
+    report_failures(
+        [(outcome.name, outcome.error) for outcome in outcomes if outcome.error is not None], what="partition"
+    )
 
 
 async def _elect(cluster: Cluster, elect: ElectionOption, topics: Sequence[str] | None) -> list[admin.Outcome]:

@@ -51,8 +51,8 @@ def describe(
     with_documentation = shape is OutputFormat.JSON
 
     async def work(cluster: Cluster) -> list[dict[str, object]]:
-        found = await admin.describe_configs(cluster, kind, name, documentation=with_documentation)
-        rows = [_row(entry) for entry in found if all_settings or not entry.is_default]
+        entries = await admin.describe_configs(cluster, kind, name, documentation=with_documentation)
+        rows = [_row(entry) for entry in entries if all_settings or not entry.is_default]
         if kind is ConfigResourceType.BROKER and not name and all_settings:
             rows += await _rows_of_all_brokers(cluster, documentation=with_documentation)
         return rows

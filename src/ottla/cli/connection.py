@@ -178,16 +178,16 @@ def run_on_clusters(
     source: ConnectionOptions, target: ConnectionOptions, work: Callable[[Cluster, Cluster], Awaitable[T]]
 ) -> T:
     """Do the same with two clusters."""
-    ends = [(one.addresses(), _options(one)) for one in (source, target)]
+    ends = [(options.addresses(), _options(options)) for options in (source, target)]
     _BROKERS_NAMED_BY.set("--from or --to")
 
     async def session() -> T:
         async with contextlib.AsyncExitStack() as open_clusters:
-            one, other = [
+            cluster, other = [
                 await open_clusters.enter_async_context(await _connected(addresses, options))
                 for addresses, options in ends
             ]
-            return await work(one, other)
+            return await work(cluster, other)
 
     return _run(session())
 

@@ -64,15 +64,15 @@ def list_groups(
 ) -> None:
     """List the groups of all brokers with their lag, all or those that match a pattern, a type or a state."""
     target = ConnectionOptions(brokers, profile, timeout)
-    kinds, states = {each.value for each in kind or []}, {each.lower() for each in state or []}
+    kinds, states = {group_type.value for group_type in kind or []}, {each.lower() for each in state or []}
 
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
-        found = [
+        listings = [
             group
             for group in await groups.list_groups(cluster)
             if (not kinds or group.kind in kinds) and (not states or group.state.lower() in states)
         ]
-        return await _list(cluster, {group.group_id: group for group in found}, patterns or [])
+        return await _list(cluster, {group.group_id: group for group in listings}, patterns or [])
 
     rows = run_on_cluster(target, work)
     show_rows(rows, ["group", "state", "members", "lag", "type", "protocol", "coordinator"], shape, empty="no groups")
@@ -323,14 +323,14 @@ async def _seek(
         )
     is_share = group is not None and group.kind is GroupType.SHARE
     committed = await groups.committed_offsets(cluster, name) if group is None else await offsets_of(cluster, group)
-    wanted = [tp for tp in committed if not topics or tp.topic in topics]
+    topic_partitions = [tp for tp in committed if not topics or tp.topic in topics]
     for topic in topics:
         known = (await existing_topic(cluster, topic)).partitions
-        wanted += [TopicPartition(topic, p.partition) for p in known]
-    wanted = sorted({tp for tp in wanted if numbers is None or tp.partition in numbers})
-    if not wanted:
+        topic_partitions += [TopicPartition(topic, p.partition) for p in known]
+    topic_partitions = sorted({tp for tp in topic_partitions if numbers is None or tp.partition in numbers})
+    if not topic_partitions:
         raise not_found(f"group {name} has no committed offsets there", "select a topic with --topic")
-    bounds, unknown = await available_bounds(cluster, wanted, read_committed=True)
+    bounds, unknown = await available_bounds(cluster, topic_partitions, read_committed=True)
     if unknown:
         raise CommandFailed(
             f"the offsets of {len(unknown)} partitions are unknown, and none was changed: "
@@ -353,7 +353,7 @@ async def _seek(
             "committed": committed[tp].offset if tp in committed else None,
             "new_offset": targets[tp],
         }
-        for tp in wanted
+        for tp in topic_partitions
     ]
 
 
@@ -407,16 +407,18 @@ def delete_offsets(
     async def work(cluster: Cluster) -> list[Outcome]:
         group = await groups.describe_group(cluster, name)
         committed = await offsets_of(cluster, group)
-        wanted = [tp for tp in committed if tp.topic in topic and (numbers is None or tp.partition in numbers)]
-        if not wanted:
+        topic_partitions = [
+            tp for tp in committed if tp.topic in topic and (numbers is None or tp.partition in numbers)
+        ]
+        if not topic_partitions:
             raise not_found(f"group {name} has no committed offsets there", f"see `ottla group describe {name}`")
         if dry_run:
-            return [Outcome(str(tp), None) for tp in sorted(wanted)]
+            return [Outcome(str(tp), None) for tp in sorted(topic_partitions)]
         if group.kind is GroupType.SHARE:
             if numbers is not None:
                 raise usage_error("the offsets of a share group are deleted by topic", "leave --partition out")
-            return await share_groups.delete_start_offsets(cluster, name, sorted({tp.topic for tp in wanted}))
-        return await groups.delete_offsets(cluster, name, sorted(wanted))
+            return await share_groups.delete_start_offsets(cluster, name, sorted({tp.topic for tp in topic_partitions}))
+        return await groups.delete_offsets(cluster, name, sorted(topic_partitions))
 
     outcomes = run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
     result = "would delete" if dry_run else "deleted"

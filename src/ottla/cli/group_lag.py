@@ -69,7 +69,7 @@ async def describe_lags(cluster: Cluster, names: Sequence[str]) -> dict[str, Gro
 
     found = dict(zip(names, await asyncio.gather(*(one(name) for name in names)), strict=True))
     described = [each for each in found.values() if isinstance(each, GroupLag)]
-    existing = await _partitions_of(cluster, {tp.topic for each in described for tp in (*each.committed, *each.owners)})
+    existing = await _partitions_of(cluster, {tp.topic for lag in described for tp in (*lag.committed, *lag.owners)})
     for each in described:
         seen = {*each.committed, *each.owners}
         topics = {tp.topic for tp in seen}

@@ -122,15 +122,15 @@ def parse_json_line(line: bytes, reading: ReaderOptions) -> TextRecord | None:
     """Parse one line as a record, with the defaults; None for an empty line. Raises `InvalidLine`."""
     if not line.strip():
         return None
-    found, defaults = from_json(line), reading.defaults
-    partition = None if reading.repartition else found.partition
+    record, defaults = from_json(line), reading.defaults
+    partition = None if reading.repartition else record.partition
     return replace(
-        found,
-        key=defaults.key if found.key is None else found.key,
-        headers=[*found.headers, *defaults.headers],
-        timestamp_ms=defaults.timestamp_ms if found.timestamp_ms is None else found.timestamp_ms,
+        record,
+        key=defaults.key if record.key is None else record.key,
+        headers=[*record.headers, *defaults.headers],
+        timestamp_ms=defaults.timestamp_ms if record.timestamp_ms is None else record.timestamp_ms,
         partition=partition if defaults.partition is None else defaults.partition,
-        topic=found.topic if defaults.topic is None else defaults.topic,
+        topic=record.topic if defaults.topic is None else defaults.topic,
     )
 
 
@@ -159,22 +159,22 @@ def _json_chunks(
     failure = None
     for number, line in enumerate(lines, first):
         try:
-            found = parse_json_line(line, reading)
+            record = parse_json_line(line, reading)
         except InvalidLine as error:
             failure = _invalid(f"{source} line {number}", error)
             break
-        if found is None:
+        if record is None:
             continue
-        if found.topic is None:
+        if record.topic is None:
             failure = CommandFailed(
                 f"{source} line {number}: it has no topic", code=ExitCode.BAD_INPUT, advice="write: ottla produce TOPIC"
             )
             break
-        numbers, records, partitions = chunks.setdefault(found.topic, ([], [], []))
-        timestamp_ms = now_ms if found.timestamp_ms is None else found.timestamp_ms
+        numbers, records, partitions = chunks.setdefault(record.topic, ([], [], []))
+        timestamp_ms = now_ms if record.timestamp_ms is None else record.timestamp_ms
         numbers.append(number)
-        records.append(NewRecord(found.key, found.value, timestamp_ms, found.headers))
-        partitions.append(found.partition)
+        records.append(NewRecord(record.key, record.value, timestamp_ms, record.headers))
+        partitions.append(record.partition)
     return [RecordChunk(source, topic, *columns) for topic, columns in chunks.items()], failure
 
 

@@ -87,8 +87,8 @@ def _verified(path: Path) -> dict[str, Any]:
 
 def _metadata_store(path: Path) -> list[dict[str, Any]]:
     """Verify the metadata store of a log directory in a copy: the broker has the file open."""
-    from ottla.coordination.embedded import EmbeddedMetadataStore
-    from ottla.coordination.metadata_file import FILE_NAME
+    from ottla.coordination.embedded_store import EmbeddedMetadataStore
+    from ottla.coordination.sqlite_file import FILE_NAME
 
     store = path / FILE_NAME if path.is_dir() else path
     if store.suffix != ".db" or not store.is_file():
@@ -191,14 +191,20 @@ def remove_unknown_command(
     except OSError as error:
         raise CommandFailed(f"{error.filename or paths[0]}: {error.strerror or error}", code=ExitCode.FAILED) from error
     if shape is OutputFormat.JSON:
-        show_json({"removed": yes, "directories": [{**each._asdict(), "path": str(each.path)} for each in found]})
+        show_json(
+            {
+                "removed": yes,
+                "directories": [{**directory._asdict(), "path": str(directory.path)} for directory in found],
+            }
+        )
         return
     if found:
         rows = [
-            {"directory": each.path, "topic_id": each.topic_id, "size": bytes_text(each.size_bytes)} for each in found
+            {"directory": directory.path, "topic_id": directory.topic_id, "size": bytes_text(directory.size_bytes)}
+            for directory in found
         ]
         show_rows(rows, ["directory", "topic_id", "size"], OutputFormat.TABLE)
-    size = bytes_text(sum(each.size_bytes for each in found))
+    size = bytes_text(sum(directory.size_bytes for directory in found))
     count = f"{len(found)} {'directory' if len(found) == 1 else 'directories'} of unknown topics, {size}"
     print(
         f"removed {count}" if yes else f"{count}; --yes removes them" if found else "no directories of unknown topics"

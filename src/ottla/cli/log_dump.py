@@ -21,7 +21,7 @@ from ottla.groups.records import ForeignRecord, GroupRecord, MalformedOffsetsRec
 from ottla.records.batch import HEADER_BYTES, NO_END_OFFSET, BatchHeader
 from ottla.records.codecs import Codec
 from ottla.records.record_reader import Record, read_records
-from ottla.storage import checkpoint_files as names
+from ottla.storage import small_files as names
 from ottla.storage.file_names import (
     CHECKSUMS_SUFFIX,
     INDEX_SUFFIX,
@@ -33,9 +33,10 @@ from ottla.storage.file_names import (
 from ottla.storage.integrity.block_checksums import parse
 from ottla.storage.integrity.metadata_backup import FILE_NAME as COPIES_FILE
 from ottla.storage.integrity.range_verifier import find_next_valid_batch, is_reserve, verify_batches
+from ottla.storage.state.aborted_index import ENTRY_BYTES
+from ottla.storage.state.end_marker import read_marker
 from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
 from ottla.storage.state.producer_snapshots import read_snapshot
-from ottla.storage.state.transactions import ENTRY_BYTES, read_marker
 
 Item = dict[str, Any]
 _NUMBERED = re.compile(r"(?P<base>[0-9]{20})(?P<suffix>\.[a-z]+)(\..+)?")

@@ -47,14 +47,16 @@ def move(
 
     async def work(cluster: Cluster) -> None:
         node = await _broker(cluster, broker)
-        held = {each.tp: each for each in await log_dirs.replicas(cluster, [node]) if each.tp.topic == topic}
+        held = {
+            replica.tp: replica for replica in await log_dirs.replicas(cluster, [node]) if replica.tp.topic == topic
+        }
         if not held:
             raise not_found(f"broker {node} has no replica of topic {topic}")
         if wanted is not None and (missing := wanted - {tp.partition for tp in held}):
             raise not_found(f"broker {node} has no replica of {topic}-{min(missing)}")
         moving = {tp for tp in held if wanted is None or tp.partition in wanted}
         outcomes = await log_dirs.alter_log_dirs(cluster, {(node, tp): directory for tp in moving})
-        report_failures([(each.name, each.error) for each in outcomes], what="replica")
+        report_failures([(outcome.name, outcome.error) for outcome in outcomes], what="replica")
         is_text = shape is OutputFormat.TABLE
         if is_text:
             print(f"moving {len(moving)} replicas to {directory}", flush=True)
@@ -78,20 +80,20 @@ def moves(
 
     async def work(cluster: Cluster) -> list[Replica]:
         nodes = [node.node_id for node in (await admin.describe_cluster(cluster)).nodes]
-        return [each for each in await log_dirs.replicas(cluster, nodes) if each.target is not None]
+        return [replica for replica in await log_dirs.replicas(cluster, nodes) if replica.target is not None]
 
     rows: list[dict[str, Any]] = [
         {
-            "broker": each.node_id,
-            "topic": each.tp.topic,
-            "partition": each.tp.partition,
-            "directory": each.path,
-            "size_bytes": each.size_bytes,
-            "target": each.target,
-            "copied_bytes": each.copied_bytes,
-            "lag": each.offset_lag,
+            "broker": replica.node_id,
+            "topic": replica.tp.topic,
+            "partition": replica.tp.partition,
+            "directory": replica.path,
+            "size_bytes": replica.size_bytes,
+            "target": replica.target,
+            "copied_bytes": replica.copied_bytes,
+            "lag": replica.offset_lag,
         }
-        for each in run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
+        for replica in run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
     ]
     if shape is OutputFormat.TABLE:
         for row in rows:
@@ -114,11 +116,11 @@ async def _wait(cluster: Cluster, node: int, moving: set[TopicPartition]) -> Non
     with ProgressBar("bytes", total=None) as progress:
         while True:
             running = [
-                each
-                for each in await log_dirs.replicas(cluster, [node])
-                if each.tp in moving and each.target is not None
+                replica
+                for replica in await log_dirs.replicas(cluster, [node])
+                if replica.tp in moving and replica.target is not None
             ]
             if not running:
                 return
-            progress.update(sum(each.copied_bytes for each in running))
+            progress.update(sum(replica.copied_bytes for replica in running))
             await asyncio.sleep(_POLL_S)

@@ -102,7 +102,7 @@ class ItemResult(NamedTuple):
 def show_results(results: Iterable[ItemResult], shape: OutputFormat) -> None:
     """Print what was done: a line for each item, or a list of objects with `name` and `result`."""
     if shape is OutputFormat.JSON:
-        show_json([{"name": each.name, "result": each.result} for each in results])
+        show_json([{"name": result.name, "result": result.result} for result in results])
         return
     for each in results:
         print(each.text or f"{each.result} {each.name}")

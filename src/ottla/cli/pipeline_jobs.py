@@ -133,9 +133,9 @@ class LoadOptions:
             add_options(loads[0], self.options or ())
         except ValueError as error:
             raise usage_error(str(error)) from None
-        made, found = job_from(values, directory=Path.cwd(), now_ms=SystemClock().wall_ms())
+        made, result = job_from(values, directory=Path.cwd(), now_ms=SystemClock().wall_ms())
         if made is None:
-            raise usage_error("; ".join(fault.text for fault in found.faults))
+            raise usage_error("; ".join(fault.text for fault in result.faults))
         return made
 
 
@@ -169,17 +169,17 @@ def check(
 ) -> None:
     """Validate a job file and print each mistake with its line."""
     path = job_path(job)
-    made, found = _read_file(path)
+    made, result = _read_file(path)
     if made is not None and online:
         from ottla.pipeline.job_file.preflight import check_online
 
-        check_online(made, found)
+        check_online(made, result)
     if shape is OutputFormat.JSON:
-        show_json([{"line": fault.line, "text": fault.text} for fault in found.faults])
+        show_json([{"line": fault.line, "text": fault.text} for fault in result.faults])
     else:
-        for fault in found.faults:
+        for fault in result.faults:
             print(fault.shown(str(path)), file=sys.stderr)
-    if found.faults:
+    if result.faults:
         raise typer.Exit(int(ExitCode.BAD_INPUT))
     if shape is not OutputFormat.JSON:
         print(f"{path} is valid", file=sys.stderr)
@@ -471,15 +471,15 @@ def _read_file(path: Path) -> tuple[PipelineJob | None, ReadResult]:
         raise CommandFailed(f"{path} cannot be read: {error}", code=ExitCode.BAD_INPUT) from None
     from ottla.pipeline.job_file.job import read_job
 
-    made, found = read_job(text, directory=path.absolute().parent, now_ms=SystemClock().wall_ms())
-    return made, found
+    made, result = read_job(text, directory=path.absolute().parent, now_ms=SystemClock().wall_ms())
+    return made, result
 
 
 def job_in(path: Path) -> PipelineJob:
     """Return the job of a file. Raises `CommandFailed` with every mistake."""
-    made, found = _read_file(path)
+    made, result = _read_file(path)
     if made is None:
-        faults = "\n".join(f"  {fault.shown(str(path))}" for fault in found.faults)
+        faults = "\n".join(f"  {fault.shown(str(path))}" for fault in result.faults)
         raise CommandFailed(f"the job file has mistakes:\n{faults}", code=ExitCode.BAD_INPUT)
     return made
 

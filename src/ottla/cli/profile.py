@@ -144,7 +144,7 @@ def _check_name(name: str) -> None:
 
 
 def _existing(profiles: Profiles, name: str) -> NamedCluster:
-    found = profiles.clusters.get(name)
-    if found is None:
+    cluster = profiles.clusters.get(name)
+    if cluster is None:
         raise not_found(f"there is no profile {name!r} in {profiles.path}", "list them with `ottla profile list`")
-    return found
+    return cluster

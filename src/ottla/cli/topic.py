@@ -70,12 +70,12 @@ def list_topics(
     """List the topics, all or those that match a pattern, and whether their partitions are led and in sync."""
 
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
-        found = await admin.list_topics(cluster)
-        wanted = set(select(patterns or [], [topic.name for topic in found], what="topic"))
-        listed = [t for t in found if t.name in wanted and (internal or patterns or not t.internal)]
+        topics = await admin.list_topics(cluster)
+        wanted = set(select(patterns or [], [topic.name for topic in topics], what="topic"))
+        listed = [t for t in topics if t.name in wanted and (internal or patterns or not t.internal)]
         unhealthy = defaultdict[str, list[UnhealthyPartition]](list)
-        for each in await unhealthy_partitions(cluster, listed):
-            unhealthy[each.tp.topic].append(each)
+        for partition in await unhealthy_partitions(cluster, listed):
+            unhealthy[partition.tp.topic].append(partition)
         return [
             {
                 "name": topic.name,
@@ -221,9 +221,9 @@ async def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
         "id": id_text(topic.topic_id),
         "internal": topic.internal,
         "records": sum(p["records"] or 0 for p in parts),
-        "size_bytes": sum(each.size_bytes for each in logs.values()) if logs else None,
+        "size_bytes": sum(log.size_bytes for log in logs.values()) if logs else None,
         **count_health(await unhealthy_partitions(cluster, [topic]))._asdict(),
-        "refusing_writes": sum(each.is_full for each in logs.values()),
+        "refusing_writes": sum(log.is_full for log in logs.values()),
         "configs": {entry.name: entry.value for entry in entries if entry.source == _DYNAMIC_TOPIC_CONFIG},
         "partitions": parts,
     }

@@ -54,8 +54,8 @@ def list_transactions(
     states = state or ([] if longer_than is None else OPEN_STATES)
 
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
-        found = await transaction_admin.list_transactions(cluster, states=states, longer_than_ms=longer_than_ms)
-        by_id = {each.transactional_id: each for each in found}
+        listings = await transaction_admin.list_transactions(cluster, states=states, longer_than_ms=longer_than_ms)
+        by_id = {listing.transactional_id: listing for listing in listings}
         return [
             {
                 "transactional_id": name,
@@ -97,20 +97,20 @@ def describe(
 
 async def _describe(cluster: Cluster, name: str, now_ms: int) -> dict[str, Any]:
     try:
-        found = await transaction_admin.describe_transaction(cluster, name)
+        description = await transaction_admin.describe_transaction(cluster, name)
     except KafkaError as error:
         raise _unknown_id(name, error) from None
-    is_open = found.state in OPEN_STATES and found.start_ms is not None
+    is_open = description.state in OPEN_STATES and description.start_ms is not None
     return {
-        "transactional_id": found.transactional_id,
-        "state": found.state,
-        "producer_id": found.producer_id,
-        "producer_epoch": found.producer_epoch,
-        "timeout_ms": found.timeout_ms,
-        "start_ms": found.start_ms,
-        "open_seconds": max(now_ms - (found.start_ms or 0), 0) / 1000 if is_open else None,
-        "coordinator": found.coordinator_id,
-        "partitions": [str(tp) for tp in found.partitions],
+        "transactional_id": description.transactional_id,
+        "state": description.state,
+        "producer_id": description.producer_id,
+        "producer_epoch": description.producer_epoch,
+        "timeout_ms": description.timeout_ms,
+        "start_ms": description.start_ms,
+        "open_seconds": max(now_ms - (description.start_ms or 0), 0) / 1000 if is_open else None,
+        "coordinator": description.coordinator_id,
+        "partitions": [str(tp) for tp in description.partitions],
     }
 
 
@@ -145,29 +145,29 @@ def hanging(
     async def work(cluster: Cluster) -> list[OpenTransaction]:
         known = (await cluster.refresh(None)).topics
         names = select(topics or [], known, what="topic")
-        wanted = [
+        topic_partitions = [
             TopicPartition(name, each.partition)
             for name in names
             for each in known[name].partitions
             if numbers is None or each.partition in numbers
         ]
         return await transaction_admin.hanging_transactions(
-            cluster, wanted, older_than_ms=int(older_than * 1000), now_ms=now_ms
+            cluster, topic_partitions, older_than_ms=int(older_than * 1000), now_ms=now_ms
         )
 
     rows = [
         {
-            "topic": each.tp.topic,
-            "partition": each.tp.partition,
-            "start_offset": each.start_offset,
-            "producer_id": each.producer_id,
-            "producer_epoch": each.producer_epoch,
-            "coordinator_epoch": each.coordinator_epoch,
-            "transactional_id": each.transactional_id,
-            "last_timestamp_ms": each.last_timestamp_ms,
-            "age": duration_text(max(now_ms - each.last_timestamp_ms, 0) / 1000),
+            "topic": transaction.tp.topic,
+            "partition": transaction.tp.partition,
+            "start_offset": transaction.start_offset,
+            "producer_id": transaction.producer_id,
+            "producer_epoch": transaction.producer_epoch,
+            "coordinator_epoch": transaction.coordinator_epoch,
+            "transactional_id": transaction.transactional_id,
+            "last_timestamp_ms": transaction.last_timestamp_ms,
+            "age": duration_text(max(now_ms - transaction.last_timestamp_ms, 0) / 1000),
         }
-        for each in run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
+        for transaction in run_on_cluster(ConnectionOptions(brokers, profile, timeout), work)
     ]
     columns = ["topic", "partition", "start_offset", "producer_id", "producer_epoch", "transactional_id", "age"]
     show_rows(rows, columns, shape, empty="no hanging transactions")
@@ -210,25 +210,27 @@ def abort(
 async def _abort_by_id(cluster: Cluster, name: str, *, dry_run: bool) -> str:
     """Abort; returns the line for people."""
     try:
-        found = await transaction_admin.describe_transaction(cluster, name)
+        description = await transaction_admin.describe_transaction(cluster, name)
         if not dry_run:
             await transaction_admin.abort_transaction(cluster, name)
     except KafkaError as error:
         raise _unknown_id(name, error) from None
     what = (
-        f"the transaction of {name} on {len(found.partitions)} partitions" if found.partitions else f"nothing: {name}"
+        f"the transaction of {name} on {len(description.partitions)} partitions"
+        if description.partitions
+        else f"nothing: {name}"
     )
-    end = "" if found.partitions else " had no open transaction; its producer is fenced"
+    end = "" if description.partitions else " had no open transaction; its producer is fenced"
     if dry_run:
-        return f"would abort {what}{'' if found.partitions else ' has no open transaction'}; nothing was changed"
+        return f"would abort {what}{'' if description.partitions else ' has no open transaction'}; nothing was changed"
     return f"aborted {what}{end}"
 
 
 async def _abort_on_partition(cluster: Cluster, tp: TopicPartition, start_offset: int, *, dry_run: bool) -> str:
     """Abort; returns the line for people."""
     await existing_topic(cluster, tp.topic)
-    found = await transaction_admin.open_transactions(cluster, [tp])
-    matching = [each for each in found if each.start_offset == start_offset]
+    transactions = await transaction_admin.open_transactions(cluster, [tp])
+    matching = [open_transaction for open_transaction in transactions if open_transaction.start_offset == start_offset]
     if not matching:
         raise not_found(
             f"no open transaction begins at offset {start_offset} of {tp}", "list them with `ottla txn hanging`"

@@ -23,10 +23,10 @@ def parse_addresses(text: str) -> tuple[Address, ...]:
     >>> [str(address) for address in parse_addresses("a:1, b,[::1]:3")]
     ['a:1', 'b:9092', '[::1]:3']
     """
-    found = tuple(_parse(part.strip()) for part in text.split(",") if part.strip())
-    if not found:
+    addresses = tuple(_parse(part.strip()) for part in text.split(",") if part.strip())
+    if not addresses:
         raise ValueError("there is not a broker address; write host:port")
-    return found
+    return addresses
 
 
 def _parse(text: str) -> Address:

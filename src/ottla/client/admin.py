@@ -130,7 +130,7 @@ async def create_topics(
     """Create topics; with `validate_only` only validate the request."""
     from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
-    wanted = [
+    creatable_topics = [
         CreatableTopic(
             name=topic.name,
             num_partitions=topic.partitions,
@@ -139,7 +139,7 @@ async def create_topics(
         )
         for topic in topics
     ]
-    ask = CreateTopicsRequest(topics=wanted, timeout_ms=_timeout_ms(cluster), validate_only=validate_only)
+    ask = CreateTopicsRequest(topics=creatable_topics, timeout_ms=_timeout_ms(cluster), validate_only=validate_only)
     answer = await cluster.retrying(lambda: cluster.request_controller(ApiKey.CREATE_TOPICS, ask))
     outcomes = []
     for result in answer.topics:

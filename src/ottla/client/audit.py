@@ -63,12 +63,12 @@ def parse_count(value: bytes) -> ProducedCount | None:
         fields = json.loads(value)
         if fields.pop("version") != _VERSION or fields.pop("tier") != "producer":
             return None
-        found = ProducedCount(**fields)
+        count = ProducedCount(**fields)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
-    numbers = (found.partition, found.bucket_ms, found.count, found.first_offset, found.last_offset)
-    whole = all(type(number) is int for number in numbers) and type(found.topic) is type(found.producer) is str
-    return found if whole else None
+    numbers = (count.partition, count.bucket_ms, count.count, count.first_offset, count.last_offset)
+    whole = all(type(number) is int for number in numbers) and type(count.topic) is type(count.producer) is str
+    return count if whole else None
 
 
 class _Bucket(NamedTuple):
@@ -103,16 +103,16 @@ class ProducedCounter:
         """
         if first_offset < 0:
             return
-        found = self._sums.setdefault(_Bucket(topic, partition, bucket_of(timestamp_ms)), _Sum())
-        found.first_offset = first_offset if found.count == 0 else min(found.first_offset, first_offset)
-        found.last_offset = max(found.last_offset, first_offset + count - 1)
-        found.count += count
+        total = self._sums.setdefault(_Bucket(topic, partition, bucket_of(timestamp_ms)), _Sum())
+        total.first_offset = first_offset if total.count == 0 else min(total.first_offset, first_offset)
+        total.last_offset = max(total.last_offset, first_offset + count - 1)
+        total.count += count
 
     def reports(self) -> Iterator[ProducedCount]:
         """Yield the totals so far, sorted by partition and bucket."""
-        for (topic, partition, bucket_ms), found in sorted(self._sums.items()):
+        for (topic, partition, bucket_ms), total in sorted(self._sums.items()):
             yield ProducedCount(
-                topic, partition, self.producer, bucket_ms, found.count, found.first_offset, found.last_offset
+                topic, partition, self.producer, bucket_ms, total.count, total.first_offset, total.last_offset
             )
 
 

@@ -49,9 +49,9 @@ async def read_counts(cluster: Cluster) -> list[ProducedCount]:
     async with Consumer(cluster, starts, end=ends) as consumer:
         async for _, records in consumer.chunks():
             for record in records:
-                found = parse_count(record.value or b"")
-                if found is None:
+                count = parse_count(record.value or b"")
+                if count is None:
                     newest.pop(record.key, None)
                 else:
-                    newest[record.key] = found
+                    newest[record.key] = count
     return sorted(newest.values())

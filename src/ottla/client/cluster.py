@@ -97,10 +97,10 @@ class Cluster:
         """Fetch the metadata of the brokers and these topics (None: all; empty: none) and cache it."""
         from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
-        wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
-        ask = MetadataRequest(topics=wanted, allow_auto_topic_creation=allow_auto_topic_creation)
+        metadata_request_topics = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        ask = MetadataRequest(topics=metadata_request_topics, allow_auto_topic_creation=allow_auto_topic_creation)
         fresh = from_response(await self.request(ANY_BROKER, ApiKey.METADATA, ask))
-        known = {} if wanted is None else {**self.info.topics}
+        known = {} if metadata_request_topics is None else {**self.info.topics}
         self.info = ClusterInfo(fresh.cluster_id, fresh.controller_id, fresh.nodes, {**known, **fresh.topics})
         return fresh
 
@@ -143,11 +143,11 @@ class Cluster:
         self, partitions: Iterable[TopicPartition], *, fresh: bool = False
     ) -> dict[int, list[TopicPartition]]:
         """Group partitions by the node id of their leader."""
-        wanted = list(partitions)
-        if fresh or any(tp.topic not in self.info.topics for tp in wanted):
-            await self.refresh({tp.topic for tp in wanted})
+        topic_partitions = list(partitions)
+        if fresh or any(tp.topic not in self.info.topics for tp in topic_partitions):
+            await self.refresh({tp.topic for tp in topic_partitions})
         grouped: dict[int, list[TopicPartition]] = {}
-        for tp in wanted:
+        for tp in topic_partitions:
             grouped.setdefault((await self.partition(tp)).leader_id, []).append(tp)
         return grouped
 
@@ -246,11 +246,11 @@ class Cluster:
 
     async def _connected(self, address: Address) -> Connection:
         async with self._opening.setdefault(address, asyncio.Lock()):
-            found = self._connections.get(address)
-            if found is not None and found.usable:
-                return found
-            if found is not None:
-                await found.close()
+            connection = self._connections.get(address)
+            if connection is not None and connection.usable:
+                return connection
+            if connection is not None:
+                await connection.close()
             made = await open_connection(
                 address,
                 client_id=self.options.client_id,

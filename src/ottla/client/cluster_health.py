@@ -59,7 +59,7 @@ async def check_cluster(cluster: Cluster) -> ClusterHealth:
 
 def missing_brokers(described: ClusterDescription, topics: Sequence[TopicInfo], moves: Moves) -> list[int]:
     """Return the brokers that have replicas and are not registered; a replica that a move adds does not count."""
-    adding = {(each.tp, replica) for each in moves.running for replica in each.adding}
+    adding = {(reassignment.tp, replica) for reassignment in moves.running for replica in reassignment.adding}
     named = {
         replica
         for topic in topics
@@ -87,4 +87,4 @@ async def _ask_brokers(cluster: Cluster, described: ClusterDescription) -> tuple
     nodes = [node.node_id for node in described.nodes]
     answers = dict(zip(nodes, await asyncio.gather(*map(ask, nodes)), strict=True))
     unreachable = {node: answer for node, answer in answers.items() if isinstance(answer, str)}
-    return unreachable, [each for answer in answers.values() if isinstance(answer, list) for each in answer]
+    return unreachable, [log_dir for answer in answers.values() if isinstance(answer, list) for log_dir in answer]

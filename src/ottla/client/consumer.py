@@ -19,7 +19,7 @@ from ottla.client.offsets import by_topic
 from ottla.core.errors import CorruptMessage, ErrorCode, KafkaError, OffsetOutOfRange, RequestTimedOut, error_for
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.records.batch import NO_END_OFFSET, BatchHeader, split
-from ottla.records.batch_verifier import is_checksum_right
+from ottla.records.batch_faults import is_checksum_right
 from ottla.records.record_reader import Record, read_records
 from ottla.wire.apis import ApiKey
 from ottla.wire.hot.fetch import FIRST_WITH_TOPIC_IDS

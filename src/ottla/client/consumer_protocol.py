@@ -140,7 +140,7 @@ def assignment_has_user_data(data: bytes) -> bool:
 
 def _read_partitions(data: bytes, at: int) -> tuple[list[TopicPartition], int]:
     """Read partitions grouped by topic; returns the place after them too."""
-    found: list[TopicPartition] = []
+    topic_partitions: list[TopicPartition] = []
     (topics,) = struct.unpack_from(">i", data, at)
     at += 4
     for _ in range(topics):
@@ -148,9 +148,9 @@ def _read_partitions(data: bytes, at: int) -> tuple[list[TopicPartition], int]:
         (count,) = struct.unpack_from(">i", data, at)
         if not 0 <= count <= len(data) // 4:
             raise MalformedConsumerProtocol(f"an assignment of {len(data)} bytes cannot hold {count} partitions")
-        found += (TopicPartition(topic, n) for n in struct.unpack_from(f">{count}i", data, at + 4))
+        topic_partitions += (TopicPartition(topic, n) for n in struct.unpack_from(f">{count}i", data, at + 4))
         at += 4 + 4 * count
-    return found, at
+    return topic_partitions, at
 
 
 def assign_range(

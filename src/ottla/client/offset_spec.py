@@ -99,8 +99,11 @@ async def resolve(
     or without it from the start.
     """
     if spec.kind is OffsetKind.TIMESTAMP_MS:
-        found = await list_offsets(cluster, dict.fromkeys(bounds, spec.number))
-        return {tp: b.clamp(found[tp].offset if found[tp].offset >= 0 else b.end_offset) for tp, b in bounds.items()}
+        timestamps = await list_offsets(cluster, dict.fromkeys(bounds, spec.number))
+        return {
+            tp: b.clamp(timestamps[tp].offset if timestamps[tp].offset >= 0 else b.end_offset)
+            for tp, b in bounds.items()
+        }
     return {tp: b.clamp(_offset(spec, b, b.start_offset if after is None else after[tp])) for tp, b in bounds.items()}
 
 

@@ -67,26 +67,26 @@ async def list_offsets(
 
 async def beginning_offsets(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """Return the first offset still kept in each partition."""
-    found = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
-    return {tp: result.offset for tp, result in found.items()}
+    timestamps = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
+    return {tp: result.offset for tp, result in timestamps.items()}
 
 
 async def end_offsets(
     cluster: Cluster, partitions: Iterable[TopicPartition], *, read_committed: bool = False
 ) -> dict[TopicPartition, int]:
     """Return the offset after the last one that a consumer may read, for each partition."""
-    found = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), read_committed=read_committed)
-    return {tp: result.offset for tp, result in found.items()}
+    timestamps = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), read_committed=read_committed)
+    return {tp: result.offset for tp, result in timestamps.items()}
 
 
 async def offset_bounds(
     cluster: Cluster, partitions: Iterable[TopicPartition], *, read_committed: bool = False
 ) -> dict[TopicPartition, OffsetBounds]:
     """Return the current bounds of each partition; with `read_committed` they end at the last stable offset."""
-    wanted = list(partitions)
-    starts = await beginning_offsets(cluster, wanted)
-    ends = await end_offsets(cluster, wanted, read_committed=read_committed)
-    return {tp: OffsetBounds(starts[tp], max(starts[tp], ends[tp])) for tp in wanted}
+    topic_partitions = list(partitions)
+    starts = await beginning_offsets(cluster, topic_partitions)
+    ends = await end_offsets(cluster, topic_partitions, read_committed=read_committed)
+    return {tp: OffsetBounds(starts[tp], max(starts[tp], ends[tp])) for tp in topic_partitions}
 
 
 async def available_bounds(
@@ -125,15 +125,17 @@ async def _leaders(
     cluster: Cluster, partitions: Iterable[TopicPartition]
 ) -> tuple[dict[int, list[TopicPartition]], dict[TopicPartition, str]]:
     """Group partitions by their leader of now; and return those without one, with the reason."""
-    wanted = sorted(partitions)
-    info = await cluster.refresh({tp.topic for tp in wanted})
+    topic_partitions = sorted(partitions)
+    info = await cluster.refresh({tp.topic for tp in topic_partitions})
     leaders = {TopicPartition(t.name, p.partition): p.leader_id for t in info.topics.values() for p in t.partitions}
     grouped: dict[int, list[TopicPartition]] = {}
-    for tp in wanted:
+    for tp in topic_partitions:
         if leaders.get(tp, -1) >= 0:
             grouped.setdefault(leaders[tp], []).append(tp)
     return grouped, {
-        tp: "it has no leader" if tp in leaders else "it does not exist" for tp in wanted if leaders.get(tp, -1) < 0
+        tp: "it has no leader" if tp in leaders else "it does not exist"
+        for tp in topic_partitions
+        if leaders.get(tp, -1) < 0
     }
 
 

@@ -96,7 +96,7 @@ def judge_partitions(
     topics: Sequence[TopicInfo], required: Mapping[str, int], moving: Iterable[Reassignment]
 ) -> list[UnhealthyPartition]:
     """Return the partitions with a problem, by the settings and the moves of now."""
-    adding = {each.tp: len(each.adding) for each in moving}
+    adding = {reassignment.tp: len(reassignment.adding) for reassignment in moving}
     checked = []
     for topic in topics:
         for p in filter(_may_have_problem, topic.partitions):
@@ -104,7 +104,11 @@ def judge_partitions(
             replicas = len(p.replicas) - adding.get(tp, 0)
             needed = min(required.get(topic.name, 1), replicas)
             checked.append(UnhealthyPartition(tp, p.leader_id < 0, len(p.isr), replicas, needed))
-    return [each for each in checked if each.is_offline or each.is_under_replicated or each.is_under_min_isr]
+    return [
+        partition
+        for partition in checked
+        if partition.is_offline or partition.is_under_replicated or partition.is_under_min_isr
+    ]
 
 
 def _may_have_problem(partition: PartitionInfo) -> bool:
@@ -115,7 +119,7 @@ def count_health(found: Iterable[UnhealthyPartition]) -> HealthCounts:
     """Count the problems."""
     listed = list(found)
     return HealthCounts(
-        sum(each.is_offline for each in listed),
-        sum(each.is_under_replicated for each in listed),
-        sum(each.is_under_min_isr for each in listed),
+        sum(partition.is_offline for partition in listed),
+        sum(partition.is_under_replicated for partition in listed),
+        sum(partition.is_under_min_isr for partition in listed),
     )

@@ -45,7 +45,7 @@ async def list_reassignments(cluster: Cluster, *, retry_s: float | None = None) 
         lambda: cluster.request_controller(ApiKey.LIST_PARTITION_REASSIGNMENTS, ask), retry_s=retry_s
     )
     raise_for(answer.error_code, answer.error_message)
-    found = [
+    reassignments = [
         Reassignment(
             TopicPartition(topic.name, p.partition_index),
             tuple(p.replicas),
@@ -55,7 +55,7 @@ async def list_reassignments(cluster: Cluster, *, retry_s: float | None = None) 
         for topic in answer.topics
         for p in topic.partitions
     ]
-    return sorted(found, key=lambda each: each.tp)
+    return sorted(reassignments, key=lambda each: each.tp)
 
 
 async def alter_reassignments(cluster: Cluster, wanted: Mapping[TopicPartition, Sequence[int] | None]) -> list[Outcome]:

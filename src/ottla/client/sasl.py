@@ -104,11 +104,11 @@ def parse_jaas(text: str) -> tuple[str, dict[str, str]]:
     >>> parse_jaas('org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b\\"c";')
     ('PlainLoginModule', {'username': 'a', 'password': 'b"c'})
     """
-    found = _JAAS.fullmatch(text)
-    if found is None:
+    match = _JAAS.fullmatch(text)
+    if match is None:
         raise ValueError('write: org.apache...ScramLoginModule required username="..." password="...";')
     options = {
         name: bare or re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), quoted, flags=re.DOTALL)
-        for name, quoted, bare in _JAAS_OPTION.findall(found["options"])
+        for name, quoted, bare in _JAAS_OPTION.findall(match["options"])
     }
-    return found["module"].rpartition(".")[2], options
+    return match["module"].rpartition(".")[2], options

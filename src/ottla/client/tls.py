@@ -144,15 +144,17 @@ def _from_pkcs12(content: bytes, store: KeyStore, *, keys: bool) -> bytes:
             f"openssl pkcs12 -in {where} -out store.pem -nodes"
         ) from None
     try:
-        found = pkcs12.load_pkcs12(content, store.password.encode() if store.password else None)
+        certificates = pkcs12.load_pkcs12(content, store.password.encode() if store.password else None)
     except ValueError as error:
         raise InvalidKeyStore(f"{where} cannot be opened: {error}") from None
-    own = [found.cert] if found.cert is not None else []
-    parts = [item.certificate.public_bytes(serialization.Encoding.PEM) for item in (*own, *found.additional_certs)]
+    own = [certificates.cert] if certificates.cert is not None else []
+    parts = [
+        item.certificate.public_bytes(serialization.Encoding.PEM) for item in (*own, *certificates.additional_certs)
+    ]
     if keys:
-        if found.key is None:
+        if certificates.key is None:
             raise InvalidKeyStore(f"{where} contains no key")
         plain = serialization.NoEncryption()
-        key = found.key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+        key = certificates.key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
         parts.insert(0, key)
     return b"\n".join(parts)

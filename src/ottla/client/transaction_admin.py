@@ -74,7 +74,7 @@ async def list_transactions(
     )
     nodes = list((await cluster.refresh([])).nodes)
     answers = await asyncio.gather(*(_list_of(cluster, node, ask) for node in nodes))
-    found = [
+    listings = [
         TransactionListing(t.transactional_id, t.transaction_state, t.producer_id, node)
         for node, answer in zip(nodes, answers, strict=True)
         for t in answer.transaction_states
@@ -82,7 +82,7 @@ async def list_transactions(
     unknown = {state for answer in answers for state in answer.unknown_state_filters}
     if unknown:
         raise error_for(ErrorCode.INVALID_REQUEST, f"unknown transaction states: {', '.join(sorted(unknown))}")
-    return sorted(found, key=lambda each: each.transactional_id)
+    return sorted(listings, key=lambda each: each.transactional_id)
 
 
 async def describe_transaction(cluster: Cluster, transactional_id: str) -> TransactionDescription:
@@ -130,11 +130,11 @@ async def abort_transaction(cluster: Cluster, transactional_id: str) -> None:
 
 async def open_transactions(cluster: Cluster, partitions: Iterable[TopicPartition]) -> list[OpenTransaction]:
     """List the transactions that are open on these partitions, sorted by partition and offset. Raises KafkaError."""
-    found: list[OpenTransaction] = []
-    for node_id, wanted in (await cluster.by_leader(partitions)).items():
-        for first in range(0, len(wanted), _PARTITIONS_PER_REQUEST):
-            found += await _open_on(cluster, node_id, wanted[first : first + _PARTITIONS_PER_REQUEST])
-    return sorted(found, key=lambda each: (each.tp, each.start_offset))
+    transactions: list[OpenTransaction] = []
+    for node_id, topic_partitions in (await cluster.by_leader(partitions)).items():
+        for first in range(0, len(topic_partitions), _PARTITIONS_PER_REQUEST):
+            transactions += await _open_on(cluster, node_id, topic_partitions[first : first + _PARTITIONS_PER_REQUEST])
+    return sorted(transactions, key=lambda each: (each.tp, each.start_offset))
 
 
 async def hanging_transactions(
@@ -145,12 +145,12 @@ async def hanging_transactions(
     Raises KafkaError.
     """
     opened = await open_transactions(cluster, partitions)
-    candidates = [each for each in opened if now_ms - each.last_timestamp_ms >= older_than_ms]
+    candidates = [transaction for transaction in opened if now_ms - transaction.last_timestamp_ms >= older_than_ms]
     if not candidates:
         return []
-    producer_ids = sorted({each.producer_id for each in candidates})
+    producer_ids = sorted({transaction.producer_id for transaction in candidates})
     listed = await list_transactions(cluster, producer_ids=producer_ids)
-    names = {each.producer_id: each.transactional_id for each in listed}
+    names = {listing.producer_id: listing.transactional_id for listing in listed}
     known: dict[str, TransactionDescription] = {}
     for name in names.values():
         try:
@@ -159,11 +159,11 @@ async def hanging_transactions(
             if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
                 raise
     hanging = []
-    for each in candidates:
-        owner = names.get(each.producer_id)
+    for open_transaction in candidates:
+        owner = names.get(open_transaction.producer_id)
         description = None if owner is None else known.get(owner)
-        if description is None or each.tp not in description.partitions:
-            hanging.append(replace(each, transactional_id=owner))
+        if description is None or open_transaction.tp not in description.partitions:
+            hanging.append(replace(open_transaction, transactional_id=owner))
     return hanging
 
 

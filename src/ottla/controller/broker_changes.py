@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from ottla.controller.elections import (
+from ottla.controller.election_events import (
     BrokersGone,
     BrokerShutsDown,
     BrokerStarted,
@@ -77,7 +77,7 @@ def broker_events(
 def _led_first(view: ClusterView, nodes: Collection[int], index: PartitionIndex) -> list[TopicPartition]:
     """List the partitions with a replica on one of the brokers, first those that wait for another leader."""
     names = index.of(nodes)
-    led = {name for name in names if (found := view.partition(*name)) is not None and found.leader in nodes}
+    led = {name for name in names if (partition := view.partition(*name)) is not None and partition.leader in nodes}
     return sorted(names, key=lambda name: name not in led)
 
 
@@ -103,7 +103,7 @@ def elections_missing(view: ClusterView) -> list[ElectionEvent]:
         for partition in topic.partitions
         if _is_unsettled(view, partition)
     ]
-    return [ElectMissing(found) for found in _slices(names)]
+    return [ElectMissing(topic_partitions) for topic_partitions in _slices(names)]
 
 
 def _is_unsettled(view: ClusterView, partition: PartitionView) -> bool:

@@ -15,7 +15,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ottla.controller.admin_requests import AdminRequests
+from ottla.controller.admin_znodes import AdminRequests
 from ottla.controller.broker_changes import (
     PARTITIONS_PER_EVENT,
     HandledBrokers,
@@ -26,13 +26,13 @@ from ottla.controller.broker_changes import (
 )
 from ottla.controller.config import ControllerConfig
 from ottla.controller.config_changes import AlterConfig, publish_min_isr
-from ottla.controller.elections import ContradictoryStates, ElectLeaders, NoteBrokers, imbalanced
+from ottla.controller.election_events import ContradictoryStates, ElectLeaders, NoteBrokers, imbalanced
+from ottla.controller.elections import Election
 from ottla.controller.event_work import PARTITION_WORK, new_partitions, partitions_of, work_of
 from ottla.controller.failed_decisions import DecisionFailed, DecisionRefused, FailedDecisions
 from ottla.controller.isr import AlterPartition, AlterPartitionResult, ProposedIsr, alter_partitions
 from ottla.controller.machine import DecidedEvent, Event, Outcome, apply, errors_of, outcomes_of
 from ottla.controller.overlay import UNCLEAN_ELECTION, Overlay, PartitionIndex, Rules
-from ottla.controller.partition_changes import Election
 from ottla.controller.reassignments import Reassign, RequestedReassignment, RunningReassignment, running_reassignments
 from ottla.controller.terms import CommitOutcome, ControllerTerm, become_controller, give_up_controller, write_in_term
 from ottla.controller.topics import (
@@ -536,9 +536,9 @@ class Controller:
             for name in sorted(begun):
                 nodes = await self._store.list_nodes(znodes.topic_path(name))
                 config = znodes.topic_config_path(name)
-                found = await self._store.get(config)
-                if found is not None:
-                    nodes = {**nodes, config: found}
+                node = await self._store.get(config)
+                if node is not None:
+                    nodes = {**nodes, config: node}
                 await self._change([FinishDeletion(name, nodes, noted)])
 
     async def alter_configs(
@@ -660,10 +660,10 @@ class Controller:
             written = await self._write(term, overlay.commits())
             if written.conflict is None:
                 break
-            for number, each in decided.items():
-                if each.end <= written.committed:
+            for number, event in decided.items():
+                if event.end <= written.committed:
                     del pending[number]
-                elif each.begin < written.committed and isinstance(each.outcome, TopicView):
+                elif event.begin < written.committed and isinstance(event.outcome, TopicView):
                     del pending[number]  # the topic is there: its other partitions get their states later
                     self._elects_missing = True
             if not pending:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.controller.elections import (
+from ottla.controller.election_events import (
     BrokersGone,
     BrokerShutsDown,
     BrokerStarted,

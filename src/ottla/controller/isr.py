@@ -10,8 +10,8 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ottla.controller.next_partition_state import PartitionTarget, changed
 from ottla.controller.overlay import Overlay
-from ottla.controller.partition_changes import PartitionTarget, changed
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import (
     FencedLeaderEpoch,

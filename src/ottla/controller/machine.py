@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, assert_never, cast
 
 from ottla.controller.config_changes import AlterConfig, alter_config
-from ottla.controller.elections import (
+from ottla.controller.election_events import (
     BrokersGone,
     BrokerShutsDown,
     BrokerStarted,

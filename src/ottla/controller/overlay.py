@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ottla.controller.config import ControllerConfig
-from ottla.controller.partition_changes import ElectionRules
+from ottla.controller.elections import ElectionRules
 from ottla.coordination import znodes
 from ottla.coordination.store import NO_VERSION, Create, Op, Put, parent_of
 from ottla.coordination.view import ClusterView, EntityConfig, PartitionView, TopicView, metric_name
@@ -116,18 +116,18 @@ class Overlay:
 
     def topic_by_id(self, topic_id: uuid.UUID) -> str | None:
         """Return the name of a topic, or None if there is none. Topics that are not committed yet have no id here."""
-        found = self.base.topic_by_id.get(topic_id.bytes)
-        if found is None or (found.name in self._topics and self._topics[found.name] is None):
+        topic = self.base.topic_by_id.get(topic_id.bytes)
+        if topic is None or (topic.name in self._topics and self._topics[topic.name] is None):
             return None
-        return found.name
+        return topic.name
 
     def partition(self, topic: str, index: int) -> PartitionView | None:
         """Return a partition, or None if there is none."""
         changed = self._partitions.get(topic, {}).get(index)
         if changed is not None:
             return changed
-        found = self._topics[topic] if topic in self._topics else self.base.topics.get(topic)
-        return found.partitions[index] if found and 0 <= index < len(found.partitions) else None
+        topic_view = self._topics[topic] if topic in self._topics else self.base.topics.get(topic)
+        return topic_view.partitions[index] if topic_view and 0 <= index < len(topic_view.partitions) else None
 
     def view(self) -> ClusterView:
         """Return the snapshot after the decisions."""
@@ -206,11 +206,11 @@ class Overlay:
         """Reserve the place of one operation for all changes of a topic's assignment; it is encoded at the end."""
         if topic in self._unencoded:
             return
-        found = self._topics[topic] if topic in self._topics else self.base.topics[topic]
-        assert found is not None, "the partition's topic exists"
+        topic_view = self._topics[topic] if topic in self._topics else self.base.topics[topic]
+        assert topic_view is not None, "the partition's topic exists"
         self._unencoded[topic] = len(self._ops)
-        self._ops.append(Put(znodes.topic_path(topic), b"", found.version))
-        self._topics[topic] = found._replace(version=found.version + 1)
+        self._ops.append(Put(znodes.topic_path(topic), b"", topic_view.version))
+        self._topics[topic] = topic_view._replace(version=topic_view.version + 1)
 
     def _encode_assignment(self, name: str) -> None:
         place = self._unencoded.pop(name)

@@ -2,8 +2,8 @@
 
 A reassignment is one change of the topic's assignment: the replicas are the target and, at the end, those to remove.
 Replicas that are added fetch outside the ISR. When the ISR holds all that are added, the change that says so also
-completes the reassignment (`partition_changes`): one that stays may be down, unless the ISR would shrink, as fewer are
-added than removed. The rules and the errors are Kafka's.
+completes the reassignment (`next_partition_state.py`): one that stays may be down, unless the ISR would shrink, as
+fewer are added than removed. The rules and the errors are Kafka's.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ottla.controller.next_partition_state import PartitionTarget, changed
 from ottla.controller.overlay import Overlay
-from ottla.controller.partition_changes import PartitionTarget, changed
 from ottla.controller.topics import checked_assignment
 from ottla.coordination.view import ClusterView, PartitionView
 from ottla.core.errors import (
@@ -51,9 +51,9 @@ class RunningReassignment(NamedTuple):
 def reassign(overlay: Overlay, event: Reassign) -> list[KafkaError | None]:
     """Decide reassignments, each for itself; returns None or an error for each."""
     outcomes: list[KafkaError | None] = []
-    for each in event.reassignments:
+    for reassignment in event.reassignments:
         try:
-            _reassign(overlay, each, event)
+            _reassign(overlay, reassignment, event)
         except KafkaError as error:
             outcomes.append(error)
         else:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ottla.controller.config import ControllerConfig
-from ottla.controller.elections import first_state
+from ottla.controller.election_events import first_state
 from ottla.controller.overlay import OPS_PER_COMMIT, Overlay, encoded_assignment, encoded_state
 from ottla.controller.placement import place
 from ottla.coordination import znodes
@@ -278,7 +278,7 @@ def _note_of(event: FinishDeletion, topic: Node) -> list[Op]:
         return []
     if znodes.deleted_topic_path(assignment.topic_id) in event.noted:
         return []
-    brokers = {each for replicas in assignment.replicas.values() for each in replicas}
+    brokers = {replica for replicas in assignment.replicas.values() for replica in replicas}
     return _noted(assignment.topic_id, event.name, brokers)
 
 

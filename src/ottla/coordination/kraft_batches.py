@@ -18,7 +18,7 @@ from uuid import UUID
 from ottla.coordination.kraft_records import MalformedMetadata
 from ottla.core.errors import CorruptMessage
 from ottla.records.batch import HEADER_BYTES, MAGIC, BatchHeader
-from ottla.records.batch_verifier import is_checksum_right
+from ottla.records.batch_faults import is_checksum_right
 from ottla.records.builder import NewRecord, build_batch
 from ottla.records.record_reader import Record, read_records
 from ottla.wire.primitives import string_writer, write_uuid, write_uvarint

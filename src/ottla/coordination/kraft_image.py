@@ -138,10 +138,10 @@ class KraftImage:
                     self.carried.append(record)
 
     def _topic(self, topic_id: UUID) -> KraftTopic:
-        found = self.topics.get(topic_id)
-        if found is None:
+        topic = self.topics.get(topic_id)
+        if topic is None:
             raise MalformedMetadata(f"a record of topic {topic_id}, which does not exist")
-        return found
+        return topic
 
     def _change(self, record: PartitionChangeRecord) -> None:
         partitions = self._topic(record.topic_id).partitions

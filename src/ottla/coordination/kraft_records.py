@@ -21,8 +21,8 @@ from typing import ClassVar, NamedTuple
 from uuid import UUID
 
 from ottla.core.ids import NO_TOPIC_ID as NO_ID
+from ottla.wire.compiled_codec import TypeCodec, struct_codec
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.plan import TypePlan, struct_plan
 from ottla.wire.primitives import read_uvarint, write_uvarint
 from ottla.wire.schema import Field, Shape, Wire
 
@@ -234,8 +234,8 @@ _KINDS: Mapping[int, _Kind] = MappingProxyType(
 
 
 @cache
-def _plan(number: int, version: int) -> TypePlan:
-    return struct_plan(_KINDS[number].shape, version=version, flexible=True)
+def _plan(number: int, version: int) -> TypeCodec:
+    return struct_codec(_KINDS[number].shape, version=version, flexible=True)
 
 
 def decode(value: bytes) -> Record:

@@ -158,8 +158,8 @@ class ClusterView:
 
     def partition(self, topic: str, index: int) -> PartitionView | None:
         """Return a partition, or None if it does not exist."""
-        found = self.topics.get(topic)
-        return found.partitions[index] if found and 0 <= index < len(found.partitions) else None
+        topic_view = self.topics.get(topic)
+        return topic_view.partitions[index] if topic_view and 0 <= index < len(topic_view.partitions) else None
 
 
 def difference(old: ClusterView, new: ClusterView) -> ClusterDelta:

@@ -162,18 +162,18 @@ class ZooKeeperSession:
 
     def list_nodes(self, prefix: str) -> dict[str, Node]:
         """Return all nodes at or below a prefix, parents first, siblings by name."""
-        found: dict[str, Node] = {}
+        nodes: dict[str, Node] = {}
         pending = [prefix]
         while pending:
             path = pending.pop()
             node = self.nodes.get(path)
             if node is not None:
-                found[path] = node
+                nodes[path] = node
             elif path != "/":
                 continue
             start = path.rstrip("/")
             pending += [f"{start}/{name}" for name in sorted(self.child_names.get(path, ()), reverse=True)]
-        return found
+        return nodes
 
     async def sync(self) -> None:
         """Bring the copy up to date with every commit made before this call. Raises SessionLost."""
@@ -245,12 +245,12 @@ class ZooKeeperSession:
                 await self._connection.sync("/")
                 names = await self._connection.children(FEED)
                 numbers = sorted(number for name in names if (number := entry_number(name)) >= since)
-                found = await asyncio.gather(*(self._connection.get(entry_path(number)) for number in numbers))
+                nodes = await asyncio.gather(*(self._connection.get(entry_path(number)) for number in numbers))
             except ZooKeeperDisconnected:
                 continue
             except SessionLost:
                 raise OutcomeUnknown(path) from None
-            for number, node in zip(numbers, found, strict=True):
+            for number, node in zip(numbers, nodes, strict=True):
                 if node is not None and decode_entry(node.value).commit_id == commit_id:
                     if any(isinstance(op, Create) and op.sequential for op in ops):
                         raise OutcomeUnknown(path)  # it was made, but its number is not known
@@ -278,11 +278,11 @@ class ZooKeeperSession:
     async def _foreign_changes(self, paths: Sequence[str]) -> list[NodeEffect]:
         """Compare nodes with the copy; returns what no commit explains, as effects that make a reader read them."""
         before = [(self.nodes.get(path), set(self.child_names.get(path, ()))) for path in paths]
-        found = await asyncio.gather(*map(self._connection.get, paths))
+        nodes = await asyncio.gather(*map(self._connection.get, paths))
         names = await asyncio.gather(*map(self._connection.children, paths))
         await self.sync()
         effects = []
-        for path, (node, children), read, below in zip(paths, before, found, names, strict=True):
+        for path, (node, children), read, below in zip(paths, before, nodes, names, strict=True):
             if self.nodes.get(path) != node or (node or read) is None:
                 continue  # a commit came meanwhile
             if (node is not None and node.ephemeral) or (read is not None and read.is_ephemeral):
@@ -319,15 +319,15 @@ class ZooKeeperSession:
         """Read the whole tree, apply the commits made meanwhile, and publish what differs from the copy."""
         before = self.nodes
         number = await self._end_of_feed()
-        found: dict[str, ZooKeeperNode] = {}
-        await self._read_tree(["/"], found)
+        zoo_keeper_nodes: dict[str, ZooKeeperNode] = {}
+        await self._read_tree(["/"], zoo_keeper_nodes)
         end = await self._end_of_feed()
-        nodes = {path: _node(node) for path, node in found.items()}
+        nodes = {path: _node(node) for path, node in zoo_keeper_nodes.items()}
         self.nodes, self._next, self._awaited = nodes, number, -1
         self.child_names = {}
         for path in nodes:
             self._link(path)
-        self._ahead = {path: node.modified for path, node in found.items()}
+        self._ahead = {path: node.modified for path, node in zoo_keeper_nodes.items()}
         self._last_commit = max(self._ahead.values(), default=self._last_commit)
         changes: dict[str, Node | None] = {path: None for path in reversed(before) if path not in nodes}
         changes.update((path, node) for path, node in nodes.items() if before.get(path) != node)
@@ -342,15 +342,15 @@ class ZooKeeperSession:
 
     async def _end_of_feed(self) -> int:
         """Return the number that the next commit of any session gets."""
-        found = await self._connection.exists(FEED)
-        return next_number(found.child_changes, found.children) if found else 0
+        node = await self._connection.exists(FEED)
+        return next_number(node.child_changes, node.children) if node else 0
 
     async def _read_tree(self, paths: list[str], nodes: dict[str, ZooKeeperNode]) -> None:
         """Read nodes and everything below them, parents first."""
         while paths:
-            found = await asyncio.gather(*map(self._read, paths))
+            zoo_keeper_nodes = await asyncio.gather(*map(self._read, paths))
             parents = []
-            for path, node in zip(paths, found, strict=True):
+            for path, node in zip(paths, zoo_keeper_nodes, strict=True):
                 if node is not None:
                     if path != "/":
                         nodes[path] = node
@@ -382,10 +382,10 @@ class ZooKeeperSession:
         """Read a node; an ephemeral one is watched, and one that other programs create without an entry in the feed."""
         if path in znodes.ADMIN_REQUESTS:
             await self._connection.exists(path, partial(self._touch, path))
-        found = await self._connection.get(path)
-        if found is not None and found.is_ephemeral:
-            found = await self._connection.get(path, partial(self._touch, path))
-        return found
+        node = await self._connection.get(path)
+        if node is not None and node.is_ephemeral:
+            node = await self._connection.get(path, partial(self._touch, path))
+        return node
 
     def _touch(self, path: str) -> None:
         self._touched.add(path)
@@ -429,15 +429,15 @@ class ZooKeeperSession:
             path = self._refreshed = min(self._touched)
             self._touched.discard(path)  # it may be touched again while it is read
             try:
-                found = await self._read(path)
+                node = await self._read(path)
             except ZooKeeperDisconnected:
                 self._touched.add(path)
                 raise
             finally:
                 self._refreshed = ""
-            if found is not None:
-                self._ahead[path] = found.modified
-            self._apply(self._last_commit, {path: _node(found) if found else None})
+            if node is not None:
+                self._ahead[path] = node.modified
+            self._apply(self._last_commit, {path: _node(node) if node else None})
         await self._read_entries()
 
     async def _check_feed(self) -> None:
@@ -471,13 +471,13 @@ class ZooKeeperSession:
         """
         while True:
             number = self._next
-            found = await self._connection.get(entry_path(number))
-            if found is not None:
-                changes = await self._changes_of(found)
-                self._next, self._last_commit = number + 1, max(self._last_commit, found.created)
+            node = await self._connection.get(entry_path(number))
+            if node is not None:
+                changes = await self._changes_of(node)
+                self._next, self._last_commit = number + 1, max(self._last_commit, node.created)
                 if self._ahead:
-                    self._ahead = {path: commit for path, commit in self._ahead.items() if commit > found.created}
-                self._apply(found.created, changes)
+                    self._ahead = {path: commit for path, commit in self._ahead.items() if commit > node.created}
+                self._apply(node.created, changes)
                 self._moved()
             elif self._awaited == number:
                 return

@@ -32,8 +32,8 @@ def parse_size(text: str) -> int | None:
     >>> parse_size("1.5KB"), parse_size("1KiB"), parse_size("12"), parse_size("much")
     (1500, 1024, 12, None)
     """
-    found = _SIZE.fullmatch(text)
-    return round(float(found[1]) * _UNITS_BYTES[found[2]]) if found else None
+    match = _SIZE.fullmatch(text)
+    return round(float(match[1]) * _UNITS_BYTES[match[2]]) if match else None
 
 
 def in_unit_of(name: str, text: str) -> str:

@@ -271,7 +271,7 @@ def read_properties(text: str, *, origin: str) -> dict[str, SettingText]:
     >>> read_properties("# hi\nlog.dirs = /a,\\\n  /b", origin="f")["log.dirs"]
     SettingText(text='/a,/b', origin='f line 2')
     """
-    found: dict[str, SettingText] = {}
+    settings: dict[str, SettingText] = {}
     pending, started = "", 0
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.lstrip()
@@ -286,8 +286,8 @@ def read_properties(text: str, *, origin: str) -> dict[str, SettingText]:
         cut = min((line.index(mark) for mark in "=:" if mark in line), default=len(line))
         key, value = line[:cut].strip(), line[cut + 1 :].strip()
         if key:
-            found[key] = SettingText(value, f"{origin} line {started}")
-    return found
+            settings[key] = SettingText(value, f"{origin} line {started}")
+    return settings
 
 
 def from_environment(environment: Mapping[str, str], known: Iterable[str]) -> dict[str, SettingText]:

@@ -9,7 +9,7 @@ from ottla.internal_topics.topic_log import RECORDS_ON_LOOP_MAX, LoadedRecords, 
 from ottla.records.batch import split
 from ottla.records.record_reader import read_records
 from ottla.storage.log.partition_log import PartitionLog
-from ottla.storage.state.transactions import MarkerType, read_marker
+from ottla.storage.state.end_marker import MarkerType, read_marker
 
 READ_BYTES = 1 << 20
 

@@ -21,9 +21,9 @@ from ottla.internal_topics.topic_log import (
     ProducerIdentity,
 )
 from ottla.records.builder import NewRecord, build_batch
+from ottla.replication.high_watermark_waiters import FutureWaiter
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
-from ottla.replication.waiters import FutureWaiter
 from ottla.storage.log.partition_log import AppendOrigin
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ottla.core.errors import ErrorCode, error_code_for
 from ottla.internal_topics.topic_log import KeyValue, ProducerIdentity, TopicLog
-from ottla.limits import eager_tasks
+from ottla.net import eager_tasks
 
 BATCH_BYTES = 256 * 1024
 """Size up to which writes share a batch: well below max.message.bytes, so that no write fails because of others."""

@@ -1,1 +1,1 @@
-"""Limits what clients may use: memory (`budget.py`), time on the event loop (`loop_slices.py`, `eager_tasks.py`)."""
+"""Limits what clients may use: memory (`budget.py`) and time on the event loop (`loop_slices.py`)."""

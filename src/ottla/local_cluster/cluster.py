@@ -24,8 +24,8 @@ from ottla.client.cluster import Cluster
 from ottla.core.errors import KafkaError
 from ottla.local_cluster.control import ControlServer
 from ottla.local_cluster.processes import ChildProcess, free_port, last_message
+from ottla.local_cluster.zookeeper_command import ZooKeeperServer
 from ottla.local_cluster.zookeeper_jars import zookeeper_jars
-from ottla.local_cluster.zookeeper_server import ZooKeeperServer
 from ottla.pipeline.java import java_home
 
 DEFAULT_BROKERS, DEFAULT_PORT = 3, 9092

@@ -99,15 +99,15 @@ class _Written:
 
     def runs(self) -> list[OffsetRun]:
         """Return the runs of the records. Raises the error of a record that was not written."""
-        found: list[OffsetRun] = []
+        offset_runs: list[OffsetRun] = []
         for group in self.groups:
             if group.error is not None:
                 raise group.error
             for written in sorted(group.written):
                 if written.base_offset >= 0:
                     indexes = group.positions[written.first_index : written.first_index + written.record_count]
-                    found += runs_of([self.records[index].offset for index in indexes], written.base_offset)
-        return found
+                    offset_runs += runs_of([self.records[index].offset for index in indexes], written.base_offset)
+        return offset_runs
 
 
 class Mirror:
@@ -301,9 +301,9 @@ class Mirror:
         await producer.send_offsets(self._group, as_offsets(positions))
         await producer.commit()
         self._committed |= positions
-        for target, found in runs.items():
+        for target, offset_runs in runs.items():
             translation = self._translations.setdefault(target, OffsetTranslation())
-            for run in found:
+            for run in offset_runs:
                 translation.add(run)
         self._transactions += 1
 

@@ -92,9 +92,9 @@ async def read_runs(target: Cluster, mirror: str) -> dict[TopicPartition, Offset
     """Read the offset runs of all partitions. The topic must exist."""
     only = TopicPartition(own_name(mirror), 0)
     bounds = (await offset_bounds(target, [only], read_committed=True))[only]
-    found: dict[TopicPartition, OffsetTranslation] = {}
+    translations: dict[TopicPartition, OffsetTranslation] = {}
     if bounds.start_offset >= bounds.end_offset:
-        return found
+        return translations
     options = ConsumerOptions(read_committed=True)
     async with Consumer(
         target, {only: bounds.start_offset}, end={only: bounds.end_offset}, options=options
@@ -102,7 +102,7 @@ async def read_runs(target: Cluster, mirror: str) -> dict[TopicPartition, Offset
         async for _, records in consumer.chunks():
             for record in records:
                 topic, partition = json.loads(record.key or b"[]")
-                translation = found.setdefault(TopicPartition(topic, partition), OffsetTranslation())
+                translation = translations.setdefault(TopicPartition(topic, partition), OffsetTranslation())
                 for run in json.loads(record.value or b"[]"):
                     translation.add(OffsetRun(*run))
-    return found
+    return translations

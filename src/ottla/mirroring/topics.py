@@ -117,8 +117,8 @@ async def prepare_copies(
     for topic in topics:
         configs = await _own_configs(source, topic.name)
         if topic.target not in present:
-            wanted = NewTopic(topic.target, topic.partitions, replication_factor, configs)
-            ((outcome, _),) = await create_topics(target, [wanted])
+            new_topic = NewTopic(topic.target, topic.partitions, replication_factor, configs)
+            ((outcome, _),) = await create_topics(target, [new_topic])
             if outcome.error is not None and outcome.error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise outcome.error
             log.info("created topic %s with %d partitions", topic.target, topic.partitions)

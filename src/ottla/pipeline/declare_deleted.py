@@ -13,7 +13,7 @@ from ottla.pipeline.audit.model import DiscrepancyKind
 from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.errors import InvalidDeclaration
 from ottla.pipeline.job_file.job import PipelineJob
-from ottla.pipeline.lake.port import LakeTable, topics_of
+from ottla.pipeline.lake.lake_table import LakeTable, topics_of
 from ottla.pipeline.lake.rowless_offsets import Deletion, declare_deleted, join_ranges, rowless_offsets, withdraw
 from ottla.pipeline.offset_range import OffsetRange, parse_offsets
 from ottla.pipeline.stages.audit import audit_topic
@@ -49,18 +49,18 @@ def parse_ranges(texts: Iterable[str]) -> list[OffsetRange]:
 
 def missing_offsets(context: Context, topic: str) -> list[OffsetRange]:
     """Return every offset that the audit finds missing now. Raises what `audit_topic` raises."""
-    found: list[OffsetRange] = []
+    offset_ranges: list[OffsetRange] = []
     with contextlib.closing(OffsetClient(context.job.brokers.read_options)) as offset_client:
         for spec in context.job.loads:
             if not spec.loads(topic):
                 continue
             topic_audit = audit_topic(context, spec, topic, offset_client, discrepancies_max=sys.maxsize)
-            found += [
+            offset_ranges += [
                 OffsetRange(fault.partition, fault.first_offset, fault.end_offset)
                 for fault in topic_audit.faults
                 if fault.kind is DiscrepancyKind.MISSING
             ]
-    return join_ranges(found)
+    return join_ranges(offset_ranges)
 
 
 def declare(

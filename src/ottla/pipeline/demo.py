@@ -302,8 +302,8 @@ class _Demo:
         source = f"{self.input_file.name}, topic {TOPIC}"
         text = DemoJob(bootstrap, TOPIC, TRAFFIC_TOPIC, source, self.spark_options.master).text()
         self.paths.job.write_text(text, encoding="utf-8")
-        job, found = read_job(text, directory=self.paths.output, now_ms=SystemClock().wall_ms())
-        assert job is not None, found.faults
+        job, result = read_job(text, directory=self.paths.output, now_ms=SystemClock().wall_ms())
+        assert job is not None, result.faults
         return job
 
     def _produce(self, bootstrap: str, partitions: int) -> Produced:

@@ -76,8 +76,8 @@ def _wait_until_ready(process: subprocess.Popen[str], log: Path) -> DemoBroker:
     threading.Thread(target=_listen, args=(process.stdout, lines), daemon=True).start()  # noqa: TID251  # of a command, never simulated
     try:
         while (line := lines.get(timeout=_READY_WITHIN_S)) is not None:
-            if found := _READY.match(line):
-                return DemoBroker(found[1], line.strip())
+            if match := _READY.match(line):
+                return DemoBroker(match[1], line.strip())
     except queue.Empty:
         raise BrokerNotStarted(f"the broker was not ready within {_READY_WITHIN_S:g} s (its log: {log})") from None
     last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["no reason given"]

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.pipeline.formats.port import reasons_where
+from ottla.pipeline.formats.format import reasons_where
 from ottla.pipeline.formats.typed import EPOCHS, formed_time, iso_time, typed
 from ottla.pipeline.lake.schema import conform, outside_of_years
 from ottla.pipeline.topic_reader import TIME

@@ -95,8 +95,8 @@ def installed_spark() -> InstalledSpark:
         raise JarsNotFound("PySpark is not installed; the jars must fit it")
     jars = Path(spec.origin).parent / "jars"
     for path in jars.glob("spark-sql_*.jar"):
-        if found := _SPARK_SQL.fullmatch(path.name):
-            return InstalledSpark(jars, found[1], (int(found[2]), int(found[3]), int(found[4])))
+        if match := _SPARK_SQL.fullmatch(path.name):
+            return InstalledSpark(jars, match[1], (int(match[2]), int(match[3]), int(match[4])))
     raise JarsNotFound(f"{jars} holds no spark-sql jar, which names Spark's version")
 
 

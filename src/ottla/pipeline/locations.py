@@ -25,12 +25,12 @@ def local_path(location: str) -> Path:
     >>> local_path("file:///data/lake"), local_path("~lake/a:b")
     (PosixPath('/data/lake'), PosixPath('~lake/a:b'))
     """
-    found = _SCHEME.match(location)
-    if found is None:
+    match = _SCHEME.match(location)
+    if match is None:
         return Path(location)
-    if found["scheme"].lower() != "file":
+    if match["scheme"].lower() != "file":
         raise UnsupportedLocation(
-            f"{location} is on {found['scheme'].lower()}, which is not supported. Tables and files are local: name a "
+            f"{location} is on {match['scheme'].lower()}, which is not supported. Tables and files are local: name a "
             "path or a file:// URI, for example a mounted file system"
         )
     parts = urlsplit(location)

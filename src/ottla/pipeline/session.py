@@ -203,5 +203,5 @@ def _reason(text: str) -> str:
     '[PATH_NOT_FOUND] Path does not exist'
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    named = [found[1] for line in lines if (found := _EXCEPTION.match(line))]
+    named = [match[1] for line in lines if (match := _EXCEPTION.match(line))]
     return named[-1] if named else (lines or ["no reason given"])[0]

@@ -86,8 +86,10 @@ class BrokerReader:
 
         Raises DataLoss where offsets were deleted, the broker's KafkaError, CannotConnect, CorruptMessage.
         """
-        wanted = PartitionRange(self.topic, offsets.partition, offsets.first_offset, offsets.end_offset, self.topic_id)
-        reader = RangeReader(self.brokers.read_options, wanted)
+        partition_range = PartitionRange(
+            self.topic, offsets.partition, offsets.first_offset, offsets.end_offset, self.topic_id
+        )
+        reader = RangeReader(self.brokers.read_options, partition_range)
         for batches in reader.batches():
             rows = 0
             for found in decode(batches, self.topic, offsets, headers=self.headers):

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession as _SparkSession
 from ottla.pipeline.connector.datasource import FORMAT, OttlaDataSource
 from ottla.pipeline.lake.delta import DeltaLakeTable
 from ottla.pipeline.lake.iceberg import IcebergLakeTable
-from ottla.pipeline.lake.port import TableMismatch
+from ottla.pipeline.lake.lake_table import TableMismatch
 from ottla.pipeline.lake.table_format import TableFormat, formats_at
 from ottla.pipeline.locations import local_path
 

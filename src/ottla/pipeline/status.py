@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.event_time import LATE
 from ottla.pipeline.job_file.job import PipelineJob
+from ottla.pipeline.lake.lake_table import TableReader, topics_of
 from ottla.pipeline.lake.parquet_files import read_columns
-from ottla.pipeline.lake.port import TableReader, topics_of
 from ottla.pipeline.loading.load import LoadSpec, resolve_topics
 from ottla.pipeline.source import topic_state
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from ottla.core.files import File
 from ottla.records.batch import HEADER_BYTES, BatchHeader
-from ottla.records.batch_verifier import framing_fault
+from ottla.records.batch_faults import framing_fault
 
 HEADER_CHUNK_BYTES: Final = 4096  # the distance between two index entries, more or less
 

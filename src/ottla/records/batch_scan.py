@@ -59,7 +59,7 @@ class ProducerBatches:
 
     def positions(self) -> list[int]:
         """Return all positions, ascending."""
-        lasts = (position for each in self._lasts.values() for position in each)
+        lasts = (position for last in self._lasts.values() for position in last)
         return sorted({*self._others, *self._firsts.values(), *lasts})
 
 

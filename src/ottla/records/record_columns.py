@@ -100,7 +100,7 @@ def _scan_all(
     capacity = sum(header.record_count for header, _ in held)
     wanted = bool(parts & KEYS) + bool(parts & VALUES)
     data = b"".join(body for _, body in held if body is not None)
-    found = RecordColumns(
+    columns = RecordColumns(
         data=data if parts else b"",
         count=0,
         offsets=_zeros("q", capacity),
@@ -115,16 +115,18 @@ def _scan_all(
     for header, body in held:
         if not 0 <= header.base_offset <= _BASE_OFFSET_MAX:
             raise CorruptMessage(f"a batch at offset {header.base_offset}")
-        before = found.count
+        before = columns.count
         if body is None:
-            _count_through(header, bounds, found)
+            _count_through(header, bounds, columns)
         else:
-            _scan_one(header, data, at, at + len(body), bounds, parts, found)
+            _scan_one(header, data, at, at + len(body), bounds, parts, columns)
             at += len(body)
         if header.log_append_time:
-            found.timestamps_ms[before : found.count] = array("q", [header.max_timestamp]) * (found.count - before)
-        _add_run(found.append_times, found.count - before, header.log_append_time)
-    return found
+            columns.timestamps_ms[before : columns.count] = array("q", [header.max_timestamp]) * (
+                columns.count - before
+            )
+        _add_run(columns.append_times, columns.count - before, header.log_append_time)
+    return columns
 
 
 def _scan_one(

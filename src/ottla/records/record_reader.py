@@ -56,10 +56,10 @@ def read_records(batch: bytes | bytearray | memoryview, *, limit: int | None = N
     _, header = next(split(batch), (0, None))
     if header is None:
         raise CorruptMessage("no batch at all")
-    found = Columns(array("q"), array("q"), [], [], [])
+    columns = Columns(array("q"), array("q"), [], [], [])
     with memoryview(batch) as view:
-        offsets, timestamps = _scan_batch(view, header, -NO_END_OFFSET, NO_END_OFFSET, found, _EVERYTHING, limit)
-    return map(Record, offsets, timestamps, found.keys, found.values, found.headers)
+        offsets, timestamps = _scan_batch(view, header, -NO_END_OFFSET, NO_END_OFFSET, columns, _EVERYTHING, limit)
+    return map(Record, offsets, timestamps, columns.keys, columns.values, columns.headers)
 
 
 def read_columns(
@@ -77,17 +77,17 @@ def read_columns(
     over, and so are those that `include` does not want (a transaction that was aborted). `limit` caps what each batch
     may decompress to. CorruptMessage as in `scan`.
     """
-    found = Columns(array("q"), array("q"), [], [], [])
+    columns = Columns(array("q"), array("q"), [], [], [])
     with memoryview(buffer) as view:
         for at, header in split(view):
             outside = header.last_offset < from_offset or header.base_offset >= end_offset
             if outside or header.is_control or (include is not None and not include(header)):
                 continue
             with view[at : at + header.size_bytes] as batch:
-                offsets, timestamps = _scan_batch(batch, header, from_offset, end_offset, found, want, limit)
-            found.offsets.extend(offsets)
-            found.timestamps_ms.extend(timestamps)
-    return found
+                offsets, timestamps = _scan_batch(batch, header, from_offset, end_offset, columns, want, limit)
+            columns.offsets.extend(offsets)
+            columns.timestamps_ms.extend(timestamps)
+    return columns
 
 
 def _scan_batch(

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from ottla.core.errors import CorruptMessage, KafkaError, StorageError
 from ottla.core.files import FileRegion
 from ottla.core.ids import TopicPartition
-from ottla.replication.commit import GroupCommit
+from ottla.replication.group_commit import GroupCommit
 from ottla.replication.partition import Partition
 from ottla.replication.replication_context import ReplicationContext
 from ottla.storage.directories.log_directory import LogDirectory
@@ -145,7 +145,7 @@ class AlterLogDirs:
     async def _run(self, target: LogDirectory) -> None:
         """Work on the moves to one directory in turns, until there is none."""
         try:
-            while moves := [each for each in self.moves.values() if each.target is target]:
+            while moves := [log_dir_move for log_dir_move in self.moves.values() if log_dir_move.target is target]:
                 now_s = self._context.clock.monotonic()
                 due = [move for move in moves if move.not_before_s <= now_s]
                 for move in due:

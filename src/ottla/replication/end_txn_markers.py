@@ -6,7 +6,7 @@ from typing import Final
 
 from ottla.replication.partition import Partition
 from ottla.storage.log.partition_log import AppendInfo, AppendOrigin
-from ottla.storage.state.transactions import Marker, MarkerType, build_marker
+from ottla.storage.state.end_marker import Marker, MarkerType, build_marker
 
 FIRST_VERSION_WITH_EPOCH_BUMP: Final = 2  # of transactions (KIP-890)
 

@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from ottla.core.files import FileRegion
 from ottla.storage.log.partition_log import PartitionLog
-from ottla.storage.state.transactions import AbortedTransaction
+from ottla.storage.state.aborted_index import AbortedTransaction
 
 
 class FetchDataInfo:
@@ -37,5 +37,5 @@ def aborted_in(log: PartitionLog, offset: int, region: FileRegion | None, stable
     """
     if region is None or not log.may_have_aborted_transactions():
         return ()
-    found = log.aborted_transactions(offset, min(stable, log.segment_list.region_end_offset))
-    return sorted(found, key=attrgetter("first_offset")) if len(found) > 1 else found
+    transactions = log.aborted_transactions(offset, min(stable, log.segment_list.region_end_offset))
+    return sorted(transactions, key=attrgetter("first_offset")) if len(transactions) > 1 else transactions

@@ -247,8 +247,8 @@ class ReplicaFetcher(FetchListener):
     async def close(self) -> None:
         """Stop fetching and close the connection."""
         self._is_closed = True
-        for each in self._partitions.values():
-            each.end_backoff()
+        for partition in self._partitions.values():
+            partition.end_backoff()
         if self._flush_timer is not None:
             self._flush_timer.cancel()
         tasks = [self._task, *self._range_tasks]
@@ -450,10 +450,10 @@ class ReplicaFetcher(FetchListener):
         out_of_range: dict[FetchedPartition, FetchPosition] = {}
         for data in answer.partitions:
             key = data.topic_id, data.partition
-            each, position = self._partitions.get(key), session.asked_position(key, number)
-            if each is not None and position is not None:
-                self._dirty[each] = None
-                self._take(each, position, data, out_of_range)
+            partition, position = self._partitions.get(key), session.asked_position(key, number)
+            if partition is not None and position is not None:
+                self._dirty[partition] = None
+                self._take(partition, position, data, out_of_range)
         if self._refusals or self._served_again:
             self._log_refusals()
         if out_of_range:
@@ -513,22 +513,22 @@ class ReplicaFetcher(FetchListener):
         """Begin the truncation of one partition in a turn of the loop."""
         if self._is_closed:
             return
-        each = next(iter(self._diverged))
-        position, leader_end = self._diverged.pop(each)
+        partition = next(iter(self._diverged))
+        position, leader_end = self._diverged.pop(partition)
         if self._diverged:
             self._loop.call_soon(self._truncate_next)
-        if not self._is_fetched(each):
+        if not self._is_fetched(partition):
             return
-        each.is_paused = False
+        partition.is_paused = False
         try:
-            if each.partition.next_fetch() == position:
-                each.partition.truncate_to_leader(leader_end)
+            if partition.partition.next_fetch() == position:
+                partition.partition.truncate_to_leader(leader_end)
         except StorageError as error:
-            self._not_truncated(each, error)
+            self._not_truncated(partition, error)
         except Exception:
-            log.exception(_UNEXPECTED, each.partition.topic_partition, self.leader)
-            each.is_stopped = True
-        self._touch(each)
+            log.exception(_UNEXPECTED, partition.partition.topic_partition, self.leader)
+            partition.is_stopped = True
+        self._touch(partition)
 
     def _not_truncated(self, each: FetchedPartition, error: Exception) -> None:
         log.warning("%s cannot be truncated: %s", each.partition.topic_partition, error)
@@ -621,12 +621,12 @@ class ReplicaFetcher(FetchListener):
                 continue
             each.is_paused = False
             partition = each.partition
-            found = ranges.get(partition)
-            if found is None or partition.next_fetch() != position:
+            leader_range = ranges.get(partition)
+            if leader_range is None or partition.next_fetch() != position:
                 self._delay(each)
                 continue
             try:
-                if not found.take_into(partition):
+                if not leader_range.take_into(partition):
                     self._delay(each)
             except StorageError as error:
                 self._not_truncated(each, error)

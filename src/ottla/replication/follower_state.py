@@ -10,6 +10,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from ottla.storage.log.partition_log import PartitionLog
+
 
 class FetchState(Enum):
     """The states of a follower."""
@@ -66,6 +68,16 @@ class FollowerState:
         if self.fetch_state is FetchState.FETCHING:
             self.fetch_state = FetchState.SYNCING
 
+    def follow_leader(self, log: PartitionLog, durable_end: int) -> bool:
+        """Follow the leader's high watermark and log start as far as the log is durable; return if the former moved."""
+        end = min(self.leader_high_watermark, durable_end)
+        is_moved = end > log.high_watermark
+        if is_moved:
+            log.update_high_watermark(end)
+        if (start := min(self.leader_log_start, log.high_watermark)) > log.log_start_offset:
+            log.delete_records(start)
+        return is_moved
+
     def synced(self) -> None:
         """Fetch on, if the fetch waits for this: everything in the log is durable."""
         if self.fetch_state is FetchState.SYNCING:
@@ -80,8 +92,9 @@ class FollowerState:
 
     def continue_after_truncation(self, *, is_durable: bool) -> None:
         """Fetch on, once everything in the log is durable. What the leader has reported counts no more."""
-        self.fetch_state = FetchState.FETCHING if is_durable else FetchState.SYNCING
-        self.leader_high_watermark = self.leader_log_start = -1
+        if self.fetch_state is not FetchState.FAILED:
+            self.fetch_state = FetchState.FETCHING if is_durable else FetchState.SYNCING
+            self.leader_high_watermark = self.leader_log_start = -1
 
     def truncation_ended(self, error: Exception | None) -> None:
         """Inform the fetcher that the log is truncated, or was not."""

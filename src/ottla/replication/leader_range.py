@@ -52,7 +52,11 @@ async def fetch_leader_ranges(
         ends = await _offsets(connection, partitions, _LATEST, node_id, timeout_s)
     finally:
         await connection.close()
-    return {each: LeaderRange(starts[each], ends[each]) for each in partitions if each in starts and each in ends}
+    return {
+        partition: LeaderRange(starts[partition], ends[partition])
+        for partition in partitions
+        if partition in starts and partition in ends
+    }
 
 
 async def _offsets(
@@ -61,11 +65,13 @@ async def _offsets(
     """Ask the leader for the start or the end of its logs, as a replica: the end is not the high watermark."""
     topics: dict[str, ListOffsetsTopic] = {}
     asked: dict[tuple[str, int], Partition] = {}
-    for each in partitions:
-        name, index = each.topic_partition
-        asked[(name, index)] = each
+    for partition in partitions:
+        name, index = partition.topic_partition
+        asked[(name, index)] = partition
         topics.setdefault(name, ListOffsetsTopic(name=name)).partitions.append(
-            ListOffsetsPartition(partition_index=index, current_leader_epoch=each.leader_epoch, timestamp=timestamp)
+            ListOffsetsPartition(
+                partition_index=index, current_leader_epoch=partition.leader_epoch, timestamp=timestamp
+            )
         )
     request = ListOffsetsRequest(replica_id=node_id, topics=list(topics.values()))
     response = await connection.request(ApiKey.LIST_OFFSETS, request, timeout_s=timeout_s)

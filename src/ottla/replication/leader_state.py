@@ -12,14 +12,13 @@ A member that has not fetched in this term has an unknown end, and the high wate
 from __future__ import annotations
 
 from ottla.coordination.view import PartitionView
-from ottla.core.errors import NotLeaderOrFollower, OffsetOutOfRange, UnknownLeaderEpoch
+from ottla.core.errors import NotLeaderOrFollower, UnknownLeaderEpoch
 from ottla.core.ids import UNKNOWN_BROKER_EPOCH, TopicPartition
 from ottla.records.batch import NO_END_OFFSET
-from ottla.replication.isr_changes import AlteredPartition, IsrChange
+from ottla.replication.isr_proposal_queue import REFUSED, AlteredPartition, IsrChange, OnDecided, Outcome
 from ottla.replication.partition_logging import log_isr_change
 from ottla.replication.replication_context import ReplicationContext
 from ottla.storage.log.partition_log import PartitionLog
-from ottla.storage.state.leader_epochs import UNDEFINED, EpochEnd
 
 UNKNOWN_OFFSET = -1
 NEVER = float("-inf")
@@ -135,15 +134,15 @@ class LeaderState:
 
     def follower(self, node_id: int, broker_epoch: int, *, is_epoch_named: bool) -> FollowerReplica:
         """Return the follower that fetches, and maybe named the leader epoch. Raises the KafkaError to respond with."""
-        found = self.followers.get(node_id)
-        if found is None and not is_epoch_named:
+        follower = self.followers.get(node_id)
+        if follower is None and not is_epoch_named:
             raise NotLeaderOrFollower(leader_id=self._node_id, leader_epoch=self.epoch)
-        if found is None:
+        if follower is None:
             raise UnknownLeaderEpoch(f"broker {node_id} is not a replica of {self._topic_partition} in this epoch")
         known_epoch = self._context.broker_epoch(node_id)
         if broker_epoch >= 0 and known_epoch is not None and broker_epoch < known_epoch:
             raise NotLeaderOrFollower(f"broker {node_id} has started again since epoch {broker_epoch}")
-        return found
+        return follower
 
     # ---- High watermark
 
@@ -180,13 +179,14 @@ class LeaderState:
     def lowest_log_start(self) -> int:
         """Return the lowest log start among the followers on live brokers; UNKNOWN_OFFSET while one is unknown."""
         brokers = self._context.brokers
-        starts = [each.log_start_offset for each in self.followers.values() if each.node_id in brokers]
+        starts = [follower.log_start_offset for follower in self.followers.values() if follower.node_id in brokers]
         return min(starts, default=NO_END_OFFSET)
 
     # ---- Changes of the ISR
 
     def note_append(self, end_before: int) -> None:
         """Note that the log end moves off followers that were there until now, whenever they fetched last."""
+        self._context.lagging[self._topic_partition] = None
         for follower in self.followers.values():
             if follower.end_offset == end_before:
                 follower.last_caught_up_s = self._context.clock.monotonic()
@@ -198,7 +198,7 @@ class LeaderState:
 
     def needs_check(self, log_end: int) -> bool:
         """Return whether time alone may change the ISR: a replica is outside, or not at the log end."""
-        return self.is_lagging or any(each.end_offset != log_end for each in self.followers.values())
+        return self.is_lagging or any(follower.end_offset != log_end for follower in self.followers.values())
 
     def proposed_isr(self, log_end: int, high_watermark: int, now_s: float) -> tuple[int, ...] | None:
         """Return the ISR to propose now, or None. Replicas that lag leave before another one joins."""
@@ -238,17 +238,22 @@ class LeaderState:
             context.is_impaired(each, self._topic_partition) for each in (self._node_id, *self.isr)
         )
 
-    def begin_due_change(self, log: PartitionLog, partition_epoch: int) -> IsrChange | None:
-        """Begin the change of the ISR that is to be proposed now, and return it, or None."""
-        isr = self.proposed_isr(log.end_offset, log.high_watermark, self._context.clock.monotonic())
+    def check_isr(self, log: PartitionLog, partition_epoch: int, on_decided: OnDecided) -> None:
+        """Propose to remove followers that lag, or to add one that has caught up."""
+        context = self._context
+        if not self.needs_check(log.end_offset):
+            context.lagging.pop(self._topic_partition, None)
+            return
+        context.lagging[self._topic_partition] = None
+        isr = self.proposed_isr(log.end_offset, log.high_watermark, context.clock.monotonic())
         if isr is None:
-            return None
+            return
         members, partition = self.with_epochs(isr), self._topic_partition.partition
         change = IsrChange(log.topic_id, partition, self.epoch, partition_epoch, members, is_recovering=False)
         self._begin_change(change)
         if len(isr) < len(self.isr):
             log_isr_change("shrinks", self._topic_partition, self.isr, isr)
-        return change
+        context.isr_changes.propose(self._topic_partition, change, on_decided)
 
     def _begin_change(self, change: IsrChange) -> None:
         """Begin a proposed change. What it adds counts from now on, what it removes counts until it is committed."""
@@ -256,22 +261,35 @@ class LeaderState:
         added = tuple(node_id for node_id, _ in change.new_isr if node_id not in self.isr)
         self.maximal_isr = self.isr + added
 
-    def commit_change(self, altered: AlteredPartition) -> None:
-        """Set the ISR that the controller has committed for the proposed change."""
-        if len(altered.isr) > len(self.isr):
-            log_isr_change("grows", self._topic_partition, self.isr, altered.isr)
-        self.commit_isr(altered.isr)
-        self.is_recovering = altered.is_recovering
+    def change_decided(self, outcome: Outcome, partition_epoch: int) -> bool:
+        """Apply the controller's decision on the pending change to the partition of this epoch.
 
-    def withdraw_change(self) -> bool:
-        """Drop the proposed change, because a newer state is to come; return whether there was one."""
-        is_pending, self.pending = self.pending is not None, None
-        return is_pending
+        Return False where there is a newer state: the change is pending until the snapshot has it.
+        """
+        if isinstance(outcome, AlteredPartition):
+            if outcome.leader_epoch != self.epoch or outcome.partition_epoch < partition_epoch:
+                return False
+            if len(outcome.isr) > len(self.isr):
+                log_isr_change("grows", self._topic_partition, self.isr, outcome.isr)
+            self.commit_isr(outcome.isr)
+            self.is_recovering = outcome.is_recovering
+            return True
+        if outcome.code in REFUSED:  # the committed ISR counts
+            self.commit_isr(self.isr)
+            self._refused_until_s = self._context.clock.monotonic() + REFUSAL_SECONDS
+            return True
+        return False
 
-    def refuse_change(self, now_s: float) -> None:
-        """Drop a change that the controller has refused: the committed ISR counts."""
-        self.commit_isr(self.isr)
-        self._refused_until_s = now_s + REFUSAL_SECONDS
+    def withdraw_change(self) -> None:
+        """Drop the proposed change, if there is one, because a newer state is to come."""
+        if self.pending is not None:
+            self.pending = None
+            self._context.isr_changes.withdraw(self._topic_partition)
+
+    def end(self) -> None:
+        """End the term: nothing is checked or proposed any more."""
+        self.withdraw_change()
+        self._context.lagging.pop(self._topic_partition, None)
 
     def with_epochs(self, isr: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
         """Return each member with the broker epoch of its last fetch."""
@@ -284,18 +302,3 @@ class LeaderState:
                 follower = self.followers.get(node_id)
                 found.append((node_id, UNKNOWN_BROKER_EPOCH if follower is None else follower.broker_epoch))
         return tuple(found)
-
-
-def diverging_end(log: PartitionLog, fetch_offset: int, last_fetched_epoch: int) -> EpochEnd | None:
-    """Return where the log of a follower diverges from the leader's, or None. Raises OffsetOutOfRange."""
-    if fetch_offset < log.log_start_offset:
-        raise OffsetOutOfRange(f"offset {fetch_offset} is below the log start {log.log_start_offset}")
-    if last_fetched_epoch != UNDEFINED:
-        end = log.epoch_end_offset(last_fetched_epoch)
-        if end.epoch == UNDEFINED:
-            raise OffsetOutOfRange(f"epoch {last_fetched_epoch} is unknown to the leader")
-        if end.epoch < last_fetched_epoch or end.end_offset < fetch_offset:
-            return end
-    if fetch_offset > log.end_offset:
-        raise OffsetOutOfRange(f"offset {fetch_offset} is beyond the log end {log.end_offset}")
-    return None

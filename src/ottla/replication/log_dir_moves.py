@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ottla.core.errors import LogDirNotFound, StorageError
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
-from ottla.replication.commit import GroupCommit
+from ottla.replication.group_commit import GroupCommit
 from ottla.replication.partition import Partition
 from ottla.replication.replication_context import ReplicationContext
 from ottla.storage.directories.log_directory import LogDirectory
@@ -46,10 +46,10 @@ class LogDirMoves:
         """Return the log directory with this path. Raises LogDirNotFound or StorageError."""
         if path not in [str(each) for each in self._directories.paths]:
             raise LogDirNotFound(f"Log dir {path} is not found in the config.")
-        found = next((each for each in self._directories.online if str(each.path) == path), None)
-        if found is None:
+        log_directory = next((directory for directory in self._directories.online if str(directory.path) == path), None)
+        if log_directory is None:
             raise StorageError(f"Log directory {path} is offline")
-        return found
+        return log_directory
 
     def _directory_of(self, partition: Partition) -> LogDirectory:
         for directory in self._directories.opened:

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Final, NamedTuple, cast
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 from ottla.client.connection import Connection, ConnectTo
 from ottla.client.errors import CannotConnect
 from ottla.coordination.znodes import Impairment
 from ottla.core.error_codes import ErrorCode
 from ottla.core.errors import CorruptMessage, KafkaError, StorageError, error_for
+from ottla.core.ids import TopicPartition
 from ottla.core.runtime import new_uuid
 from ottla.core.settings import MIB
 from ottla.replication.config import ReplicationConfig
@@ -62,11 +63,17 @@ class LogRepairs:
     """Repairs the logs that this broker follows, one after the other."""
 
     def __init__(
-        self, connect: ConnectTo, *, node_id: int, config: ReplicationConfig, context: ReplicationContext
+        self,
+        connect: ConnectTo,
+        partitions: Mapping[TopicPartition, Partition],
+        *,
+        node_id: int,
+        config: ReplicationConfig,
+        context: ReplicationContext,
     ) -> None:
-        self._connect, self._node_id = connect, node_id
+        self._connect, self._partitions, self._node_id = connect, partitions, node_id
         self._config, self._context = config, context
-        self._failures: dict[Partition, _Failure] = {}
+        self._failures: dict[TopicPartition, _Failure] = {}
         self._task = asyncio.get_running_loop().create_task(self._run(), name="repair logs")
 
     async def close(self) -> None:
@@ -81,13 +88,14 @@ class LogRepairs:
             for known in tuple(self._failures):
                 if known not in impaired:
                     del self._failures[known]
-            for each, reasons in tuple(impaired.items()):
-                if Impairment.CORRUPT in reasons:
-                    await self._try(cast("Partition", each))
+            for topic_partition, reasons in tuple(impaired.items()):
+                partition = self._partitions.get(topic_partition)
+                if partition is not None and Impairment.CORRUPT in reasons:
+                    await self._try(partition)
 
     async def _try(self, partition: Partition) -> None:
         """Repair a partition as far as its leader has what is faulty here."""
-        failure = self._failures.get(partition)
+        failure = self._failures.get(partition.topic_partition)
         if not partition.may_be_repaired or (
             failure is not None and self._context.clock.monotonic() < failure.not_before_s
         ):
@@ -101,7 +109,7 @@ class LogRepairs:
             self._failed(partition, "")
 
     def _failed(self, partition: Partition, message: str) -> None:
-        failure = self._failures.setdefault(partition, _Failure())
+        failure = self._failures.setdefault(partition.topic_partition, _Failure())
         if message not in {"", failure.message}:
             log.warning("%s cannot be repaired now, and is tried again: %s", partition.topic_partition, message)
         failure.message, failure.wait_s = message, min(failure.wait_s * 2, RETRY_SECONDS_MAX)
@@ -135,7 +143,7 @@ class LogRepairs:
     async def _repair_range(self, connection: Connection, partition: Partition, faulty: FaultyRange) -> None:
         from ottla.storage.cleaning.log_repair import LogRepair
 
-        log_repair(partition, faulty.first_offset, faulty.end_offset)
+        log_repair(partition.topic_partition, partition.leader, faulty.first_offset, faulty.end_offset)
         repair = LogRepair(partition.log, faulty, token=new_uuid().hex)
         is_complete = False
         try:
@@ -183,7 +191,10 @@ class LogRepairs:
             raise error_for(data.error_code)
         if partition.is_throttled:
             self._context.follower_quota.record(len(data.records or b""), self._context.clock.monotonic())
-        aborted = [(each.producer_id, each.first_offset) for each in data.aborted_transactions or ()]
+        aborted = [
+            (aborted_transaction.producer_id, aborted_transaction.first_offset)
+            for aborted_transaction in data.aborted_transactions or ()
+        ]
         return _Fetched(memoryview(data.records or b""), aborted, data.last_stable_offset)
 
     @property

@@ -14,7 +14,6 @@ Before: broker/handlers/produce.py. Next: storage/log/partition_log.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Protocol
 
 from ottla.coordination.view import PartitionView
@@ -32,26 +31,21 @@ from ottla.core.errors import (
 from ottla.core.ids import INTERNAL_TOPICS, TopicPartition
 from ottla.records.batch import HEADER_BYTES, BatchHeader
 from ottla.replication import partition_logging
-from ottla.replication.commit import GroupCommit
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.fetch_data_info import FetchDataInfo, aborted_in
 from ottla.replication.follower_state import FetchPosition, FetchState, FollowerState
-from ottla.replication.follower_truncation import FollowerTruncation, continue_after_truncation
-from ottla.replication.isr_changes import REFUSED, AlteredPartition, IsrChange, Outcome
-from ottla.replication.leader_state import LeaderState, diverging_end
+from ottla.replication.group_commit import GroupCommit
+from ottla.replication.high_watermark_waiters import OffsetWaiters
+from ottla.replication.isr_proposal_queue import AlteredPartition, IsrChange, Outcome
+from ottla.replication.leader_state import LeaderState
+from ottla.replication.log_divergence import diverging_end, may_truncate, truncation_offset
 from ottla.replication.replication_context import ReplicationContext
 from ottla.replication.throttle import is_throttled, read_up_to_log_end
-from ottla.replication.waiters import OffsetWaiters
 from ottla.storage.config import LogConfig
-from ottla.storage.log.faulty_ranges import (
-    accept_lost_start,
-    is_faulty,
-    keep_lost_start,
-    refetch_from,
-    replace_producers,
-)
+from ottla.storage.log.faulty_ranges import is_faulty, refetch_from, replace_producers
 from ottla.storage.log.flush import FlushJob
 from ottla.storage.log.partition_log import AppendInfo, AppendOrigin, PartitionLog
+from ottla.storage.log.truncation_steps import Truncation, run_truncation
 from ottla.storage.state.leader_epochs import EpochEnd
 from ottla.storage.state.producer_state_manager import VerificationGuard
 
@@ -79,6 +73,7 @@ class Partition:
         "end_watchers",
         "failed",
         "follower",
+        "held_view",
         "internal",
         "is_serving",
         "isr",
@@ -126,24 +121,12 @@ class Partition:
         self.failed: StorageError | None = None  # the disk lost what was written: only a restart may begin again
         self._removed = False
         self.is_serving = False  # as leader; if it is not, `check_serving` raises the reason
-        self.truncation: FollowerTruncation | None = None  # nothing is read, appended or fetched meanwhile
-        self._watch_faults(has_peers=len(view.replicas) > 1)
+        self.truncation: Truncation | None = None  # nothing is read, appended, flushed or fetched meanwhile
+        self.held_view: PartitionView | None = None  # of a term to lead in, which begins after the truncation
+        self._context.watch_faults(log, has_peers=len(view.replicas) > 1)
         self.apply(view)
 
     # ---- Faults of the log
-
-    def _watch_faults(self, *, has_peers: bool) -> None:
-        """Report this replica as impaired while something of its log is to be fetched again."""
-        log, impair = self.log, partial(self._context.impair, self, Impairment.CORRUPT)
-        log.faults.listener = impair
-        if has_peers:
-            keep_lost_start(log)
-        else:
-            accept_lost_start(log)
-        if is_faulty(log):
-            impair()
-        else:
-            self._context.restored(self, Impairment.CORRUPT)
 
     @property
     def may_be_repaired(self) -> bool:
@@ -155,8 +138,8 @@ class Partition:
         """Report this replica no longer, if nothing of its log is faulty any more. Raises CorruptMessage."""
         if not is_faulty(self.log):
             replace_producers(self.log)
-            self._context.restored(self, Impairment.CORRUPT)
-            partition_logging.log_repaired(self)
+            self._context.restored(self.topic_partition, Impairment.CORRUPT)
+            partition_logging.log_repaired(self.topic_partition)
         if self.log.is_dirty and self.truncation is None and not self._removed:
             self._commit.schedule(self)
 
@@ -164,7 +147,7 @@ class Partition:
     def may_hand_over(self) -> bool:
         """Return whether another member of the ISR can lead instead of this replica, which is impaired."""
         context = self._context
-        return self in context.impaired and any(
+        return self.topic_partition in context.impaired and any(
             node_id != self.node_id and context.may_lead(node_id, self.topic_partition) for node_id in self.isr
         )
 
@@ -184,20 +167,18 @@ class Partition:
         self.leader, self.leader_epoch, self.partition_epoch = view.leader, view.leader_epoch, view.partition_epoch
         self.replicas, self.isr, self.last_unclean_epoch = view.replicas, view.isr, view.last_unclean_epoch
         self._counted_replicas = len(view.replicas) - len(view.adding)
-        truncation = self.truncation
         if is_new_term:
-            if truncation is not None:
-                truncation.hold(view if view.leader == self.node_id else None)
+            self.held_view = None
             if view.leader != self.node_id:
                 self._become_follower()
-            elif truncation is not None:
-                self.follower = None
+            elif self.truncation is not None:
+                self.held_view, self.follower = view, None
             else:
                 self._become_leader(view, continues=continues)
-        elif truncation is not None and truncation.held_view is not None:
-            truncation.hold(view)
+        elif self.held_view is not None:
+            self.held_view = view
         elif is_newer and self.leader_state is not None:
-            self._withdraw_isr_change()
+            self.leader_state.withdraw_change()
             self.leader_state.follow(view)
         self._refetch_if_contradictory(view)
         self._role_applied()
@@ -217,7 +198,7 @@ class Partition:
         self.follower = None
         self.log.begin_epoch(view.leader_epoch)
         if state is not None and continues:
-            self._withdraw_isr_change()
+            state.withdraw_change()
             state.continue_term(view, self.log.end_offset)
         else:
             if state is not None:
@@ -244,29 +225,29 @@ class Partition:
     def _remove_corrupt_log(self, offset: int) -> bool:
         """Remove all from an offset on, to fetch it again from the leader; return False if the disk refuses."""
         not_removed = self._context.not_removed
-        if self not in not_removed:
-            partition_logging.log_removal(self)
+        if self.topic_partition not in not_removed:
+            partition_logging.log_removal(self.topic_partition, self.leader)
         try:
             refetch_from(self.log, offset)
         except StorageError:
-            not_removed[self] = None  # if the directory has failed the partition goes offline
+            not_removed[self.topic_partition] = None  # if the directory has failed the partition goes offline
             return False
         self._refetch_from = None
-        self._watch_faults(has_peers=True)
-        not_removed.pop(self, None)
+        self._context.watch_faults(self.log, has_peers=True)
+        not_removed.pop(self.topic_partition, None)
         return True
 
     def follow_again(self) -> None:
         """Follow the leader, if this replica does not because the disk refused to remove its corrupt log."""
         if self.follower is not None or self.leads or self._removed:
-            self._context.not_removed.pop(self, None)
+            self._context.not_removed.pop(self.topic_partition, None)
             return
         failed, self.failed = self.failed, None
         self._become_follower()
-        if self in self._context.not_removed:
+        if self.topic_partition in self._context.not_removed:
             self.failed = failed  # it may not lead either
         else:
-            self._context.contradictory.pop(self, None)
+            self._context.contradictory.pop(self.topic_partition, None)
 
     def _end_term(self) -> None:
         """Fail those who wait and wake readers, because this broker leads no longer."""
@@ -276,25 +257,25 @@ class Partition:
 
     def _drop_leader_state(self) -> None:
         self.is_serving = False
-        self._withdraw_isr_change()
-        self._context.lagging.pop(self, None)
+        if self.leader_state is not None:
+            self.leader_state.end()
         self.leader_state, self._has_followers = None, False
 
     def check_offsets(self) -> None:
         """Take the replica out of service if its offsets contradict each other: it would lose or invent records."""
         log = self.log
         if not (log.log_start_offset <= log.high_watermark <= log.end_offset >= log.flushed_offset or self.failed):
-            self.take_out_of_service(partition_logging.log_contradiction(self))
+            self.take_out_of_service(partition_logging.log_contradiction(log, self.replicas))
 
     def take_out_of_service(self, why: str) -> None:
         """Serve nothing until all records are fetched again: see `_refetch_if_contradictory`."""
-        self._context.contradictory[self] = None
+        self._context.contradictory[self.topic_partition] = None
         self.fail_flush(StorageError(why))
 
     def _refetch_if_contradictory(self, view: PartitionView) -> None:
         """Fetch a contradictory replica again once it counts for nothing: others have all that was committed."""
         counts = view.leader in (-1, self.node_id) or self.node_id in view.isr or self.node_id in view.elr
-        if not counts and self in self._context.contradictory:
+        if not counts and self.topic_partition in self._context.contradictory:
             self.follower, self._refetch_from = None, 0
             self.follow_again()
 
@@ -315,7 +296,7 @@ class Partition:
         """Continue with a log of another directory, which has the same records, on the disk unless that has failed."""
         self._commit.release(self)
         self.log, self._commit = log, commit
-        self._watch_faults(has_peers=len(self.replicas) > 1)
+        self._context.watch_faults(log, has_peers=len(self.replicas) > 1)
         self.waiters.move_to(log)
         if log.health.failure is not None:
             self.fail_flush(StorageError(log.health.failure))
@@ -327,9 +308,8 @@ class Partition:
     def remove(self) -> None:
         """Fail all who wait, because the topic is deleted or the replica moved."""
         self._removed = True
-        if self.truncation is not None:
-            self.truncation.abandon()
-        self._context.forget(self)
+        self._abandon_truncation()
+        self._context.forget(self.topic_partition)
         self._commit.forget(self)
         self._drop_leader_state()
         self.follower = None
@@ -350,7 +330,7 @@ class Partition:
     @property
     def is_held(self) -> bool:
         """Whether this broker leads only after a truncation that runs has ended."""
-        return self.truncation is not None and self.truncation.held_view is not None
+        return self.held_view is not None
 
     @property
     def durable_end(self) -> int:
@@ -410,21 +390,18 @@ class Partition:
             header=header,
             guard=guard,
         )
-        if self._has_followers and not appended.duplicate:
-            self._moved_end(appended.first_offset)
+        state = self.leader_state
+        if self._has_followers and state is not None and not appended.duplicate:
+            state.note_append(appended.first_offset)
+            if self.end_watchers:
+                self._notify_end_watchers()  # followers that wait at the old end have something to fetch
         if log.config.durability == "fsync":
             self._commit.schedule(self)
         else:
             self._advance(log.end_offset)
-            self._schedule_without_waiters(log, appended)
+            if appended.begins_segment or log.config.flushes_by_rule:
+                self._commit.schedule_by_rule(self, log, begins_segment=appended.begins_segment)
         return appended
-
-    def _schedule_without_waiters(self, log: PartitionLog, appended: AppendInfo) -> None:
-        """Schedule the flush of an append that counts before it is durable: by rule, or as Kafka where a log rolls."""
-        if appended.begins_segment:  # so the sealed segment goes to the disk
-            self._commit.schedule(self)
-        elif log.config.flushes_by_rule:
-            self._commit.schedule_by_rule(self, log)
 
     def begin_flush(self) -> FlushJob:
         """Begin a flush, because a round of the group commit begins."""
@@ -443,9 +420,8 @@ class Partition:
     def fail_flush(self, error: StorageError) -> None:
         """Stop serving: the disk lost what was written. Only a restart, which scans the files, may begin again."""
         self.failed = error
-        self._context.not_removed.pop(self, None)
-        if self.truncation is not None:
-            self.truncation.abandon()
+        self._context.not_removed.pop(self.topic_partition, None)
+        self._abandon_truncation()
         self._drop_leader_state()
         if self.follower is not None:
             self.follower.fail()
@@ -456,15 +432,6 @@ class Partition:
     def give_up_waiting(self, error: StorageError) -> None:
         """Fail all waits: the flush is put off until the disk accepts it; the written records may yet be replicated."""
         self.waiters.fail(error)
-
-    def _moved_end(self, end_before: int) -> None:
-        """Inform followers that wait at the old end: records were appended, so they have something to fetch."""
-        state = self.leader_state
-        assert state is not None
-        self._context.lagging[self] = None
-        state.note_append(end_before)
-        if self.end_watchers:
-            self._notify_end_watchers()
 
     def _advance(self, end_offset: int) -> None:
         """Move the high watermark as far as the followers allow: everything below `end_offset` is durable here."""
@@ -545,37 +512,18 @@ class Partition:
 
     def check_isr(self) -> None:
         """Propose to remove followers that lag, or to add one that has caught up."""
-        state, context = self.leader_state, self._context
-        if state is None or not self.is_serving:
-            return
-        if not state.needs_check(self.log.end_offset):
-            context.lagging.pop(self, None)
-            return
-        context.lagging[self] = None
-        change = state.begin_due_change(self.log, self.partition_epoch)
-        if change is not None:
-            context.isr_changes.propose(self, change)
+        if self.leader_state is not None and self.is_serving:
+            self.leader_state.check_isr(self.log, self.partition_epoch, self.isr_change_decided)
 
     def isr_change_decided(self, change: IsrChange, outcome: Outcome) -> None:
         """Apply the controller's answer to a proposed change, unless a newer state has come meanwhile."""
         state = self.leader_state
-        if state is None or state.pending is not change:
+        if state is None or state.pending is not change or not state.change_decided(outcome, self.partition_epoch):
             return
         if isinstance(outcome, AlteredPartition):
-            if outcome.leader_epoch != self.leader_epoch or outcome.partition_epoch < self.partition_epoch:
-                return  # the snapshot will have a newer state
             self.isr, self.partition_epoch = outcome.isr, outcome.partition_epoch
-            state.commit_change(outcome)
-        elif outcome.code in REFUSED:
-            state.refuse_change(self._context.clock.monotonic())
-        else:
-            return  # pending until the snapshot has a newer partition epoch
         self._advance(self.durable_end)
         self.check_isr()
-
-    def _withdraw_isr_change(self) -> None:
-        if self.leader_state is not None and self.leader_state.withdraw_change():
-            self._context.isr_changes.withdraw(self)
 
     # ---- Following
 
@@ -616,8 +564,8 @@ class Partition:
             follower.require_sync()
             self._commit.schedule(self)
             return
-        if appended is not None:
-            self._schedule_without_waiters(log, appended)
+        if appended is not None and (appended.begins_segment or log.config.flushes_by_rule):
+            self._commit.schedule_by_rule(self, log, begins_segment=appended.begins_segment)
         self._synced()
 
     def _synced(self) -> None:
@@ -625,12 +573,8 @@ class Partition:
         follower, log = self.follower, self.log
         assert follower is not None
         durable_end = self.durable_end
-        if (end := min(follower.leader_high_watermark, durable_end)) > log.high_watermark:
-            log.update_high_watermark(end)
-            if self.watchers:
-                self._notify_watchers()
-        if (start := min(follower.leader_log_start, log.high_watermark)) > log.log_start_offset:
-            log.delete_records(start)
+        if follower.follow_leader(log, durable_end) and self.watchers:
+            self._notify_watchers()
         self.check_offsets()
         if durable_end == log.end_offset:
             follower.synced()
@@ -638,39 +582,86 @@ class Partition:
     def truncate_to_leader(self, leader_end: EpochEnd) -> bool:
         """Truncate where this log diverges from the leader's, whose largest epoch not above ours ends there.
 
-        It is repeated until both agree on an epoch (KIP-279). Return False if it must not be done: see `truncate`.
+        Return False if it must not be done: see `truncate`.
         """
-        return self.truncate(self.log.epochs.truncation_offset(leader_end, log_end_offset=self.log.end_offset))
+        return self.truncate(truncation_offset(self.log, leader_end))
 
     def truncate(self, offset: int) -> bool:
-        """Truncate a follower's log. Return False, and fetch no longer, if records below the high watermark would go.
-
-        They were replicated: only after an unclean election later than the last record here may they differ from the
-        leader's. Otherwise the leader's log is corrupt, and must not erase the other replicas.
-        """
+        """Truncate a follower's log. Return False, and fetch no longer, if replicated records would go."""
         log = self.log
-        if offset < log.high_watermark and self.last_unclean_epoch <= log.epochs.latest:
-            partition_logging.log_refused_truncation(self, offset)
+        if not may_truncate(log, offset, self.last_unclean_epoch):
+            partition_logging.log_refused_truncation(log, offset, self.leader, self.leader_epoch)
             if self.follower is not None:
                 self.follower.fail()
             return False
         if offset >= log.end_offset:
             log.truncate_to(offset)  # epochs without records: nothing waits for the disk
-            continue_after_truncation(self, self._commit)
+            self._continue_after_truncation()
             return True
-        partition_logging.log_truncation(self, offset)
-        FollowerTruncation(self, self._commit, self._context).run(log.truncation(offset))
+        partition_logging.log_truncation(log, offset, self.leader_epoch)
+        self._begin_truncation(log.truncation(offset))
         return self.failed is None
 
     def restart_log_at(self, offset: int) -> None:
         """Begin the log at the leader's start, which is above the end of this one: no record of both remains."""
-        partition_logging.log_truncation(self, offset)
-        FollowerTruncation(self, self._commit, self._context).run(self.log.full_truncation(offset))
+        partition_logging.log_truncation(self.log, offset, self.leader_epoch)
+        self._begin_truncation(self.log.full_truncation(offset))
 
-    def begin_held_term(self, view: PartitionView) -> None:
-        """Lead in a term that was held until the log was truncated."""
-        self._become_leader(view, continues=False)
-        self._role_applied()
+    def _begin_truncation(self, steps: Truncation) -> None:
+        """Run the steps off the loop, with this replica out of use until the last; on the loop if none can run them."""
+        follower, truncations = self.follower, self._commit.truncations
+        if truncations is None:
+            try:
+                run_truncation(steps, self.log.checkpoint)
+                self._continue_after_truncation()
+            except CorruptMessage as error:
+                self._truncation_ended(error)
+            return
+        assert follower is not None
+        assert self.truncation is None
+        follower.begin_truncation()
+        self.truncation = steps
+        self._commit.forget(self)
+        truncations.add(steps, self._truncation_ended)
+
+    def _abandon_truncation(self) -> None:
+        """Run no further step: the replica is removed or offline."""
+        if self.truncation is not None and self._commit.truncations is not None:
+            self._commit.truncations.abandon(self.truncation)
+        self.truncation = self.held_view = None
+
+    def _truncation_ended(self, error: Exception | None) -> None:
+        """Go on: as the leader of a term that began meanwhile, or as a follower.
+
+        After an error nothing was truncated, or the log is neither as before nor truncated: it goes out of service.
+        """
+        log, follower, held_view = self.log, self.follower, self.held_view
+        self.truncation = self.held_view = None
+        if log.health.failure is not None:
+            self.fail_flush(StorageError(log.health.failure))
+        elif error is not None and (log.is_truncating or not isinstance(error, StorageError)):
+            why = partition_logging.log_failed_truncation(self.topic_partition, error, self.replicas)
+            self.take_out_of_service(why)
+            if held_view is not None:
+                self._context.on_leading(self.topic_partition)  # and refuses what a coordinator asks
+        elif follower is not None:
+            self._continue_after_truncation()
+            follower.truncation_ended(error)
+        else:
+            if log.is_dirty or self.durable_end < log.end_offset:
+                self._commit.schedule(self)
+            if held_view is not None:
+                self._become_leader(held_view, continues=False)
+                self._role_applied()
+                self._context.on_leading(self.topic_partition)
+
+    def _continue_after_truncation(self) -> None:
+        """Flush what is left of the log, if something has to be, and fetch on then."""
+        if self.follower is not None:
+            is_durable = self.durable_end == self.log.end_offset
+            self.follower.continue_after_truncation(is_durable=is_durable)
+            if self.follower.fetch_state is not FetchState.FAILED and (self.log.is_dirty or not is_durable):
+                self._commit.schedule(self)
 
     # ---- Reading
 

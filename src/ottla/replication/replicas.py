@@ -31,15 +31,15 @@ from ottla.core.errors import (
 from ottla.core.executors import MakeExecutor
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition, may_be_topic_id
 from ottla.limits.loop_slices import LoopSlices
-from ottla.replication.commit import Flushable, GroupCommit
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.directory_checkpoints import DirectoryCheckpoints
-from ottla.replication.isr_changes import AlterPartitionSender
-from ottla.replication.log_deletions import LogDeletions
+from ottla.replication.due_deletions import LogDeletions
+from ottla.replication.group_commit import Flushable, GroupCommit
+from ottla.replication.isr_proposal_queue import AlterPartitionSender
 from ottla.replication.log_dir_moves import LogDirMoves
 from ottla.replication.partition import ANY_EPOCH, Partition
 from ottla.replication.replica_inspection import ReplicaInspection
-from ottla.replication.replication_context import CheckedPartition, ReplicationContext
+from ottla.replication.replication_context import ReplicationContext
 from ottla.replication.truncations import Truncations
 from ottla.replication.view_changes import APPLY_WORK, PARTITION_WORK, gone_topic, is_small, partitions_to_apply
 from ottla.storage.config import LogConfig, topic_config
@@ -154,7 +154,9 @@ class Replicas:
         from ottla.replication.fetcher_manager import ReplicaFetcherManager
         from ottla.replication.log_repairs import LogRepairs
 
-        self._repairs = LogRepairs(connect, node_id=self._node_id, config=self._config, context=self.context)
+        self._repairs = LogRepairs(
+            connect, self.partitions, node_id=self._node_id, config=self._config, context=self.context
+        )
         self._fetchers = ReplicaFetcherManager(
             connect, node_id=self._node_id, config=self._config, context=self.context
         )
@@ -171,27 +173,29 @@ class Replicas:
         that this broker leads may have a follower that lags, after a broker has died.
         """
         while True:
-            async for partition in self._slices.each(tuple(self.context.lagging)):
+            async for topic_partition in self._slices.each(tuple(self.context.lagging)):
                 try:
-                    partition.check_followers()
+                    self._check_followers(topic_partition)
                 except Exception:
-                    log.exception(
-                        "unexpected error while the in-sync replicas of %s were checked", partition.topic_partition
-                    )
+                    log.exception("unexpected error while the in-sync replicas of %s were checked", topic_partition)
             await asyncio.sleep(min(self.context.lag_max_s / 2, ISR_CHECK_SECONDS))
+
+    def _check_followers(self, topic_partition: TopicPartition) -> None:
+        if (partition := self.partitions.get(topic_partition)) is not None:
+            partition.check_followers()
 
     # ---- Lookup
 
     def find(self, topic: str, index: int) -> Partition:
         """Return the replica on this broker. Raises UnknownTopicOrPartition, NotLeaderOrFollower or StorageError."""
-        found = self._by_name.get((topic, index))
-        return found if found is not None else self.partition(TopicPartition(topic, index))
+        partition = self._by_name.get((topic, index))
+        return partition if partition is not None else self.partition(TopicPartition(topic, index))
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
         """Return the replica on this broker. Raises as `find` does."""
-        found = self.partitions.get(topic_partition)
-        if found is not None:
-            return found
+        partition = self.partitions.get(topic_partition)
+        if partition is not None:
+            return partition
         if (offline := self._offline.get(topic_partition)) is not None:
             raise StorageError(offline.why)
         view = self._view.partition(*topic_partition)
@@ -204,10 +208,10 @@ class Replicas:
 
         Raises the KafkaError to respond with; NotLeaderOrFollower and FencedLeaderEpoch name the current leader.
         """
-        found = self.find(topic, index)
-        if leader_epoch != ANY_EPOCH or not found.is_serving:
-            found.check_serving(leader_epoch)
-        return found
+        partition = self.find(topic, index)
+        if leader_epoch != ANY_EPOCH or not partition.is_serving:
+            partition.check_serving(leader_epoch)
+        return partition
 
     def is_offline(self, topic: str, partition: int) -> bool:
         """Return whether this broker has the replica and cannot serve it."""
@@ -225,19 +229,23 @@ class Replicas:
     @property
     def contradictory_partitions(self) -> set[TopicPartition]:
         """Return the replicas that are out of service, because their offsets contradict each other."""
-        return {each.topic_partition for each in self.context.contradictory}
+        return set(self.context.contradictory)
 
     @property
     def impaired_partitions(self) -> Mapping[Impairment, frozenset[TopicPartition]]:
         """Return the replicas that should not lead while another one can, by the reason."""
         found: dict[Impairment, set[TopicPartition]] = {}
-        for partition, reasons in self.context.impaired.items():
+        for topic_partition, reasons in self.context.impaired.items():
             for why in reasons:
-                found.setdefault(why, set()).add(partition.topic_partition)
-        full = [each.health for each in self.directories.opened if each.health.is_full]
+                found.setdefault(why, set()).add(topic_partition)
+        full = [directory.health for directory in self.directories.opened if directory.health.is_full]
         if full:
-            held = (each for each in self.partitions.values() if len(each.replicas) > 1 and each.log.health in full)
-            found[Impairment.FULL] = {each.topic_partition for each in held}
+            held = (
+                partition
+                for partition in self.partitions.values()
+                if len(partition.replicas) > 1 and partition.log.health in full
+            )
+            found[Impairment.FULL] = {partition.topic_partition for partition in held}
         return {why: frozenset(partitions) for why, partitions in found.items()}
 
     @property
@@ -290,7 +298,7 @@ class Replicas:
         or unknown until then. No newer snapshot comes meanwhile.
         """
         self._view = new
-        lagging: Sequence[CheckedPartition] = ()
+        lagging: Sequence[TopicPartition] = ()
         if old.deleted_topics is not new.deleted_topics:
             self._deletions.note(new.deleted_topics - old.deleted_topics)
             self._delete_logs()
@@ -318,13 +326,13 @@ class Replicas:
         old: ClusterView,
         new: ClusterView,
         delta: Mapping[str, Sequence[int]],
-        lagging: Sequence[CheckedPartition],
+        lagging: Sequence[TopicPartition],
         *,
         is_new: bool,
     ) -> Generator[None, None, None]:
         """Apply partition by partition; yields when a slice of work is spent."""
-        for partition in lagging:
-            partition.check_followers()
+        for topic_partition in lagging:
+            self._check_followers(topic_partition)
             if self._slices.spend():
                 yield
         for name in delta:
@@ -397,7 +405,7 @@ class Replicas:
         """Return once the log starts of these would survive a power cut; what could not be noted, and why."""
         refused: dict[TopicPartition, StorageError] = {}
         for directory in self.directories.online:
-            held = [each for each in topic_partitions if each in directory.logs]
+            held = [topic_partition for topic_partition in topic_partitions if topic_partition in directory.logs]
             if not held:
                 continue
             try:
@@ -453,22 +461,22 @@ class Replicas:
                 if not is_new:
                     self._created.append(str(topic_partition))
                 place = self.directories.create_log(topic_partition, topic.topic_id, config)
-            directory, found = place
+            directory, partition_log = place
             if directory.health.failure is not None:
                 self._go_offline(topic_partition, directory.health.failure)
                 return
-            if found.topic_id != topic.topic_id:
-                if found.topic_id != NO_TOPIC_ID:
-                    log.warning("%s has a corrupt partition.metadata, which is replaced", found.directory)
-                directory.replace_topic_id(found, topic.topic_id)
+            if partition_log.topic_id != topic.topic_id:
+                if partition_log.topic_id != NO_TOPIC_ID:
+                    log.warning("%s has a corrupt partition.metadata, which is replaced", partition_log.directory)
+                directory.replace_topic_id(partition_log, topic.topic_id)
         except StorageError as error:
             self._go_offline(topic_partition, error.message, is_tried_again=True)
             return
         self._deletions.topic_is_back(topic.topic_id)
-        found.reconfigure(config)
+        partition_log.reconfigure(config)
         commit = self._commits[directory]
         partition = self.partitions[topic_partition] = Partition(
-            found,
+            partition_log,
             view,
             node_id=self._node_id,
             commit=commit,
@@ -561,13 +569,13 @@ class Replicas:
         """
         served = {id(partition.log) for partition in self.partitions.values()}
         unknown: list[tuple[LogDirectory, PurePath]] = []
-        for directory, found in list(self.directories.logs()):
-            if id(found) in served or directory.health.failure is not None:
+        for directory, partition_log in list(self.directories.logs()):
+            if id(partition_log) in served or directory.health.failure is not None:
                 continue
-            if found.topic_id in self._deletions.noted_topics or self._is_assigned_to_others(found):
-                self._deletions.add(directory, found)
-            elif found.topic_partition.topic not in self._view.unreadable_topics:
-                unknown.append((directory, found.directory))
+            if partition_log.topic_id in self._deletions.noted_topics or self._is_assigned_to_others(partition_log):
+                self._deletions.add(directory, partition_log)
+            elif partition_log.topic_partition.topic not in self._view.unreadable_topics:
+                unknown.append((directory, partition_log.directory))
         for directory, future in self.directories.future_logs():
             if future.topic_partition not in self.partitions and directory.health.failure is None:
                 if future.topic_id in self._deletions.noted_topics or self._is_assigned_to_others(future):
@@ -576,9 +584,15 @@ class Replicas:
                     unknown.append((directory, future.directory))
         self._delete_logs()
         for directory in self.directories.opened:
-            directory.forget_lost({each for each in directory.lost_logs if each not in self._offline})
+            directory.forget_lost(
+                {topic_partition for topic_partition in directory.lost_logs if topic_partition not in self._offline}
+            )
         try:
-            unknown += [(each, path) for each in self.directories.online for path in each.stray_directories()]
+            unknown += [
+                (log_directory, path)
+                for log_directory in self.directories.online
+                for path in log_directory.stray_directories()
+            ]
             sizes = [(path, directory.bytes_below(path)) for directory, path in unknown]
         except OSError as error:
             log.warning("the directories of unknown topics cannot be listed: %s", error)
@@ -629,10 +643,10 @@ class Replicas:
         """Retry what the disk refused: to create logs, to delete logs, to fetch corrupt logs again."""
         self._retry = None
         self._delete_logs()
-        for corrupt in tuple(self.context.not_removed):
-            corrupt.follow_again()
+        for partition in [self.partitions[topic_partition] for topic_partition in self.context.not_removed]:
+            partition.follow_again()
             if self._fetchers is not None:
-                self._fetchers.assign(self.partitions[corrupt.topic_partition])
+                self._fetchers.assign(partition)
         if self.context.not_removed:
             self._try_later()
         for topic_partition in [each for each, offline in self._offline.items() if offline.is_tried_again]:

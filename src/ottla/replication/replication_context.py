@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from functools import partial
 
 from ottla.coordination.view import BrokerInfo
 from ottla.coordination.znodes import Impairment, ReplicaReport
 from ottla.core.clock import Clock
 from ottla.core.ids import TopicPartition
 from ottla.replication.config import ReplicationConfig
-from ottla.replication.isr_changes import IsrChanges
+from ottla.replication.isr_proposal_queue import IsrChanges
 from ottla.replication.throttle import ReplicationQuota
+from ottla.storage.log.faulty_ranges import accept_lost_start, is_faulty, keep_lost_start
+from ottla.storage.log.partition_log import PartitionLog
 
 _NO_BROKERS: Mapping[int, BrokerInfo] = {}
 _NO_REPORTS: Mapping[int, ReplicaReport] = {}
-
-
-class CheckedPartition(Protocol):
-    """A partition that needs a later check, or another try of what the disk refused."""
-
-    topic_partition: TopicPartition
-
-    def check_followers(self) -> None:
-        """Stop waiting for followers that do not count and check the ISR."""
-        ...
-
-    def follow_again(self) -> None:
-        """Follow the leader, if this replica does not because the disk refused to remove its corrupt log."""
-        ...
 
 
 def _ignore(topic_partition: TopicPartition) -> None:
@@ -66,35 +54,47 @@ class ReplicationContext:
         self.brokers = _NO_BROKERS  # of the current snapshot
         self.reports = _NO_REPORTS  # the same: what brokers report of their replicas
         # This broker's replicas that should not lead while another one can, and why: to be reported.
-        self.impaired: dict[CheckedPartition, set[Impairment]] = {}
+        self.impaired: dict[TopicPartition, set[Impairment]] = {}
         self.isr_changes = IsrChanges()
         # Led partitions with a follower that is not at the log end or not in sync. The others need no ISR check.
-        self.lagging: dict[CheckedPartition, None] = {}
-        self.contradictory: dict[
-            CheckedPartition, None
-        ] = {}  # out of service, because their offsets contradict each other
-        self.not_removed: dict[CheckedPartition, None] = {}  # whose corrupt log the disk refused to remove
+        self.lagging: dict[TopicPartition, None] = {}
+        # Replicas that are out of service, because their offsets contradict each other.
+        self.contradictory: dict[TopicPartition, None] = {}
+        self.not_removed: dict[TopicPartition, None] = {}  # whose corrupt log the disk refused to remove
 
-    def forget(self, partition: CheckedPartition) -> None:
+    def forget(self, topic_partition: TopicPartition) -> None:
         """Forget a replica that is removed or offline."""
-        self.contradictory.pop(partition, None)
-        self.not_removed.pop(partition, None)
-        self.impaired.pop(partition, None)
+        self.contradictory.pop(topic_partition, None)
+        self.not_removed.pop(topic_partition, None)
+        self.impaired.pop(topic_partition, None)
 
-    def impair(self, partition: CheckedPartition, why: Impairment) -> None:
+    def impair(self, topic_partition: TopicPartition, why: Impairment) -> None:
         """Report that a replica should not lead, nor be in the ISR, while another member of the ISR can lead.
 
         The report is written within a second. It is for the caller to find out when the reason has gone: `restored`.
         """
-        self.impaired.setdefault(partition, set()).add(why)
+        self.impaired.setdefault(topic_partition, set()).add(why)
 
-    def restored(self, partition: CheckedPartition, why: Impairment) -> None:
+    def restored(self, topic_partition: TopicPartition, why: Impairment) -> None:
         """Report one reason no longer."""
-        reasons = self.impaired.get(partition)
+        reasons = self.impaired.get(topic_partition)
         if reasons is not None:
             reasons.discard(why)
             if not reasons:
-                del self.impaired[partition]
+                del self.impaired[topic_partition]
+
+    def watch_faults(self, log: PartitionLog, *, has_peers: bool) -> None:
+        """Report a replica as impaired while something of its log is to be fetched again."""
+        impair = partial(self.impair, log.topic_partition, Impairment.CORRUPT)
+        log.faults.listener = impair
+        if has_peers:
+            keep_lost_start(log)
+        else:
+            accept_lost_start(log)
+        if is_faulty(log):
+            impair()
+        else:
+            self.restored(log.topic_partition, Impairment.CORRUPT)
 
     def is_impaired(self, node_id: int, topic_partition: TopicPartition) -> bool:
         """Return whether a broker has reported that its replica should not lead."""

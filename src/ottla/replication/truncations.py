@@ -1,8 +1,8 @@
 """Truncates the logs of a directory with all syncs off the event loop.
 
 A truncation has steps that change the log, on the loop and one log in a turn, and syncs between them
-(`storage/log/truncation.py`). All truncations that wait go through their steps together, so that one checkpoint of the
-directory counts for all of them: after the death of a broker thousands of followers may have to truncate.
+(`storage/log/truncation_steps.py`). All truncations that wait go through their steps together, so that one checkpoint
+of the directory counts for all of them: after the death of a broker thousands of followers may have to truncate.
 
     the recovery points are lowered in memory   checkpoint
     the segments after the new end are renamed  their directories are synced
@@ -18,24 +18,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from ottla.core.errors import KafkaError, StorageError
 from ottla.core.executors import Executor
 from ottla.replication.directory_checkpoints import Checkpoint, DirectoryCheckpoints
-from ottla.storage.log.flush import DirectoryHealth
-from ottla.storage.log.truncation import Truncation, TruncationSync
+from ottla.storage.directory_health import DirectoryHealth
+from ottla.storage.log.truncation_steps import Truncation, TruncationSync
 
 log = logging.getLogger(__name__)
 
 
-class TruncationListener(Protocol):
-    """Receives the end of a truncation."""
-
-    def truncation_ended(self, error: Exception | None) -> None:
-        """React on the loop to the end of the last step, or to one that has failed."""
-        ...
+OnEnded = Callable[[Exception | None], None]
+"""Called on the loop after the last step, or with the error of a step that has failed."""
 
 
 class _Checkpointing:
@@ -61,17 +56,17 @@ class _Checkpointing:
 class _Syncing:
     """Runs the syncs of some truncations, one after the other; the executor's job."""
 
-    def __init__(self, syncs: Sequence[tuple[TruncationListener, TruncationSync]], done: asyncio.Future[None]) -> None:
+    def __init__(self, syncs: Sequence[tuple[Truncation, TruncationSync]], done: asyncio.Future[None]) -> None:
         self._syncs = syncs
         self._done = done
-        self.errors: dict[TruncationListener, OSError] = {}
+        self.errors: dict[Truncation, OSError] = {}
 
     def run(self) -> None:
-        for listener, sync in self._syncs:
+        for steps, sync in self._syncs:
             try:
                 sync.run()
             except OSError as error:
-                self.errors[listener] = error
+                self.errors[steps] = error
 
     def finished(self) -> None:
         if not self._done.done():
@@ -85,27 +80,26 @@ class Truncations:
         self._checkpoints = checkpoints
         self._health, self._executor = health, executor
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[TruncationListener, Truncation] = {}
-        self._running: dict[TruncationListener, Truncation] = {}
+        self._waiting: dict[Truncation, OnEnded] = {}
+        self._running: dict[Truncation, OnEnded] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def add(self, listener: TruncationListener, steps: Truncation) -> None:
-        """Run the steps of a truncation; then call `truncation_ended`."""
-        self._waiting[listener] = steps
+    def add(self, steps: Truncation, on_ended: OnEnded) -> None:
+        """Run the steps of a truncation; then call `on_ended`."""
+        self._waiting[steps] = on_ended
         if self._task is None:
             self._task = self._loop.create_task(self._run(), name="truncate logs")
 
-    def abandon(self, listener: TruncationListener) -> None:
-        """Run no further step: the log is deleted or offline. `truncation_ended` is not called."""
-        for each in (self._waiting, self._running):
-            steps = each.pop(listener, None)
-            if steps is not None:
+    def abandon(self, steps: Truncation) -> None:
+        """Run no further step: the log is deleted or offline. `on_ended` is not called."""
+        for truncations in (self._waiting, self._running):
+            if truncations.pop(steps, None) is not None:
                 steps.close()
 
     async def close(self) -> None:
         """End what has begun, and stop the executor. What has not begun is found again after the next start."""
-        for listener in tuple(self._waiting):
-            self.abandon(listener)
+        for steps in tuple(self._waiting):
+            self.abandon(steps)
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
         await asyncio.to_thread(self._executor.close)
@@ -120,47 +114,45 @@ class Truncations:
                         syncs = await self._continue(await self._sync(syncs))
                 except Exception as unexpected:
                     log.exception("unexpected error while logs were truncated")
-                    for listener in tuple(self._running):
-                        self._end(listener, unexpected)
+                    for steps in tuple(self._running):
+                        self._end(steps, unexpected)
         finally:
             self._task = None
 
     async def _continue(
-        self, errors: dict[TruncationListener, OSError | StorageError]
-    ) -> dict[TruncationListener, TruncationSync | None]:
+        self, errors: dict[Truncation, OSError | StorageError]
+    ) -> dict[Truncation, TruncationSync | None]:
         """Run the next step of each truncation, one in a turn of the loop; return what must be synced after it."""
-        syncs: dict[TruncationListener, TruncationSync | None] = {}
-        for listener in tuple(self._running):
-            steps = self._running.get(listener)
-            if steps is None:
+        syncs: dict[Truncation, TruncationSync | None] = {}
+        for steps in tuple(self._running):
+            if steps not in self._running:
                 continue  # abandoned
             try:
-                error = errors.get(listener)
-                syncs[listener] = next(steps) if error is None else steps.throw(error)
+                error = errors.get(steps)
+                syncs[steps] = next(steps) if error is None else steps.throw(error)
             except StopIteration:
-                self._end(listener, None)
+                self._end(steps, None)
             except KafkaError as refused:  # StorageError; CorruptMessage where a batch cannot be read
-                self._end(listener, refused)
+                self._end(steps, refused)
             except Exception as unexpected:
                 log.exception("unexpected error while a log was truncated")
-                self._end(listener, unexpected)
+                self._end(steps, unexpected)
             await asyncio.sleep(0)
         return syncs
 
-    def _end(self, listener: TruncationListener, error: Exception | None) -> None:
-        if self._running.pop(listener, None) is None:
+    def _end(self, steps: Truncation, error: Exception | None) -> None:
+        on_ended = self._running.pop(steps, None)
+        if on_ended is None:
             return  # abandoned meanwhile
         try:
-            listener.truncation_ended(error)
+            on_ended(error)
         except Exception:
             log.exception("unexpected error after a log was truncated")
 
-    async def _sync(
-        self, syncs: dict[TruncationListener, TruncationSync | None]
-    ) -> dict[TruncationListener, OSError | StorageError]:
+    async def _sync(self, syncs: dict[Truncation, TruncationSync | None]) -> dict[Truncation, OSError | StorageError]:
         """Sync in the executor what the steps want; return what failed."""
-        errors: dict[TruncationListener, OSError | StorageError] = {}
-        files = [(listener, sync) for listener, sync in syncs.items() if sync is not None]
+        errors: dict[Truncation, OSError | StorageError] = {}
+        files = [(steps, sync) for steps, sync in syncs.items() if sync is not None]
         if files:
             done: asyncio.Future[None] = self._loop.create_future()
             syncing = _Syncing(files, done)
@@ -170,7 +162,7 @@ class Truncations:
         if len(files) < len(syncs):
             error = await self._checkpoint()
             if error is not None:
-                errors.update((listener, error) for listener, sync in syncs.items() if sync is None)
+                errors.update((steps, error) for steps, sync in syncs.items() if sync is None)
         return errors
 
     async def _checkpoint(self) -> StorageError | None:

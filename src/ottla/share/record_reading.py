@@ -11,7 +11,7 @@ from ottla.records.record_reader import read_records
 from ottla.replication.partition import Partition
 from ottla.share.partition_events import Extent
 from ottla.share.states import AcquiredRecords
-from ottla.storage.state.transactions import AbortedTransaction
+from ottla.storage.state.aborted_index import AbortedTransaction
 
 READ_BYTES_MAX = 1 << 20
 """Bound on what one share fetch reads of a partition, on the event loop; a first batch may be larger."""

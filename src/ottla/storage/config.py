@@ -327,13 +327,13 @@ class TopicSetting(NamedTuple):
 @cache
 def topic_settings() -> Mapping[str, TopicSetting]:
     """Return every topic setting by its topic-level name, sorted."""
-    found = {
+    settings = {
         spec.topic_key: TopicSetting(section, name, spec)
         for section in (LogConfig, TopicOnlyConfig)
         for name, spec in settings_of(section).items()
         if spec.topic_key
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(settings.items()))
 
 
 def topic_config(defaults: LogConfig, overrides: Mapping[str, str]) -> LogConfig:

@@ -52,8 +52,8 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
     >>> parse_partition_directory("web-0"), parse_partition_directory("ottla-copies")
     (TopicPartition(topic='web', partition=0), None)
     """
-    found = _parsed(_LOG.fullmatch(name) or _STRAY.fullmatch(name) or _MOVE.fullmatch(name))
-    return None if found is None or is_foreign(found) else found
+    topic_partition = _parsed(_LOG.fullmatch(name) or _STRAY.fullmatch(name) or _MOVE.fullmatch(name))
+    return None if topic_partition is None or is_foreign(topic_partition) else topic_partition
 
 
 def parse_moved_log(name: str) -> MovedLog | None:

@@ -139,14 +139,14 @@ class SimDisk:
 
         The write that `stop_at` prevented may be half done: one disk for each page of it.
         """
-        found = [SimDisk(capacity_bytes=self.capacity_bytes, lies=self.lies, root=self._root.kept())]
+        disks = [SimDisk(capacity_bytes=self.capacity_bytes, lies=self.lies, root=self._root.kept())]
         if self._cut_short is not None:
             path, position, raw = self._cut_short
             for end in range(PAGE_BYTES - position % PAGE_BYTES, len(raw), PAGE_BYTES):
                 half_done = SimDisk(capacity_bytes=self.capacity_bytes, lies=self.lies, root=self._root.kept())
                 half_done.open(path).write_at(position, raw[:end])
-                found.append(half_done)
-        return found
+                disks.append(half_done)
+        return disks
 
     def image(self) -> tuple[tuple[str, object], ...]:
         """Return all names and the bytes of all files, for comparisons."""

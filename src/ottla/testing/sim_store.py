@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
+from ottla.coordination.embedded_store import EmbeddedMetadataStore, EmbeddedSession
 from ottla.coordination.store import (
     Node,
     NodeChange,
@@ -88,9 +88,9 @@ class StoreLink:
             if self.session is not None:
                 self.session.lose_changes()
         waiting, self._whole = self._whole, []
-        for each in waiting:
-            if not each.done():
-                each.set_result(None)
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
         self.state_changed()
 
     def hold(self) -> None:
@@ -111,8 +111,8 @@ class StoreLink:
     def state_changed(self) -> None:
         """Wake those who wait for another state of the session, each after a while of its own."""
         waiters, self._state_waiters = self._state_waiters, []
-        for each in waiters:
-            self.loop.call_later(self.rng.random() * _STATE_SECONDS, _wake, each)
+        for future in waiters:
+            self.loop.call_later(self.rng.random() * _STATE_SECONDS, _wake, future)
 
     async def next_change(self) -> None:
         """Return after the state may have changed."""
@@ -208,7 +208,7 @@ class _Feed:
         is_complete = self._inner.is_complete
         changes = self._inner.take()
         if (hidden := self._link.hidden) is not None:
-            changes = tuple(each for each in changes if not f"{each.path}/".startswith(f"{hidden}/"))
+            changes = tuple(change for change in changes if not f"{change.path}/".startswith(f"{hidden}/"))
         if changes or is_complete:
             self._pending.append((changes, is_complete))
 
@@ -270,9 +270,9 @@ class SimSession:
     async def get(self, path: str) -> Node | None:
         """Return the node, or None if there is none."""
         await self._link.arrive()
-        found = await self.inner.get(path)
+        node = await self.inner.get(path)
         await self._link.arrive()
-        return found
+        return node
 
     async def children(self, path: str) -> frozenset[str]:
         """Return the names of the children."""

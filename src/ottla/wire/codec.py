@@ -20,8 +20,8 @@ from typing import Any
 from ottla.core.errors import UnsupportedVersion
 from ottla.core.slices import WorkSlice
 from ottla.wire.apis import API_INFO, ApiKey
+from ottla.wire.compiled_codec import ELEMENTS_MAX, Slices, Slicing, TypeCodec, struct_codec
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.plan import ELEMENTS_MAX, Slices, Slicing, TypePlan, struct_plan
 
 _PLANS_MAX = 1024  # about 450 pairs of request and response exist
 
@@ -61,7 +61,7 @@ def decoded_bytes_max(size: int) -> int:
 
 
 def decode_request_slices(key: ApiKey, version: int, body: bytes, offset: int = 0, *, slices: WorkSlice) -> Slices[Any]:
-    """Decode a request in slices of work, with at most `plan.ELEMENTS_MAX` elements."""
+    """Decode a request in slices of work, with at most `ELEMENTS_MAX` elements."""
     plan = _plan(int(key), version, "Request")
     try:
         if plan.read_slices is None:
@@ -109,15 +109,15 @@ def shape_class(key: ApiKey, kind: str) -> Any:
 
 
 @functools.lru_cache(maxsize=_PLANS_MAX)
-def _plan(key: int, version: int, kind: str) -> TypePlan:
+def _plan(key: int, version: int, kind: str) -> TypeCodec:
     info = API_INFO.get(ApiKey(key)) if key in API_INFO else None
     if info is None or not info.min_version <= version <= info.max_version:
         raise UnsupportedVersion(f"no version {version} of API {key}")
-    return struct_plan(shape_class(ApiKey(key), kind), version=version, flexible=version >= info.flexible_since)
+    return struct_codec(shape_class(ApiKey(key), kind), version=version, flexible=version >= info.flexible_since)
 
 
 def _decode(
-    plan: TypePlan, body: bytes | bytearray | memoryview, offset: int, key: int, version: int
+    plan: TypeCodec, body: bytes | bytearray | memoryview, offset: int, key: int, version: int
 ) -> tuple[Any, int]:
     """Decode a message; return it with the number of bytes after it."""
     data = body if isinstance(body, bytes) else bytes(body)
@@ -128,7 +128,7 @@ def _decode(
     return value, len(data) - end
 
 
-def _encode(plan: TypePlan, value: Any) -> bytes:
+def _encode(plan: TypeCodec, value: Any) -> bytes:
     out = bytearray()
     plan.write(out, value)
     return bytes(out)

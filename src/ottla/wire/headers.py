@@ -12,8 +12,8 @@ import struct
 from typing import Final, TypeAlias
 
 from ottla.wire.apis import API_INFO, NEVER, ApiKey
+from ottla.wire.compiled_codec import skip_tags
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.plan import skip_tags
 
 _FIXED: Final = struct.Struct(">hhih")  # key, version, correlation id, length of the client id
 _READ_FIXED: Final = _FIXED.unpack_from

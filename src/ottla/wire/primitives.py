@@ -1,7 +1,7 @@
 """Reads and writes Kafka's primitive types: `read(data, at) -> (value, next_at)` and `write(out, value)`.
 
 Lengths are checked against the bytes that are left before anything is sliced or allocated. Readers raise
-MalformedRequest, IndexError or struct.error on bad bytes; the caller (`wire/plan.py`) makes one error of these.
+MalformedRequest, IndexError or struct.error on bad bytes; `wire/compiled_codec.py`, the caller, makes one error.
 Writers raise struct.error, TypeError or ValueError for a value that cannot travel: that is a bug of this program.
 """
 

@@ -1,7 +1,7 @@
 """Declares how the fields of a shape are encoded. The generated messages carry these declarations.
 
 A shape is the union of all versions of a message; its `WIRE` says for each field which versions have it and how it is
-put into bytes. `wire/plan.py` turns this into a reader and a writer for one version.
+put into bytes. `wire/compiled_codec.py` turns this into a reader and a writer for one version.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ from ottla.core.ids import TopicPartition
 from ottla.pipeline.connector import spark_api
 from ottla.pipeline.connector.columns import COLUMNS
 from ottla.pipeline.connector.datasource import wanted_columns
-from ottla.pipeline.connector.offset_options import AtOffsets, AtTime, Earliest, Latest
 from ottla.pipeline.connector.options import InvalidOption, SourceOptions, source_options
 from ottla.pipeline.connector.reader import StreamReader
 from ottla.pipeline.connector.record_rows import row_reader
 from ottla.pipeline.connector.sink_options import sink_options
+from ottla.pipeline.connector.starting_offsets import AtOffsets, AtTime, Earliest, Latest
 
 VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))
 BASE = {"kafka.bootstrap.servers": "a:1,b:2", "subscribe": "t"}

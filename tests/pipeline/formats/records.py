@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ottla.pipeline.formats.port import Format
+from ottla.pipeline.formats.format import Format
 from ottla.pipeline.topic_reader import RECORDS
 
 NOTHING = pa.schema([])

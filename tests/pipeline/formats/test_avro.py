@@ -17,7 +17,7 @@ import pytest
 
 from ottla.pipeline.formats.avro import Avro
 from ottla.pipeline.formats.avro_schema import UnsupportedSchema
-from ottla.pipeline.formats.port import NO_VALUE
+from ottla.pipeline.formats.format import NO_VALUE
 from ottla.pipeline.formats.registry import RegistryFailed
 from ottla.pipeline.loading.row_mapping import RowMapper, RowMapping
 from tests.pipeline.formats.records import parse, records

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.pipeline.formats.csv_lines import HEADER, CsvLines, names_in
-from ottla.pipeline.formats.port import NO_TEXT, NO_VALUE
+from ottla.pipeline.formats.format import NO_TEXT, NO_VALUE
 from tests.pipeline.formats.records import parse
 from tests.support.examples import examples
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ottla.pipeline.formats.format import NO_TEXT, NO_VALUE
 from ottla.pipeline.formats.json_kinds import DEPTH_MAX
 from ottla.pipeline.formats.json_objects import JsonObjects
-from ottla.pipeline.formats.port import NO_TEXT, NO_VALUE
 from tests.pipeline.formats.records import parse, records
 from tests.support.examples import examples
 

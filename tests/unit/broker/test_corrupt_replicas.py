@@ -17,7 +17,7 @@ from ottla.core.clock import SystemClock
 from ottla.core.errors import CorruptMessage
 from ottla.core.files import SystemFiles
 from ottla.core.ids import TopicPartition
-from ottla.storage import checkpoint_files as names
+from ottla.storage import small_files as names
 from ottla.storage.integrity.metadata_backup import FILE_NAME as COPIES
 from ottla.storage.scrubbing.scrubber import Scrubber
 from tests.support.cluster import InProcessCluster, with_cluster
@@ -149,7 +149,7 @@ def scrub(cluster: InProcessCluster, node_id: int) -> None:
 
 def impaired(cluster: InProcessCluster, corrupt: int = CORRUPT) -> set[TopicPartition]:
     """Return the replicas that a broker has reported as suspect or impaired, or has found and not reported yet."""
-    found = {each.topic_partition for each in cluster.services(corrupt).replicas.context.impaired}
+    found = set(cluster.services(corrupt).replicas.context.impaired)
     for node_id in cluster.brokers:
         report = cluster.services(node_id).cluster.current.replica_reports.get(corrupt)
         if report is not None:

@@ -12,19 +12,19 @@ from uuid import UUID
 import pytest
 
 from ottla.broker.config import read
-from ottla.broker.migration.export import CannotExport, Exported, export
+from ottla.broker.migration.export_to_kafka import CannotExport, Exported, export
 from ottla.broker.migration.import_commit import commit_import
-from ottla.broker.migration.import_plan import ImportedTopic, ImportPlan, plan_import
+from ottla.broker.migration.import_from_kafka import ImportedTopic, ImportPlan, plan_import
 from ottla.broker.migration.kafka_directory import read_image
 from ottla.coordination.broker_registration import join_cluster
-from ottla.coordination.embedded import EmbeddedMetadataStore
+from ottla.coordination.embedded_store import EmbeddedMetadataStore
 from ottla.coordination.kraft_batches import snapshot
 from ottla.coordination.kraft_image import KraftImage
 from ottla.coordination.kraft_records import FeatureLevelRecord, MetadataRecordType, OpaqueRecord, encode
-from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
+from ottla.coordination.sqlite_file import FILE_NAME as METADATA_FILE
 from ottla.core.files import FileSystem, SystemFiles
 from ottla.core.ids import id_text
-from ottla.storage.checkpoint_files import LOCK
+from ottla.storage.small_files import LOCK
 
 ID, HERE, THERE = UUID(int=1 << 100), UUID(int=3 << 100), UUID(int=4 << 100)
 FILES = SystemFiles()

@@ -12,11 +12,11 @@ import pytest
 from ottla.broker import config as configuration
 from ottla.broker.config import BrokerConfig
 from ottla.broker.migration.import_commit import check_unchanged_since_import, commit_import, is_unused, summary
-from ottla.broker.migration.import_plan import ImportPlan, plan_import
+from ottla.broker.migration.import_from_kafka import ImportPlan, plan_import
 from ottla.coordination import kraft_records as kraft
 from ottla.coordination import znodes
 from ottla.coordination.broker_registration import join_cluster
-from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
+from ottla.coordination.embedded_store import EmbeddedMetadataStore, EmbeddedSession
 from ottla.coordination.kraft_batches import snapshot
 from ottla.coordination.kraft_records import MetadataRecordType
 from ottla.core.ids import NO_TOPIC_ID, id_text

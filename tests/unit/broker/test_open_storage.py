@@ -11,7 +11,7 @@ import pytest
 
 from ottla.broker import config
 from ottla.broker.startup.open_storage import open_storage
-from ottla.coordination.metadata_file import FILE_NAME
+from ottla.coordination.sqlite_file import FILE_NAME
 from ottla.core.clock import SystemClock
 from ottla.core.files import SystemFiles
 from ottla.storage.directories.log_directory import ForeignDirectory

@@ -10,13 +10,13 @@ import pytest
 
 from ottla.client.consumer import Consumer
 from ottla.client.producer import Producer, RecordMetadata
-from ottla.controller.partition_changes import Election
+from ottla.controller.elections import Election
 from ottla.controller.reassignments import RequestedReassignment
 from ottla.core.clock import SystemClock
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.replication.partition import Partition
-from ottla.storage.checkpoint_files import CLEAN_SHUTDOWN
+from ottla.storage.small_files import CLEAN_SHUTDOWN
 from ottla.wire.apis import ApiKey
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.support.cluster import InProcessCluster, with_cluster

@@ -7,11 +7,11 @@ from pathlib import PurePath
 import pytest
 
 from ottla.broker.maintenance.scrub_scheduler import ScrubScheduler
-from ottla.storage.checkpoint_files import PARTITION_METADATA
 from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.integrity.block_checksums import checksums_path
 from ottla.storage.scrubbing.scrubber import REPORT_FILE, read_report
 from ottla.storage.scrubbing.scrubber_config import ScrubberConfig
+from ottla.storage.small_files import PARTITION_METADATA
 from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
 from ottla.testing.sim_disk import SimDisk, SimFile
 from ottla.testing.sim_loop import SimClock

@@ -10,9 +10,9 @@ import pytest
 
 from ottla.broker import config
 from ottla.broker.config import BrokerConfig
+from ottla.broker.startup.cluster_store import store_opener
 from ottla.broker.startup.open_storage import NoUsableDirectory
-from ottla.broker.startup.shared_store import store_opener
-from ottla.coordination.metadata_file import FILE_NAME
+from ottla.coordination.sqlite_file import FILE_NAME
 from ottla.core.settings import InvalidSettings
 
 
@@ -38,6 +38,6 @@ def test_a_directory_with_a_store_of_its_own_does_not_join_a_cluster(tmp_path: P
 
 
 def test_a_broker_without_zookeeper_does_not_import_kazoo() -> None:
-    code = "import sys, ottla.broker.process.server, ottla.broker.startup.shared_store; print('kazoo' in sys.modules)"
+    code = "import sys, ottla.broker.process.server, ottla.broker.startup.cluster_store; print('kazoo' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

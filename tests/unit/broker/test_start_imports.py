@@ -8,7 +8,7 @@ import sys
 LATER = {
     "difflib",
     "ottla.broker.maintenance.log_cleaner",
-    "ottla.broker.migration.import_plan",
+    "ottla.broker.migration.import_from_kafka",
     "ottla.broker.maintenance.scrub_scheduler",
     "ottla.storage.scrubbing.scrubber",
 }

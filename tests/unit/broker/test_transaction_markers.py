@@ -24,12 +24,12 @@ from ottla.core.errors import (
 from ottla.core.executors import BlockingJob
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.records.batch import split
-from ottla.replication.commit import GroupCommit
 from ottla.replication.config import ReplicationConfig
+from ottla.replication.group_commit import GroupCommit
 from ottla.replication.partition import Partition
 from ottla.replication.replication_context import ReplicationContext
 from ottla.storage.config import LogConfig
-from ottla.storage.state.transactions import Marker, MarkerType, read_marker
+from ottla.storage.state.end_marker import Marker, MarkerType, read_marker
 from ottla.testing.sim_disk import SimDisk
 from ottla.testing.sim_loop import SimClock, simulate
 from ottla.transactions.markers import TransactionMarker

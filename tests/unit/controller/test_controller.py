@@ -17,10 +17,10 @@ from ottla.controller.controller import RETRY_S, Controller
 from ottla.controller.isr import ProposedIsr
 from ottla.controller.topics import CreatePartitions, CreateTopic
 from ottla.coordination import broker_registration, znodes
-from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
+from ottla.coordination.embedded_store import EmbeddedMetadataStore, EmbeddedSession
 from ottla.coordination.metadata_cache import MetadataCache
-from ottla.coordination.metadata_file import FILE_NAME
 from ottla.coordination.producer_ids import ProducerIdManager
+from ottla.coordination.sqlite_file import FILE_NAME
 from ottla.coordination.store import Create, Delete, Put
 from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core import errors

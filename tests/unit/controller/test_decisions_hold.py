@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ottla.controller.elections import (
+from ottla.controller.election_events import (
     BrokersGone,
     BrokerShutsDown,
     BrokerStarted,
@@ -20,10 +20,10 @@ from ottla.controller.elections import (
     ElectMissing,
     ReplicasReported,
 )
+from ottla.controller.elections import Election
 from ottla.controller.isr import AlterPartition, ProposedIsr
 from ottla.controller.machine import Event, apply
 from ottla.controller.overlay import Overlay
-from ottla.controller.partition_changes import Election
 from ottla.controller.reassignments import Reassign, RequestedReassignment
 from ottla.coordination import znodes
 from ottla.coordination.store import Create, Delete, Op, Put

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ottla.controller.config_changes import AlterConfig, ConfigChange, publish_min_isr
-from ottla.controller.elections import (
+from ottla.controller.election_events import (
     BrokersGone,
     BrokerShutsDown,
     BrokerStarted,
@@ -19,9 +19,9 @@ from ottla.controller.elections import (
     elect_leaders,
     imbalanced,
 )
+from ottla.controller.elections import Election
 from ottla.controller.machine import Event
 from ottla.controller.overlay import Overlay, PartitionIndex
-from ottla.controller.partition_changes import Election
 from ottla.controller.topics import CreatePartitions
 from ottla.coordination import znodes
 from ottla.coordination.store import Create

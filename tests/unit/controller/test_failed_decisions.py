@@ -12,13 +12,13 @@ import pytest
 from ottla.controller import controller as shell
 from ottla.controller.config_changes import AlterConfig, ConfigChange
 from ottla.controller.controller import Controller
+from ottla.controller.elections import Election
 from ottla.controller.isr import ProposedIsr
-from ottla.controller.partition_changes import Election
 from ottla.controller.reassignments import RequestedReassignment
 from ottla.controller.terms import write_in_term
 from ottla.controller.topics import CreatePartitions, CreateTopic
 from ottla.coordination import znodes
-from ottla.coordination.embedded import EmbeddedMetadataStore
+from ottla.coordination.embedded_store import EmbeddedMetadataStore
 from ottla.core.errors import ErrorCode, KafkaError, NotController
 from ottla.core.ids import TopicPartition
 from ottla.core.settings import AlterConfigOpType

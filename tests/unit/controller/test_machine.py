@@ -11,7 +11,7 @@ import pytest
 
 from ottla.controller.config import ControllerConfig
 from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigSpec
-from ottla.controller.elections import BrokersGone, BrokerStarted
+from ottla.controller.election_events import BrokersGone, BrokerStarted
 from ottla.controller.overlay import Rules
 from ottla.controller.topics import PARTITIONS_PER_REQUEST_MAX, CreatePartitions, CreateTopic, DeleteTopic
 from ottla.coordination import znodes

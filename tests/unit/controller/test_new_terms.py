@@ -11,7 +11,7 @@ import pytest
 from ottla.controller.isr import AlterPartitionResult, ProposedIsr
 from ottla.controller.topics import CreatePartitions
 from ottla.coordination import broker_registration, znodes
-from ottla.coordination.embedded import EmbeddedMetadataStore
+from ottla.coordination.embedded_store import EmbeddedMetadataStore
 from ottla.coordination.store import Create, Op
 from ottla.core import errors
 from tests.support.waiting import until

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from ottla.coordination import broker_registration, znodes
-from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
+from ottla.coordination.embedded_store import EmbeddedMetadataStore, EmbeddedSession
 from ottla.coordination.logged_wait import LOG_AFTER_S, LoggedWait
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.store import Op, SessionLost, Watch

@@ -11,15 +11,15 @@ import pytest
 
 from ottla.controller.broker_changes import broker_events, handled_after
 from ottla.controller.config import ControllerConfig
-from ottla.controller.elections import BrokersGone, BrokerShutsDown, BrokerStarted
+from ottla.controller.election_events import BrokersGone, BrokerShutsDown, BrokerStarted
+from ottla.controller.elections import Election
 from ottla.controller.isr import ProposedIsr
 from ottla.controller.overlay import OPS_PER_COMMIT, PartitionIndex
-from ottla.controller.partition_changes import Election
 from ottla.controller.reassignments import RequestedReassignment
 from ottla.controller.terms import become_controller, write_in_term
 from ottla.controller.topics import CreateTopic
 from ottla.coordination import broker_registration, znodes
-from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
+from ottla.coordination.embedded_store import EmbeddedMetadataStore, EmbeddedSession
 from ottla.coordination.store import Create, Delete, Op, OutcomeUnknown, Put, SessionLost
 from ottla.coordination.store import Node as StoreNode
 from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ottla.coordination import socket_store, store_server
-from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
+from ottla.coordination.embedded_store import EmbeddedMetadataStore, EmbeddedSession
 from ottla.coordination.socket_store import SocketStore
 from ottla.coordination.store import Create, MetadataStore, Op, OutcomeUnknown, SessionLost, SessionState, SessionStatus
 from ottla.coordination.store_frames import VERSION, frame, read_frame

@@ -8,7 +8,7 @@ import pytest
 
 from ottla.coordination import znodes
 from ottla.coordination.broker_registration import join_cluster
-from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
+from ottla.coordination.embedded_store import EmbeddedMetadataStore, EmbeddedSession
 from ottla.coordination.producer_ids import ProducerIdManager
 from ottla.coordination.store import Op, OutcomeUnknown
 from ottla.core.errors import CoordinatorLoadInProgress

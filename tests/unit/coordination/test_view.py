@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from ottla.coordination import broker_registration, znodes
-from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
+from ottla.coordination.embedded_store import EmbeddedMetadataStore, EmbeddedSession
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.store import NO_VERSION, Create, Delete, NodeChange, Op, Put, SessionLost
 from ottla.coordination.view import NO_LEADER, ClusterDelta, ClusterView, difference

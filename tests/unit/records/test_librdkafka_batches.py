@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from ottla.records.batch import split
-from ottla.records.batch_verifier import is_checksum_right
+from ottla.records.batch_faults import is_checksum_right
 from ottla.records.record_reader import read_columns
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey

@@ -15,7 +15,7 @@ import pytest
 from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import TopicPartition
-from ottla.replication import commit as commits
+from ottla.replication import group_commit as commits
 from ottla.replication import replicas as replicas_module
 from ottla.replication.replicas import Replicas
 from ottla.storage.config import LogConfig

@@ -18,7 +18,7 @@ from ottla.core.error_codes import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.core.slices import SLICE_WORK
 from ottla.replication.fetcher import NAMES_MAX, PARTITION_BACKOFF_MIN_S
-from ottla.replication.isr_changes import IsrChange, Outcome
+from ottla.replication.isr_proposal_queue import IsrChange, Outcome
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
 from ottla.replication.view_changes import APPLY_WORK
@@ -187,8 +187,8 @@ def test_a_diverging_replica_ignores_the_high_watermark_of_a_later_answer_until_
 def test_the_in_sync_replicas_of_many_partitions_are_checked_in_slices() -> None:
     async def scenario(replicas: Replicas, clock: StillClock) -> None:
         peer, waiting = Peer(), replicas.context.isr_changes._waiting
-        for partition in replicas.partitions.values():
-            replicas.context.lagging[partition] = None
+        for topic_partition in replicas.partitions:
+            replicas.context.lagging[topic_partition] = None
         clock.now_ms += 60_000
         replicas.start_replication(peer.connect, peer)
         proposed = [0]

@@ -10,7 +10,7 @@ import pytest
 from ottla.core.errors import ErrorCode, OffsetOutOfRange, StorageError
 from ottla.core.files import read_file
 from ottla.core.ids import TopicPartition
-from ottla.storage.checkpoint_files import RECOVERY_POINTS, parse_offsets
+from ottla.storage.small_files import RECOVERY_POINTS, parse_offsets
 from tests.unit.replication.disks import BrokerReplicas, ReplicaHarness, no_patience, topic
 
 __all__ = ["no_patience"]

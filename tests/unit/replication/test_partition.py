@@ -9,7 +9,7 @@ import pytest
 
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import NotEnoughReplicas
-from ottla.replication.commit import GroupCommit
+from ottla.replication.group_commit import GroupCommit
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
 from ottla.testing.sim_disk import SimDisk

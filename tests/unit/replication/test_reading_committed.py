@@ -5,8 +5,8 @@ import uuid
 from collections.abc import Callable
 
 from ottla.coordination.view import PartitionView
-from ottla.replication.commit import GroupCommit
 from ottla.replication.fetch_data_info import FetchDataInfo
+from ottla.replication.group_commit import GroupCommit
 from ottla.replication.partition import Partition
 from ottla.storage.log.partition_log import AppendOrigin, PartitionLog
 from ottla.testing.sim_disk import SimDisk

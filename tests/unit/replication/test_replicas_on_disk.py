@@ -10,8 +10,8 @@ from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.ids import TopicPartition
 from ottla.replication.replica_inspection import inspect_replicas
 from ottla.replication.replicas import Replicas
-from ottla.storage.checkpoint_files import PARTITION_METADATA, partition_metadata_text
 from ottla.storage.config import LogConfig
+from ottla.storage.small_files import PARTITION_METADATA, partition_metadata_text
 from ottla.testing.sim_disk import SimDisk
 from tests.support.storage import NOW_MS, ROOT, TP, StillClock, batch, everything, open_directories, open_directory
 

@@ -21,7 +21,7 @@ from ottla.core.errors import (
     UnknownLeaderEpoch,
 )
 from ottla.replication.follower_state import FetchState
-from ottla.replication.isr_changes import AlteredPartition
+from ottla.replication.isr_proposal_queue import AlteredPartition
 from ottla.replication.throttle import ReplicationQuota
 from ottla.storage.config import LogConfig
 from ottla.storage.state.leader_epochs import EpochEnd
@@ -257,7 +257,7 @@ def decide(trio: Trio, isr: tuple[int, ...] | None = None, *, partition_epoch: i
     leader = trio[1]
     change = leader.proposed()
     assert change is not None
-    leader.context.isr_changes.withdraw(leader.partition)
+    leader.context.isr_changes.withdraw(TP)
     members = isr or tuple(node_id for node_id, _ in change.new_isr)
     outcome = AlteredPartition(1, change.leader_epoch, members, is_recovering=False, partition_epoch=partition_epoch)
     leader.partition.isr_change_decided(change, outcome)
@@ -595,7 +595,7 @@ def test_a_follower_that_is_corrupt_where_it_is_to_be_truncated_is_fetched_again
         node.start(trio.view, trio.brokers)
         node.fetch(trio[1])
         assert node.partition.next_fetch() is None
-        assert node.partition in node.context.contradictory
+        assert TP in node.context.contradictory
         trio.apply(view(1, 2, isr=(1, 3), partition_epoch=201))
         node.catch_up(trio[1])
         assert node.values() == [(0, b"a"), (1, b"b")]

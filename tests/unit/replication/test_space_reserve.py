@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from ottla.coordination.embedded import EmbeddedMetadataStore
+from ottla.coordination.embedded_store import EmbeddedMetadataStore
 from ottla.coordination.store import Create
 from ottla.core.errors import ErrorCode, StorageError
 from ottla.core.ids import TopicPartition

@@ -9,11 +9,11 @@ import pytest
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import InvalidTxnState, NotLeaderOrFollower, TransactionCoordinatorFenced
 from ottla.records.batch import BatchHeader
-from ottla.replication.commit import GroupCommit
 from ottla.replication.end_txn_markers import append_end_txn_marker
+from ottla.replication.group_commit import GroupCommit
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
-from ottla.storage.state.transactions import MarkerType, read_marker
+from ottla.storage.state.end_marker import MarkerType, read_marker
 from ottla.testing.sim_disk import SimDisk
 from tests.support.storage import NOW_MS, TP, StillClock, batch, open_directory
 from tests.support.waiting import thread_executor

@@ -23,7 +23,7 @@ from ottla.replication.replicas import Replicas
 from ottla.replication.truncations import Truncations
 from ottla.storage.config import LogConfig
 from ottla.storage.directories.log_directory import LogDirectory
-from ottla.storage.log.flush import DirectoryHealth
+from ottla.storage.directory_health import DirectoryHealth
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.state.leader_epochs import EpochEnd
 from ottla.testing.sim_disk import SimDisk, Survival
@@ -388,28 +388,19 @@ class BrokenCheckpoint:
         raise RuntimeError("broken")
 
 
-class Ending:
-    """A partition that notes how its truncation has ended."""
-
-    def __init__(self) -> None:
-        self.errors: list[Exception | None] = []
-
-    def truncation_ended(self, error: Exception | None) -> None:
-        self.errors.append(error)
-
-
 def test_an_unexpected_error_in_the_thread_leaves_no_partition_waiting() -> None:
     async def main(rng: random.Random) -> None:
         async def begin_checkpoint() -> BrokenCheckpoint:
             return BrokenCheckpoint()
 
-        partition, executor = Ending(), SimExecutor(lambda job: SYNC_S)
+        errors: list[Exception | None] = []
+        executor = SimExecutor(lambda job: SYNC_S)
         truncations = Truncations(
             DirectoryCheckpoints(begin_checkpoint), DirectoryHealth("d", now=lambda: 0.0), executor
         )
-        truncations.add(partition, (None for _ in range(1)))
+        truncations.add((None for _ in range(1)), errors.append)
         await asyncio.sleep(1)
-        assert [type(error) for error in partition.errors] == [RuntimeError]
+        assert [type(error) for error in errors] == [RuntimeError]
         await truncations.close()
 
     simulate(main, seed=1)

@@ -12,10 +12,10 @@ import pytest
 from ottla.core.slices import SLICE_WORK, WorkSlice
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
+from ottla.wire.compiled_codec import ELEMENTS_MAX, TAGS_MAX
 from ottla.wire.errors import AnswerTooLarge, MalformedRequest
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseTopic
 from ottla.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
-from ottla.wire.plan import ELEMENTS_MAX, TAGS_MAX
 from tests.support.messages import MESSAGE_APIS
 
 METADATA_VERSION, OFFSET_FETCH_VERSION = 12, 5
@@ -129,7 +129,7 @@ def test_a_long_answer_is_written_in_slices_of_bounded_work() -> None:
 
 
 def test_an_answer_that_clients_do_not_read_is_not_written_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.wire.plan.ANSWER_BYTES_MAX", 10_000)
+    monkeypatch.setattr("ottla.wire.compiled_codec.ANSWER_BYTES_MAX", 10_000)
     answer = MetadataResponse(topics=[MetadataResponseTopic(name="t" * 100) for _ in range(1_000)])
     counting = CountingSlice()
 

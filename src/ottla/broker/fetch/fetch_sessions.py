@@ -96,9 +96,9 @@ class FetchSession:
     def rotate(self, served: Iterable[FetchSessionPartition]) -> None:
         """Move the partitions that had data to the end: they wait longest for their next turn."""
         partitions = self.partitions
-        for each in served:
-            if each.key in partitions:
-                partitions.move_to_end(each.key)
+        for partition in served:
+            if partition.key in partitions:
+                partitions.move_to_end(partition.key)
 
 
 class FetchSessions:
@@ -155,12 +155,12 @@ class FetchSessions:
 
 def partitions_of(request: FetchRequest) -> Collection[FetchSessionPartition]:
     """Return the partitions that a request without a session names; of duplicates the last, as in Kafka."""
-    found: dict[PartitionKey, FetchSessionPartition] = {}
+    partitions: dict[PartitionKey, FetchSessionPartition] = {}
     for topic in request.topics:
         for asked in topic.partitions:
-            each = FetchSessionPartition(topic.topic, topic.topic_id, asked)
-            found[each.key] = each
-    return found.values()
+            partition = FetchSessionPartition(topic.topic, topic.topic_id, asked)
+            partitions[partition.key] = partition
+    return partitions.values()
 
 
 def _pieces(request: FetchRequest) -> Iterator[FetchRequest]:

@@ -161,9 +161,9 @@ class ReplicaSession:
 
     def end_moved(self, partition: Partition) -> None:
         """Note that something was appended, or that the partition is no longer led here."""
-        each = self._by_partition.get(partition)
-        if each is not None and not each.is_answered:
-            self.news[each] = None
+        replica_partition = self._by_partition.get(partition)
+        if replica_partition is not None and not replica_partition.is_answered:
+            self.news[replica_partition] = None
             if self.waiting is not None:
                 self.waiting.wake()
 
@@ -174,9 +174,9 @@ class ReplicaSession:
 
     def watermark_moved(self, partition: Partition) -> None:
         """Note that the follower does not know a high watermark or a log start yet."""
-        each = self._by_partition.get(partition)
-        if each is not None:
-            self.moved[each] = None
+        replica_partition = self._by_partition.get(partition)
+        if replica_partition is not None:
+            self.moved[replica_partition] = None
 
     def close(self) -> None:
         """Answer the request that waits, and watch nothing any more."""
@@ -191,8 +191,8 @@ class ReplicaSession:
     def _release_some(self, released: Iterator[ReplicaPartition]) -> None:
         """Stop watching in slices: a follower may have thousands of partitions."""
         count = 0
-        for each in itertools.islice(released, RELEASES_MAX):
-            self._release(each)
+        for partition in itertools.islice(released, RELEASES_MAX):
+            self._release(partition)
             count += 1
         if count == RELEASES_MAX:
             asyncio.get_running_loop().call_soon(self._release_some, released)

@@ -14,7 +14,7 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.admin_requests import error_fields, with_timeout
+from ottla.broker.handler_parts.admin_requests import error_fields, with_timeout
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
 from ottla.controller.reassignments import RequestedReassignment

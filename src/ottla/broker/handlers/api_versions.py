@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 
-from ottla.broker.features import EPOCH, FEATURES
+from ottla.broker.handler_parts.features import EPOCH, FEATURES
 from ottla.broker.requests.handler import Inline
 from ottla.broker.requests.registry import APIS
 from ottla.broker.requests.request import Request

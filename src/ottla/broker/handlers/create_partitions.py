@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ottla.broker.admin_requests import error_fields, with_timeout
+from ottla.broker.handler_parts.admin_requests import error_fields, with_timeout
 from ottla.broker.requests.elements import Each, InParts, collect, repeated
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request

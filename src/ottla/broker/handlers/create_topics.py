@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ottla.broker.admin_requests import duplicates, error_fields, with_timeout
 from ottla.broker.config_resources import topic_entries
+from ottla.broker.handler_parts.admin_requests import duplicates, error_fields, with_timeout
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
 from ottla.controller.topics import CreateTopic

@@ -13,7 +13,7 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.authorized_operations import NO_AUTHORIZER
+from ottla.broker.handler_parts.authorized_operations import NO_AUTHORIZER
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode

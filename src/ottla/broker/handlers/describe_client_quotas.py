@@ -12,7 +12,7 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.admin_requests import error_fields
+from ottla.broker.handler_parts.admin_requests import error_fields
 from ottla.broker.requests.handler import Inline
 from ottla.broker.requests.request import Request
 from ottla.core.errors import InvalidRequest, KafkaError, UnsupportedVersion

@@ -16,8 +16,8 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.authorized_operations import ALL_CLUSTER_OPERATIONS, OPERATIONS_OMITTED
 from ottla.broker.context import Services
+from ottla.broker.handler_parts.authorized_operations import ALL_CLUSTER_OPERATIONS, OPERATIONS_OMITTED
 from ottla.broker.requests.handler import Inline
 from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode

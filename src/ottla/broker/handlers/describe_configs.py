@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from ottla.broker.admin_requests import check_topic_name, error_fields
 from ottla.broker.config_resources import (
     DescribedConfig,
     all_brokers_entries,
@@ -28,6 +27,7 @@ from ottla.broker.config_resources import (
     topic_entries,
 )
 from ottla.broker.context import Services
+from ottla.broker.handler_parts.admin_requests import check_topic_name, error_fields
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ottla.broker.admin_requests import check_topic_name, error_fields
+from ottla.broker.handler_parts.admin_requests import check_topic_name, error_fields
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request

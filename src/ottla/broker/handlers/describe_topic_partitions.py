@@ -15,9 +15,9 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.admin_requests import check_topic_name
-from ottla.broker.authorized_operations import ALL_TOPIC_OPERATIONS
-from ottla.broker.partition_states import reachable_leader, replica_states
+from ottla.broker.handler_parts.admin_requests import check_topic_name
+from ottla.broker.handler_parts.authorized_operations import ALL_TOPIC_OPERATIONS
+from ottla.broker.handler_parts.partition_states import reachable_leader, replica_states
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
 from ottla.coordination.view import PartitionView, TopicView

@@ -13,7 +13,7 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.admin_requests import duplicates
+from ottla.broker.handler_parts.admin_requests import duplicates
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode

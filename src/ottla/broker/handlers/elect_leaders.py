@@ -15,12 +15,12 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.admin_requests import error_fields
-from ottla.broker.partition_states import replica_states
+from ottla.broker.handler_parts.admin_requests import error_fields
+from ottla.broker.handler_parts.partition_states import replica_states
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
-from ottla.controller.elections import has_wanted_leader
-from ottla.controller.partition_changes import Election
+from ottla.controller.election_events import has_wanted_leader
+from ottla.controller.elections import Election
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import (
     ElectionNotNeeded,

@@ -37,7 +37,7 @@ from ottla.broker.context import Services
 from ottla.broker.delayed_operations import DelayedOperation
 from ottla.broker.fetch.fetch_data import current_name, data_of, divergence, offsets_of, refusal, size_of
 from ottla.broker.fetch.fetch_sessions import INITIAL_EPOCH, NO_SESSION, FetchSession, FetchSessionPartition
-from ottla.broker.new_leaders import current_leader, endpoint_of
+from ottla.broker.handler_parts.new_leaders import current_leader, endpoint_of
 from ottla.broker.requests.handler import Deferred
 from ottla.broker.requests.request import Request
 from ottla.core.errors import (
@@ -57,6 +57,7 @@ from ottla.replication.partition import ANY_EPOCH, Partition
 from ottla.storage.state.leader_epochs import UNDEFINED
 from ottla.wire import codec
 from ottla.wire.apis import READ_COMMITTED, ApiKey
+from ottla.wire.compiled_codec import Slicing
 from ottla.wire.hot.fetch import (
     FIRST_WITH_LEADERS,
     FIRST_WITH_TOPIC_IDS,
@@ -71,7 +72,6 @@ from ottla.wire.hot.fetch import (
 )
 from ottla.wire.hot.reading import SHORT_ELEMENTS_MAX
 from ottla.wire.messages.fetch import AbortedTransaction, LeaderIdAndEpoch, NodeEndpoint, PartitionData
-from ottla.wire.plan import Slicing
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSe
 _AT_ONCE: Final = 50  # partitions of a long response between two looks at the slice of work
 _PARTITION_WORK: Final = 4  # to read one takes ten to twenty microseconds
 _CHECKS_MAX: Final = 4
-"""Maximum portions of old data, a megabyte each, that one response verifies (storage/integrity/verified_ranges.py)."""
+"""Maximum portions of old data, a megabyte each, that one response verifies (storage/log/verified_ranges.py)."""
 
 decode = decode_fetch_request
 

@@ -28,10 +28,14 @@ from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
-from ottla.broker.admin_requests import check_topic_name
-from ottla.broker.authorized_operations import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS, OPERATIONS_OMITTED
+from ottla.broker.handler_parts.admin_requests import check_topic_name
+from ottla.broker.handler_parts.authorized_operations import (
+    ALL_CLUSTER_OPERATIONS,
+    ALL_TOPIC_OPERATIONS,
+    OPERATIONS_OMITTED,
+)
+from ottla.broker.handler_parts.partition_states import reachable_leader, replica_states
 from ottla.broker.internal_topic_creation import internal_topic
-from ottla.broker.partition_states import reachable_leader, replica_states
 from ottla.broker.requests.elements import Each, InParts, collect
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request

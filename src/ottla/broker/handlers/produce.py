@@ -35,7 +35,7 @@ from typing import Any, Final
 
 from ottla.broker.context import Services
 from ottla.broker.delayed_operations import DelayedOperation
-from ottla.broker.new_leaders import endpoint_of
+from ottla.broker.handler_parts.new_leaders import endpoint_of
 from ottla.broker.record_validation_queue import ValidatedBatch
 from ottla.broker.remote.add_partitions_to_txn import TransactionSupportedOperation, TransactionVerification
 from ottla.broker.requests.handler import Deferred
@@ -58,10 +58,11 @@ from ottla.core.errors import (
 from ottla.core.ids import TopicPartition
 from ottla.net.connection import PendingResponse
 from ottla.records.batch import CODEC_BITS, HEADER_BYTES, TRANSACTIONAL, BatchHeader
-from ottla.replication.commit import PATIENCE_SECONDS
+from ottla.replication.group_commit import PATIENCE_SECONDS
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
 from ottla.wire.apis import ApiKey
+from ottla.wire.compiled_codec import Slices, Slicing
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.hot.produce import (
     FIRST_WITH_TOPIC_IDS,
@@ -75,7 +76,6 @@ from ottla.wire.hot.produce import (
 )
 from ottla.wire.messages.fetch import NodeEndpoint
 from ottla.wire.messages.produce import BatchIndexAndErrorMessage, LeaderIdAndEpoch, PartitionProduceResponse
-from ottla.wire.plan import Slices, Slicing
 
 ACKS_ALL: Final = -1
 ACKS_NONE: Final = 0

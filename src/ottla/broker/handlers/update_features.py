@@ -1,8 +1,9 @@
 """UpdateFeatures (key 57), versions 0 to 2.
 
 What it does
-  Validates the levels that are wanted. The levels in use belong to the version of Ottla (broker/features.py), so a
-  request for the level in use succeeds, and any other is refused with INVALID_UPDATE_VERSION and the levels served.
+  Validates the levels that are wanted. The levels in use belong to the version of Ottla
+  (broker/handler_parts/features.py), so a request for the level in use succeeds, and any other is refused with
+  INVALID_UPDATE_VERSION and the levels served.
 
 What it does not do
   A level cannot be changed. `metadata.version` and `kraft.version` are unknown: there is no Raft quorum.
@@ -14,7 +15,7 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.features import FEATURES, Feature
+from ottla.broker.handler_parts.features import FEATURES, Feature
 from ottla.broker.requests.handler import Inline
 from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode

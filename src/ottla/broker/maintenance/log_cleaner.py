@@ -112,20 +112,22 @@ class LogCleaner:
 
     def _pick(self) -> tuple[LogDirectory, LogToClean] | None:
         places: dict[PartitionLog, LogDirectory] = {}
-        found: list[LogToClean] = []
-        for directory, each in self._compacted():
-            if (candidate := self._candidate(directory, each)) is not None:
-                places[each] = directory
-                found.append(candidate)
-        chosen = log_to_clean.dirtiest_log(found)
+        due: list[LogToClean] = []
+        for directory, partition_log in self._compacted():
+            if (candidate := self._candidate(directory, partition_log)) is not None:
+                places[partition_log] = directory
+                due.append(candidate)
+        chosen = log_to_clean.dirtiest_log(due)
         return (places[chosen.log], chosen) if chosen is not None else None
 
     def _compacted(self) -> Iterator[tuple[LogDirectory, PartitionLog]]:
         """Iterate over the logs that may be cleaned now."""
         now = self._clock.monotonic()
         directories = tuple(self._directories())
-        moving = {each for directory in directories for each in directory.future_logs}  # cleaned where they come to
-        known = {each for directory in directories for each in directory.logs.values()}
+        moving = {
+            topic_partition for directory in directories for topic_partition in directory.future_logs
+        }  # cleaned where they come to
+        known = {partition_log for directory in directories for partition_log in directory.logs.values()}
         for gone in (self.uncleanable.keys() | self._backoffs.keys()) - known:
             self.uncleanable.pop(gone, None)
             self._backoffs.pop(gone, None)
@@ -178,7 +180,7 @@ class LogCleaner:
         """
         if directory.logs.get(target.topic_partition) is not target or not target.config.is_compacted:
             return None
-        if any(target.topic_partition in each.future_logs for each in self._directories()):
+        if any(target.topic_partition in log_directory.future_logs for log_directory in self._directories()):
             return None
         return log_to_clean.log_to_clean(target, now_ms=self._clock.wall_ms())
 

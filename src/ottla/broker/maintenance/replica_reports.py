@@ -60,7 +60,7 @@ class ReplicaReports:
         """Write the report if it has changed. What the store refuses is written by a later call."""
         last = self._last
         offline = frozenset(self._replicas.offline_partitions)
-        suspects = {each for each in last.suspects if self._is_suspect(each)}
+        suspects = {topic_partition for topic_partition in last.suspects if self._is_suspect(topic_partition)}
         suspects |= self._replicas.contradictory_partitions
         report = ReplicaReport(last.is_clean, frozenset(suspects), offline, self._replicas.impaired_partitions)
         if report == last and self._is_certain:

@@ -82,8 +82,8 @@ class ScrubScheduler:
     async def _scrub(self, scrubber: Scrubber, plan: Iterator[ScrubTask]) -> None:
         for work in plan:
             self._throttle.bytes_per_second = self._config().bytes_per_second or 1
-            found = await asyncio.to_thread(scrubber.verify, work, self._throttle)
-            if scrubber.conclude(work, found):
+            report = await asyncio.to_thread(scrubber.verify, work, self._throttle)
+            if scrubber.conclude(work, report):
                 await asyncio.to_thread(scrubber.write_report, now_ms=self._clock.wall_ms())
 
     async def one_pass(self, scrubber: Scrubber) -> None:

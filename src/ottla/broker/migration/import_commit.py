@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
-from ottla.broker.migration.import_plan import ImportedTopic, ImportPlan
+from ottla.broker.migration.import_from_kafka import ImportedTopic, ImportPlan
 from ottla.broker.migration.kafka_directory import metadata_log_end
 from ottla.coordination import znodes
 from ottla.coordination.store import Create, MetadataStore, Op, Put
@@ -82,8 +82,10 @@ def _topic_ops(topic: ImportedTopic, logs: Logs, *, node_id: int, new_id: Callab
     if topic.config:
         ops.append(Create(znodes.topic_config_path(topic.name), znodes.encode_config(topic.config)))
     for index, epoch in topic.leader_epochs.items():
-        found = logs.get(TopicPartition(topic.name, index))
-        newest = max(epoch, found.epochs.latest if found else 0, 0)  # the election at the start takes the next one
+        partition_log = logs.get(TopicPartition(topic.name, index))
+        newest = max(
+            epoch, partition_log.epochs.latest if partition_log else 0, 0
+        )  # the election at the start takes the next one
         state = znodes.PartitionState(node_id, newest, (node_id,), controller_epoch=0)
         ops.append(Create(znodes.partition_path(topic.name, index)))
         ops.append(Create(znodes.state_path(topic.name, index), znodes.encode_state(state)))

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ottla.broker import config as configuration
-from ottla.broker import endpoints
+from ottla.broker import listeners as endpoints
 from ottla.broker.broker import Broker
 from ottla.broker.config import BrokerConfig
 from ottla.broker.process.log_output import LogOutput
 from ottla.broker.process.signals import handle_signals
 from ottla.broker.startup import descriptor_limits
+from ottla.broker.startup.cluster_store import store_opener, worker_store_opener, zookeeper_of
 from ottla.broker.startup.open_storage import NoUsableDirectory, OpenStore, log_directories
 from ottla.broker.startup.readiness import Ready, ReadyFile, ReadyWorker, notify, seconds_since_start
-from ottla.broker.startup.shared_store import store_opener, worker_store_opener, zookeeper_of
 from ottla.coordination.broker_registration import BrokerIdInUse
 from ottla.coordination.store import SessionLost
 from ottla.coordination.znodes import MalformedNode
@@ -246,12 +246,12 @@ async def _main_of_workers(
             await owner.stop()
             return OK
         ready = Ready(
-            [listener for each in workers for listener in each.listeners],
+            [listener for worker_ready in workers for listener in worker_ready.listeners],
             config.server.node_id,
             workers[0].cluster_id,
             paths,
             seconds_since_start(),
-            [ReadyWorker(each.node_id, each.pid, each.bootstrap) for each in workers],
+            [ReadyWorker(worker_ready.node_id, worker_ready.pid, worker_ready.bootstrap) for worker_ready in workers],
         )
         if ready_file is not None:
             ready_file.write(ready)

@@ -25,24 +25,24 @@ from typing import Any
 
 from ottla.broker import config as configuration
 from ottla.broker.config import BrokerConfig
-from ottla.broker.endpoints import PORT_MAX
+from ottla.broker.listeners import PORT_MAX
 from ottla.broker.startup.open_storage import (
     NoUsableDirectory,
     check_store_directory,
     metadata_directory,
     warn_of_absent_nodes,
 )
-from ottla.coordination.embedded import EmbeddedMetadataStore
-from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
+from ottla.coordination.embedded_store import EmbeddedMetadataStore
+from ottla.coordination.sqlite_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.store import MetadataStore
 from ottla.coordination.store_frames import SocketAddress
 from ottla.coordination.store_server import StoreServer
 from ottla.core.files import SystemFiles
 from ottla.core.settings import InvalidSettings, SettingProblem
 from ottla.net.server import ListenerAddress
-from ottla.storage.checkpoint_files import LOCK
 from ottla.storage.directories.directory_identity import cluster_id_of, make_durably
 from ottla.storage.directories.log_directory import DirectoryInUse
+from ottla.storage.small_files import LOCK
 
 SOCKET_NAME = "store.sock"
 """Beside the metadata store's file."""
@@ -270,7 +270,7 @@ class Owner:
 
     def state(self) -> dict[str, object]:
         """Return the processes, for the log."""
-        return {f"worker {each.number}": each.pid or "not running" for each in self._workers}
+        return {f"worker {worker.number}": worker.pid or "not running" for worker in self._workers}
 
 
 def _is_served(path: Path) -> bool:
@@ -399,7 +399,8 @@ class _Worker:
     def _keep_ports(self, listeners: Sequence[ListenerAddress]) -> None:
         """Start the process at the same ports again, also those that the system picked."""
         texts = ",".join(
-            f"{each.listener}://{f'[{each.host}]' if ':' in each.host else each.host}:{each.port}" for each in listeners
+            f"{listener.listener}://{f'[{listener.host}]' if ':' in listener.host else listener.host}:{listener.port}"
+            for listener in listeners
         )
         at = next(index for index, text in enumerate(self._command) if text.startswith("listeners="))
         self._command[at] = f"listeners={texts}"

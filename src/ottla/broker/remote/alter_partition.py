@@ -9,7 +9,7 @@ from ottla.client.errors import CannotConnect, error_or_none
 from ottla.controller.isr import ProposedIsr
 from ottla.core.error_codes import ErrorCode
 from ottla.core.errors import KafkaError, NetworkException, StaleBrokerEpoch, error_for
-from ottla.replication.isr_changes import AlteredPartition, IsrChange, Outcome
+from ottla.replication.isr_proposal_queue import AlteredPartition, IsrChange, Outcome
 from ottla.wire.apis import ApiKey
 
 if TYPE_CHECKING:

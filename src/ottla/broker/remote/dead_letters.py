@@ -34,9 +34,9 @@ from ottla.core.errors import (
 )
 from ottla.core.ids import id_text
 from ottla.records.builder import build_batch
+from ottla.replication.high_watermark_waiters import FutureWaiter
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
-from ottla.replication.waiters import FutureWaiter
 from ottla.share.dead_letters import OneLetter, build_records, each_of, read_copies
 from ottla.share.partition_events import DeadLetters
 from ottla.share.share_partition import GroupSettings

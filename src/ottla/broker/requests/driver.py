@@ -43,9 +43,9 @@ from ottla.net.connection import PendingResponse, ServerConnection
 from ottla.net.outbound import Part
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
+from ottla.wire.compiled_codec import Slices
 from ottla.wire.errors import LongRequest, MalformedRequest
 from ottla.wire.headers import parse_request_header, response_header
-from ottla.wire.plan import Slices
 
 log = logging.getLogger(__name__)
 

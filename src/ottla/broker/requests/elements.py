@@ -22,7 +22,7 @@ from ottla.broker.requests.request import Request
 from ottla.coordination.view import ClusterView
 from ottla.core.errors import KafkaError
 from ottla.core.slices import WorkSlice
-from ottla.wire.plan import Slices
+from ottla.wire.compiled_codec import Slices
 
 ElementT = TypeVar("ElementT")
 AnswerT = TypeVar("AnswerT")

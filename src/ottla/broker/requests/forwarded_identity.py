@@ -10,8 +10,8 @@ import struct
 from typing import ClassVar
 
 from ottla.net.identity import ConnectionIdentity
+from ottla.wire.compiled_codec import struct_codec
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.plan import struct_plan
 from ottla.wire.schema import Field, Struct, Wire
 
 _VERSION = struct.Struct(">h")
@@ -42,7 +42,7 @@ class _PrincipalData(Struct):
         self.listener = listener
 
 
-_PLAN = struct_plan(_PrincipalData, version=0, flexible=True)
+_PLAN = struct_codec(_PrincipalData, version=0, flexible=True)
 
 
 def encode_identity(identity: ConnectionIdentity, listener: str) -> bytes:

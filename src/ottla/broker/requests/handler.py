@@ -156,7 +156,7 @@ class ElementWise(_OfMessages[RequestT, ResponseT]):
 
 
 class Awaited(_OfMessages[RequestT, ResponseT]):
-    """A coroutine function. An eager one begins in the turn that reads the request: see limits/eager_tasks.py."""
+    """A coroutine function. An eager one begins in the turn that reads the request: see net/eager_tasks.py."""
 
     def __init__(
         self,

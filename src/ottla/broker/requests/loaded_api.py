@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ottla.limits import eager_tasks
+from ottla.net import eager_tasks
 from ottla.wire.apis import ApiKey
-from ottla.wire.plan import Slices
+from ottla.wire.compiled_codec import Slices
 
 
 class LoadedApi:

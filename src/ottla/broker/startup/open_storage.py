@@ -16,16 +16,15 @@ from uuid import UUID
 
 from ottla.broker.config import BrokerConfig, log_dirs_of
 from ottla.coordination import broker_registration, znodes
-from ottla.coordination.embedded import EmbeddedMetadataStore, EmbeddedSession
-from ottla.coordination.metadata_file import EXPORTED_SUFFIX
-from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
+from ottla.coordination.embedded_store import EmbeddedMetadataStore, EmbeddedSession
+from ottla.coordination.sqlite_file import EXPORTED_SUFFIX
+from ottla.coordination.sqlite_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.store import Create, MetadataStore, OutcomeUnknown, Put
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
 from ottla.core.files import FileAccess, FileSystem
 from ottla.core.ids import id_text
 from ottla.core.runtime import new_uuid
-from ottla.storage.checkpoint_files import META_PROPERTIES
 from ottla.storage.directories.directory_identity import (
     DirectoryOwner,
     ForeignDirectory,
@@ -36,9 +35,10 @@ from ottla.storage.directories.directory_identity import (
 from ottla.storage.directories.log_manager import LogManager
 from ottla.storage.directories.space_reserve import SpaceReserve
 from ottla.storage.integrity.metadata_backup import FILE_NAME as BACKUP_FILE
+from ottla.storage.small_files import META_PROPERTIES
 
 if TYPE_CHECKING:  # needed at a first start only
-    from ottla.broker.migration.import_plan import ImportPlan
+    from ottla.broker.migration.import_from_kafka import ImportPlan
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +127,9 @@ async def open_storage(
         _check_usable(directories, place)
         if place not in paths:
             make_durably(files, place)
-        reserves = {each.path: SpaceReserve(files, each.path, each.health) for each in directories.opened}
+        reserves = {
+            directory.path: SpaceReserve(files, directory.path, directory.health) for directory in directories.opened
+        }
         if place not in reserves:
             reserves[place] = SpaceReserve(files, place)
         store = EmbeddedMetadataStore.open(place / METADATA_FILE, reserves[place].release).session()
@@ -166,7 +168,7 @@ async def _open_with_shared_store(
         await _check_other_nodes(store, directories, node_id)
         missing, is_complete = await _missing(store, directories, node_id, may_be_replaced=True)
         deleted = znodes.decode_deleted_topic_ids(await store.children(znodes.DELETED_TOPICS))
-        reserves = [SpaceReserve(files, each.path, each.health) for each in directories.opened]
+        reserves = [SpaceReserve(files, directory.path, directory.health) for directory in directories.opened]
         return OpenedStorage(directories, store, missing, is_complete, deleted, reserves)
     except BaseException:
         if directories is not None:
@@ -229,7 +231,7 @@ def _check_node(file: Path, nodes: Collection[str], owners: Mapping[Path, Direct
 
 async def _check_other_nodes(store: MetadataStore, directories: LogManager, node_id: int) -> None:
     """Raise ForeignDirectory if another node of the cluster has used a directory: no partition of it would be led."""
-    here = {id_text(each.meta.directory_id): each.path for each in directories.opened}
+    here = {id_text(directory.meta.directory_id): directory.path for directory in directories.opened}
     for name in await store.children(znodes.LOG_DIRS):
         node = await store.get(f"{znodes.LOG_DIRS}/{name}")
         if name == str(node_id) or node is None:
@@ -295,7 +297,7 @@ def _check_usable(directories: LogManager, place: Path | None = None) -> None:
 
 def _plan_import(config: BrokerConfig, paths: Sequence[Path], place: Path) -> ImportPlan | None:
     """Plan the import of what a Kafka left here. Raises ForeignDirectory before anything is changed."""
-    from ottla.broker.migration.import_plan import plan_import
+    from ottla.broker.migration.import_from_kafka import plan_import
 
     return plan_import(_all_places(paths, place), config)
 
@@ -396,7 +398,7 @@ async def forget_missing(storage: OpenedStorage, node_id: int) -> None:
 
 
 def _here(directories: LogManager) -> dict[str, str]:
-    return {id_text(each.meta.directory_id): str(each.path) for each in directories.opened}
+    return {id_text(directory.meta.directory_id): str(directory.path) for directory in directories.opened}
 
 
 async def _note(store: MetadataStore, node_id: int, known: dict[str, str]) -> None:

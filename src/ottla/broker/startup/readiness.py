@@ -37,7 +37,7 @@ class Ready(NamedTuple):
 
     def line(self) -> str:
         """Format the ready line for people."""
-        where = ", ".join(f"{_bracketed(each.host) or '*'}:{each.port}" for each in self.listeners)
+        where = ", ".join(f"{_bracketed(listener.host) or '*'}:{listener.port}" for listener in self.listeners)
         data = ",".join(map(str, self.data))
         if self.workers:
             nodes = f"nodes {self.node_id} to {self.workers[-1].node_id}"
@@ -53,8 +53,10 @@ class Ready(NamedTuple):
         found: dict[str, Any] = {
             "ready": True,
             "pid": os.getpid(),
-            "bootstrap": ",".join(_address(each) for each in self.listeners),
-            "listeners": [{"name": each.listener, "host": each.host, "port": each.port} for each in self.listeners],
+            "bootstrap": ",".join(_address(listener) for listener in self.listeners),
+            "listeners": [
+                {"name": listener.listener, "host": listener.host, "port": listener.port} for listener in self.listeners
+            ],
             "node_id": self.node_id,
             "cluster_id": self.cluster_id,
             "data": [str(path) for path in self.data],
@@ -62,7 +64,7 @@ class Ready(NamedTuple):
         }
         if self.workers:
             found["workers"] = [
-                {"node_id": each.node_id, "pid": each.pid, "bootstrap": each.bootstrap} for each in self.workers
+                {"node_id": worker.node_id, "pid": worker.pid, "bootstrap": worker.bootstrap} for worker in self.workers
             ]
         return json.dumps(found)
 

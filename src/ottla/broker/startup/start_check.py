@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ottla.broker import endpoints
+from ottla.broker import listeners as endpoints
 from ottla.broker.config import BrokerConfig
+from ottla.broker.startup.cluster_store import store_opener, zookeeper_of
 from ottla.broker.startup.open_storage import NoUsableDirectory, check_store_directory, metadata_directory
-from ottla.broker.startup.shared_store import store_opener, zookeeper_of
-from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
+from ottla.coordination.sqlite_file import FILE_NAME as METADATA_FILE
 from ottla.core.files import SystemFiles
-from ottla.storage.checkpoint_files import LOCK, META_PROPERTIES, parse_meta
 from ottla.storage.integrity.metadata_backup import MetadataBackup
+from ottla.storage.small_files import LOCK, META_PROPERTIES, parse_meta
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class StartCheck:
         listeners = endpoints.to_listen_at(config.net)
         place = metadata_directory(config, paths)
         self.facts |= {
-            "listeners": [str(each) for each in listeners],
+            "listeners": [str(listener) for listener in listeners],
             "node_id": config.server.node_id,
             "data": [str(path) for path in paths],
         }

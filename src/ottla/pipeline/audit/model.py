@@ -149,8 +149,8 @@ class TopicAudit:
     @property
     def faults(self) -> list[Discrepancy]:
         """All that is wrong, by partition and offset."""
-        found = [fault for partition in self.partitions for fault in partition.faults]
-        return sorted(found, key=lambda fault: (fault.partition, fault.first_offset, fault.kind.value))
+        discrepancies = [fault for partition in self.partitions for fault in partition.faults]
+        return sorted(discrepancies, key=lambda fault: (fault.partition, fault.first_offset, fault.kind.value))
 
     @property
     def balanced(self) -> bool:
@@ -182,16 +182,16 @@ class TopicAudit:
 
     def by_bucket(self) -> Mapping[int, AuditCounts]:
         """Return the lines of all partitions added up, in order of time."""
-        found: dict[int, AuditCounts] = {}
+        countses: dict[int, AuditCounts] = {}
         for partition in self.partitions:
             for bucket_ms, counts in partition.lines.items():
-                found.setdefault(bucket_ms, AuditCounts()).add(counts)
-        return dict(sorted(found.items()))
+                countses.setdefault(bucket_ms, AuditCounts()).add(counts)
+        return dict(sorted(countses.items()))
 
 
 def total(lines: Iterable[AuditCounts]) -> AuditCounts:
     """Add up lines."""
-    found = AuditCounts()
+    counts = AuditCounts()
     for line in lines:
-        found.add(line)
-    return found
+        counts.add(line)
+    return counts

@@ -19,8 +19,8 @@ from ottla.core.settings import LONG_MAX
 from ottla.pipeline.audit.compare import Flags, Longs, OffsetColumns
 from ottla.pipeline.audit.model import NO_TIME
 from ottla.pipeline.event_time import without
+from ottla.pipeline.lake.lake_table import TableFile, TableReader
 from ottla.pipeline.lake.parquet_files import read_columns
-from ottla.pipeline.lake.port import TableFile, TableReader
 from ottla.pipeline.lake.schema import outside_of_years
 from ottla.pipeline.offset_range import OffsetRange
 from ottla.pipeline.topic_reader import TopicReader
@@ -58,9 +58,9 @@ class TableOffsetReader:
         """Yield the rows of a range, row group by row group."""
         for part in self._parts:
             if part.may_hold(self._topic, partition, first_offset, end_offset):
-                found = self._read(part, partition, first_offset, end_offset)
-                if len(found.offsets):
-                    yield found
+                columns = self._read(part, partition, first_offset, end_offset)
+                if len(columns.offsets):
+                    yield columns
 
     def _parts_of(self, file: TableFile) -> Iterator[_Part]:
         footer = pq.read_metadata(self._table.path / file.path)

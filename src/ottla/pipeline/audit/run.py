@@ -23,7 +23,7 @@ from ottla.pipeline.audit.compare import (
 )
 from ottla.pipeline.audit.model import PartitionAudit, RecreatedTopic, TopicAudit
 from ottla.pipeline.audit.readers import LogOffsetReader, TableOffsetReader
-from ottla.pipeline.lake.port import LakeTable, loaded_topic_id
+from ottla.pipeline.lake.lake_table import LakeTable, loaded_topic_id
 from ottla.pipeline.lake.rowless_offsets import RowlessOffsets, rowless_offsets
 from ottla.pipeline.offset_range import OffsetRange
 from ottla.pipeline.topic_reader import TopicReader

@@ -83,9 +83,9 @@ def wanted_columns(schema: StructType) -> tuple[str, ...]:
     for field in schema.fields:
         if field.name not in COLUMNS:
             raise InvalidOption(f"schema: there is no column {field.name!r}; there are {', '.join(COLUMNS)}")
-        wanted = COLUMNS[field.name]
-        if field.dataType.simpleString() != wanted.spark:
-            raise InvalidOption(f"schema: {field.name} is {wanted.spark}, not {field.dataType.simpleString()}")
+        column = COLUMNS[field.name]
+        if field.dataType.simpleString() != column.spark:
+            raise InvalidOption(f"schema: {field.name} is {column.spark}, not {field.dataType.simpleString()}")
     names = tuple(field.name for field in schema.fields)
     if not names:
         raise InvalidOption("schema: it has no columns")

@@ -38,9 +38,9 @@ def decode(
         batches, from_offset=first_offset, end_offset=end_offset, parts=parts, times="timestamp" in names
     )
     schema = arrow_schema(names)
-    for found in pieces:
-        if found.count:
-            columns = [_column(name, found, topic, partition) for name in names]
+    for piece in pieces:
+        if piece.count:
+            columns = [_column(name, piece, topic, partition) for name in names]
             yield pa.record_batch(columns, schema=schema)
 
 

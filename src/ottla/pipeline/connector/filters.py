@@ -52,7 +52,7 @@ class PushedFilters:
         >>> PushedFilters(first_offset=7, end_offset=9).restrict(start, {TopicPartition("t", 0): 100})
         ({TopicPartition(topic='t', partition=0): 7}, {TopicPartition(topic='t', partition=0): 9})
         """
-        kept = [tp for tp in end if all(_matches(one, tp) for one in self.of_partitions)]
+        kept = [tp for tp in end if all(_matches(condition, tp) for condition in self.of_partitions)]
         limit = self.end_offset
         return (
             {tp: max(start[tp], self.first_offset) for tp in kept},
@@ -127,8 +127,8 @@ def _with_offsets(pushed: PushedFilters, name: str, values: tuple[int, ...]) -> 
         case _:
             return pushed, False
     ends = [limit for limit in (pushed.end_offset, end) if limit is not None]
-    found = replace(pushed, first_offset=max(pushed.first_offset, first), end_offset=min(ends, default=None))
-    return found, name != "In"
+    filters = replace(pushed, first_offset=max(pushed.first_offset, first), end_offset=min(ends, default=None))
+    return filters, name != "In"
 
 
 def _with_time(pushed: PushedFilters, name: str, value: datetime) -> PushedFilters:

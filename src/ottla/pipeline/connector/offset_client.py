@@ -19,7 +19,9 @@ from ottla.client.offset_spec import OffsetSpec, resolve
 from ottla.client.offsets import OffsetBounds, list_offsets, offset_bounds
 from ottla.core.errors import ErrorCode, UnknownTopicOrPartition
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition, id_text
-from ottla.pipeline.connector.offset_options import (
+from ottla.pipeline.connector.options import BrokerOptions, InvalidOption, ReadOptions
+from ottla.pipeline.connector.range_reader import first_connect
+from ottla.pipeline.connector.starting_offsets import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
     AtOffsets,
@@ -28,8 +30,6 @@ from ottla.pipeline.connector.offset_options import (
     Latest,
     OffsetOption,
 )
-from ottla.pipeline.connector.options import BrokerOptions, InvalidOption, ReadOptions
-from ottla.pipeline.connector.range_reader import first_connect
 from ottla.pipeline.connector.subscription import TopicSubscription, check_covers
 
 T = TypeVar("T")
@@ -101,8 +101,8 @@ class OffsetClient:
         """Return each partition's first offset with this timestamp or a later one, or its end. None is offset 0."""
         if from_time_ms is None:
             return dict.fromkeys(ends, 0)
-        found = self._call(lambda cluster: list_offsets(cluster, dict.fromkeys(ends, from_time_ms)))
-        return {tp: end if found[tp].offset < 0 else found[tp].offset for tp, end in ends.items()}
+        timestamps = self._call(lambda cluster: list_offsets(cluster, dict.fromkeys(ends, from_time_ms)))
+        return {tp: end if timestamps[tp].offset < 0 else timestamps[tp].offset for tp, end in ends.items()}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Show how far a stream is, as an ordinary group's offsets: for people and lag monitors, never read back."""
@@ -111,14 +111,14 @@ class OffsetClient:
     def _at_times(
         self, spec: AtTime, times: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, OffsetBounds]
     ) -> dict[TopicPartition, int]:
-        found = self._call(lambda cluster: list_offsets(cluster, times))
-        if not spec.or_latest and (late := sorted(str(tp) for tp, at in found.items() if at.offset < 0)):
+        timestamps = self._call(lambda cluster: list_offsets(cluster, times))
+        if not spec.or_latest and (late := sorted(str(tp) for tp, at in timestamps.items() if at.offset < 0)):
             raise InvalidOption(
                 f"{spec.option}: no record of {', '.join(late)} is that late "
                 "(startingOffsetsByTimestampStrategy=latest begins at the end there)"
             )
         return {
-            tp: span.end_offset if found[tp].offset < 0 else min(found[tp].offset, span.end_offset)
+            tp: span.end_offset if timestamps[tp].offset < 0 else min(timestamps[tp].offset, span.end_offset)
             for tp, span in bounds.items()
         }
 
@@ -155,8 +155,10 @@ async def _topics(cluster: Cluster, subscription: TopicSubscription, *, missing_
         for tp in (TopicPartition(info.name, p.partition) for p in info.partitions)
         if subscription.includes_partition(tp)
     }
-    wanted = {TopicPartition(topic, number) for topic, numbers in subscription.partitions.items() for number in numbers}
-    if not missing_ok and (gone := sorted(map(str, wanted - partitions))):
+    topic_partitions = {
+        TopicPartition(topic, number) for topic, numbers in subscription.partitions.items() for number in numbers
+    }
+    if not missing_ok and (gone := sorted(map(str, topic_partitions - partitions))):
         raise NoSuchTopic(f"assign: there is no partition {', '.join(gone)}")
     return Topics(frozenset(partitions), {info.name: _id(info) for info in infos})
 

@@ -19,7 +19,7 @@ from ottla.client.cluster import ClientOptions
 from ottla.client.properties import SUPPORTED as CLIENT_PROPERTIES
 from ottla.client.properties import InvalidProperty, client_options
 from ottla.pipeline.connector.columns import COLUMNS
-from ottla.pipeline.connector.offset_options import OffsetOption, ending_offsets, starting_offsets
+from ottla.pipeline.connector.starting_offsets import OffsetOption, ending_offsets, starting_offsets
 from ottla.pipeline.connector.subscription import TopicSubscription, subscription_from
 
 T = TypeVar("T")
@@ -208,12 +208,12 @@ class OptionMap:
         text = self.text(name)
         if text is None:
             return otherwise
-        found = _TIME.fullmatch(text.strip().lower())
-        if found is None:
+        match = _TIME.fullmatch(text.strip().lower())
+        if match is None:
             raise InvalidOption(f"{name}: {text!r} is not a duration; write 30s, 15m or 100ms")
-        unit = found[2] or "ms"
+        unit = match[2] or "ms"
         size = _TIME_UNITS_S.get(unit) or _TIME_UNITS_S.get(unit[:3]) or _TIME_UNITS_S[unit[0]]
-        return int(found[1]) * size
+        return int(match[1]) * size
 
 
 def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:

@@ -24,7 +24,7 @@ from ottla.pipeline.connector.offset_counts import OffsetCounts
 from ottla.pipeline.connector.options import BrokerOptions, ReadOptions
 from ottla.pipeline.offset_range import offsets_text
 from ottla.records.batch import BatchHeader, split
-from ottla.records.batch_verifier import is_checksum_right
+from ottla.records.batch_faults import is_checksum_right
 from ottla.records.record_reader import read_records
 from ottla.wire.apis import ApiKey
 from ottla.wire.hot.fetch import FIRST_WITH_TOPIC_IDS

@@ -26,9 +26,9 @@ from ottla.pipeline.connector.brief_errors import brief
 from ottla.pipeline.connector.decoding import decode
 from ottla.pipeline.connector.filters import PushedFilters, split_filters
 from ottla.pipeline.connector.offset_client import OffsetClient, Topics
-from ottla.pipeline.connector.offset_options import AtOffsets, Latest
 from ottla.pipeline.connector.options import ReadOptions, SourceOptions
 from ottla.pipeline.connector.range_reader import DataLoss, PartitionRange, RangeReader, TopicRecreated
+from ottla.pipeline.connector.starting_offsets import AtOffsets, Latest
 from ottla.pipeline.connector.stream_position import StreamPosition, position_from_json
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.pipeline.formats.port import NO_VALUE, Parsed
+from ottla.pipeline.formats.format import NO_VALUE, Parsed
 from ottla.pipeline.lake.schema import Path
 from ottla.pipeline.topic_reader import TIME
 

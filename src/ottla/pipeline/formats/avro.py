@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ottla.pipeline.formats.avro_schema import DEPTH_MAX, PlainSchema, UnsupportedSchema
-from ottla.pipeline.formats.port import NO_VALUE, Parsed
+from ottla.pipeline.formats.format import NO_VALUE, Parsed
 from ottla.pipeline.formats.registry import NoSuchSchema, RegisteredSchema, SchemaRegistry
 from ottla.pipeline.formats.typed import typed_fields
 from ottla.pipeline.lake.schema import Path as LeafPath

@@ -66,12 +66,12 @@ class PlainSchema:
 
     def convert(self, avro: Any, path: str, deep: int = 0, above: tuple[str, ...] = ()) -> PlainType:
         """Convert a type; `above` are the named types that it is part of. Raises UnsupportedSchema."""
-        found = self._convert(avro, path, deep, above)
-        if deep > DEPTH_MAX or found.depth > DEPTH_MAX:
+        plain_type = self._convert(avro, path, deep, above)
+        if deep > DEPTH_MAX or plain_type.depth > DEPTH_MAX:
             raise UnsupportedSchema(f"the schema is more than {DEPTH_MAX} deep")
-        if found.leaves > LEAVES_MAX:
+        if plain_type.leaves > LEAVES_MAX:
             raise UnsupportedSchema(f"{path} has more than {LEAVES_MAX} fields, counted wherever they are used")
-        return found
+        return plain_type
 
     def _convert(self, avro: Any, path: str, deep: int, above: tuple[str, ...]) -> PlainType:
         match avro:
@@ -87,9 +87,9 @@ class PlainSchema:
                 unique = f"ottla.T{len(self._done)}"
                 make = self._record if kind in {"record", "error"} else self._enum if kind == "enum" else self._fixed
                 self._done[name] = PlainType(unique, pa.null())  # takes the number
-                found = make(avro, unique, path, deep, (*above, name))
-                self._done[name] = replace(found, avro=unique)
-                return found
+                plain_type = make(avro, unique, path, deep, (*above, name))
+                self._done[name] = replace(plain_type, avro=unique)
+                return plain_type
             case {"type": "array", "items": items}:
                 item = self.convert(items, f"{path}[]", deep + 1, above)
                 if item.is_empty:
@@ -131,9 +131,9 @@ class PlainSchema:
         return PlainType(
             {"type": "record", "name": name, "fields": plain},
             pa.struct([(field, found.kind) for field, found in fields.items()]),
-            all(found.is_empty for found in fields.values()),
-            sum(found.leaves for found in fields.values()),
-            1 + max((found.depth for found in fields.values()), default=0),
+            all(field.is_empty for field in fields.values()),
+            sum(field.leaves for field in fields.values()),
+            1 + max((field.depth for field in fields.values()), default=0),
         )
 
     @staticmethod
@@ -148,9 +148,9 @@ class PlainSchema:
         return PlainType(plain, pa.binary(), is_empty=avro["size"] == 0)
 
     def _union(self, avro: list[Any], path: str, deep: int, above: tuple[str, ...]) -> PlainType:
-        found = [self.convert(item, path, deep + 1, above) for item in avro]
+        plain_types = [self.convert(item, path, deep + 1, above) for item in avro]
         kind = pa.null()
-        for branch in found:
+        for branch in plain_types:
             if pa.types.is_null(branch.kind):
                 continue
             nested = pa.types.is_nested(branch.kind) and not pa.types.is_null(kind)
@@ -158,9 +158,9 @@ class PlainSchema:
             if both is None:
                 raise UnsupportedSchema(f"{path} is a union of {kind} and {branch.kind}, which is no column")
             kind = both
-        leaves = max((branch.leaves for branch in found), default=0)
-        depth = max((branch.depth for branch in found), default=0)
-        return PlainType([branch.avro for branch in found], kind, leaves=leaves, depth=depth)
+        leaves = max((branch.leaves for branch in plain_types), default=0)
+        depth = max((branch.depth for branch in plain_types), default=0)
+        return PlainType([branch.avro for branch in plain_types], kind, leaves=leaves, depth=depth)
 
 
 def _is_decimal(avro: Mapping[str, Any]) -> bool:

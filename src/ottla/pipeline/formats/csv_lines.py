@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from ottla.pipeline.formats.port import Parsed, reasons_where, spread_rows, texts
+from ottla.pipeline.formats.format import Parsed, reasons_where, spread_rows, texts
 from ottla.pipeline.lake.schema import Path, column_name
 
 HEADER = "the header line"

@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ottla.pipeline.formats.format import Parsed, reasons_where, spread_rows, texts
 from ottla.pipeline.formats.json_arrow import BRACKETS_MAX, in_braces, most_brackets, read_objects, texts_of
 from ottla.pipeline.formats.json_kinds import (
     BEYOND_LONG,
@@ -41,7 +42,6 @@ from ottla.pipeline.formats.json_kinds import (
     merge_kinds,
     parse_object,
 )
-from ottla.pipeline.formats.port import Parsed, reasons_where, spread_rows, texts
 from ottla.pipeline.formats.typed import EPOCHS, column_type, no_value_of, typed_fields
 from ottla.pipeline.lake.schema import EXACT_IN_A_DOUBLE, Path, column_name, conform, wider
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from ottla.pipeline.formats.port import Parsed, no_reasons, texts
+from ottla.pipeline.formats.format import Parsed, no_reasons, texts
 from ottla.pipeline.lake.schema import Path
 
 

@@ -49,8 +49,8 @@ def column_type(text: str) -> pa.DataType | None:
     >>> column_type("decimal(10,2)"), column_type("number")
     (Decimal128Type(decimal128(10, 2)), None)
     """
-    if found := _DECIMAL.fullmatch(text):
-        digits, scale = int(found[1]), int(found[2])
+    if match := _DECIMAL.fullmatch(text):
+        digits, scale = int(match[1]), int(match[2])
         return pa.decimal128(digits, scale) if 0 < digits <= 38 and scale <= digits else None
     return _SIMPLE.get(text)
 

@@ -95,8 +95,8 @@ class _Scanner:
                 self._take(",")
         else:
             for form in (_BASIC_LINES, _LITERAL_LINES, _BASIC, _LITERAL, _PLAIN):
-                if found := form.match(self.text, self.at):
-                    self.at = found.end()
+                if match := form.match(self.text, self.at):
+                    self.at = match.end()
                     return
             self.at += 1  # not TOML at all; never stand still
 
@@ -105,9 +105,9 @@ class _Scanner:
         while True:
             self._skip(_BLANK)
             for form in (_BASIC, _LITERAL, _BARE):
-                if found := form.match(self.text, self.at):
-                    self.at = found.end()
-                    names.append(_unquoted(found[0]))
+                if match := form.match(self.text, self.at):
+                    self.at = match.end()
+                    names.append(_unquoted(match[0]))
                     break
             else:
                 self.at += 1
@@ -123,9 +123,9 @@ class _Scanner:
         return self.text.count("\n", 0, self.at) + 1
 
     def _skip(self, form: re.Pattern[str]) -> int:
-        found = form.match(self.text, self.at)
-        assert found is not None, "it matches nothing too"
-        self.at = found.end()
+        match = form.match(self.text, self.at)
+        assert match is not None, "it matches nothing too"
+        self.at = match.end()
         return self.at
 
     def _take(self, what: str) -> bool:

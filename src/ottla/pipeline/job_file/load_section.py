@@ -12,9 +12,9 @@ from ottla.pipeline.event_time import FORMS, Granularity, TimeFrom, TimeRule, pa
 from ottla.pipeline.formats import typed
 from ottla.pipeline.formats.access_log import AccessLog
 from ottla.pipeline.formats.csv_lines import CsvLines
+from ottla.pipeline.formats.format import Format
 from ottla.pipeline.formats.json_objects import JsonObjects
 from ottla.pipeline.formats.plain import Raw, Text
-from ottla.pipeline.formats.port import Format
 from ottla.pipeline.formats.record_format import RecordFormat
 from ottla.pipeline.job_file.schema import Key, KeyProblem, SectionSchema, Values, ValueType
 from ottla.pipeline.lake.file_writer import FILE_BYTES

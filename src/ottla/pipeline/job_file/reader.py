@@ -56,8 +56,8 @@ def read(text: str, sections: Iterable[SectionSchema], *, directory: Path, now_m
     try:
         given = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        found = _SYNTAX.search(str(error))
-        line = int(found[1]) if found else text.count("\n") + 1
+        match = _SYNTAX.search(str(error))
+        line = int(match[1]) if match else text.count("\n") + 1
         return ReadResult(faults=[JobFileProblem(line, f"this is not TOML: {_SYNTAX.sub('', str(error)).strip()}")])
     return read_values(given, sections, lines_of(text), directory=directory, now_ms=now_ms)
 
@@ -72,11 +72,11 @@ def read_values(
 ) -> ReadResult:
     """Read values as TOML's reader gives them."""
     reader = _Reader(ReadResult(lines=lines), directory, now_ms)
-    wanted = {section.name: section for section in sections}
+    schemas = {section.name: section for section in sections}
     for name in given:
-        if name not in wanted:
-            reader.read.add_problem((name,), f"there is no section [{name}]{_suggest_name(name, wanted)}")
-    for name, section in wanted.items():
+        if name not in schemas:
+            reader.read.add_problem((name,), f"there is no section [{name}]{_suggest_name(name, schemas)}")
+    for name, section in schemas.items():
         reader.read.values[name] = reader.section(section, given.get(name), (name,))
     reader.read.faults.sort()
     return reader.read
@@ -186,8 +186,8 @@ def parse_share(value: Any) -> float | None:
     >>> parse_share("0.5%"), parse_share("110%"), parse_share(0.1)
     (0.005, None, None)
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", value) if isinstance(value, str) else None
-    share = float(found[1]) / 100 if found else 2.0
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", value) if isinstance(value, str) else None
+    share = float(match[1]) / 100 if match else 2.0
     return share if share <= 1 else None
 
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ottla.core.clock import SystemClock
-from ottla.pipeline.lake.delta_log import repair_log, sync_log
+from ottla.pipeline.lake.delta_log_repair import repair_log, sync_log
 from ottla.pipeline.lake.file_writer import partition_value_text, staged_files
-from ottla.pipeline.lake.port import (
+from ottla.pipeline.lake.lake_table import (
     Change,
     Layout,
     StagedFile,
@@ -195,8 +195,8 @@ class DeltaLakeTable:
         paths = self.paths() if files is None else list(files)
         if not paths:
             return spark.createDataFrame([], schema)
-        found = spark.read.schema(schema).option("basePath", str(self.path)).parquet(*paths)
-        return found.select(*(f"`{name}`" for name in arrow.names))
+        frame = spark.read.schema(schema).option("basePath", str(self.path)).parquet(*paths)
+        return frame.select(*(f"`{name}`" for name in arrow.names))
 
     def _open(self) -> DeltaTable:
         from deltalake import DeltaTable
@@ -331,11 +331,11 @@ def _positions_of_change(table: DeltaTable, change: Change) -> dict[int, OffsetR
 def _transactions(change: Change, after: Mapping[int, OffsetRange]) -> list[Any]:
     from deltalake import Transaction
 
-    found = [Transaction(_transaction_id(t.name), t.new) for t in change.transactions if t.new != t.expected]
+    transactions = [Transaction(_transaction_id(t.name), t.new) for t in change.transactions if t.new != t.expected]
     for p, held in sorted(after.items()):
-        found.append(Transaction(_application(change.topic, p), held.end_offset))
-        found.append(Transaction(_start_id(change.topic, p), held.first_offset))
-    return found
+        transactions.append(Transaction(_application(change.topic, p), held.end_offset))
+        transactions.append(Transaction(_start_id(change.topic, p), held.first_offset))
+    return transactions
 
 
 def _add_action(file: StagedFile, *, data_change: bool) -> Any:

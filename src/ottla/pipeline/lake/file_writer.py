@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ottla.pipeline.lake.durable import sync_directories, sync_file
-from ottla.pipeline.lake.port import Layout, StagedFile
+from ottla.pipeline.lake.lake_table import Layout, StagedFile
 
 STAGED_FILE = re.compile(r"part-(?:[A-Za-z0-9_]+-)?[0-9a-f]{12}(?:-[0-9a-z]+)*-\d+\.parquet")
 """The names of the files that `TableWriter` writes, by the id of a lease or a task. No other writer uses them."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ottla.pipeline.lake.file_writer import staged_files
-from ottla.pipeline.lake.port import (
+from ottla.pipeline.lake.lake_table import (
     Change,
     Layout,
     StagedFile,
@@ -379,18 +379,18 @@ def _data_files(table: Table, snapshot: Snapshot | None) -> list[DataFile]:
 
 def _needed(table: Table) -> set[Path]:
     """Return every data file, manifest and list of manifests of every snapshot the table remembers."""
-    found: set[Path] = set()
+    paths: set[Path] = set()
     seen: set[str] = set()
     for snapshot in table.snapshots():
-        found.add(_local(snapshot.manifest_list))
+        paths.add(_local(snapshot.manifest_list))
         for manifest in snapshot.manifests(table.io):
             if manifest.manifest_path in seen:
                 continue
             seen.add(manifest.manifest_path)
-            found.add(_local(manifest.manifest_path))
+            paths.add(_local(manifest.manifest_path))
             entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-            found.update(_local(entry.data_file.file_path) for entry in entries)
-    return found
+            paths.update(_local(entry.data_file.file_path) for entry in entries)
+    return paths
 
 
 def _foreign_metadata(path: Path, table_uuid: str | None = None) -> Path | None:

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from ottla.core.files import SystemFiles, replace_file
 from ottla.core.runtime import new_uuid
+from ottla.pipeline.lake.lake_table import AppTransaction, Change, CommitConflict, LakeTable, StagedFile
 from ottla.pipeline.lake.lease import PRIVATE, LeaseTaken, lease
-from ottla.pipeline.lake.port import AppTransaction, Change, CommitConflict, LakeTable, StagedFile
 from ottla.pipeline.lake.rewrite import without_ranges, without_rows_of
 from ottla.pipeline.offset_range import OffsetRange
 

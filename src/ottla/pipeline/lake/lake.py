@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ottla.pipeline.lake.delta import DeltaLakeTable
 from ottla.pipeline.lake.iceberg import IcebergLakeTable
-from ottla.pipeline.lake.port import LakeTable
+from ottla.pipeline.lake.lake_table import LakeTable
 from ottla.pipeline.lake.table_format import TableFormat, formats_at
 from ottla.pipeline.locations import local_path
 

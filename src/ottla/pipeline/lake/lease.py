@@ -2,7 +2,7 @@
 
 A lease is a file in the table's `_ottla` directory, locked as long as its owner lives: the system releases the lock
 when a process dies, for whatever reason. Leases only save work; that two loads at once are correct is ensured by the
-commits alone (`port.py`).
+commits alone (`lake_table.py`).
 """
 
 from __future__ import annotations

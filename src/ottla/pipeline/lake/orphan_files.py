@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ottla.pipeline.lake.intent import intended_names
+from ottla.pipeline.lake.lake_table import TableMaintenance
 from ottla.pipeline.lake.lease import held_leases
-from ottla.pipeline.lake.port import TableMaintenance
 
 GRACE_MS = 600_000
 

@@ -18,8 +18,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ottla.pipeline.lake.file_writer import FILE_BYTES, FileTarget, TableWriter
+from ottla.pipeline.lake.lake_table import (
+    Change,
+    LakeTable,
+    StagedFile,
+    TableFile,
+    TableMismatch,
+    TableReader,
+    TableSpec,
+)
 from ottla.pipeline.lake.parquet_files import read_columns, read_row_groups
-from ottla.pipeline.lake.port import Change, LakeTable, StagedFile, TableFile, TableMismatch, TableReader, TableSpec
 from ottla.pipeline.lake.schema import Path as LeafPath
 from ottla.pipeline.lake.schema import conform, exact_longs, find_leaf, promoted_columns
 from ottla.pipeline.offset_range import OffsetRange

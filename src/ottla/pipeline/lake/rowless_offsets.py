@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ottla.pipeline.lake.port import TableCommitter, TableReader
+from ottla.pipeline.lake.lake_table import TableCommitter, TableReader
 from ottla.pipeline.offset_range import OffsetRange, parse_offsets
 
 _SKIPPED = "ottla.skipped."
@@ -87,14 +87,18 @@ def join_ranges(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
     >>> join_ranges([OffsetRange(0, 5, 8), OffsetRange(0, 0, 3), OffsetRange(0, 2, 5)])
     [OffsetRange(partition=0, first_offset=0, end_offset=8)]
     """
-    found: list[OffsetRange] = []
+    offset_ranges: list[OffsetRange] = []
     for r in sorted(r for r in ranges if r.count > 0):
-        if found and found[-1].partition == r.partition and found[-1].end_offset >= r.first_offset:
-            last = found.pop()
-            found.append(OffsetRange(r.partition, last.first_offset, max(last.end_offset, r.end_offset)))
+        if (
+            offset_ranges
+            and offset_ranges[-1].partition == r.partition
+            and offset_ranges[-1].end_offset >= r.first_offset
+        ):
+            last = offset_ranges.pop()
+            offset_ranges.append(OffsetRange(r.partition, last.first_offset, max(last.end_offset, r.end_offset)))
         else:
-            found.append(r)
-    return found
+            offset_ranges.append(r)
+    return offset_ranges
 
 
 def overlap(ranges: Iterable[OffsetRange], wanted: OffsetRange) -> int:

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 from ottla.client.offsets import OffsetBounds
 from ottla.pipeline.lake.intent import WORK, Intent, execute_intent, next_number
+from ottla.pipeline.lake.lake_table import TableReader
 from ottla.pipeline.lake.lease import lease
 from ottla.pipeline.lake.parquet_files import read_row_groups
-from ottla.pipeline.lake.port import TableReader
 from ottla.pipeline.lake.rowless_offsets import rowless_offsets
 from ottla.pipeline.loading.commit_protocol import LoadResult, TopicLoader, result_of
 from ottla.pipeline.loading.plan import CannotLoad

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from ottla.client.offsets import OffsetBounds
-from ottla.pipeline.lake.port import (
+from ottla.pipeline.lake.lake_table import (
     RACES_MAX,
     AppTransaction,
     Change,

@@ -21,13 +21,13 @@ from ottla.core.ids import TopicPartition
 from ottla.pipeline.connector.offset_client import OffsetClient
 from ottla.pipeline.connector.subscription import TopicSubscription
 from ottla.pipeline.formats.csv_lines import CsvLines, names_in
-from ottla.pipeline.formats.port import Format
+from ottla.pipeline.formats.format import Format
 from ottla.pipeline.java import JavaNotFound
 from ottla.pipeline.lake.file_writer import FILE_BYTES
 from ottla.pipeline.lake.intent import complete_intent
 from ottla.pipeline.lake.lake import Lake, table_name
+from ottla.pipeline.lake.lake_table import TableReader, register_topic, topics_of
 from ottla.pipeline.lake.lease import lease
-from ottla.pipeline.lake.port import TableReader, register_topic, topics_of
 from ottla.pipeline.lake.rewrite import target_of
 from ottla.pipeline.loading.backfill import backfill_topic, replay
 from ottla.pipeline.loading.commit_protocol import (
@@ -310,10 +310,10 @@ def _load_topic(
             replaced = backfill_topic(loader, state.bounds, first, end)
             if not replaced.did_nothing:
                 done = done.plus(replaced)
-        wanted = LoadLimits(first, end, spec.commit_offsets, spec.on_loss)
+        limits = LoadLimits(first, end, spec.commit_offsets, spec.on_loss)
         while True:
-            progress.expect(_count_offsets(tables, topic, state, wanted))
-            result = loader.run(state.bounds, wanted)
+            progress.expect(_count_offsets(tables, topic, state, limits))
+            result = loader.run(state.bounds, limits)
             done = _with_positions(done, tables, state)
             if result.did_nothing:
                 return done
@@ -403,8 +403,8 @@ def _first_line(spec: LoadSpec, topic: str, state: TopicState) -> str:
     for partition, span in sorted(state.bounds.items()):
         if span.start_offset == span.end_offset:
             continue
-        wanted = OffsetRange(partition, span.start_offset, min(span.start_offset + 1000, span.end_offset))
-        for records in BrokerReader(spec.brokers, topic, state.topic_id).read(wanted):
+        offset_range = OffsetRange(partition, span.start_offset, min(span.start_offset + 1000, span.end_offset))
+        for records in BrokerReader(spec.brokers, topic, state.topic_id).read(offset_range):
             for value in records.column("value").to_pylist():
                 if value:
                     return str(value.decode("utf-8", "replace"))

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ottla.pipeline.event_time import EVENT_TIME, TimeFrom, TimeRule, without
+from ottla.pipeline.formats.format import Format
 from ottla.pipeline.formats.plain import Raw
-from ottla.pipeline.formats.port import Format
 from ottla.pipeline.formats.registry import RegistryFailed
 from ottla.pipeline.formats.typed import column_type, typed_fields
-from ottla.pipeline.lake.port import TableSpec
+from ottla.pipeline.lake.lake_table import TableSpec
 from ottla.pipeline.lake.schema import Path, canonical, conform, exact_longs, fit, outside_of_years, storable_columns
 from ottla.pipeline.topic_reader import HEADERS, TIME
 

@@ -48,10 +48,10 @@ def run_on_spark(spark: SparkSession, progress: Callable[[int], None] = lambda _
 
         try:
             with report_progress(board, progress):
-                found = spark.range(0, len(todo), 1, len(todo)).mapInArrow(tasks, "part long, staged string").collect()
+                rows = spark.range(0, len(todo), 1, len(todo)).mapInArrow(tasks, "part long, staged string").collect()
         finally:
             shutil.rmtree(board, ignore_errors=True)
-        return [from_json(row.staged) for row in sorted(found, key=lambda row: int(row.part))]
+        return [from_json(row.staged) for row in sorted(rows, key=lambda row: int(row.part))]
 
     return task_runner
 

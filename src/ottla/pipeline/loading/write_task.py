@@ -20,7 +20,7 @@ import pyarrow as pa
 from ottla.core.runtime import new_uuid
 from ottla.pipeline.lake.field_names import Spelling
 from ottla.pipeline.lake.file_writer import FileTarget, TableWriter
-from ottla.pipeline.lake.port import StagedFile
+from ottla.pipeline.lake.lake_table import StagedFile
 from ottla.pipeline.lake.schema import Path, find_leaf, merge, promoted_columns, wider
 from ottla.pipeline.loading.row_mapping import RowMapper, RowMapping
 from ottla.pipeline.offset_range import OffsetRange
@@ -98,8 +98,8 @@ class _Attempt:
         self.tally: dict[str, int] = {}
 
     def run(self, ranges: Sequence[OffsetRange], progress: Callable[[int], None]) -> StagedFiles:
-        for wanted in ranges:
-            for records in self.job.reader.read(wanted):
+        for offset_range in ranges:
+            for records in self.job.reader.read(offset_range):
                 self._take(_without(records, self.job.excluded))
                 progress(len(records))
         return StagedFiles(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ottla.pipeline.lake.port import TableReader
+from ottla.pipeline.lake.lake_table import TableReader
 from ottla.pipeline.reporting.values import InvalidReportSection, ReportSection, SectionKind, check
 
 if TYPE_CHECKING:

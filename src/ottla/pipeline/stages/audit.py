@@ -53,10 +53,10 @@ def audit_topics(context: Context, audits: list[TopicAudit]) -> list[TopicFailur
     with contextlib.closing(OffsetClient(context.job.brokers.read_options)) as offset_client:
         for load in context.job.loads:
             with context.reporter.stage("audit") as stage:
-                found: list[TopicAudit] = []
-                failures += _audit_load(context, load, offset_client, stage.advance, found)
-                stage.done("; ".join(f"{topic_audit.topic}: {verdict(topic_audit)[0]}" for topic_audit in found))
-                audits += found
+                topic_audits: list[TopicAudit] = []
+                failures += _audit_load(context, load, offset_client, stage.advance, topic_audits)
+                stage.done("; ".join(f"{topic_audit.topic}: {verdict(topic_audit)[0]}" for topic_audit in topic_audits))
+                audits += topic_audits
     return failures
 
 

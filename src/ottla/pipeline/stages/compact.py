@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import Any
 
 from ottla.pipeline.lake.intent import complete_intent
+from ottla.pipeline.lake.lake_table import CommitConflict, LakeTable
 from ottla.pipeline.lake.lease import lease
 from ottla.pipeline.lake.orphan_files import GRACE_MS, remove_orphans
-from ottla.pipeline.lake.port import CommitConflict, LakeTable
 from ottla.pipeline.lake.rewrite import compact
 from ottla.pipeline.loading.commit_protocol import Tables
 from ottla.pipeline.reporting.values import size_text
@@ -44,17 +44,17 @@ def maintain_table(context: Context, table: LakeTable, *, grace_ms: int = GRACE_
 
 def tables_of(context: Context) -> list[Tables]:
     """Return the tables that the job's loads have made so far."""
-    found: dict[str, Tables] = {}
+    tableses: dict[str, Tables] = {}
     for spec in context.job.loads:
         for topic in spec.topics or ():
             tables = spec.tables(topic)
-            found[tables.table.name] = tables
+            tableses[tables.table.name] = tables
         if spec.pattern is not None:
             for name in spec.lake.table_names():
                 tables = Tables(spec.lake.table(name), spec.lake.quarantine(name))
                 if spec.covers(tables.table):
-                    found[name] = tables
-    return [tables for tables in found.values() if tables.table.exists() and tables.quarantine.exists()]
+                    tableses[name] = tables
+    return [tables for tables in tableses.values() if tables.table.exists() and tables.quarantine.exists()]
 
 
 def _line(name: str, result: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ottla.pipeline.audit.model import TopicAudit
 from ottla.pipeline.job_file.report_section import section_queries
-from ottla.pipeline.lake.port import TableReader
+from ottla.pipeline.lake.lake_table import TableReader
 from ottla.pipeline.reporting.audit_section import audit_section
 from ottla.pipeline.reporting.page import render
 from ottla.pipeline.reporting.query import create_views, run_queries
@@ -49,10 +49,13 @@ def offsets_text(topic_audits: Sequence[TopicAudit]) -> str:
     """Return the offsets that the tables have been loaded from, for each topic and partition; "" without an audit."""
     return " ".join(
         f"From topic {audit.topic}: "
-        + ", ".join(f"partition {one.partition} offsets {one.first_offset:,} to {one.position - 1:,}" for one in loaded)
+        + ", ".join(
+            f"partition {partition.partition} offsets {partition.first_offset:,} to {partition.position - 1:,}"
+            for partition in loaded
+        )
         + "."
         for audit in topic_audits
-        if (loaded := [one for one in audit.partitions if one.position > one.first_offset])
+        if (loaded := [partition for partition in audit.partitions if partition.position > partition.first_offset])
     )
 
 
@@ -68,9 +71,9 @@ def tables_by_name(context: Context) -> dict[str, TableReader]:
 
     Those are the tables that the job loads, their quarantines, and the results of streams.
     """
-    found: dict[str, TableReader] = {}
+    readers: dict[str, TableReader] = {}
     for tables in tables_of(context):
-        found |= {table.name: table for table in (tables.table, tables.quarantine)}
+        readers |= {table.name: table for table in (tables.table, tables.quarantine)}
     for stream in context.job.sections["stream"]:
-        found[stream["name"]] = context.job.lake.table(stream["name"])
-    return found
+        readers[stream["name"]] = context.job.lake.table(stream["name"])
+    return readers

@@ -70,8 +70,8 @@ class StageEntry:
     def load(self) -> Run:
         """Import and return the function."""
         module, _, name = self.function.partition(":")
-        found: Run = getattr(importlib.import_module(f"ottla.pipeline.{module}"), name)
-        return found
+        run: Run = getattr(importlib.import_module(f"ottla.pipeline.{module}"), name)
+        return run
 
 
 STAGES: tuple[StageEntry, ...] = (
@@ -98,8 +98,8 @@ class Round:
     @property
     def failure(self) -> FailureKind | None:
         """Return how the command ends: FAILED before any other fault; None without a fault."""
-        found = {result.failure for result in self.results.values() if not result.ok}
-        return FailureKind.FAILED if FailureKind.FAILED in found else next(iter(found), None)
+        failure_kinds = {result.failure for result in self.results.values() if not result.ok}
+        return FailureKind.FAILED if FailureKind.FAILED in failure_kinds else next(iter(failure_kinds), None)
 
 
 def stages_of(job: PipelineJob) -> list[StageEntry]:

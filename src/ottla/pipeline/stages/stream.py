@@ -13,7 +13,7 @@ from ottla.pipeline.connector.offset_client import NoSuchTopic, OffsetClient, ch
 from ottla.pipeline.job_file.schema import Values
 from ottla.pipeline.job_file.stream_section import SECOND_MS
 from ottla.pipeline.lake.lake import Lake
-from ottla.pipeline.lake.port import RACES_MAX, CommitConflict, LakeTable, topics_of
+from ottla.pipeline.lake.lake_table import RACES_MAX, CommitConflict, LakeTable, topics_of
 from ottla.pipeline.session import spark_step
 from ottla.pipeline.source import Brokers, topic_state
 from ottla.pipeline.stages.runner import Context, StageResult

@@ -87,7 +87,7 @@ class Aggregate:
             if wanted.measure is Measure.TOP:
                 with naming(f"values.{wanted.name} = {wanted.text!r}"):
                     result = _joined(result, _top(rows, key, wanted), key, wanted.name)
-        return result.select(*key, *(wanted.name for wanted in self.measures))
+        return result.select(*key, *(measure.name for measure in self.measures))
 
 
 @contextlib.contextmanager
@@ -104,28 +104,30 @@ def _plain(wanted: MeasureSpec) -> Column:
     """Return a measure that one pass over a group gives."""
     condition = F.expr(wanted.condition) if wanted.condition else None
     if wanted.measure is Measure.COUNT:
-        found = F.count("*") if condition is None else F.count_if(condition)
-        return found.alias(wanted.name)
+        column = F.count("*") if condition is None else F.count_if(condition)
+        return column.alias(wanted.name)
     about = F.expr(wanted.about)
     value = about if condition is None else F.when(condition, about)
     match wanted.measure:
         case Measure.SUM:
-            found = F.sum(value)
+            column = F.sum(value)
         case Measure.MIN:
-            found = F.min(value)
+            column = F.min(value)
         case Measure.MAX:
-            found = F.max(value)
+            column = F.max(value)
         case Measure.AVERAGE:
-            found = F.avg(value)
+            column = F.avg(value)
         case Measure.DISTINCT:
-            found = F.count_distinct(value)
+            column = F.count_distinct(value)
         case Measure.QUANTILE:
             # percentile_disc gives a value that was there; the approximate ones depend on how the rows were cut
             condition_text = f" filter (where {wanted.condition})" if wanted.condition else ""
-            found = F.expr(f"percentile_disc({wanted.number!r}) within group (order by {wanted.about}){condition_text}")
+            column = F.expr(
+                f"percentile_disc({wanted.number!r}) within group (order by {wanted.about}){condition_text}"
+            )
         case _:
             raise AssertionError(f"{wanted.measure} takes more than one pass")
-    return found.alias(wanted.name)
+    return column.alias(wanted.name)
 
 
 def _top(rows: DataFrame, key: Sequence[str], wanted: MeasureSpec) -> DataFrame:

@@ -70,10 +70,10 @@ def parse_measure(name: str, text: str) -> MeasureSpec:
     Raises InvalidMeasure.
     """
     main, condition = _split_condition(text)
-    found = _SHAPE.fullmatch(main)
-    if found is None or found["word"] not in list(Measure):
+    match = _SHAPE.fullmatch(main)
+    if match is None or match["word"] not in list(Measure):
         raise InvalidMeasure(f"{text!r} is no measure: write one of {', '.join(Measure)}, such as sum(bytes)")
-    measure, inside = Measure(found["word"]), (found["inside"] or "").strip()
+    measure, inside = Measure(match["word"]), (match["inside"] or "").strip()
     if measure is Measure.COUNT:
         if inside not in {"", "*"}:
             raise InvalidMeasure(f"{text!r}: count takes nothing in brackets; write count if {inside} is not null")

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ottla.pipeline.lake.file_writer import TableWriter
-from ottla.pipeline.lake.port import AppTransaction, Change, LakeTable, TableFile, TableSpec
+from ottla.pipeline.lake.lake_table import AppTransaction, Change, LakeTable, TableFile, TableSpec
 from ottla.pipeline.lake.rewrite import read, target_of
 from ottla.pipeline.lake.schema import canonical_schema
 from ottla.pipeline.stream.aggregate import START

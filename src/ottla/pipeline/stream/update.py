@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from ottla.pipeline.lake.intent import OPERATION
-from ottla.pipeline.lake.port import AppTransaction, Change, LakeTable
+from ottla.pipeline.lake.lake_table import AppTransaction, Change, LakeTable
 from ottla.pipeline.offset_range import OffsetRange
 from ottla.pipeline.stream.aggregate import START, TIME, Windows, check_result, naming, storable
 from ottla.pipeline.stream.results import UNPUBLISHED, Message, Results, Step

@@ -24,7 +24,7 @@ from ottla.storage.cleaning.cleaned_transactions import CleanedTransactions
 from ottla.storage.cleaning.cleaning_plan import ActiveProducer, Counts
 from ottla.storage.cleaning.errors import Uncleanable
 from ottla.storage.cleaning.offset_map import OffsetMap
-from ottla.storage.state.transactions import read_marker
+from ottla.storage.state.end_marker import read_marker
 
 _LENGTH_AT, _COUNT_AT = 8, 57
 _NUMBER = struct.Struct(">i")

@@ -20,8 +20,8 @@ from ottla.storage.file_names import (
     offset_name,
 )
 from ottla.storage.log.segment import RELATIVE_OFFSET_MAX
+from ottla.storage.state.aborted_index import AbortedTransaction, replace_aborted
 from ottla.storage.state.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
-from ottla.storage.state.transactions import AbortedTransaction, replace_aborted
 
 
 class NewSegment(NamedTuple):

@@ -11,7 +11,8 @@ import heapq
 from collections.abc import Iterable
 
 from ottla.records.batch import BatchHeader
-from ottla.storage.state.transactions import AbortedTransaction, Marker, MarkerType
+from ottla.storage.state.aborted_index import AbortedTransaction
+from ottla.storage.state.end_marker import Marker, MarkerType
 
 
 class CleanedTransactions:

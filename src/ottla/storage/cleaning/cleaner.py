@@ -6,8 +6,9 @@ of its own names; the log itself changes only where the broker swaps those in (`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import NamedTuple
 
 from ottla.core.clock import Clock
 from ottla.core.errors import CorruptMessage
@@ -19,11 +20,20 @@ from ottla.storage.cleaning.cleaned_transactions import CleanedTransactions
 from ottla.storage.cleaning.cleaning_plan import CleanedGroup, CleaningPlan, Counts, PassDone, SourceSegment
 from ottla.storage.cleaning.errors import Uncleanable
 from ottla.storage.cleaning.offset_map import OffsetMap
-from ottla.storage.cleaning.segment_groups import SizedSource, group_sources
 from ottla.storage.cleaning.source_reader import aborted_in, batches_of
 from ottla.storage.cleaning.throttler import Throttler
 from ottla.storage.file_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, offset_name
-from ottla.storage.state.transactions import AbortedTransaction, read_marker
+from ottla.storage.log.segment import RELATIVE_OFFSET_MAX
+from ottla.storage.state.aborted_index import AbortedTransaction
+from ottla.storage.state.end_marker import read_marker
+
+
+class SizedSource(NamedTuple):
+    """A segment and the sizes of its indexes."""
+
+    source: SourceSegment
+    index_bytes: int
+    time_index_bytes: int
 
 
 def run_pass(
@@ -174,3 +184,31 @@ def _clean(
         raise
     counts.bytes_written += target.written
     return target.written, bool(walk.kept)
+
+
+def group_sources(
+    segments: Sequence[SizedSource], *, segment_bytes: int, index_bytes: int
+) -> list[list[SourceSegment]]:
+    """Group neighbours that together exceed neither a segment's size, nor an index's, nor an index entry's reach.
+
+    A segment that is too large by itself is a group of its own.
+    """
+    groups: list[list[SourceSegment]] = []
+    size = index = time_index = 0
+    for source, own_index, own_time_index in segments:
+        size += source.size_bytes
+        index += own_index
+        time_index += own_time_index
+        fits = (
+            groups
+            and size <= segment_bytes
+            and index <= index_bytes
+            and time_index <= index_bytes
+            and source.end_offset - 1 - groups[-1][0].base_offset <= RELATIVE_OFFSET_MAX
+        )
+        if fits:
+            groups[-1].append(source)
+        else:
+            groups.append([source])
+            size, index, time_index = source.size_bytes, own_index, own_time_index
+    return groups

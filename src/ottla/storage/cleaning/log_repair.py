@@ -23,8 +23,9 @@ from ottla.storage.log.log_faults import FaultyRange
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
 from ottla.storage.log.segment_swap import SegmentSwap
+from ottla.storage.state.aborted_index import AbortedTransaction
+from ottla.storage.state.end_marker import MarkerType, read_marker
 from ottla.storage.state.leader_epochs import LeaderEpochs
-from ottla.storage.state.transactions import AbortedTransaction, MarkerType, read_marker
 from ottla.storage.validation.batch_validator import validate_follower_batches
 
 _BUFFER_BYTES = 1 << 20
@@ -49,7 +50,9 @@ class LogRepair:
 
     def __init__(self, log: PartitionLog, faulty: FaultyRange, *, token: str) -> None:
         self._log, self.faulty = log, faulty
-        self._old = [each for each in log.segments if faulty.is_segment and each.base_offset == faulty.first_offset]
+        self._old = [
+            segment for segment in log.segments if faulty.is_segment and segment.base_offset == faulty.first_offset
+        ]
         self._truncation_count = log.truncation_count
         self._epochs = LeaderEpochs(log.epochs.entries) if log.epochs.certain else LeaderEpochs()
         self.next_offset = faulty.first_offset
@@ -60,7 +63,7 @@ class LogRepair:
             is_alone=False,
             index_interval_bytes=log.config.index_interval_bytes,
             io_buffer_bytes=_BUFFER_BYTES,
-            segment_bytes=max(log.config.segment_bytes, *(each.size_bytes for each in self._old), 0),
+            segment_bytes=max(log.config.segment_bytes, *(segment.size_bytes for segment in self._old), 0),
             segment_index_bytes=log.config.segment_index_bytes,
         )
         self._writer: CleanedSegment | None = None
@@ -160,8 +163,8 @@ class LogRepair:
             return True
         if self._old:
             return self._old[0] not in log.segments
-        return any(first <= each.base_offset < end for each in log.segments) or all(
-            each.base_offset != end for each in log.segments
+        return any(first <= segment.base_offset < end for segment in log.segments) or all(
+            segment.base_offset != end for segment in log.segments
         )
 
     def swap_in(self) -> bool:

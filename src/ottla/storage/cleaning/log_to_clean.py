@@ -63,7 +63,11 @@ def log_to_clean(log: PartitionLog, *, now_ms: int) -> LogToClean | None:
 
 def dirtiest_log(candidates: Iterable[LogToClean]) -> LogToClean | None:
     """Return the log to clean now; None if none is dirty enough."""
-    ready = [each for each in candidates if each.is_due or each.dirty_ratio > each.log.config.min_cleanable_dirty_ratio]
+    ready = [
+        candidate
+        for candidate in candidates
+        if candidate.is_due or candidate.dirty_ratio > candidate.log.config.min_cleanable_dirty_ratio
+    ]
     return max(ready, key=lambda each: each.dirty_ratio, default=None)
 
 

@@ -7,12 +7,12 @@ from pathlib import PurePath
 
 from ottla.core.files import File, FileAccess
 from ottla.records.batch import HEADER_BYTES, BatchHeader
-from ottla.records.batch_verifier import framing_fault, is_checksum_right, order_fault
+from ottla.records.batch_faults import framing_fault, is_checksum_right, order_fault
 from ottla.storage.cleaning.cleaning_plan import SourceSegment
 from ottla.storage.cleaning.errors import SegmentGone, Uncleanable
 from ottla.storage.cleaning.throttler import Throttler
 from ottla.storage.file_names import LOG_SUFFIX, offset_name
-from ottla.storage.state.transactions import AbortedTransaction, read_aborted
+from ottla.storage.state.aborted_index import AbortedTransaction, read_aborted
 
 _CHUNK_BYTES_MIN = 16 << 10
 
@@ -78,11 +78,11 @@ def _batches(
 
 def aborted_in(files: FileAccess, directory: PurePath, bases: Iterator[int]) -> list[AbortedTransaction]:
     """Read all aborted transactions from the indexes of the segments at these base offsets. Raises Uncleanable."""
-    found: list[AbortedTransaction] = []
+    transactions: list[AbortedTransaction] = []
     for base in bases:
         path = directory / offset_name(base, ".txnindex")
         entries = read_aborted(files, path)
         if entries is None:
             raise Uncleanable(f"{path}, the index of aborted transactions, is corrupt")
-        found.extend(entries)
-    return found
+        transactions.extend(entries)
+    return transactions

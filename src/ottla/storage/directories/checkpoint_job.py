@@ -8,10 +8,10 @@ from pathlib import PurePath
 
 from ottla.core.files import FileSystem
 from ottla.core.ids import TopicPartition
-from ottla.storage import checkpoint_files as names
+from ottla.storage import small_files as names
 from ottla.storage.directories.lost_logs import LostLog
+from ottla.storage.directory_health import DirectoryHealth, has_no_space
 from ottla.storage.integrity.metadata_backup import BackedUpFile, replace_files
-from ottla.storage.log.flush import DirectoryHealth, has_no_space
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
 
@@ -116,10 +116,10 @@ class CheckpointJob:
             return True
 
     def _all_backups(self) -> dict[str, BackedUpFile]:
-        found: dict[str, BackedUpFile] = {}
+        copies: dict[str, BackedUpFile] = {}
         for directory, epochs, metadata in self._logs:
             if epochs is not None:
-                found[f"{directory.name}/{EPOCHS_FILE}"] = epochs
+                copies[f"{directory.name}/{EPOCHS_FILE}"] = epochs
             if metadata is not None:
-                found[f"{directory.name}/{names.PARTITION_METADATA}"] = metadata
-        return {**found, **self._backups}
+                copies[f"{directory.name}/{names.PARTITION_METADATA}"] = metadata
+        return {**copies, **self._backups}

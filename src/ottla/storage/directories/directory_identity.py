@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from ottla.core.files import FileSystem, replace_file
 from ottla.core.ids import id_text, parse_id
-from ottla.storage.checkpoint_files import META_PROPERTIES, MetaProperties, meta_text, parse_meta
 from ottla.storage.integrity.metadata_backup import MetadataBackup, backup_of
+from ottla.storage.small_files import META_PROPERTIES, MetaProperties, meta_text, parse_meta
 
 
 class ForeignDirectory(Exception):

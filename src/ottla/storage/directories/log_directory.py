@@ -27,33 +27,28 @@ from ottla.core.files import FileSystem, Lock, replace_file
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.core.runtime import new_uuid, run_in_threads
 from ottla.core.slices import WorkSlice
-from ottla.storage import checkpoint_files as names
-from ottla.storage.checkpoint_files import PARTITION_METADATA, MetaProperties, text_or_none
+from ottla.storage import small_files as names
 from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.directories.checkpoint_job import CheckpointJob
 from ottla.storage.directories.directory_identity import ForeignDirectory, cluster_id_of, identity, make_durably
 from ottla.storage.directories.directory_scan import FoundLog, scan_directory
-from ottla.storage.directories.index_copies import copies_of_last_stop, index_copies
+from ottla.storage.directories.log_removal import LogRemoval
 from ottla.storage.directories.lost_logs import LostLog, ReplacedLog, find_lost_logs
 from ottla.storage.directories.previous_run import PreviousRun
-from ottla.storage.directory_names import (
-    DELETE_SUFFIX,
-    STRAY_SUFFIX,
-    future_directory_name,
-    is_stray,
-    renamed_directory,
-)
+from ottla.storage.directory_health import DirectoryHealth
+from ottla.storage.directory_names import future_directory_name, is_stray
+from ottla.storage.file_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from ottla.storage.integrity.corruption import collect_reports, stop_collecting
 from ottla.storage.integrity.metadata_backup import BackedUpFile, MetadataBackup, backup_of
 from ottla.storage.loading.failed_sync import FailedSyncMark, Rewriter
 from ottla.storage.loading.loading_progress import LoadingProgress
 from ottla.storage.loading.log_loader import create_empty_log, load_log
-from ottla.storage.log.deleted_files import DeletedFiles
 from ottla.storage.log.faulty_ranges import accept_lost_start, note_fault
-from ottla.storage.log.flush import DirectoryHealth, FlushJob
+from ottla.storage.log.flush import FlushJob
 from ottla.storage.log.future_log import truncate_copy
 from ottla.storage.log.log_parts import LogLocation
 from ottla.storage.log.partition_log import PartitionLog
+from ottla.storage.small_files import PARTITION_METADATA, MetaProperties, text_or_none
 
 __all__ = ["DirectoryInUse", "ForeignDirectory", "LogDirectory", "cluster_id_of"]
 
@@ -61,6 +56,8 @@ logger = logging.getLogger(__name__)
 
 NEARLY_FULL_SHARE, NEARLY_FULL_BYTES_MAX = 20, 1 << 30
 """A directory is nearly full if less than this share of its disk is free, and less than so many bytes."""
+
+_INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 _LOGS_AT_ONCE = 256
 """The files of so many logs are synced together at a start and a stop: one is open of each."""
@@ -92,13 +89,13 @@ class LogDirectory:
         self._clock = clock
         self.lock = lock
         self._new_id = new_id
-        self._deleted_files = DeletedFiles(files)
         self.path = path
         self.config = config
         self.meta = meta
         self.backup = backup
         self._failed_sync = FailedSyncMark(files, path, other_paths, meta.directory_id)
         self.health = DirectoryHealth(str(path), now=clock.monotonic, on_failed_sync=self._failed_sync.write)
+        self._removal = LogRemoval(files, path, clock, self.health, new_id)
         self.is_short_of_space = False  # as of the last `look_at_space`
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.future_logs: dict[TopicPartition, PartitionLog] = {}  # copies that will replace logs of other directories
@@ -181,14 +178,14 @@ class LogDirectory:
         scan = scan_directory(self.files, self.path)
         self.replaced += scan.replaced
         for deleted in scan.deleted:
-            self._deleted_files.add(deleted, due_ms=self._clock.wall_ms(), is_directory=True)
+            self._removal.remove_directory(deleted)
         configs, recovered = dict[str, LogConfig](), list[PartitionLog]()
         progress = LoadingProgress(self._clock, self.path)
-        for found in progress.over(scan.logs):
-            topic = found.topic_partition.topic
+        for found_log in progress.over(scan.logs):
+            topic = found_log.topic_partition.topic
             if topic not in configs:
                 configs[topic] = topic_config(self.config, overrides.get(topic, {}))
-            log, is_synced = self._load_log(found, configs[topic], previous, rewriter, progress.scanned)
+            log, is_synced = self._load_log(found_log, configs[topic], previous, rewriter, progress.scanned)
             if not is_synced:
                 recovered.append(log)
             if len(recovered) == _LOGS_AT_ONCE:
@@ -217,7 +214,9 @@ class LogDirectory:
             stop_collecting()
         if rewriter is not None:
             rewriter.rewrite(log, checkpoint.recovery_point)
-        if log.topic_id.int and any(each.file == found.path / PARTITION_METADATA for each in self.backup.findings):
+        if log.topic_id.int and any(
+            corruption.file == found.path / PARTITION_METADATA for corruption in self.backup.findings
+        ):
             self._write_restored_topic_id(log)
         noted = previous.high_watermarks.get(topic_partition, log.log_start_offset)
         if found.is_future:
@@ -276,7 +275,9 @@ class LogDirectory:
         return [*self.logs.values(), *self.future_logs.values()]
 
     def _location_of(self, directory: PurePath) -> LogLocation:
-        return LogLocation(self.files, self._clock, directory, self.health, self._deleted_files, self, self.backup)
+        return LogLocation(
+            self.files, self._clock, directory, self.health, self._removal.deleted_files, self, self.backup
+        )
 
     # ---- Creation and deletion
 
@@ -406,7 +407,7 @@ class LogDirectory:
         """
         log = self.logs.get(topic_partition)
         if log is not None:
-            self._delete(log, self.logs)
+            self._removal.delete(log, self.logs)
 
     def delete_future_log(self, topic_partition: TopicPartition) -> None:
         """Delete a future log, if there is one: its move is cancelled, or its topic deleted. Raises StorageError."""
@@ -414,7 +415,7 @@ class LogDirectory:
         if log is not None:
             self.corrupt_future_logs.discard(topic_partition)
             self.uncertain_from.pop(topic_partition, None)
-            self._delete(log, self.future_logs)
+            self._removal.delete(log, self.future_logs)
 
     def truncate_to_certain(self, topic_partition: TopicPartition) -> None:
         """Truncate a future log to what is certainly whole after a crash. Raises StorageError."""
@@ -429,14 +430,9 @@ class LogDirectory:
     def delete(self, log: PartitionLog) -> None:
         """Delete this log or future log, unless it is none of them any more. Raises StorageError."""
         if self.logs.get(log.topic_partition) is log:
-            self._delete(log, self.logs)
+            self._removal.delete(log, self.logs)
         elif self.future_logs.get(log.topic_partition) is log:
-            self._delete(log, self.future_logs)
-
-    def _delete(self, log: PartitionLog, held: dict[TopicPartition, PartitionLog]) -> None:
-        self.health.check()
-        self._rename_log(log, DELETE_SUFFIX, held)
-        self._remove_later(log)
+            self._removal.delete(log, self.future_logs)
 
     def promote_future_log(self, topic_partition: TopicPartition) -> None:
         """Give a future log the name of a log, durably. Raises StorageError.
@@ -461,28 +457,7 @@ class LogDirectory:
         self, topic_partition: TopicPartition, directory: PurePath, log: PartitionLog | None = None
     ) -> None:
         """Delete the directory of a log that was replaced; if the disk refuses, the next start does it."""
-        path = self.path / renamed_directory(topic_partition, self._new_id(), DELETE_SUFFIX)
-        try:
-            self.files.rename(directory, path)
-        except OSError as error:
-            self.health.refused(f"deleting {directory}", error)
-            if log is not None:
-                log.close_files()
-            return
-        if log is not None:
-            log.moved(path)
-            self._remove_later(log)
-        else:
-            self._deleted_files.add(path, due_ms=self._clock.wall_ms(), is_directory=True)
-
-    def _remove_later(self, log: PartitionLog) -> None:
-        """Remove the files of a log whose directory was renamed, once readers have had time to finish."""
-        due_ms = self._clock.wall_ms() + log.config.file_delete_delay_ms
-        for segment in log.segments:
-            file = segment.detach_file()
-            if file is not None:
-                self._deleted_files.add(segment.path(".log"), due_ms=due_ms, file=file)
-        self._deleted_files.add(log.directory, due_ms=due_ms, is_directory=True)
+        self._removal.delete_replaced(topic_partition, directory, log)
 
     def missing_logs(self) -> list[TopicPartition]:
         """List the logs with a removed directory or open file. May be called in a worker thread. Raises OSError."""
@@ -518,32 +493,7 @@ class LogDirectory:
 
         No start loads it. Raises StorageError.
         """
-        log = self.logs[topic_partition]
-        self.health.check()
-        self._rename_log(log, STRAY_SUFFIX, self.logs)
-        log.close_files()
-        return log.directory
-
-    def _rename_log(self, log: PartitionLog, suffix: str, held: dict[TopicPartition, PartitionLog]) -> None:
-        """Rename a log's directory to a name that no start loads. Raises StorageError."""
-        topic_partition = log.topic_partition
-        name = renamed_directory(topic_partition, self._new_id(), suffix)
-        try:
-            self.files.rename(log.directory, self.path / name)
-        except OSError as error:
-            if isinstance(error, FileNotFoundError) and self.files.exists(self.path):
-                self.health.missing(f"renaming {topic_partition} to *{suffix}", str(log.directory))
-                del held[topic_partition]
-                return
-            raise self.health.refused(f"renaming {topic_partition} to *{suffix}", error) from error
-        del held[topic_partition]
-        try:
-            self.files.sync_directory(self.path)
-        except OSError as error:
-            refusal = self.health.refused(f"renaming {topic_partition} to *{suffix}", error)
-            if self.health.failure is not None:  # otherwise a power cut may undo the rename
-                raise refusal from error
-        log.moved(self.path / name)
+        return self._removal.set_aside(self.logs[topic_partition], self.logs)
 
     def stray_directories(self) -> list[PurePath]:
         """List the directories that `set_aside_log` or Kafka has renamed. Raises OSError."""
@@ -613,10 +563,7 @@ class LogDirectory:
 
         A directory that is full, or nearly, waits for no delay.
         """
-        try:
-            return self._deleted_files.purge(now_ms, is_urgent=self.is_short_of_space)
-        except OSError as error:
-            raise self.health.refused("removing deleted files", error) from error
+        return self._removal.purge(now_ms, is_urgent=self.is_short_of_space)
 
     def begin_checkpoint(self, closing: Mapping[str, BackedUpFile] | None = None) -> CheckpointJob:
         """Return a job for a worker thread: write the checkpoint files of now; `closing`: more copies to note."""
@@ -678,7 +625,7 @@ class LogDirectory:
         finally:
             for log in self.all_logs():
                 log.close_files()
-            self._deleted_files.close()
+            self._removal.deleted_files.close()
             self.lock.release()
 
     def _close_cleanly(self, broker_epoch: int) -> None:
@@ -691,13 +638,13 @@ class LogDirectory:
                 if job is not None:
                     begun.append((log, job))
                 else:
-                    closing |= copies_of_last_stop(self.backup, log) or index_copies(self.files, log)
+                    closing |= _copies_of_last_stop(self.backup, log) or _index_copies(self.files, log)
             self._run(begun)
             for log, job in begun:
                 log.complete_flush(job)
                 log.close_files()
             for log, _ in begun:
-                closing |= index_copies(self.files, log)
+                closing |= _index_copies(self.files, log)
         self.checkpoint(closing)
         replace_file(self.files, self.path / names.CLEAN_SHUTDOWN, names.clean_shutdown_text(broker_epoch).encode())
 
@@ -705,3 +652,16 @@ class LogDirectory:
 def without_retention(config: LogConfig) -> LogConfig:
     """Return the settings of a future log: it deletes what the log that it copies has deleted, and no more."""
     return replace(config, retention_ms=-1, retention_bytes=-1)
+
+
+def _index_copies(files: FileSystem, log: PartitionLog) -> dict[str, BackedUpFile]:
+    """Read the indexes of a log that was closed, for the copies of small files. Raises OSError."""
+    paths = [log.active.path(suffix) for suffix in _INDEX_SUFFIXES]
+    copies = {f"{log.directory.name}/{path.name}": backup_of(files, path, keep_text=False) for path in paths}
+    return {name: copy for name, copy in copies.items() if copy is not None}
+
+
+def _copies_of_last_stop(backup: MetadataBackup, log: PartitionLog) -> dict[str, BackedUpFile]:
+    """Return what the last clean stop noted of a log that has not changed since; empty if it noted nothing."""
+    names = [f"{log.directory.name}/{log.active.path(suffix).name}" for suffix in _INDEX_SUFFIXES]
+    return {name: backup.entries[name] for name in names if name in backup.entries}

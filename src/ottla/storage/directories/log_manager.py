@@ -139,8 +139,12 @@ class LogManager:
     @property
     def offline(self) -> dict[PurePath, str]:
         """Those that cannot be used, since the start or since a failure, and why."""
-        failed = {each.path: each.health.failure for each in self.opened if each.health.failure is not None}
-        return {each.path: str(each.error) for each in self.unusable} | failed
+        failed = {
+            directory.path: directory.health.failure
+            for directory in self.opened
+            if directory.health.failure is not None
+        }
+        return {unusable.path: str(unusable.error) for unusable in self.unusable} | failed
 
     def logs(self) -> Iterator[tuple[LogDirectory, PartitionLog]]:
         """Yield every log, with where it is."""
@@ -175,7 +179,7 @@ class LogManager:
         """
         refusal = StorageError("all log directories are offline")
         online, preferred = self.online, self._preferred.get(topic_partition)
-        if preferred not in [each.path for each in online]:
+        if preferred not in [log_directory.path for log_directory in online]:
             preferred = None
         by_load = sorted(online, key=lambda each: len(each.logs) + len(each.future_logs))
         for directory in sorted(by_load, key=lambda each: each.path in self.cordoned):
@@ -204,7 +208,7 @@ class LogManager:
 
     def with_future_log(self, topic_partition: TopicPartition) -> LogDirectory | None:
         """Return the directory that has a copy of a log of another one."""
-        return next((each for each in self.opened if topic_partition in each.future_logs), None)
+        return next((directory for directory in self.opened if topic_partition in directory.future_logs), None)
 
     def close(self, *, broker_epoch: int = -1) -> None:
         """Stop: each directory is left as a clean stop leaves it, if it is well."""

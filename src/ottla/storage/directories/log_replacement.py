@@ -113,7 +113,7 @@ def complete_replacements(directories: Sequence[LogDirectory]) -> None:
 def _complete(source: LogDirectory, replaced: ReplacedLog, directories: Sequence[LogDirectory]) -> bool:
     """Return whether the copy was found. If not, the log stays a lost one. Raises OSError and StorageError."""
     topic_partition, move_id = replaced.topic_partition, replaced.move_id
-    held = [each.logs[topic_partition].topic_id for each in directories if topic_partition in each.logs]
+    held = [directory.logs[topic_partition].topic_id for directory in directories if topic_partition in directory.logs]
     for target in directories:
         future = target.future_logs.get(topic_partition)
         if future is None or move_id_of(future.directory) != move_id:

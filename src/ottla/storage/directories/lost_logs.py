@@ -8,9 +8,9 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
-from ottla.storage.checkpoint_files import PARTITION_METADATA, parse_partition_metadata
 from ottla.storage.directories.previous_run import PreviousRun
 from ottla.storage.integrity.metadata_backup import BackedUpFile, MetadataBackup
+from ottla.storage.small_files import PARTITION_METADATA, parse_partition_metadata
 
 
 class ReplacedLog(NamedTuple):
@@ -37,8 +37,8 @@ def find_lost_logs(
     held: Collection[TopicPartition], replaced: Sequence[ReplacedLog], backup: MetadataBackup, previous: PreviousRun
 ) -> dict[TopicPartition, LostLog]:
     """Return the logs that are not held; those that were replaced by copies are lost until the copies are found."""
-    topic_ids = {each.topic_partition: each.topic_id for each in replaced}
-    found: dict[TopicPartition, LostLog] = {}
+    topic_ids = {log.topic_partition: log.topic_id for log in replaced}
+    logs: dict[TopicPartition, LostLog] = {}
     for topic_partition in dict.fromkeys([*previous.recovery_points, *topic_ids]):
         if topic_partition in held:
             continue
@@ -47,7 +47,7 @@ def find_lost_logs(
         if topic_id in {None, NO_TOPIC_ID} and metadata is not None:
             topic_id = parse_partition_metadata(metadata.text)
         if topic_id is not None:
-            found[topic_partition] = LostLog(
+            logs[topic_partition] = LostLog(
                 topic_id,
                 previous.recovery_points.get(topic_partition, 0),
                 previous.log_starts.get(topic_partition, 0),
@@ -55,4 +55,4 @@ def find_lost_logs(
                 previous.cleaned.get(topic_partition),
                 metadata,
             )
-    return found
+    return logs

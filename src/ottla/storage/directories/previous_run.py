@@ -7,10 +7,10 @@ from pathlib import PurePath
 
 from ottla.core.files import FileSystem
 from ottla.core.ids import TopicPartition
-from ottla.storage import checkpoint_files as names
-from ottla.storage.checkpoint_files import parse_offsets, text_or_none
+from ottla.storage import small_files as names
 from ottla.storage.integrity.metadata_backup import MetadataBackup
 from ottla.storage.loading.log_loader import LogCheckpoint
+from ottla.storage.small_files import parse_offsets, text_or_none
 
 logger = logging.getLogger(__name__)
 

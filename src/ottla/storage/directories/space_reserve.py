@@ -17,7 +17,7 @@ import threading
 from pathlib import PurePath
 
 from ottla.core.files import FileSystem
-from ottla.storage.log.flush import NO_SPACE, DirectoryHealth
+from ottla.storage.directory_health import NO_SPACE, DirectoryHealth
 
 logger = logging.getLogger(__name__)
 

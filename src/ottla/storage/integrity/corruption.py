@@ -55,9 +55,9 @@ class _Collecting:
 
 def collect_reports() -> list[Corruption]:
     """Collect the reports of corruption that costs records from now on, in the list that is returned."""
-    found: list[Corruption] = []
-    _Collecting.reports = found
-    return found
+    corruptions: list[Corruption] = []
+    _Collecting.reports = corruptions
+    return corruptions
 
 
 def stop_collecting() -> None:

@@ -85,12 +85,12 @@ class MetadataBackup:
         except FileNotFoundError:
             return cls(files, root, on_corruption=on_corruption)
         entries = parse(data)
-        found = cls(files, root, entries, on_corruption=on_corruption)
+        backup = cls(files, root, entries, on_corruption=on_corruption)
         if entries is None:
-            found._report(
+            backup._report(
                 Corruption(path, "its checksum does not match; the files it covers are not verified", CACHE_ADVICE)
             )
-        return found
+        return backup
 
     def text(
         self, name: str, *, must_exist: bool = True, can_parse: Callable[[str], bool] | None = None

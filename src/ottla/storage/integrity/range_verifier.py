@@ -21,8 +21,8 @@ from typing import NamedTuple, Protocol
 
 from ottla.core.files import File
 from ottla.records.batch import HEADER_BYTES, BatchHeader
+from ottla.records.batch_faults import describe_fault, framing_fault, is_checksum_right, order_fault
 from ottla.records.batch_reader import BatchLocation, read_header, read_headers
-from ottla.records.batch_verifier import describe_fault, framing_fault, is_checksum_right, order_fault
 from ottla.storage.state.leader_epochs import NO_SPAN, UNDEFINED, LeaderEpochs
 
 _SEARCH_BYTES = 16 << 20  # the range after a corrupt batch that is searched byte by byte for the next one
@@ -152,9 +152,9 @@ def find_next_valid_batch(
     search = _BatchSearch(file, end, next_offset, end_offset, boundaries, synced_offset)
     corrupt = read_header(file, position, end)
     if corrupt is not None:
-        found = search.valid_at(position + corrupt.size_bytes)
-        if found is not None:
-            return found
+        batch = search.valid_at(position + corrupt.size_bytes)
+        if batch is not None:
+            return batch
     # The upper half of a base offset, possible upper bytes of a length, the magic, no unknown attribute.
     pattern = re.compile(
         re.escape((next_offset >> 32).to_bytes(4, "big")) + rb".{4}[\x00-\x07].{3}.{4}\x02.{4}\x00", re.DOTALL
@@ -164,9 +164,9 @@ def find_next_valid_batch(
         window = file.read_at(at, min(_WINDOW_BYTES + HEADER_BYTES, end - at))
         match = pattern.search(window)
         while match is not None and match.start() < _WINDOW_BYTES:
-            found = search.valid_at(at + match.start())
-            if found is not None:
-                return found
+            batch = search.valid_at(at + match.start())
+            if batch is not None:
+                return batch
             match = pattern.search(window, match.start() + 1)
         at += _WINDOW_BYTES
     return None
@@ -192,8 +192,8 @@ class _BatchSearch(NamedTuple):
 
     def _reaches_boundary(self, position: int) -> bool:
         boundary = self.boundaries.position_at_or_above(position)
-        for found in read_headers(self.file, position, self.end):
-            if found.position == boundary or found.header.last_offset + 1 == self.synced_offset:
+        for batch in read_headers(self.file, position, self.end):
+            if batch.position == boundary or batch.header.last_offset + 1 == self.synced_offset:
                 return True
-            position = found.end
+            position = batch.end
         return position in {boundary, self.end}

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from ottla.records.batch import NO_END_OFFSET
 from ottla.storage.integrity.corruption import report_corruption
-from ottla.storage.integrity.verified_ranges import CorruptRange
 from ottla.storage.log.segment import Segment
 from ottla.storage.log.segment_list import missing_end
+from ottla.storage.log.verified_ranges import CorruptRange
 from ottla.storage.state.leader_epochs import LeaderEpochs
 
 logger = logging.getLogger(__name__)
@@ -76,14 +76,14 @@ def _reread(segment: Segment, interval_bytes: int) -> tuple[bool, int]:
     end, position = segment.base_offset, 0
     is_corrupt = False
     ranges = segment.verified_ranges_at(0)
-    for found in ranges.batches(0, segment.base_offset) if ranges is not None else segment.batches():
-        if isinstance(found, CorruptRange):
+    for batch in ranges.batches(0, segment.base_offset) if ranges is not None else segment.batches():
+        if isinstance(batch, CorruptRange):
             is_corrupt = True
             continue
-        header, position = found.header, found.end
+        header, position = batch.header, batch.end
         segment.note_batch(
             last_offset=header.last_offset,
-            position=found.position,
+            position=batch.position,
             size_bytes=header.size_bytes,
             max_timestamp=header.max_timestamp,
             interval_bytes=interval_bytes,

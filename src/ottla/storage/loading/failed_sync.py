@@ -21,11 +21,11 @@ from ottla.core.errors import CorruptMessage
 from ottla.core.files import FileSystem, read_file
 from ottla.core.ids import TopicPartition
 from ottla.core.settings import LONG_MAX
-from ottla.storage.checkpoint_files import PARTITION_METADATA
 from ottla.storage.integrity.metadata_backup import backup_of
 from ottla.storage.integrity.range_verifier import verify_batches
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.log.segment import Segment
+from ottla.storage.small_files import PARTITION_METADATA
 
 logger = logging.getLogger(__name__)
 
@@ -144,13 +144,13 @@ def _rewrite(segment: Segment, recovery_point: int) -> int:
     position, is_known = 0, True
     if segment.base_offset < recovery_point:
         try:
-            found = segment.find(recovery_point)
+            batch = segment.find(recovery_point)
         except CorruptMessage:
             is_known = False  # all of it; the corruption is reported
         else:
-            if found is None:
+            if batch is None:
                 return 0
-            position = found.position
+            position = batch.position
     begin, file = position, segment.file
     while position < segment.size_bytes:
         data = file.read_at(position, min(_CHUNK_BYTES, segment.size_bytes - position))
@@ -168,7 +168,7 @@ def _rewrite(segment: Segment, recovery_point: int) -> int:
 def _verify(segment: Segment, position: int) -> None:
     """Verify the batches that were written again: now that their pages are dirty they cannot be dropped any more."""
     while position < segment.size_bytes:
-        found = verify_batches(
+        batches = verify_batches(
             segment.file,
             position,
             position + _CHUNK_BYTES,
@@ -176,6 +176,6 @@ def _verify(segment: Segment, position: int) -> None:
             next_offset=None,
             end_offset=LONG_MAX,
         )
-        if found.wrong is not None or found.end == position:
-            raise OSError(errno.EIO, f"not what recovery has read: {found.wrong}", str(segment.log_path))
-        position = found.end
+        if batches.wrong is not None or batches.end == position:
+            raise OSError(errno.EIO, f"not what recovery has read: {batches.wrong}", str(segment.log_path))
+        position = batches.end

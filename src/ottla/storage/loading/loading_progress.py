@@ -34,8 +34,8 @@ class LoadingProgress:
     def over(self, logs: Sequence[T]) -> Iterator[T]:
         """Yield the logs to load one by one; a log counts as loaded when the next one is requested."""
         self._total = len(logs)
-        for each in logs:
-            yield each
+        for log in logs:
+            yield log
             self._loaded += 1
             self._show()
         if self._shown_at > self._started_at:  # a short start is not worth a line

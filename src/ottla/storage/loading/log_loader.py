@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from ottla.core.files import FileSystem
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
-from ottla.storage.checkpoint_files import PARTITION_METADATA, parse_partition_metadata
 from ottla.storage.config import LogConfig
 from ottla.storage.file_names import (
     CHECKSUMS_SUFFIX,
@@ -40,6 +39,7 @@ from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.log.producer_replay import replay_producers
 from ottla.storage.log.segment import Segment
 from ottla.storage.log.segment_list import missing_start
+from ottla.storage.small_files import PARTITION_METADATA, parse_partition_metadata
 from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
 from ottla.storage.state.leader_epochs import EpochEntry, LeaderEpochs, parse_epochs
 from ottla.storage.state.producer_snapshots import ProducerSnapshots
@@ -254,13 +254,13 @@ def _has_topic_id(text: str) -> bool:
 
 def _completed(files: FileSystem, directory: PurePath) -> DirectoryListing:
     """List what is in a partition's directory once what a crash cut short is finished or removed."""
-    found = list_directory(files, directory)
-    if found.swaps:
-        complete_swaps(files, directory, found.swaps)
-        found = list_directory(files, directory)
-    for name in (*found.leftovers, *found.orphans):
+    listing = list_directory(files, directory)
+    if listing.swaps:
+        complete_swaps(files, directory, listing.swaps)
+        listing = list_directory(files, directory)
+    for name in (*listing.leftovers, *listing.orphans):
         files.remove(directory / name)
-    return found
+    return listing
 
 
 def _after_clean_shutdown(
@@ -334,8 +334,8 @@ def _sizes(segments: Sequence[Segment]) -> list[tuple[int, int]]:
 def _rebuild_epochs(segments: Iterable[Segment], epochs: LeaderEpochs) -> None:
     """Rebuild the epochs from the batches, where the checkpoint is missing or corrupt."""
     for segment in segments:
-        for found in segment.batches():
-            epochs.assign(found.header.partition_leader_epoch, found.header.base_offset)
+        for batch in segment.batches():
+            epochs.assign(batch.header.partition_leader_epoch, batch.header.base_offset)
 
 
 def _restart(

@@ -22,10 +22,10 @@ from ottla.records.batch_scan import BatchScan
 from ottla.storage.file_names import CHECKSUMS_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from ottla.storage.integrity.corruption import RECORDS_ADVICE, Corruption, report_corruption
 from ottla.storage.integrity.range_verifier import find_next_valid_batch, is_reserve
-from ottla.storage.integrity.verified_ranges import CorruptRange
 from ottla.storage.loading.clean_shutdown import CheckpointedEnd
 from ottla.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
 from ottla.storage.log.segment_list import missing_end
+from ottla.storage.log.verified_ranges import CorruptRange
 from ottla.storage.state.index import TimeEntry
 from ottla.storage.state.leader_epochs import EpochEntry, LeaderEpochs
 
@@ -222,27 +222,27 @@ def keep_below_recovery_point(
     end, end_offset, ends_well = 0, segment.base_offset, True
     if ranges is not None:
         ranges.synced_offset = synced_offset
-        for found in ranges.batches(0, segment.base_offset):
-            ends_well = isinstance(found, BatchLocation)
-            if isinstance(found, CorruptRange):
-                if found.first_offset >= synced_offset:
+        for batch in ranges.batches(0, segment.base_offset):
+            ends_well = isinstance(batch, BatchLocation)
+            if isinstance(batch, CorruptRange):
+                if batch.first_offset >= synced_offset:
                     break
-                end, end_offset = found.end, found.last_offset + 1
-            elif end_offset < synced_offset <= found.header.last_offset:
+                end, end_offset = batch.end, batch.last_offset + 1
+            elif end_offset < synced_offset <= batch.header.last_offset:
                 why = f"no batch ends before offset {synced_offset}, where the log was synced"
-                bad = ranges.mark_corrupt(found, end_offset, synced_offset - 1, why)
+                bad = ranges.mark_corrupt(batch, end_offset, synced_offset - 1, why)
                 end, end_offset, ends_well = bad.end, bad.last_offset + 1, True
             else:
-                header = found.header
+                header = batch.header
                 epochs.assign(header.partition_leader_epoch, header.base_offset)
                 segment.note_batch(
                     last_offset=header.last_offset,
-                    position=found.position,
+                    position=batch.position,
                     size_bytes=header.size_bytes,
                     max_timestamp=header.max_timestamp,
                     interval_bytes=interval_bytes,
                 )
-                end, end_offset = found.end, header.last_offset + 1
+                end, end_offset = batch.end, header.last_offset + 1
     if end_offset >= synced_offset and (ends_well or end < segment.size_bytes):
         return RecoveredEnd(end, end_offset, is_writable=True)
     if end_offset < synced_offset and ends_well:
@@ -252,8 +252,8 @@ def keep_below_recovery_point(
 
 def ends_at(segment: Segment, synced_offset: int) -> bool:
     """Return whether some batch ends just before an offset up to which the log was once synced, as it must."""
-    found = segment.seek(synced_offset - 1)
-    return isinstance(found, BatchLocation) and found.header.last_offset == synced_offset - 1
+    batch = segment.seek(synced_offset - 1)
+    return isinstance(batch, BatchLocation) and batch.header.last_offset == synced_offset - 1
 
 
 def log_truncation(segment: Segment, position: int, end_offset: int) -> None:
@@ -274,8 +274,8 @@ def log_truncation(segment: Segment, position: int, end_offset: int) -> None:
         )
         return
     last = after.header.last_offset
-    for found in read_headers(segment.file, after.position, segment.size_bytes):
-        last = found.header.last_offset
+    for batch in read_headers(segment.file, after.position, segment.size_bytes):
+        last = batch.header.last_offset
     report_corruption(
         Corruption(
             segment.log_path,

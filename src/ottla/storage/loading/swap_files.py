@@ -39,10 +39,10 @@ def complete_swaps(files: FileSystem, directory: PurePath, names: Collection[str
 
     Nothing is synced: what reaches the disk does so in this order, and what does not is done again. Raises OSError.
     """
-    found = [match for name in names if (match := _NAME.fullmatch(name)) is not None]
-    begun = {int(match["base"]) for match in found if match["state"] == CLEANED_SUFFIX}
-    plain = {(int(match["base"]), match["kind"]) for match in found if not match["state"]}
-    swaps = {(int(match["base"]), match["kind"]) for match in found if match["state"] == SWAP_SUFFIX}
+    matches = [match for name in names if (match := _NAME.fullmatch(name)) is not None]
+    begun = {int(match["base"]) for match in matches if match["state"] == CLEANED_SUFFIX}
+    plain = {(int(match["base"]), match["kind"]) for match in matches if not match["state"]}
+    swaps = {(int(match["base"]), match["kind"]) for match in matches if match["state"] == SWAP_SUFFIX}
     # Of ours `.log` gets its `.swap` last: before that the others are the new segment's, and the log is the old one's.
     unready = {int(match["base"]) for name in names if (match := _OUR_CLEANED_LOG.fullmatch(name)) is not None}
     for base, kind in sorted(swaps):
@@ -65,8 +65,8 @@ def _make_way(files: FileSystem, directory: PurePath, base: int, plain: set[tupl
     path = _path(directory, base, LOG_SUFFIX, SWAP_SUFFIX)
     file = files.open(path)
     try:
-        for each in read_headers(file, 0, file.size(), chunk_bytes=_CHUNK_BYTES):
-            end = each.header.last_offset + 1
+        for batch in read_headers(file, 0, file.size(), chunk_bytes=_CHUNK_BYTES):
+            end = batch.header.last_offset + 1
     finally:
         file.close()
     logger.info("a compaction that a crash cut short is finished: %s", path)

@@ -16,16 +16,10 @@ from ottla.storage.log.pending_flush import PendingFlush
 from ottla.storage.log.producer_replay import replay_batch
 from ottla.storage.log.segment import Segment
 from ottla.storage.log.segment_list import SegmentList
+from ottla.storage.state.aborted_index import AbortedTransaction, find_aborted, read_aborted, replace_aborted
+from ottla.storage.state.end_marker import MarkerType, read_marker
 from ottla.storage.state.producer_snapshots import ProducerSnapshots, load_snapshot
 from ottla.storage.state.producer_state_manager import ProducerStateManager
-from ottla.storage.state.transactions import (
-    AbortedTransaction,
-    MarkerType,
-    find_aborted,
-    read_aborted,
-    read_marker,
-    replace_aborted,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -63,21 +57,21 @@ class AbortedTransactions:
 
     def _indexed(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Return those of a range that are in the indexes, or in the log where an index cannot be right."""
-        found: list[AbortedTransaction] = []
+        transactions: list[AbortedTransaction] = []
         for segment in self._segments.from_offset(first_offset):
             if segment.aborts_checked:
                 part = find_aborted(segment.files, segment.path(TXN_INDEX_SUFFIX), first_offset, end_offset)
                 if part is not None:
-                    found += part[0]
+                    transactions += part[0]
                     if part[1]:
-                        return found
+                        return transactions
                     continue
             for entry in _aborted_of(segment, self._segments, self._snapshots):
                 if entry.last_offset >= first_offset and entry.first_offset < end_offset:
-                    found.append(entry)
+                    transactions.append(entry)
                 if entry.last_stable_offset >= end_offset:
-                    return found
-        return found
+                    return transactions
+        return transactions
 
     def truncate_active(self, end_offset: int) -> None:
         """Remove the entries of truncated markers from the index of the active segment. Raises OSError."""
@@ -117,12 +111,12 @@ def _read(files: FileAccess, path: PurePath) -> bytes | None:
 def _fit(segment: Segment, entries: Sequence[AbortedTransaction]) -> bool:
     """Return whether each entry's marker is where it says, and a batch of it where it says that it begins."""
     for entry in entries:
-        found = segment.find(entry.last_offset)
-        if found is None or not found.header.is_control or found.header.producer_id != entry.producer_id:
+        batch = segment.find(entry.last_offset)
+        if batch is None or not batch.header.is_control or batch.header.producer_id != entry.producer_id:
             return False
-        if found.header.last_offset != entry.last_offset:
+        if batch.header.last_offset != entry.last_offset:
             return False
-        marker = read_marker(memoryview(segment.file.read_at(found.position, found.header.size_bytes)))
+        marker = read_marker(memoryview(segment.file.read_at(batch.position, batch.header.size_bytes)))
         if marker is None or marker.type is not MarkerType.ABORT:
             return False
         if entry.first_offset >= segment.base_offset and not _begins(segment, entry):
@@ -132,10 +126,10 @@ def _fit(segment: Segment, entries: Sequence[AbortedTransaction]) -> bool:
 
 def _begins(segment: Segment, entry: AbortedTransaction) -> bool:
     """Return whether a batch of the transaction begins where the entry says it does; unless compaction has taken it."""
-    found = segment.find(entry.first_offset)
-    if found is None:
+    batch = segment.find(entry.first_offset)
+    if batch is None:
         return False
-    header = found.header
+    header = batch.header
     is_its_own = header.producer_id == entry.producer_id and header.is_transactional and not header.is_control
     is_gone = header.base_offset > entry.first_offset and segment.context is not None and segment.context.may_have_gaps
     return is_gone or (is_its_own and header.base_offset == entry.first_offset)
@@ -153,9 +147,9 @@ def rebuild_aborted(segment: Segment, segments: SegmentList, snapshots: Producer
             continue
         entries.clear()
         segments.check_end(each)
-        for found in each.batches(strict=True):
-            if start is None or found.header.last_offset >= start:
-                entry = replay_batch(producers, each, found, now_ms=0)
+        for batch in each.batches(strict=True):
+            if start is None or batch.header.last_offset >= start:
+                entry = replay_batch(producers, each, batch, now_ms=0)
                 if entry is not None:
                     entries.append(entry)
     replace_aborted(segment.files, segment.path(TXN_INDEX_SUFFIX), entries)

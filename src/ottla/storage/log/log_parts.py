@@ -5,20 +5,27 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from pathlib import PurePath
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ottla.core.clock import Clock
 from ottla.core.files import FileSystem
-from ottla.storage.checkpoint_files import text_or_none
+from ottla.storage.directory_health import DirectoryHealth
 from ottla.storage.file_names import offset_name
 from ottla.storage.integrity.metadata_backup import BackedUpFile, CheckedText, MetadataBackup, backup_of
-from ottla.storage.log.checkpoints import LogCheckpoints
 from ottla.storage.log.deleted_files import DeletedFiles
-from ottla.storage.log.flush import DirectoryHealth
 from ottla.storage.log.segment import Segment
+from ottla.storage.small_files import text_or_none
 from ottla.storage.state.leader_epochs import LeaderEpochs
 from ottla.storage.state.producer_snapshots import ProducerSnapshots
 from ottla.storage.state.producer_state_manager import ProducerStateManager
+
+
+class LogCheckpoints(Protocol):
+    """Port: the directory that keeps the checkpoints of a log."""
+
+    def checkpoint(self) -> None:
+        """Write the checkpoint files: the log was truncated, and its recovery point went back. Raises StorageError."""
+        ...
 
 
 class LogLocation(NamedTuple):

@@ -40,10 +40,12 @@ from ottla.storage.log.retention import LogEnds, deletable, roll_is_due, roll_li
 from ottla.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
 from ottla.storage.log.segment_list import SegmentList
 from ottla.storage.log.timestamp_lookup import TimedOffset, TimestampLookup
-from ottla.storage.log.truncation import Truncation, TruncationState, TruncationSync, run_truncation
+from ottla.storage.log.truncation import TruncationState, truncate_active
+from ottla.storage.log.truncation_steps import Truncation, TruncationSync, run_truncation
+from ottla.storage.state.aborted_index import AbortedTransaction
+from ottla.storage.state.end_marker import Marker, read_marker
 from ottla.storage.state.leader_epochs import EpochEnd
 from ottla.storage.state.producer_state_manager import NOT_REQUIRED, VerificationGuard
-from ottla.storage.state.transactions import AbortedTransaction, Marker, read_marker
 from ottla.storage.validation.batch_validator import (
     NO_EPOCH_LIMIT,
     have_gaps,
@@ -71,7 +73,6 @@ class PartitionLog:
         "config",
         "deleted_files",
         "directory",
-        "end_offset",
         "epochs",
         "faults",
         "files",
@@ -106,14 +107,20 @@ class PartitionLog:
         self.producers = loaded.producers
         self.snapshots = loaded.snapshots
         self.log_start_offset = loaded.log_start_offset
-        self.end_offset = loaded.end_offset
         self.flushed_offset = loaded.end_offset
         self.high_watermark = loaded.log_start_offset  # set by replication; limits retention; is in the checkpoint
         self.checkpointed_start = loaded.checkpointed_start  # in the checkpoint files, durably; None: unknown
         self.faults = LogFaults(lost_start=loaded.lost_start, is_start_uncertain=loaded.is_start_uncertain)
         self.pending_flush = PendingFlush(self.files)
         self.truncations = TruncationState(self.pending_flush, self.health)
-        self.segment_list = SegmentList(loaded.segments, epochs=loaded.epochs, log=self)
+        self.segment_list = SegmentList(
+            loaded.segments,
+            end_offset=loaded.end_offset,
+            epochs=loaded.epochs,
+            faults=self.faults,
+            cleaner_line=self.cleaner_line,
+            is_compacted=config.is_compacted,
+        )
         self._aborted = AbortedTransactions(self.segment_list, self.snapshots, self.pending_flush)
         self._set_roll_limits(self.active)
 
@@ -128,6 +135,11 @@ class PartitionLog:
         return self.segment_list.active
 
     @property
+    def end_offset(self) -> int:
+        """The offset after the last record: the next one gets it."""
+        return self.segment_list.end_offset
+
+    @property
     def size_bytes(self) -> int:
         """The bytes of all segments."""
         return self.segment_list.size_bytes
@@ -135,7 +147,7 @@ class PartitionLog:
     @property
     def may_have_gaps(self) -> bool:
         """Whether compaction, here or where this log was copied from, may have removed batches between others."""
-        return self.cleaner_line.is_written or self.config.is_compacted
+        return self.segment_list.may_have_gaps
 
     @property
     def is_dirty(self) -> bool:
@@ -146,7 +158,7 @@ class PartitionLog:
     def last_stable_offset(self) -> int:
         """Below this every transaction is decided; the caller takes the lesser of this and the high watermark."""
         if self.producers.is_stable:
-            return self.end_offset
+            return self.segment_list.end_offset
         first = self.producers.first_unstable_offset()
         return self.end_offset if first is None else max(first, self.log_start_offset)
 
@@ -185,7 +197,9 @@ class PartitionLog:
                     return duplicate_of(written, self.log_start_offset, config)
             else:
                 marker = self.producers.check_coordinator_batch(header, records, guard)
-        first_offset, last_offset = self.end_offset, self.end_offset + header.last_offset_delta
+        segments = self.segment_list
+        first_offset = segments.end_offset
+        last_offset = first_offset + header.last_offset_delta
         max_timestamp, append_time_ms = header.max_timestamp, -1
         if config.uses_log_append_time:
             max_timestamp = append_time_ms = now_ms
@@ -194,13 +208,13 @@ class PartitionLog:
         size_bytes = records.nbytes
         try:
             position = self._write(records, size_bytes, first_offset, last_offset, max_timestamp)
-            segment = self.segment_list.active
+            segment = segments.active
             segment.note_batch(last_offset, position, size_bytes, max_timestamp, config.index_interval_bytes)
             if not position:
                 self._set_roll_limits(segment)
             if leader_epoch > self.epochs.latest:
                 self.assign_epoch(leader_epoch, first_offset)
-            self.end_offset = last_offset + 1
+            segments.end_offset = last_offset + 1
             if header.producer_id >= 0:
                 self._update_producer(header, marker, first_offset, last_offset, max_timestamp, now_ms)
         except KafkaError:
@@ -251,7 +265,7 @@ class PartitionLog:
         Raises StorageError, and the directory is offline, where that fails too.
         """
         self.health.note_failed_append(f"{self.topic_partition} at offset {first_offset}", error)
-        self.end_offset = max(self.end_offset, last_offset + 1)
+        self.segment_list.end_offset = max(self.end_offset, last_offset + 1)
         try:
             self.truncate_to(first_offset)
         except StorageError:
@@ -266,16 +280,12 @@ class PartitionLog:
         """Update the state of the log after a follower's batches were written."""
         segment = self.segment_list.active
         for at, header in batches:
-            first, last, size, timestamp = (
-                header.base_offset,
-                header.last_offset,
-                header.size_bytes,
-                header.max_timestamp,
-            )
+            first, last = header.base_offset, header.last_offset
+            size, timestamp = header.size_bytes, header.max_timestamp
             segment.note_batch(last, position + at, size, timestamp, self.config.index_interval_bytes)
             if header.partition_leader_epoch > self.epochs.latest:
                 self.assign_epoch(header.partition_leader_epoch, first)
-            self.end_offset = last + 1
+            self.segment_list.end_offset = last + 1
             if header.producer_id >= 0:
                 marker = read_marker(records[at : at + size]) if header.is_control else None
                 self._update_producer(header, marker, first, last, timestamp, now_ms)
@@ -369,7 +379,7 @@ class PartitionLog:
         is nothing, or, without `may_check`, if it would have to be verified first (`verified_ranges.py`). Raises
         OffsetOutOfRange below the log's start and beyond its end, CorruptMessage where the file is corrupt.
         """
-        if not self.log_start_offset <= offset <= self.end_offset:
+        if not self.log_start_offset <= offset <= self.segment_list.end_offset:
             raise OffsetOutOfRange(
                 f"offset {offset} of {self.topic_partition} is not within {self.log_start_offset} to {self.end_offset}"
             )
@@ -378,8 +388,8 @@ class PartitionLog:
         return self.segment_list.region(
             offset,
             max_bytes=max_bytes,
+            log_start_offset=self.log_start_offset,
             end_offset=end_offset,
-            log_end_offset=self.end_offset,
             at_least_one=at_least_one,
             may_check=may_check,
         )
@@ -423,7 +433,7 @@ class PartitionLog:
                 self.directory,
                 self.segment_list.active,
                 self.epochs,
-                end_offset=self.end_offset,
+                end_offset=self.segment_list.end_offset,
                 truncation_count=self.truncation_count,
             )
         except OSError as error:
@@ -598,7 +608,8 @@ class PartitionLog:
     def _truncate_suffix(self, offset: int) -> None:
         """Remove every batch of the active segment that reaches `offset` or is after it. Raises OSError."""
         flushed_offset = self.flushed_offset
-        self._truncate_active(offset)
+        if not truncate_active(self.segment_list, self._aborted, offset, self.log_start_offset, self.config):
+            self._restart_at(min(offset, self.log_start_offset))
         self.pending_flush.forget_aborted(self.end_offset)
         if self.epochs.truncate_from_end(self.end_offset):
             self.pending_flush.write_epochs(self.directory, self.epochs)
@@ -609,23 +620,6 @@ class PartitionLog:
         self.flushed_offset = min(flushed_offset, self.end_offset)
         self.high_watermark = min(self.high_watermark, self.end_offset)
         self._set_roll_limits(self.active)
-
-    def _truncate_active(self, offset: int) -> None:
-        segment = self.active
-        segment.resume_after_truncation(interval_bytes=self.config.index_interval_bytes)
-        self.segment_list.forget_positions()
-        if offset <= max(segment.base_offset, self.log_start_offset):
-            self._restart_at(min(offset, self.log_start_offset))
-            return
-        found = segment.find(offset)
-        if found is None:  # what was removed began with the next segment
-            self.end_offset = segment.end_offset()
-        elif found.header.base_offset < self.log_start_offset:  # the first batch goes too: it is fetched again
-            self._restart_at(self.log_start_offset)
-        else:
-            self.end_offset = min(found.header.base_offset, offset)
-            segment.truncate(found.position, end_offset=self.end_offset)
-            self._aborted.truncate_active(self.end_offset)
 
     def _restart_at(self, offset: int) -> None:
         """Replace everything by one empty segment. Raises OSError."""
@@ -638,7 +632,8 @@ class PartitionLog:
         self.faults.forget()
         self.epochs.clear()
         self.pending_flush.write_epochs(self.directory, self.epochs)
-        self.log_start_offset = self.end_offset = self.flushed_offset = self.high_watermark = offset
+        self.segment_list.end_offset = offset
+        self.log_start_offset = self.flushed_offset = self.high_watermark = offset
 
     def _delete_segment_files(self, segments: Iterable[Segment]) -> None:
         """Rename the files of segments out of the way; they are removed once readers have had time to finish."""
@@ -665,6 +660,7 @@ class PartitionLog:
     def reconfigure(self, config: LogConfig) -> None:
         """Apply the topic's changed settings; what is written from now on follows them."""
         old, self.config = self.config, config
+        self.segment_list.is_compacted = config.is_compacted
         if (config.retention_bytes, config.retention_ms) != (old.retention_bytes, old.retention_ms):
             self.health.retention_requests += 1
         self._set_roll_limits(self.active)
@@ -693,7 +689,7 @@ class PartitionLog:
         """End at `offset`: compaction has removed all batches from here to there. Raises StorageError."""
         self.note_gaps()
         self.roll(offset)
-        self.end_offset = offset
+        self.segment_list.end_offset = offset
 
     def replaces(self, other: PartitionLog) -> None:
         """Continue in place of `other`, whose copy in another directory this is."""

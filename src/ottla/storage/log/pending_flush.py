@@ -11,8 +11,8 @@ from ottla.storage.file_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_
 from ottla.storage.integrity.metadata_backup import BackedUpFile
 from ottla.storage.log.flush import FlushJob
 from ottla.storage.log.segment import Segment
+from ottla.storage.state.aborted_index import AbortedTransaction, append_aborted
 from ottla.storage.state.leader_epochs import FILE_NAME, EpochEntry, LeaderEpochs
-from ottla.storage.state.transactions import AbortedTransaction, append_aborted
 
 
 class PendingFlush:
@@ -157,7 +157,7 @@ class PendingFlush:
     def aborted(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Return the entries within a range of offsets that are not in a file yet."""
         entries = (entry for _, entry in self._aborted)
-        return [one for one in entries if one.last_offset >= first_offset and one.first_offset < end_offset]
+        return [entry for entry in entries if entry.last_offset >= first_offset and entry.first_offset < end_offset]
 
     def forget_aborted(self, end_offset: int) -> None:
         """Drop the entries of abort markers that were truncated, which are those from `end_offset` on."""

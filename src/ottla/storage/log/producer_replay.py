@@ -16,6 +16,8 @@ from ottla.records.batch_scan import BATCHES_KEPT
 from ottla.storage.file_names import TXN_INDEX_SUFFIX
 from ottla.storage.log.segment import Segment
 from ottla.storage.log.segment_list import SegmentList
+from ottla.storage.state.aborted_index import AbortedTransaction, replace_aborted
+from ottla.storage.state.end_marker import read_marker
 from ottla.storage.state.producer_snapshots import ProducerSnapshots
 from ottla.storage.state.producer_state_manager import (
     BatchMetadata,
@@ -23,7 +25,6 @@ from ottla.storage.state.producer_state_manager import (
     ProducerStateManager,
     VerificationGuard,
 )
-from ottla.storage.state.transactions import AbortedTransaction, read_marker, replace_aborted
 
 logger = logging.getLogger(__name__)
 
@@ -84,8 +85,8 @@ def replay_producers(
         aborted: list[AbortedTransaction] = []
         places = scanned.get(segment.base_offset)
         whole = segment.batches() if places is None else _batches_at(segment, places)
-        for found in segment.batches(first.position) if first else whole:
-            entry = replay_batch(producers, segment, found, now_ms=now_ms)
+        for batch in segment.batches(first.position) if first else whole:
+            entry = replay_batch(producers, segment, batch, now_ms=now_ms)
             if entry is not None:
                 aborted.append(entry)
         path = segment.path(TXN_INDEX_SUFFIX)
@@ -134,29 +135,29 @@ def _read_back(segments: SegmentList, entry: ProducerStateEntry, producer_id: in
     many others wrote between its batches they are not found. Raises CorruptMessage, OSError.
     """
     before = entry.batches[0]
-    found: list[BatchMetadata] = []
+    batches: list[BatchMetadata] = []
     distance = (before.first_sequence - first_sequence) & SEQUENCE_MAX
-    while len(entry.batches) + len(found) < BATCHES_KEPT:
+    while len(entry.batches) + len(batches) < BATCHES_KEPT:
         start = max(before.first_offset - distance, segments.first_base_offset)
         more = _batches_of(segments, producer_id, entry.epoch, start, before.first_offset)
         if more is None:
             break
-        found = more
+        batches = more
         if start == segments.first_base_offset:
             break
         distance *= 2
-    for each in reversed(found):
-        if len(entry.batches) == BATCHES_KEPT or (each.last_sequence + 1) & SEQUENCE_MAX != before.first_sequence:
+    for batch in reversed(batches):
+        if len(entry.batches) == BATCHES_KEPT or (batch.last_sequence + 1) & SEQUENCE_MAX != before.first_sequence:
             return
-        entry.batches.appendleft(each)
-        before = each
+        entry.batches.appendleft(batch)
+        before = batch
 
 
 def _batches_of(
     segments: SegmentList, producer_id: int, epoch: int, start: int, end: int
 ) -> list[BatchMetadata] | None:
     """List the batches of a producer between two offsets; None if too many others are there."""
-    found: list[BatchMetadata] = []
+    batches: list[BatchMetadata] = []
     headers = 0
     for segment in segments.from_offset(start):
         first = segment.find(start) if start > segment.base_offset else None
@@ -164,7 +165,7 @@ def _batches_of(
             continue
         for _, header in segment.batches(first.position if first else 0, chunk_bytes=HEADER_CHUNK_BYTES):
             if header.base_offset >= end:
-                return found
+                return batches
             headers += 1
             if headers > HEADERS_READ_BACK_MAX:
                 return None
@@ -173,10 +174,10 @@ def _batches_of(
             sequence = header.base_sequence
             if sequence >= 0:
                 last = (sequence + header.last_offset_delta) & SEQUENCE_MAX
-                found.append(
+                batches.append(
                     BatchMetadata(sequence, last, header.base_offset, header.last_offset, header.max_timestamp)
                 )
-    return found
+    return batches
 
 
 def _batches_at(segment: Segment, positions: Iterable[int]) -> Iterator[BatchLocation]:

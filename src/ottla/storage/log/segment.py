@@ -7,7 +7,8 @@ The indexes are not trusted: before the first lookup they are checked as a whole
 invalid; each lookup then checks that the batch found is the one its index entry names. Data written by an earlier
 process is not trusted either: `verified_ranges.py` verifies it before it is first read.
 
-Step 6 of 9 on the path of a batch (ARCHITECTURE.md). Before: storage/log/partition_log.py. Next: replication/commit.py.
+Step 6 of 9 on the path of a batch (ARCHITECTURE.md).
+Before: storage/log/partition_log.py. Next: replication/group_commit.py.
 """
 
 from __future__ import annotations
@@ -16,24 +17,17 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from pathlib import PurePath
-from typing import Final, Literal
+from typing import Final
 
 from ottla.core.errors import CorruptMessage
 from ottla.core.files import File, FileSystem
 from ottla.core.ids import NO_TIMESTAMP
 from ottla.records.batch_reader import HEADER_CHUNK_BYTES, BatchLocation, read_header, read_headers
 from ottla.storage.config import LogConfig
-from ottla.storage.file_names import (
-    CHECKSUMS_SUFFIX,
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    offset_name,
-)
-from ottla.storage.integrity.block_checksums import BlockChecksums, read_checksums
+from ottla.storage.file_names import CHECKSUMS_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, offset_name
 from ottla.storage.integrity.corruption import corruption_error
-from ottla.storage.integrity.verified_ranges import CorruptRange, LogContext, VerifiedRanges
+from ottla.storage.log.segment_file import SegmentFile
+from ottla.storage.log.verified_ranges import CorruptRange, LogContext, VerifiedRanges
 from ottla.storage.state.index import (
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
@@ -53,37 +47,26 @@ _SMALL_APPEND_BYTES: Final = 16 << 10  # a larger one takes the disk longer than
 _ZEROS: Final = memoryview(bytes(_RESERVE_MAX_BYTES))
 
 
-class Segment:
+class Segment(SegmentFile):
     """One segment of a log."""
 
     __slots__ = (
-        "_checksums",
-        "_context",
         "_index_bytes_max",
-        "_is_recovered",
         "_is_torn",
         "_offsets_checked",
         "_reserve_from",
         "_reserved_until",
-        "_sync_is_awaited",
         "_times_checked",
-        "_used",
-        "_was_closed_idle",
         "aborts_checked",
-        "base_offset",
         "bytes_since_index",
+        "context",
         "created_ms",
-        "directory",
-        "files",
-        "is_dirty",
         "max_timestamp",
         "max_timestamp_offset",
         "offset_index",
-        "open_file",
         "roll_at_bytes",
         "roll_at_ms",
         "roll_timestamp",
-        "size_bytes",
         "time_index",
         "verified_ranges",
     )
@@ -91,16 +74,7 @@ class Segment:
     def __init__(
         self, files: FileSystem, directory: PurePath, base_offset: int, *, size_bytes: int, created_ms: int
     ) -> None:
-        self.files = files
-        self.open_file: File | None = None  # the `.log` file, unless it is not open at the moment; see `file`
-        self.directory = directory
-        self.base_offset = base_offset
-        self.size_bytes = size_bytes
-        self.is_dirty = False  # whether the file changed since the last flush began
-        self._sync_is_awaited = True  # whether a caller waits for the sync of what makes it dirty
-        self._is_recovered = False  # what makes it dirty was written by an earlier process
-        self._was_closed_idle = False
-        self._used = False  # the file was used since it was last to be closed
+        super().__init__(files, directory, base_offset, size_bytes)
         self._is_torn = False  # part of a failed write could not be removed
         self._reserve_from: int | None = None  # the size from which on space is reserved; None: never
         self._reserved_until = 0  # zeros may follow the last batch up to there
@@ -108,9 +82,8 @@ class Segment:
         self.verified_ranges: VerifiedRanges | None = (
             None  # of the data that was in the file when it was opened, until all of it is verified
         )
-        self._context: LogContext | None = None  # the log's epochs and offsets; None before it is part of a log
+        self.context: LogContext | None = None  # the log's epochs and offsets; None before it is part of a log
         self.aborts_checked = False  # whether the index of aborted transactions has been compared with the log
-        self._checksums: BlockChecksums | Literal[False] | None = None  # False: not looked for yet
         self.offset_index = OffsetIndex(files, directory / offset_name(base_offset, INDEX_SUFFIX), base_offset)
         self.time_index = TimeIndex(files, directory / offset_name(base_offset, TIME_INDEX_SUFFIX), base_offset)
         self._offsets_checked = self._times_checked = False
@@ -143,69 +116,23 @@ class Segment:
         segment.mark_dirty()  # the name itself is new
         return segment
 
-    def path(self, suffix: str) -> PurePath:
-        """Return the path of one of the segment's files."""
-        return self.directory / offset_name(self.base_offset, suffix)
-
-    def paths(self) -> list[PurePath]:
-        """Return the paths of all of the segment's files, existing or not; the `.log` is last."""
-        return [
-            self.path(suffix)
-            for suffix in (CHECKSUMS_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, LOG_SUFFIX)
-        ]
-
-    @property
-    def context(self) -> LogContext | None:
-        """The epochs and offsets of the log; None before the segment is part of one."""
-        return self._context
-
     def join(self, context: LogContext) -> None:
         """Make the segment part of a log."""
-        self._context = context
+        self.context = context
+        if self.verified_ranges is not None:
+            self.verified_ranges.context = context
+
+    def opened(self) -> None:
+        """Have readers verify the data of the file: what was found corrupt before is not verified again."""
+        super().opened()
+        known = self.verified_ranges.corrupt if self.verified_ranges is not None else None
+        self.verified_ranges = VerifiedRanges(self, self.offset_index, self.context, known)
 
     def moved(self, directory: PurePath) -> None:
         """Update the paths after a rename of the partition's directory."""
         self.directory = directory
         self.offset_index.file.moved(self.path(INDEX_SUFFIX))
         self.time_index.file.moved(self.path(TIME_INDEX_SUFFIX))
-
-    @property
-    def file(self) -> File:
-        """The `.log` file, opened at its first use."""
-        file = self.open_file
-        if file is None:
-            file = self._open()
-            if self._was_closed_idle:
-                self._was_closed_idle = False  # ranges verified or written before stay verified
-            elif self.size_bytes:
-                self._checksums = False
-                self.verified_ranges = VerifiedRanges(
-                    self, self.size_bytes, self.verified_ranges.corrupt if self.verified_ranges is not None else None
-                )
-        self._used = True
-        return file
-
-    def _open(self, *, create: bool = False) -> File:
-        self.files.open_file_cache.add(self)
-        try:
-            self.open_file = self.files.open(self.path(LOG_SUFFIX), create=create)
-        except OSError:
-            self.files.open_file_cache.discard(self)
-            raise
-        return self.open_file
-
-    @property
-    def log_path(self) -> PurePath:
-        """Return the present path of the `.log` file."""
-        return self.path(LOG_SUFFIX)
-
-    @property
-    def checksums(self) -> BlockChecksums | None:
-        """The block checksums of the segment, if there are any for its present content."""
-        if self._checksums is False:
-            found = read_checksums(self.files, self.path(CHECKSUMS_SUFFIX))
-            self._checksums = found if found and found.counts_for(self.files, self.log_path, self.size_bytes) else None
-        return self._checksums
 
     def verified_ranges_at(self, position: int) -> VerifiedRanges | None:
         """Return the ranges to consult before reading at `position`; None if this process wrote or verified it all."""
@@ -218,18 +145,6 @@ class Segment:
             self.verified_ranges = None
             return None
         return ranges
-
-    def close_if_idle(self) -> bool:
-        """Close the file when too many are open, unless it was used since the last call or must be synced.
-
-        A failed write-back is reported to the descriptor that wrote, so a flush must have begun with that one first.
-        """
-        if self._used or (self.must_sync_before_close and self.size_bytes):
-            self._used = False
-            return False
-        self.open_file = None  # a reader or a flush that uses it keeps it open until it is done
-        self._was_closed_idle = True
-        return True
 
     def append(self, data: memoryview | bytes | bytearray) -> None:
         """Write at the end, in one call. After an OSError the file is as it was, or the second OSError is raised."""
@@ -272,23 +187,6 @@ class Segment:
             self.file.truncate(self.size_bytes)
         self._reserved_until = 0
 
-    def mark_dirty(self) -> None:
-        """Have the next flush sync the file: what it has, or its name, may not be on the disk."""
-        self.is_dirty = True
-
-    def mark_recovered(self) -> None:
-        """Have the next flush sync what a recovery kept, by any descriptor: the process that wrote it is gone."""
-        self.is_dirty = self._is_recovered = True
-
-    def mark_clean(self) -> None:
-        """Have flushes leave the file out until it changes: it is synced, or a flush of it has begun."""
-        self.is_dirty = self._is_recovered = False
-
-    @property
-    def must_sync_before_close(self) -> bool:
-        """Whether a flush must begin with the open descriptor, which gets the error of a failed write-back."""
-        return self.is_dirty and self._sync_is_awaited and not self._is_recovered
-
     def mark_aborts_checked(self) -> None:
         """Have readers trust the index of aborted transactions: it was compared with the log, or made from it."""
         self.aborts_checked = True
@@ -296,7 +194,7 @@ class Segment:
     def distrust(self) -> None:
         """Have readers verify the data of the file again: some of it is not what was written."""
         self._checksums = False
-        self.verified_ranges = VerifiedRanges(self, self.size_bytes)
+        self.verified_ranges = VerifiedRanges(self, self.offset_index, self.context)
 
     def mark_verified(self) -> None:
         """Have readers trust the data of the file: all of it has just been verified."""
@@ -359,10 +257,10 @@ class Segment:
 
         Raises CorruptMessage if the batch may have been in a corrupt range.
         """
-        found = self.seek(offset)
-        if isinstance(found, CorruptRange):
-            raise corruption_error(found.corruption)
-        return found
+        batch = self.seek(offset)
+        if isinstance(batch, CorruptRange):
+            raise corruption_error(batch.corruption)
+        return batch
 
     def seek(self, offset: int) -> BatchLocation | CorruptRange | None:
         """Find the batch as `find` does, but return a corrupt range instead of raising."""
@@ -375,9 +273,9 @@ class Segment:
                 self._replace_indexes("an entry of the offset index matches no batch")
             return lookup.found
         file = self.open_file or self.file
-        for found in read_headers(file, self._position_at_or_before(offset), self.size_bytes):
-            if found.header.last_offset >= offset:
-                return found
+        for batch in read_headers(file, self._position_at_or_before(offset), self.size_bytes):
+            if batch.header.last_offset >= offset:
+                return batch
         return None
 
     def _position_at_or_before(self, offset: int) -> int:
@@ -410,15 +308,15 @@ class Segment:
         if entry is not None and entry.position > position and self._entry_holds(entry):
             start = entry.position
         best: BatchLocation | None = None
-        for found in read_headers(self.file, start, self.size_bytes):
-            if found.end > limit:
+        for batch in read_headers(self.file, start, self.size_bytes):
+            if batch.end > limit:
                 break
-            best = found
+            best = batch
         if best is None and start > position:  # the entry's own batch crosses the limit: search before it
             entry = self.offset_index.entry_before(entry) if entry else None
             start = entry.position if entry and entry.position > position and self._entry_holds(entry) else position
-            for found in read_headers(self.file, start, limit):
-                best = found
+            for batch in read_headers(self.file, start, limit):
+                best = batch
         return best
 
     def batches(
@@ -432,11 +330,11 @@ class Segment:
         if ranges is None:
             yield from read_headers(self.file, position, self.size_bytes, chunk_bytes=chunk_bytes)
             return
-        for found in ranges.batches(position, None if position else self.base_offset):
-            if not isinstance(found, CorruptRange):
-                yield found
+        for batch in ranges.batches(position, None if position else self.base_offset):
+            if not isinstance(batch, CorruptRange):
+                yield batch
             elif strict:
-                raise corruption_error(found.corruption)
+                raise corruption_error(batch.corruption)
 
     def greatest_timestamp(self, *, active: bool) -> TimeEntry:
         """Return the greatest timestamp and the last offset of the first batch that has it; (-1, base) if empty."""
@@ -461,17 +359,17 @@ class Segment:
             self._replace_indexes("an entry of the time index matches no batch")
             entry = self.time_index.below(timestamp)
             start = self._batch_of(entry) if entry else None
-        for found in self.batches(start.position if start else 0, strict=True, chunk_bytes=HEADER_CHUNK_BYTES):
-            if found.header.max_timestamp >= timestamp:
-                return found
+        for batch in self.batches(start.position if start else 0, strict=True, chunk_bytes=HEADER_CHUNK_BYTES):
+            if batch.header.max_timestamp >= timestamp:
+                return batch
         return None
 
     def _batch_of(self, entry: TimeEntry) -> BatchLocation | None:
         """Find the batch that a time entry was written for; None if there is no such batch."""
-        found = self.find(entry.offset)
-        if found is None or (found.header.last_offset, found.header.max_timestamp) != (entry.offset, entry.timestamp):
+        batch = self.find(entry.offset)
+        if batch is None or (batch.header.last_offset, batch.header.max_timestamp) != (entry.offset, entry.timestamp):
             return None
-        return found
+        return batch
 
     # ---- Checks and rebuilds of the indexes
 
@@ -508,7 +406,7 @@ class Segment:
         greatest = max(last.timestamp if last else NO_TIMESTAMP, self.max_timestamp)
         position = start.position if start else 0
         following = self.batches(position, chunk_bytes=HEADER_CHUNK_BYTES)
-        return all(found.header.max_timestamp <= greatest for found in following)
+        return all(batch.header.max_timestamp <= greatest for batch in following)
 
     def _replace_indexes(self, why: str) -> None:
         logger.warning("the indexes of %s are rebuilt: %s", self.log_path, why)
@@ -522,11 +420,11 @@ class Segment:
     def rebuild_indexes(self, batches: Iterator[BatchLocation], *, interval_bytes: int) -> None:
         """Rebuild both indexes from the batches given, which must be all of the segment's."""
         self.start_rebuild()
-        for found in batches:
-            header = found.header
+        for batch in batches:
+            header = batch.header
             self.note_batch(
                 last_offset=header.last_offset,
-                position=found.position,
+                position=batch.position,
                 size_bytes=header.size_bytes,
                 max_timestamp=header.max_timestamp,
                 interval_bytes=interval_bytes,
@@ -563,9 +461,9 @@ class Segment:
         if newest is None:
             return None
         tail = self._tail(entry)
-        since = sum(found.header.size_bytes for found in tail)
+        since = sum(batch.header.size_bytes for batch in tail)
         first = read_header(self.file, 0, self.size_bytes)
-        if not tail or first is None or max(found.header.max_timestamp for found in tail) > newest.timestamp:
+        if not tail or first is None or max(batch.header.max_timestamp for batch in tail) > newest.timestamp:
             return None
         checked, self._offsets_checked = self._offsets_checked, True  # all of it is checked at the first lookup
         try:
@@ -588,8 +486,8 @@ class Segment:
         ranges = self.verified_ranges_at(entry.position if entry else 0)
         if ranges is not None:
             return ranges.tail()
-        found = list(read_headers(self.file, entry.position if entry else 0, self.size_bytes))
-        return found if found and found[-1].end == self.size_bytes else []
+        batches = list(read_headers(self.file, entry.position if entry else 0, self.size_bytes))
+        return batches if batches and batches[-1].end == self.size_bytes else []
 
     def resume_after_truncation(self, *, interval_bytes: int) -> None:
         """Load what an append needs when a truncation makes a sealed segment the active one."""
@@ -609,10 +507,10 @@ class Segment:
         self.max_timestamp, self.max_timestamp_offset = newest
         self.roll_timestamp, self.bytes_since_index = None, 0
         start = kept[-1].position if kept else 0
-        for found in read_headers(self.file, start, position):
-            self.bytes_since_index += found.header.size_bytes
-            if found.header.max_timestamp > self.max_timestamp:
-                self.max_timestamp, self.max_timestamp_offset = found.header.max_timestamp, found.header.last_offset
+        for batch in read_headers(self.file, start, position):
+            self.bytes_since_index += batch.header.size_bytes
+            if batch.header.max_timestamp > self.max_timestamp:
+                self.max_timestamp, self.max_timestamp_offset = batch.header.max_timestamp, batch.header.last_offset
         first = read_header(self.file, 0, position)
         self.roll_timestamp = first.max_timestamp if first else None
 
@@ -629,33 +527,11 @@ class Segment:
         end, entry = self.base_offset, self.offset_index.last()
         if (ranges := self.verified_ranges_at(0)) is not None:
             return ranges.end_offset()
-        for found in read_headers(self.file, entry.position if entry else 0, self.size_bytes):
-            end = found.header.last_offset + 1
+        for batch in read_headers(self.file, entry.position if entry else 0, self.size_bytes):
+            end = batch.header.last_offset + 1
         return end
-
-    @property
-    def is_removed(self) -> bool:
-        """Whether another program has removed the open file. May be called in a worker thread."""
-        file = self.open_file
-        try:
-            return file is not None and not file.is_linked()
-        except OSError:
-            return False  # it was closed meanwhile
-
-    def detach_file(self) -> File | None:
-        """Return the open descriptor, if there is one, to the caller, which closes it later."""
-        file, self.open_file = self.open_file, None
-        self.files.open_file_cache.discard(self)
-        return file
 
     def release_indexes(self) -> None:
         """Free the memory used by lookups."""
         self.offset_index.release()
         self.time_index.release()
-
-    def close(self) -> None:
-        """Close the descriptor; the file is opened again at its next use."""
-        if self.open_file is not None:
-            self.open_file.close()
-            self.open_file = None
-            self.files.open_file_cache.discard(self)

@@ -10,15 +10,16 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from pathlib import PurePath
-from typing import Final, Protocol
+from typing import Final
 
 from ottla.core.files import FileRegion
 from ottla.records.batch_reader import read_headers
 from ottla.storage.file_names import LOG_SUFFIX, offset_name
 from ottla.storage.integrity.corruption import RECORDS_ADVICE, Corruption, corruption_error, report_corruption
-from ottla.storage.integrity.verified_ranges import CorruptRange
+from ottla.storage.log.cleaner_line import CleanerLine
 from ottla.storage.log.log_faults import LogFaults
 from ottla.storage.log.segment import Segment
+from ottla.storage.log.verified_ranges import CorruptRange
 from ottla.storage.state.leader_epochs import LeaderEpochs
 
 _POSITIONS_MAX: Final = 64  # more than the consumers one partition usually has
@@ -27,8 +28,8 @@ _POSITIONS_MAX: Final = 64  # more than the consumers one partition usually has
 def shows_compaction(segment: Segment) -> bool:
     """Return whether batches of a segment miss records, or batches between them: then some may miss at its end too."""
     next_offset = segment.base_offset
-    for found in segment.batches():
-        header = found.header
+    for batch in segment.batches():
+        header = batch.header
         if header.base_offset > next_offset or header.record_count <= header.last_offset_delta:
             return True
         next_offset = header.last_offset + 1
@@ -61,27 +62,15 @@ def missing_start(directory: PurePath, first_offset: int, end_offset: int) -> Co
     )
 
 
-class LogState(Protocol):
-    """Port: the log of the segments."""
-
-    end_offset: int
-    log_start_offset: int
-    faults: LogFaults
-
-    @property
-    def may_have_gaps(self) -> bool:
-        """Whether compaction may have removed batches between others."""
-        ...
-
-
 class SegmentList:
     """Never empty; the last one is `active`, the only one that is written."""
 
     __slots__ = (
         "_bases",
+        "_cleaner_line",
         "_epochs",
+        "_faults",
         "_last_read",
-        "_log",
         "_missing_ends_reported",
         "_positions",
         "_tail_offset",
@@ -91,16 +80,28 @@ class SegmentList:
         "_whole_segments",
         "active",
         "checks",
+        "end_offset",
+        "is_compacted",
         "items",
         "region_end_offset",
     )
 
-    def __init__(self, items: list[Segment], *, epochs: LeaderEpochs, log: LogState) -> None:
+    def __init__(
+        self,
+        items: list[Segment],
+        *,
+        end_offset: int,
+        epochs: LeaderEpochs,
+        faults: LogFaults,
+        cleaner_line: CleanerLine,
+        is_compacted: bool,
+    ) -> None:
         self.items = items
+        self.end_offset = end_offset  # of the log; the next batch gets it
+        self.is_compacted = is_compacted  # by the topic's policy now
         self.active = items[-1]
         self._bases = [segment.base_offset for segment in items]
-        self._epochs = epochs
-        self._log = log
+        self._epochs, self._faults, self._cleaner_line = epochs, faults, cleaner_line
         self._missing_ends_reported: set[int] = set()
         self._whole_segments: set[int] = set()  # base offsets of sealed segments that end where the next begins
         self.checks = 0  # how many portions were verified for readers
@@ -130,17 +131,17 @@ class SegmentList:
 
     @property
     def may_have_gaps(self) -> bool:
-        """Whether compaction may have removed batches between others."""
-        return self._log.may_have_gaps
+        """Whether compaction, here or where this log was copied from, may have removed batches between others."""
+        return self._cleaner_line.is_written or self.is_compacted
 
     def end_of(self, base_offset: int) -> int:
         """Return the offset where the segment that begins at `base_offset` must end."""
         at = bisect_right(self._bases, base_offset)
-        return self._bases[at] if at < len(self._bases) else self._log.end_offset
+        return self._bases[at] if at < len(self._bases) else self.end_offset
 
     def note_fault(self, first_offset: int) -> None:
         """Note that the segment which begins there is corrupt, or that one is missing there."""
-        self._log.faults.note(first_offset)
+        self._faults.note(first_offset)
 
     # ---- Segments
 
@@ -225,8 +226,8 @@ class SegmentList:
         offset: int,
         *,
         max_bytes: int,
+        log_start_offset: int,
         end_offset: int,
-        log_end_offset: int,
         at_least_one: bool,
         may_check: bool = True,
     ) -> FileRegion | None:
@@ -237,11 +238,11 @@ class SegmentList:
         """
         place = self._position_of_batch(offset)
         begins_at = offset if place is not None else None
-        place = place or self._locate(offset)
+        place = place or self._locate(offset, log_start_offset)
         if place is None:
             return None
         segment, position = place
-        limit, ends_at = segment.size_bytes, self._end_offset(segment, log_end_offset)
+        limit, ends_at = segment.size_bytes, self._end_offset(segment)
         if end_offset < ends_at:
             limit, ends_at = self._position_of(segment, end_offset), end_offset
         ranges = segment.verified_ranges_at(position)
@@ -305,16 +306,16 @@ class SegmentList:
         self._whole_segments.clear()
         self._last_read = None
 
-    def _locate(self, offset: int) -> tuple[Segment, int] | None:
+    def _locate(self, offset: int, log_start_offset: int) -> tuple[Segment, int] | None:
         """Return the segment and position of the batch that holds `offset`, or of the first after it."""
         if offset < self._bases[0]:
-            self.check_start(offset)
+            self.check_start(offset, log_start_offset)
         for segment in self.from_offset(offset):
-            found = segment.find(offset)
-            if found is not None:
+            batch = segment.find(offset)
+            if batch is not None:
                 if segment is not self._last_read:
                     self._release_last_read(segment)
-                return segment, found.position
+                return segment, batch.position
             if segment is not self.active:
                 self._check_gap(segment, offset)
         return None
@@ -334,7 +335,7 @@ class SegmentList:
         After compaction, too, a segment may end before the next one begins; that is no error.
         """
         begins, ends = segment.end_offset(), self.end_of(segment.base_offset)
-        if not begins <= offset < ends or self._log.may_have_gaps or shows_compaction(segment):
+        if not begins <= offset < ends or self.may_have_gaps or shows_compaction(segment):
             return
         corruption = missing_end(segment, begins, ends)
         if segment.base_offset not in self._missing_ends_reported:
@@ -343,11 +344,11 @@ class SegmentList:
         self.note_fault(begins)
         raise corruption_error(corruption)
 
-    def check_start(self, offset: int) -> None:
+    def check_start(self, offset: int, log_start_offset: int) -> None:
         """Raise CorruptMessage for an offset of the first segments, if they were lost."""
         first = self.first_base_offset
-        if self._log.log_start_offset <= offset < first:
-            raise corruption_error(missing_start(self.active.directory, self._log.log_start_offset, first))
+        if log_start_offset <= offset < first:
+            raise corruption_error(missing_start(self.active.directory, log_start_offset, first))
 
     def _release_last_read(self, used: Segment) -> None:
         """Release the indexes of the segment read last: only the one read now and the one being written keep theirs."""
@@ -360,16 +361,16 @@ class SegmentList:
         known = self._position_of_batch(end_offset)
         if known is not None and known[0] is segment:
             return known[1]
-        found = segment.seek(end_offset)
-        if found is None:
+        batch = segment.seek(end_offset)
+        if batch is None:
             return segment.size_bytes
-        if isinstance(found, CorruptRange):
-            return found.start
-        if found.header.base_offset == end_offset:
-            self._remember(end_offset, segment, found.position)
-        return found.position
+        if isinstance(batch, CorruptRange):
+            return batch.start
+        if batch.header.base_offset == end_offset:
+            self._remember(end_offset, segment, batch.position)
+        return batch.position
 
-    def _end_offset(self, segment: Segment, log_end_offset: int) -> int:
+    def _end_offset(self, segment: Segment) -> int:
         if segment is self.active:
-            return log_end_offset
+            return self.end_offset
         return self._bases[bisect_right(self._bases, segment.base_offset)]

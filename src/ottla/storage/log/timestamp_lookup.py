@@ -34,7 +34,7 @@ class TimestampLookup:
     def first_at_or_after(self, timestamp: int) -> TimedOffset | None:
         """Return the first record whose timestamp is at least `timestamp`."""
         active = self._segments.active
-        self._segments.check_start(self._log_start_offset)
+        self._segments.check_start(self._log_start_offset, self._log_start_offset)
         for segment in self._segments.items:
             if segment.base_offset >= self._end_offset:
                 return None
@@ -42,12 +42,12 @@ class TimestampLookup:
                 self._segments.check_end(segment)
                 continue
             first = segment.first_batch_reaching(timestamp)
-            for found in () if first is None else segment.batches(first.position, strict=True):
-                header = found.header
+            for batch in () if first is None else segment.batches(first.position, strict=True):
+                header = batch.header
                 if header.base_offset >= self._end_offset:
                     return None
                 if header.max_timestamp >= timestamp and header.last_offset >= self._log_start_offset:
-                    hit = self._first_in_batch(segment, found, timestamp)
+                    hit = self._first_in_batch(segment, batch, timestamp)
                     if hit is not None:
                         return hit if hit.offset < self._end_offset else None
             self._segments.check_end(segment)
@@ -58,7 +58,7 @@ class TimestampLookup:
         best: tuple[Segment, BatchLocation] | None = None
         greatest = NO_TIMESTAMP
         active = self._segments.active
-        self._segments.check_start(self._log_start_offset)
+        self._segments.check_start(self._log_start_offset, self._log_start_offset)
         for segment in self._segments.items:
             if segment.base_offset >= self._end_offset:
                 break
@@ -66,14 +66,14 @@ class TimestampLookup:
             if segment is not active and segment.greatest_timestamp(active=False).timestamp <= greatest:
                 continue
             first = segment.first_batch_reaching(greatest + 1)
-            for found in () if first is None else segment.batches(first.position, strict=True):
-                header = found.header
+            for batch in () if first is None else segment.batches(first.position, strict=True):
+                header = batch.header
                 if header.base_offset >= self._end_offset:
                     break
                 if header.max_timestamp > greatest and header.last_offset >= self._log_start_offset:
-                    timestamp = self._greatest_in_batch(segment, found)
+                    timestamp = self._greatest_in_batch(segment, batch)
                     if timestamp > greatest:
-                        greatest, best = timestamp, (segment, found)
+                        greatest, best = timestamp, (segment, batch)
         if best is None:
             return None
         return self._first_in_batch(*best, greatest)

@@ -1,61 +1,42 @@
-"""Separates a truncation into steps that change a log, and the syncs between them, which may run in another thread.
+"""Truncates the end of a log: what is removed, and which flushes count no more.
 
-A truncation is a generator. It yields what must be on the disk before it continues: `None` for the checkpoint files of
-the directory, with the recovery point that the log has now, or a `TruncationSync`. If that fails the error is thrown
-into the generator, which raises the StorageError that it means. `run_truncation` runs one here and now;
-`replication/truncations.py` runs those of many partitions together, off the event loop.
-
-Truncation renames files out of the way at once and removes them later, so that readers finish. What is removed from the
-end is synced before anything else happens: if a power cut undid the truncation, batches of the old and of the new
-leader could both be in the log, each valid; and with a recovery point above the new end recovery would skip them.
+`PartitionLog.truncation` has the steps in their order; `truncation_steps.py` runs them, `pending_flush.py` has what
+they leave to be synced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from pathlib import PurePath
-
 from ottla.core.errors import StorageError
-from ottla.core.files import File, FileSystem
-from ottla.storage.log.flush import DirectoryHealth
+from ottla.storage.config import LogConfig
+from ottla.storage.directory_health import DirectoryHealth
+from ottla.storage.log.aborted_transactions import AbortedTransactions
 from ottla.storage.log.pending_flush import PendingFlush
+from ottla.storage.log.segment_list import SegmentList
+from ottla.storage.log.truncation_steps import Truncation
 
 
-class TruncationSync:
-    """Syncs a file, a directory, both, or nothing."""
+def truncate_active(
+    segments: SegmentList, aborted: AbortedTransactions, offset: int, log_start_offset: int, config: LogConfig
+) -> bool:
+    """Remove every batch of the active segment that reaches `offset` or is after it. Raises OSError.
 
-    __slots__ = ("_directory", "_file", "_files")
-
-    def __init__(self, files: FileSystem, file: File | None, directory: PurePath | None) -> None:
-        self._files, self._file, self._directory = files, file, directory
-
-    def run(self) -> None:
-        """Run the syncs, in any thread. Raises OSError."""
-        if self._file is not None:
-            self._file.sync()
-        if self._directory is not None:
-            self._files.sync_directory(self._directory)
-
-
-Truncation = Generator[TruncationSync | None, None, None]
-
-
-def run_truncation(steps: Truncation, checkpoint: Callable[[], None]) -> None:
-    """Run all steps of a truncation and its syncs. Raises StorageError."""
-    error: OSError | StorageError | None = None
-    while True:
-        try:
-            sync = next(steps) if error is None else steps.throw(error)
-        except StopIteration:
-            return
-        error = None
-        try:
-            if sync is None:
-                checkpoint()
-            else:
-                sync.run()
-        except (OSError, StorageError) as failed:
-            error = failed
+    Return False, with nothing removed, if no batch would remain: then the log is to begin again, with a new segment.
+    """
+    segment = segments.active
+    segment.resume_after_truncation(interval_bytes=config.index_interval_bytes)
+    segments.forget_positions()
+    if offset <= max(segment.base_offset, log_start_offset):
+        return False
+    batch = segment.find(offset)
+    if batch is None:  # what was removed began with the next segment
+        segments.end_offset = segment.end_offset()
+        return True
+    if batch.header.base_offset < log_start_offset:  # the first batch goes too: it is fetched again
+        return False
+    segments.end_offset = min(batch.header.base_offset, offset)
+    segment.truncate(batch.position, end_offset=segments.end_offset)
+    aborted.truncate_active(segments.end_offset)
+    return True
 
 
 class TruncationState:

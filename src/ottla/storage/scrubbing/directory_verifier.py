@@ -15,8 +15,7 @@ from pathlib import PurePath
 from ottla.core.files import FileSystem, read_file
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.records.batch import NO_END_OFFSET
-from ottla.storage import checkpoint_files as names
-from ottla.storage.checkpoint_files import parse_meta, parse_offsets, parse_partition_metadata
+from ottla.storage import small_files as names
 from ottla.storage.directory_names import parse_log_name
 from ottla.storage.file_names import (
     CHECKSUMS_SUFFIX,
@@ -31,6 +30,7 @@ from ottla.storage.integrity.metadata_backup import FILE_NAME as COPIES_FILE
 from ottla.storage.integrity.metadata_backup import MetadataBackup
 from ottla.storage.integrity.range_verifier import is_reserve
 from ottla.storage.scrubbing.segment_verifier import SegmentTarget, verify_segment
+from ottla.storage.small_files import parse_meta, parse_offsets, parse_partition_metadata
 from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
 from ottla.storage.state.leader_epochs import LeaderEpochs, parse_epochs
 from ottla.storage.state.producer_snapshots import read_snapshot
@@ -183,12 +183,12 @@ class _Root:
         """Verify one segment; returns whether the epochs of the cache are those of its batches."""
         report = self.report
         try:
-            found = verify_segment(self._files, target, spend=self._spend)
+            segment_report = verify_segment(self._files, target, spend=self._spend)
         except FileNotFoundError:
             return True  # deleted meanwhile
         report.segments += 1
         is_open = not target.is_sealed
-        for corruption in found.findings:
+        for corruption in segment_report.findings:
             reaches_end = corruption.position + corruption.size_bytes >= target.size_bytes
             if not (is_open and corruption.costs_records and reaches_end):
                 report.findings.append(corruption)
@@ -207,7 +207,7 @@ class _Root:
             path = target.path(suffix)
             if path not in known:
                 self.backup.is_corrupt(str(path.relative_to(self._path)))
-        return found.epochs_fit or any(corruption.costs_records for corruption in found.findings)
+        return segment_report.epochs_fit or any(corruption.costs_records for corruption in segment_report.findings)
 
     def _is_reserve(self, corruption: Corruption) -> bool:
         file = self._files.open(corruption.file)

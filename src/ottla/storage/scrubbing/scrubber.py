@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 from ottla.core.errors import CorruptMessage
 from ottla.core.files import FileSystem, read_file, replace_file
-from ottla.storage.checkpoint_files import PARTITION_METADATA, partition_metadata_text
 from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.directory_health import is_passing
 from ottla.storage.file_names import (
     CHECKSUMS_SUFFIX,
     INDEX_SUFFIX,
@@ -37,11 +37,11 @@ from ottla.storage.integrity.block_checksums import checksums_path, write_checks
 from ottla.storage.integrity.corruption import CHECKPOINT_ADVICE, RECORDS_ADVICE, Corruption, report_corruption
 from ottla.storage.integrity.metadata_backup import MetadataBackup
 from ottla.storage.log.aborted_transactions import rebuild_aborted
-from ottla.storage.log.flush import is_passing
 from ottla.storage.log.log_faults import faulty_from
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.log.segment import Segment
 from ottla.storage.scrubbing.segment_verifier import BatchColumns, SegmentReport, SegmentTarget, Spend, verify_segment
+from ottla.storage.small_files import PARTITION_METADATA, partition_metadata_text
 from ottla.storage.state.index import OffsetEntry, TimeEntry
 from ottla.storage.state.leader_epochs import FILE_NAME as EPOCHS_FILE
 from ottla.storage.state.leader_epochs import LeaderEpochs, parse_epochs
@@ -158,12 +158,12 @@ class Scrubber:
     def verify(self, work: ScrubTask, spend: Spend) -> SegmentReport | None:
         """Verify a segment; None if it was deleted meanwhile. Raises OSError, ScrubStopped."""
         try:
-            found = verify_segment(self._files, work.target, spend=spend)
-            if found.checksums is not None and not self._directory.is_short_of_space:
+            report = verify_segment(self._files, work.target, spend=spend)
+            if report.checksums is not None and not self._directory.is_short_of_space:
                 write_checksums(
-                    self._files, checksums_path(work.target.directory, work.target.base_offset), found.checksums
+                    self._files, checksums_path(work.target.directory, work.target.base_offset), report.checksums
                 )
-            return found
+            return report
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -219,17 +219,19 @@ class Scrubber:
 
     def _judge_epochs(self, log: PartitionLog, found: dict[Segment, SegmentReport]) -> int:
         seen = [found[segment] for segment in log.segments if segment in found and found[segment].batches]
-        if len(seen) < sum(segment.size_bytes > 0 for segment in log.segments) or any(each.findings for each in seen):
+        if len(seen) < sum(segment.size_bytes > 0 for segment in log.segments) or any(
+            report.findings for report in seen
+        ):
             return 0
         news = 0
-        if not all(each.epochs_fit for each in seen):
+        if not all(report.epochs_fit for report in seen):
             path = log.directory / EPOCHS_FILE
             news = self._add_finding(Corruption(path, "its epochs are not those of the batches", CHECKPOINT_ADVICE))
             if log.may_have_gaps:
                 return news  # the first batches of an epoch may be gone: the log does not show where it began
             following = [entry for entry in log.epochs.entries if entry.start_offset >= seen[-1].target.end_offset]
             log.epochs.clear()
-            found_epochs = [entry for each in seen if each.batches is not None for entry in each.batches.epochs]
+            found_epochs = [entry for report in seen if report.batches is not None for entry in report.batches.epochs]
             for entry in [*found_epochs, *following]:
                 log.epochs.assign(*entry)
         log.epochs.mark_certain()

@@ -34,11 +34,11 @@ from ottla.storage.integrity.corruption import CACHE_ADVICE, RECORDS_ADVICE, Cor
 from ottla.storage.integrity.metadata_backup import BackedUpFile
 from ottla.storage.integrity.range_verifier import find_next_valid_batch, verify_batches
 from ottla.storage.log.producer_replay import replay_batch
+from ottla.storage.state.aborted_index import AbortedTransaction, read_aborted
 from ottla.storage.state.index import OffsetIndex, TimeIndex
 from ottla.storage.state.leader_epochs import EpochEntry, LeaderEpochs
 from ottla.storage.state.producer_snapshots import load_snapshot, read_snapshot
 from ottla.storage.state.producer_state_manager import ProducerStateManager
-from ottla.storage.state.transactions import AbortedTransaction, read_aborted
 
 PORTION_BYTES = 1 << 20
 _INDEXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
@@ -172,13 +172,13 @@ def _walk(
             epoch=epoch,
             epochs=target.epochs,
         )
-        for found in read_headers(file, position, result.end, chunk_bytes=PORTION_BYTES):
-            _remember(batches, found, next_offset)
-            if found.header.is_transactional and found.header.producer_id >= 0:
-                aborted = replay_batch(producers, replayed, found, now_ms=0)
+        for batch in read_headers(file, position, result.end, chunk_bytes=PORTION_BYTES):
+            _remember(batches, batch, next_offset)
+            if batch.header.is_transactional and batch.header.producer_id >= 0:
+                aborted = replay_batch(producers, replayed, batch, now_ms=0)
                 if aborted is not None:
                     batches.aborted.append(aborted)
-            next_offset = found.header.last_offset + 1
+            next_offset = batch.header.last_offset + 1
         spend(max(result.end - position, 1))
         position, epoch = result.end, result.epoch
         if result.wrong is not None:
@@ -322,8 +322,8 @@ def _changed_indexes(
     files: FileAccess, target: SegmentTarget, checksums: BlockChecksums
 ) -> dict[str, BackedUpFile | None]:
     """Return the indexes that do not match their checksums, because they are corrupt or were written again."""
-    found = _index_copies(files, target)
-    now = {suffix: found.get(suffix) for suffix in _INDEXES}
+    copies = _index_copies(files, target)
+    now = {suffix: copies.get(suffix) for suffix in _INDEXES}
     return {suffix: copy for suffix, copy in now.items() if _content(copy) != _content(checksums.indexes.get(suffix))}
 
 
@@ -406,7 +406,11 @@ def _wrong_aborts(
     if batches.aborts_known:
         return None if entries == batches.aborted else "it does not list the transactions that the log shows as aborted"
     known = {(entry.producer_id, entry.last_offset) for entry in entries}
-    missing = [one for one in batches.aborted if (one.producer_id, one.last_offset) not in known]
+    missing = [
+        transaction
+        for transaction in batches.aborted
+        if (transaction.producer_id, transaction.last_offset) not in known
+    ]
     return f"it lacks the transaction aborted at offset {missing[0].last_offset}" if missing else None
 
 

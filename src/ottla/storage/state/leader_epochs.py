@@ -96,13 +96,6 @@ class LeaderEpochs:
             return EpochEnd(epoch, self._entries[0].start_offset)
         return EpochEnd(self._entries[at - 1].epoch, self._entries[at].start_offset)
 
-    def truncation_offset(self, leader_end: EpochEnd, *, log_end_offset: int) -> int:
-        """Return where a follower truncates, by the leader's end of its largest epoch not above the follower's."""
-        ours = self.end_offset(min(leader_end.epoch, self.latest), log_end_offset=log_end_offset)
-        if ours.epoch == UNDEFINED:
-            return leader_end.end_offset
-        return min(leader_end.end_offset, ours.end_offset) if ours.epoch == leader_end.epoch else ours.end_offset
-
     def epoch_of(self, offset: int) -> int:
         """Return the epoch a record at `offset` was written in; -1 if unknown."""
         at = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
@@ -124,14 +117,16 @@ class LeaderEpochs:
         """Return whether what was noted says the same of a log that ends there; epochs without a record are ignored."""
         if noted is None:
             return False
-        ours, theirs = ([entry for entry in one if entry.start_offset < end_offset] for one in (self._entries, noted))
+        ours, theirs = (
+            [entry for entry in entries if entry.start_offset < end_offset] for entries in (self._entries, noted)
+        )
         return ours == theirs
 
     def agree_between(self, certain: Sequence[EpochEntry], end_offset: int) -> bool:
         """Return whether both agree from the first certain offset on; the file may still have what was deleted."""
-        found = LeaderEpochs(self._entries)
-        found.truncate_from_start(certain[0].start_offset)
-        return found.agree_below(end_offset, certain)
+        epochs = LeaderEpochs(self._entries)
+        epochs.truncate_from_start(certain[0].start_offset)
+        return epochs.agree_below(end_offset, certain)
 
     def truncate_from_end(self, end_offset: int) -> bool:
         """Drop epochs that begin at or after `end_offset` (truncation); whether any was dropped."""

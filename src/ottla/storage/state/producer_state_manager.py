@@ -37,7 +37,8 @@ from ottla.core.errors import (
 from ottla.core.ids import NO_OFFSET, NO_PRODUCER_EPOCH
 from ottla.records.batch import NO_SEQUENCE, SEQUENCE_MAX, BatchHeader, increment_sequence
 from ottla.records.batch_scan import BATCHES_KEPT
-from ottla.storage.state.transactions import AbortedTransaction, Marker, MarkerType, read_marker
+from ottla.storage.state.aborted_index import AbortedTransaction
+from ottla.storage.state.end_marker import Marker, MarkerType, read_marker
 
 EPOCH_MAX: Final = (1 << 15) - 1
 READ_BACK_RECORDS: Final = 1_000_000

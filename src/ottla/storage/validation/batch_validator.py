@@ -19,7 +19,7 @@ from ottla.records.batch import (
     PREFIX_BYTES,
     BatchHeader,
 )
-from ottla.records.batch_verifier import (
+from ottla.records.batch_faults import (
     INCOMPLETE,
     WRONG_LENGTH,
     WRONG_MAGIC,

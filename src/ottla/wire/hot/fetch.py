@@ -3,7 +3,7 @@
 Small records are joined with the bytes around them; large ones and file regions are parts of their own, which the
 connection sends from where they are. Null records are written as empty ones: several clients take a null for an error.
 The shapes with a topic id replace the generated ones, so that an id is 16 raw bytes. A test holds both functions equal,
-byte for byte and field for field, to the plans in `wire/plan.py` and to kio.
+byte for byte and field for field, to the plans in `wire/compiled_codec.py` and to kio.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 
 from ottla.core.errors import UnsupportedVersion
 from ottla.core.files import FileRegion
+from ottla.wire.compiled_codec import Slices, Slicing, skip_tags, tag_count
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.hot.reading import (
     BAD_BYTES,
@@ -38,7 +39,6 @@ from ottla.wire.messages.fetch import (
     ReplicaState,
     SnapshotId,
 )
-from ottla.wire.plan import Slices, Slicing, skip_tags, tag_count
 from ottla.wire.primitives import read_uvarint, write_length
 from ottla.wire.schema import RecordBytes
 

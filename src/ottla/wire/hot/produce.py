@@ -5,7 +5,7 @@ asks and what came of it. A partition that was appended is written from a templa
 object. A topic is identified in the response by the very bytes that identify it in the request.
 
 A partition's `records` is a slice of the receive buffer, valid as long as the buffer is. A test holds both functions
-equal, byte for byte and field for field, to the plans in `wire/plan.py` and to kio.
+equal, byte for byte and field for field, to the plans in `wire/compiled_codec.py` and to kio.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ottla.core.errors import UnsupportedVersion
+from ottla.wire.compiled_codec import Slices, Slicing
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.hot.reading import (
     BAD_BYTES,
@@ -29,7 +30,6 @@ from ottla.wire.hot.reading import (
 )
 from ottla.wire.hot.writing import LeaderEndpoint, string_bytes, write_endpoints, write_leader_tag
 from ottla.wire.messages.produce import PartitionProduceResponse
-from ottla.wire.plan import Slices, Slicing
 from ottla.wire.primitives import length_bytes, read_uvarint, write_length
 
 FIRST: Final = 3
@@ -152,7 +152,7 @@ def decode_produce_request(frame: memoryview, version: int, at: int = 0) -> Prod
 
 
 def decode_produce_slices(frame: memoryview, version: int, at: int, slicing: Slicing) -> Slices[ProduceRequest]:
-    """Decode a request of any length, in slices of work and with at most `plan.ELEMENTS_MAX` elements."""
+    """Decode a request of any length, in slices of work and with at most `ELEMENTS_MAX` elements."""
     flexible = version >= _FLEXIBLE_SINCE
     try:
         transactional_id, at = string_at(frame, at, flexible)

@@ -11,8 +11,8 @@ from typing import Final
 from uuid import UUID
 
 from ottla.core.ids import NO_TOPIC_ID
+from ottla.wire.compiled_codec import skip_tags
 from ottla.wire.errors import LongRequest, MalformedRequest
-from ottla.wire.plan import skip_tags
 from ottla.wire.primitives import STRING_BYTES_MAX, read_uvarint
 
 BAD_BYTES: Final = (struct.error, IndexError, UnicodeDecodeError)

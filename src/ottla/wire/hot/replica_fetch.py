@@ -2,7 +2,7 @@
 
 A follower sends one request after the other on one connection, and each differs from the one before it in a few bytes.
 So a request is written from its parts, and a response is read into one small object for each partition. A test holds
-both functions equal to the plans in `wire/plan.py`.
+both functions equal to the plans in `wire/compiled_codec.py`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import struct
 from typing import Final
 
 from ottla.wire.apis import ApiKey
+from ottla.wire.compiled_codec import tag_count
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.headers import encode_request_header
 from ottla.wire.hot.reading import BAD_BYTES, TAGS_MAX, after_tags, count_at
-from ottla.wire.plan import tag_count
 from ottla.wire.primitives import read_uvarint, write_length
 
 VERSION: Final = 18

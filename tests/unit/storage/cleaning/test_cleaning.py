@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from ottla.records.batch import BatchHeader
-from ottla.records.batch_verifier import is_checksum_right
+from ottla.records.batch_faults import is_checksum_right
 from ottla.storage.cleaning.cleaner import run_pass
 from ottla.storage.cleaning.errors import SegmentGone, Uncleanable
 from ottla.storage.cleaning.log_to_clean import dirtiest_log, log_to_clean
 from ottla.storage.cleaning.throttler import Throttler
 from ottla.storage.loading.swap_files import complete_swaps
-from ottla.storage.state.transactions import read_aborted
+from ottla.storage.state.aborted_index import read_aborted
 from tests.support.cleaning import batches_in, clean_once, groups_of, records_in_log, run, throttle_free
 from tests.support.compacted_log import CONFIG, PARTITION, CompactedLog
 from tests.support.storage import NOW_MS, TP, StillClock, batch, content, open_directory, records_in

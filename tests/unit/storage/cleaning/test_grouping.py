@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ottla.storage.cleaning.cleaner import SizedSource, group_sources
 from ottla.storage.cleaning.cleaning_plan import SourceSegment
-from ottla.storage.cleaning.segment_groups import SizedSource, group_sources
 
 
 def measured(*sizes: int, step: int = 10, index: int = 8) -> list[SizedSource]:

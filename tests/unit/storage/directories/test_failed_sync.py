@@ -13,12 +13,12 @@ import pytest
 from ottla.core.errors import StorageError
 from ottla.core.files import read_file
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
-from ottla.storage.checkpoint_files import parse_partition_metadata
 from ottla.storage.config import LogConfig
 from ottla.storage.directories.directory_identity import make_durably
 from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.loading.failed_sync import FILE_NAME, FailedSyncMark, Rewriter
 from ottla.storage.log.partition_log import PartitionLog
+from ottla.storage.small_files import parse_partition_metadata
 from ottla.testing.sim_disk import SimDisk, Survival
 from tests.support.replicas import TOPIC_ID
 from tests.support.storage import NOW_MS, ROOT, TP, batch, everything, open_directories, open_directory

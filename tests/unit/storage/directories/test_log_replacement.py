@@ -15,13 +15,13 @@ from ottla.broker.maintenance.replica_reports import report_at_start
 from ottla.core.errors import StorageError
 from ottla.core.files import read_file
 from ottla.core.ids import TopicPartition
-from ottla.storage.checkpoint_files import CLEANER_OFFSETS, parse_offsets
 from ottla.storage.config import LogConfig
 from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.directories.log_manager import LogManager
 from ottla.storage.directories.log_replacement import replace_log
 from ottla.storage.log.future_log import truncate_to_common_prefix
 from ottla.storage.log.partition_log import PartitionLog
+from ottla.storage.small_files import CLEANER_OFFSETS, parse_offsets
 from ottla.testing.sim_disk import PowerCut, SimDisk
 from tests.support.storage import NOW_MS, StillClock, batch, everything
 

@@ -9,7 +9,7 @@ import pytest
 
 from ottla.core.errors import CorruptMessage, SyncFailed
 from ottla.core.files import replace_file
-from ottla.storage import checkpoint_files as names
+from ottla.storage import small_files as names
 from ottla.storage.directories.log_directory import ForeignDirectory, LogDirectory
 from ottla.storage.integrity.metadata_backup import FILE_NAME, BackedUpFile, MetadataBackup, parse, render
 from ottla.storage.log.partition_log import PartitionLog

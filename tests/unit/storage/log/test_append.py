@@ -23,7 +23,7 @@ from ottla.core.errors import (
     TransactionCoordinatorFenced,
 )
 from ottla.records.batch import BatchHeader, increment_sequence, write_crc
-from ottla.records.batch_verifier import is_checksum_right
+from ottla.records.batch_faults import is_checksum_right
 from ottla.storage.config import LogConfig
 from ottla.storage.log.partition_log import AppendInfo, AppendOrigin, PartitionLog
 from ottla.storage.log.producer_replay import HEADERS_READ_BACK_MAX

@@ -14,12 +14,12 @@ from ottla.core.errors import StorageError, SyncFailed
 from ottla.core.files import read_file
 from ottla.core.ids import TopicPartition
 from ottla.records.batch import split
-from ottla.storage.checkpoint_files import RECOVERY_POINTS, parse_offsets
 from ottla.storage.config import LogConfig
-from ottla.storage.log.flush import DirectoryHealth
+from ottla.storage.directory_health import DirectoryHealth
 from ottla.storage.log.partition_log import AppendOrigin, PartitionLog
-from ottla.storage.log.truncation import run_truncation
-from ottla.storage.state.transactions import read_aborted
+from ottla.storage.log.truncation_steps import run_truncation
+from ottla.storage.small_files import RECOVERY_POINTS, parse_offsets
+from ottla.storage.state.aborted_index import read_aborted
 from ottla.testing.sim_disk import SimDisk, Survival
 from tests.support.storage import NOW_MS, ROOT, TP, batch, everything, marker, open_directory, open_log, values
 

@@ -10,6 +10,7 @@ from ottla.core.errors import (
     TransactionCoordinatorFenced,
 )
 from ottla.records.batch import BatchHeader
+from ottla.storage.state.end_marker import Marker, MarkerType
 from ottla.storage.state.producer_state_manager import (
     EPOCH_MAX,
     NOT_REQUIRED,
@@ -17,7 +18,6 @@ from ottla.storage.state.producer_state_manager import (
     ProducerStateManager,
     VerificationGuard,
 )
-from ottla.storage.state.transactions import Marker, MarkerType
 from tests.support.storage import NOW_MS, batch, marker
 
 PRODUCER = 9

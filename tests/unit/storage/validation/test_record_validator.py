@@ -10,7 +10,7 @@ import pytest
 
 from ottla.core.errors import CorruptMessage, InvalidRecord, InvalidTimestamp, MessageTooLarge, RecordListTooLarge
 from ottla.records.batch import CODEC_BITS, HEADER_BYTES, BatchHeader
-from ottla.records.batch_verifier import is_checksum_right
+from ottla.records.batch_faults import is_checksum_right
 from ottla.records.codecs import Codec, TooMuch, compress, decompress
 from ottla.records.record_reader import read_records
 from ottla.storage.config import LogConfig

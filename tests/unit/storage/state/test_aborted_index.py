@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ottla.core.files import SystemFiles
-from ottla.storage.state.transactions import (
+from ottla.storage.state.aborted_index import (
     ENTRY_BYTES,
     AbortedTransaction,
     append_aborted,

@@ -1,6 +1,6 @@
 import pytest
 
-from ottla.broker import endpoints
+from ottla.broker import listeners as endpoints
 from ottla.core.settings import InvalidSettings
 from ottla.net.config import NetConfig
 from ottla.net.server import ListenerAddress

@@ -1,28 +1,18 @@
-"""Writes and reads what a log keeps of ended transactions: the index of aborted ones (`.txnindex`) and markers.
+"""Writes and reads the index of a segment's aborted transactions (`.txnindex`), in Kafka's format.
 
-Aborted transactions are listed per segment in Kafka's format:
-
-    34 bytes an entry, big-endian: version 0 (2), producer id (8), first offset (8), last offset (8),
-    last stable offset when the marker was written (8)
-
-A marker is a control batch of one record. Its key has a version (2) and the type (2), its value a version (2) and the
-epoch of the coordinator that has written it (4).
+34 bytes an entry, big-endian: version 0 (2), producer id (8), first offset (8), last offset (8),
+last stable offset when the marker was written (8)
 """
 
 from __future__ import annotations
 
 import struct
-from enum import IntEnum
 from pathlib import PurePath
 from typing import NamedTuple
 
 from ottla.core.files import FileAccess, FileSystem, read_file
-from ottla.records.builder import NewRecord, build_batch
 
 _ENTRY = struct.Struct(">hqqqq")
-_MARKER_KEY = struct.Struct(">hh")
-_MARKER_VALUE = struct.Struct(">hi")
-_MARKER_VERSION = 0
 ENTRY_BYTES = _ENTRY.size
 assert ENTRY_BYTES == 34
 _ENTRIES_AT_ONCE = 64
@@ -90,7 +80,7 @@ def find_aborted(
             middle = (low + high) // 2
             _, _, _, last_offset, _ = _ENTRY.unpack(file.read_at(middle * ENTRY_BYTES, ENTRY_BYTES))
             low, high = (middle + 1, high) if last_offset < first_offset else (low, middle)
-        found: list[AbortedTransaction] = []
+        transactions: list[AbortedTransaction] = []
         for at in range(low, count, _ENTRIES_AT_ONCE):
             size = min(_ENTRIES_AT_ONCE, count - at) * ENTRY_BYTES
             for version, *fields in _ENTRY.iter_unpack(file.read_at(at * ENTRY_BYTES, size)):
@@ -98,10 +88,10 @@ def find_aborted(
                 if version != _VERSION or not 0 <= entry.first_offset <= entry.last_offset:
                     return None
                 if entry.first_offset < end_offset:
-                    found.append(entry)
+                    transactions.append(entry)
                 if entry.last_stable_offset >= end_offset:
-                    return found, True
-        return found, False
+                    return transactions, True
+        return transactions, False
     finally:
         file.close()
 
@@ -121,40 +111,3 @@ def replace_aborted(files: FileSystem, path: PurePath, entries: list[AbortedTran
     finally:
         file.close()
     return True
-
-
-class MarkerType(IntEnum):
-    """The outcome in a transaction marker (`ControlRecordType`)."""
-
-    ABORT = 0
-    COMMIT = 1
-
-
-class Marker(NamedTuple):
-    """The end of a transaction, as its control record has it."""
-
-    type: MarkerType
-    coordinator_epoch: int
-
-
-def read_marker(batch: memoryview) -> Marker | None:
-    """Return the marker a control batch holds; None if it is a control record of another kind."""
-    from ottla.records.record_reader import read_records
-
-    record = next(iter(read_records(batch)), None)
-    if record is None or record.key is None or record.value is None or len(record.key) < 4 or len(record.value) < 6:
-        return None
-    kind = int.from_bytes(record.key[2:4], "big", signed=True)
-    if kind not in MarkerType.__members__.values():
-        return None
-    return Marker(MarkerType(kind), int.from_bytes(record.value[2:6], "big", signed=True))
-
-
-def build_marker(marker: Marker, *, producer_id: int, epoch: int, now_ms: int) -> bytearray:
-    """Build the control batch that ends a producer's transaction."""
-    record = NewRecord(
-        key=_MARKER_KEY.pack(_MARKER_VERSION, marker.type),
-        value=_MARKER_VALUE.pack(_MARKER_VERSION, marker.coordinator_epoch),
-        timestamp_ms=now_ms,
-    )
-    return build_batch([record], producer_id=producer_id, producer_epoch=epoch, transactional=True, control=True)

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 
-from ottla.coordination.metadata_file import ADVICE, MetadataFile, NodeRow
+from ottla.coordination.sqlite_file import ADVICE, MetadataFile, NodeRow
 from ottla.coordination.store import (
     ANY_VERSION,
     NO_VERSION,
@@ -423,17 +423,17 @@ class EmbeddedMetadataStore:
 
     def list_nodes(self, prefix: str) -> dict[str, Node]:
         """Return all nodes at or below a prefix, parents first, siblings by name."""
-        found: dict[str, Node] = {}
+        nodes: dict[str, Node] = {}
         entry = self.nodes.get(prefix)
         if entry is None:
-            return found
+            return nodes
         pending = [prefix]
         while pending:
             path = pending.pop()
-            found[path] = self.nodes[path].node
+            nodes[path] = self.nodes[path].node
             pending += [_join(path, name) for name in sorted(self.child_names.get(path, ()), reverse=True)]
-        found.pop("/", None)
-        return found
+        nodes.pop("/", None)
+        return nodes
 
     def add_watch(self, prefix: str) -> Watch:
         """Return a new watch. For `EmbeddedSession`."""

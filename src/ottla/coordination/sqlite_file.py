@@ -123,17 +123,17 @@ class MetadataFile:
         rows = self._connection.execute("SELECT path, value, version, created FROM nodes").fetchall()
         if any([*map(type, row)] != [str, bytes, int, int] for row in rows):
             raise StorageError(f"the metadata store {self._path} is corrupt, a row has wrong types. {ADVICE}")
-        found = {
+        node_rows = {
             path: NodeRow(Node(value, version, created, ephemeral=False), 0) for path, value, version, created in rows
         }
-        read = self._digest.change(found)
+        read = self._digest.change(node_rows)
         stored = self._connection.execute("SELECT digest FROM seal").fetchone()
-        is_unused = stored is None and last_commit == 0 and not found  # the first commit writes the digest
+        is_unused = stored is None and last_commit == 0 and not node_rows  # the first commit writes the digest
         if not is_unused and stored != (read.text(last_commit),):
             raise StorageError(f"the metadata store {self._path} is corrupt, its digest does not match. {ADVICE}")
         self._digest.apply(read)
         self._last_commit = last_commit
-        return last_commit, found
+        return last_commit, node_rows
 
     def _check_structure(self) -> None:
         """Raise StorageError if SQLite itself finds corrupt pages."""

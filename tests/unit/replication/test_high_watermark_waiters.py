@@ -1,17 +1,17 @@
-from types import SimpleNamespace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.core.errors import NotLeaderOrFollower
-from ottla.replication.waiters import OffsetWaiters
+from ottla.replication.high_watermark_waiters import OffsetWaiters
+from ottla.testing.sim_disk import SimDisk
+from tests.support.storage import open_log
 from tests.support.waiting import Woken
 
 
 @given(st.lists(st.one_of(st.integers(0, 50), st.tuples(st.just("advance"), st.integers(0, 50)))))
 def test_each_waiter_is_woken_exactly_when_its_offset_is_reached(steps: list[int | tuple[str, int]]) -> None:
-    owner = SimpleNamespace(high_watermark=0)
-    waiters, reached = OffsetWaiters(owner), 0
+    log = open_log(SimDisk())
+    waiters, reached = OffsetWaiters(log), 0
     waiting: dict[int, int] = {}
     woken: set[int] = set()
     for number, step in enumerate(steps):
@@ -19,13 +19,13 @@ def test_each_waiter_is_woken_exactly_when_its_offset_is_reached(steps: list[int
             waiting[number] = step
             waiters.add(step, Woken(lambda error, number=number: woken.add(number)), None)  # type: ignore[misc]
         else:
-            reached = owner.high_watermark = max(reached, step[1])
+            reached = log.high_watermark = max(reached, step[1])
             waiters.advance(reached)
         assert woken == {number for number, offset in waiting.items() if offset <= reached}
 
 
 def test_waiters_are_woken_in_the_order_of_their_offsets() -> None:
-    waiters = OffsetWaiters(SimpleNamespace(high_watermark=0))
+    waiters = OffsetWaiters(open_log(SimDisk()))
     order: list[int] = []
     for offset in (3, 1, 2):
         waiters.add(offset, Woken(lambda error, offset=offset: order.append(offset)), None)  # type: ignore[misc]
@@ -36,7 +36,7 @@ def test_waiters_are_woken_in_the_order_of_their_offsets() -> None:
 
 
 def test_when_leadership_is_lost_everybody_hears_why() -> None:
-    waiters = OffsetWaiters(SimpleNamespace(high_watermark=0))
+    waiters = OffsetWaiters(open_log(SimDisk()))
     heard: list[BaseException | None] = []
     waiters.add(5, Woken(heard.append), None)
     lost = NotLeaderOrFollower()

@@ -29,18 +29,18 @@ from uuid import UUID
 from ottla.broker.migration.kafka_directory import BOOTSTRAP, METADATA_LOG, UnreadableMetadata, read_image
 from ottla.coordination import kraft_records as kraft
 from ottla.coordination import znodes
-from ottla.coordination.embedded import EmbeddedMetadataStore
+from ottla.coordination.embedded_store import EmbeddedMetadataStore
 from ottla.coordination.kraft_batches import Voter, snapshot
 from ottla.coordination.metadata_cache import MetadataCache
-from ottla.coordination.metadata_file import EXPORTED_SUFFIX
-from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
+from ottla.coordination.sqlite_file import EXPORTED_SUFFIX
+from ottla.coordination.sqlite_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.view import ClusterView, TopicView
 from ottla.core.files import FileSystem, replace_file
 from ottla.core.ids import TopicPartition, parse_id
 from ottla.core.runtime import new_uuid
 from ottla.core.settings import ConfigResourceType
-from ottla.storage.checkpoint_files import LOCK, META_PROPERTIES, MetaProperties, meta_text, parse_meta, text_or_none
 from ottla.storage.integrity.metadata_backup import FILE_NAME as COPIES
+from ottla.storage.small_files import LOCK, META_PROPERTIES, MetaProperties, meta_text, parse_meta, text_or_none
 
 QUORUM = "00000000000000000000-0000000000.checkpoint"
 FEATURES = MappingProxyType({"metadata.version": 25, "group.version": 1, "transaction.version": 2})
@@ -108,7 +108,7 @@ def export(files: FileSystem, directories: Sequence[Path], *, now_ms: int, dry_r
             earlier = read_image(directories)
         except UnreadableMetadata as error:
             raise CannotExport(f"the metadata of an earlier Kafka would be lost: {error}") from error
-        carried = [each.raw for each in earlier.carried] if earlier else []
+        carried = [record.raw for record in earlier.carried] if earlier else []
         features = earlier.features if earlier and earlier.features else FEATURES
         records = list(_records(content, places, node_id, features, left_out))
         if not dry_run:
@@ -207,7 +207,7 @@ def _of_topic(topic: TopicView, places: Sequence[_Directory], node_id: int) -> I
         name = TopicPartition(topic.name, partition.index)
         if partition.replicas != (node_id,):
             raise CannotExport(f"{name} is on brokers {list(partition.replicas)}, not on broker {node_id} alone")
-        place = next((each for each in places if (each.path / str(name)).is_dir()), places[0])
+        place = next((directory for directory in places if (directory.path / str(name)).is_dir()), places[0])
         yield kraft.PartitionRecord(
             partition=partition.index,
             topic_id=topic.topic_id,

@@ -8,9 +8,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ottla.core.errors import StorageError
-from ottla.replication import commit as commits
-from ottla.replication.commit import GroupCommit
-from ottla.storage.log.flush import DirectoryHealth, FlushJob
+from ottla.replication import group_commit as commits
+from ottla.replication.group_commit import GroupCommit
+from ottla.storage.directory_health import DirectoryHealth
+from ottla.storage.log.flush import FlushJob
 from tests.support.flushes import flush_calling
 from tests.support.storage import StillClock
 from tests.support.waiting import thread_executor

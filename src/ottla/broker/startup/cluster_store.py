@@ -11,7 +11,7 @@ from pathlib import Path
 from ottla.broker.config import BrokerConfig
 from ottla.broker.startup.open_storage import NoUsableDirectory, OpenStore, metadata_directory
 from ottla.coordination.logged_wait import LoggedWait
-from ottla.coordination.metadata_file import FILE_NAME as METADATA_FILE
+from ottla.coordination.sqlite_file import FILE_NAME as METADATA_FILE
 from ottla.coordination.store import MetadataStore, SessionLost
 from ottla.coordination.zookeeper_connect import ZooKeeperConnect, parse_connect
 from ottla.core.errors import StorageError

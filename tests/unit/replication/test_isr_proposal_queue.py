@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
 from ottla.coordination.store import SessionLost
-from ottla.core.errors import (
-    FencedLeaderEpoch,
-    IneligibleReplica,
-    KafkaError,
-    NetworkException,
-    NotController,
-    StaleBrokerEpoch,
+from ottla.core.errors import FencedLeaderEpoch, IneligibleReplica, NetworkException, NotController, StaleBrokerEpoch
+from ottla.core.ids import TopicPartition
+from ottla.replication.isr_proposal_queue import (
+    CHANGES_MAX,
+    COLLECT_SECONDS,
+    AlteredPartition,
+    IsrChange,
+    IsrChanges,
+    Outcome,
 )
-from ottla.replication.isr_changes import CHANGES_MAX, COLLECT_SECONDS, AlteredPartition, IsrChange, IsrChanges, Outcome
 from ottla.testing.sim_loop import simulate
 
 DONE = AlteredPartition(1, 5, (1, 2), is_recovering=False, partition_epoch=9)
@@ -28,14 +30,22 @@ def change(partition: int) -> IsrChange:
     return IsrChange(uuid.UUID(int=7), partition, 5, 8, ((1, 0), (2, 0)), is_recovering=False)
 
 
-class Proposer:
-    """A partition that notes what was decided."""
+class Proposals:
+    """Proposes changes of partitions, and notes what was decided."""
 
-    def __init__(self) -> None:
-        self.decided: list[Outcome] = []
+    def __init__(self, changes: IsrChanges) -> None:
+        self.changes = changes
+        self.decided: dict[int, list[Outcome]] = defaultdict(list)
 
-    def isr_change_decided(self, change: IsrChange, outcome: Outcome) -> None:
-        self.decided.append(outcome)
+    def propose(self, *partitions: int) -> None:
+        for partition in partitions:
+            self.changes.propose(TopicPartition("t", partition), change(partition), self._decided)
+
+    def withdraw(self, partition: int) -> None:
+        self.changes.withdraw(TopicPartition("t", partition))
+
+    def _decided(self, change: IsrChange, outcome: Outcome) -> None:
+        self.decided[change.partition].append(outcome)
 
 
 class Controller:
@@ -66,16 +76,16 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 def test_proposals_of_ten_milliseconds_go_together_and_one_request_is_in_flight() -> None:
     async def scenario() -> None:
         controller, changes = Controller([DONE, DONE], [DONE]), IsrChanges()
-        partitions = [Proposer() for _ in range(3)]
-        changes.propose(partitions[0], change(0))
+        proposals = Proposals(changes)
+        proposals.propose(0)
         changes.start(controller)
         await asyncio.sleep(0.005)
-        changes.propose(partitions[1], change(1))
+        proposals.propose(1)
         await asyncio.sleep(0.0055)
-        changes.propose(partitions[2], change(2))
+        proposals.propose(2)
         await asyncio.sleep(1)
         assert controller.requests == [[0, 1], [2]]
-        assert [each.decided for each in partitions] == [[DONE]] * 3
+        assert proposals.decided == {0: [DONE], 1: [DONE], 2: [DONE]}
         await changes.close()
 
     run(scenario)
@@ -94,13 +104,14 @@ def test_proposals_of_ten_milliseconds_go_together_and_one_request_is_in_flight(
 )
 def test_a_request_without_an_answer_is_sent_again_after_50_ms(error: Exception) -> None:
     async def scenario() -> None:
-        controller, changes, partition = Controller(error, error, [DONE]), IsrChanges(), Proposer()
+        controller, changes = Controller(error, error, [DONE]), IsrChanges()
+        proposals = Proposals(changes)
         changes.start(controller)
-        changes.propose(partition, change(0))
+        proposals.propose(0)
         await asyncio.sleep(1)
         assert controller.requests == [[0]] * 3
         assert controller.times[1] - controller.times[0] >= 0.05
-        assert partition.decided == [DONE]
+        assert proposals.decided == {0: [DONE]}
 
     run(scenario)
 
@@ -110,14 +121,12 @@ def test_only_partitions_with_a_transient_error_are_sent_again() -> None:
         refused, stale = IneligibleReplica(), FencedLeaderEpoch()
         answers: list[Outcome] = [DONE, refused, stale, NotController()]
         controller, changes = Controller(answers, [DONE]), IsrChanges()
-        partitions = [Proposer() for _ in range(4)]
+        proposals = Proposals(changes)
         changes.start(controller)
-        for number, partition in enumerate(partitions):
-            changes.propose(partition, change(number))
+        proposals.propose(0, 1, 2, 3)
         await asyncio.sleep(1)
         assert controller.requests == [[0, 1, 2, 3], [3]]
-        expected: list[list[AlteredPartition | KafkaError]] = [[DONE], [refused], [stale], [DONE]]
-        assert [each.decided for each in partitions] == expected
+        assert proposals.decided == {0: [DONE], 1: [refused], 2: [stale], 3: [DONE]}
 
     run(scenario)
 
@@ -126,15 +135,15 @@ def test_many_proposals_go_in_several_requests_without_a_pause() -> None:
     async def scenario() -> None:
         count = 2 * CHANGES_MAX + 1
         controller = Controller([DONE] * CHANGES_MAX, [DONE] * CHANGES_MAX, [DONE])
-        changes, partitions = IsrChanges(), [Proposer() for _ in range(count)]
+        changes = IsrChanges()
+        proposals = Proposals(changes)
         changes.start(controller)
-        for number, partition in enumerate(partitions):
-            changes.propose(partition, change(number))
+        proposals.propose(*range(count))
         await asyncio.sleep(1)
         assert [len(request) for request in controller.requests] == [CHANGES_MAX, CHANGES_MAX, 1]
         assert [number for request in controller.requests for number in request] == list(range(count))
         assert controller.times[1] - controller.times[0] < COLLECT_SECONDS
-        assert [each.decided for each in partitions] == [[DONE]] * count
+        assert proposals.decided == {number: [DONE] for number in range(count)}
 
     run(scenario)
 
@@ -142,15 +151,15 @@ def test_many_proposals_go_in_several_requests_without_a_pause() -> None:
 def test_a_withdrawn_proposal_is_neither_sent_nor_decided() -> None:
     async def scenario() -> None:
         controller, changes = Controller([DONE], [DONE]), IsrChanges()
-        early, late = Proposer(), Proposer()
+        proposals = Proposals(changes)
         changes.start(controller)
-        changes.propose(early, change(0))
-        changes.withdraw(early)
-        changes.propose(late, change(1))
+        proposals.propose(0)
+        proposals.withdraw(0)
+        proposals.propose(1)
         await asyncio.sleep(0.0105)
-        changes.withdraw(late)  # while it is in flight
+        proposals.withdraw(1)  # while it is in flight
         await asyncio.sleep(1)
         assert controller.requests == [[1]]
-        assert (early.decided, late.decided) == ([], [])
+        assert not proposals.decided
 
     run(scenario)

@@ -1,9 +1,9 @@
 """Verifies data written by earlier processes, once, before it is first served.
 
 A batch that this process wrote was validated when it arrived. What was in the file when it was opened may be years old,
-and `sendfile` never shows it to the broker. So each segment remembers which ranges of it have been verified
-(`range_verifier.py`): a reader waits once, in small portions, until the range it is about to get is verified; later
-readers of the range, and readers of newly written records, pay nothing.
+and `sendfile` never shows it to the broker. So each segment remembers which ranges of it have been verified (by
+`integrity/range_verifier.py`): a reader waits once, in small portions, until the range it is about to get is verified;
+later readers of the range, and readers of newly written records, pay nothing.
 
 A corrupt range is remembered too, with the offsets it covers: reads of these are refused, reads before it end where it
 begins, and reads after it continue.
@@ -15,15 +15,14 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Iterator
-from pathlib import PurePath
 from typing import Final, NamedTuple, Protocol
 
-from ottla.core.files import File
 from ottla.records.batch import NO_END_OFFSET
 from ottla.records.batch_reader import BatchLocation, read_headers
-from ottla.storage.integrity.block_checksums import Block, BlockChecksums
+from ottla.storage.integrity.block_checksums import Block
 from ottla.storage.integrity.corruption import RECORDS_ADVICE, Corruption, report_corruption
 from ottla.storage.integrity.range_verifier import VerifiedBatches, find_next_valid_batch, verify_batches
+from ottla.storage.log.segment_file import SegmentFile
 from ottla.storage.state.index import OffsetEntry, OffsetIndex
 from ottla.storage.state.leader_epochs import UNDEFINED, LeaderEpochs
 
@@ -52,34 +51,6 @@ class LogContext(Protocol):
 
     def note_fault(self, first_offset: int) -> None:
         """Note that the segment which begins there is corrupt."""
-        ...
-
-
-class VerifiableSegment(Protocol):
-    """A segment (`segment.py`) whose file can be verified."""
-
-    base_offset: int
-    size_bytes: int
-    offset_index: OffsetIndex
-
-    @property
-    def context(self) -> LogContext | None:
-        """The epochs and offsets of its log; None before it is part of one."""
-        ...
-
-    @property
-    def file(self) -> File:
-        """The `.log`."""
-        ...
-
-    @property
-    def checksums(self) -> BlockChecksums | None:
-        """The checksums of its blocks, if there are any for its present content."""
-        ...
-
-    @property
-    def log_path(self) -> PurePath:
-        """Its path, for messages."""
         ...
 
 
@@ -117,14 +88,30 @@ class VerifiedRange:
 class VerifiedRanges:
     """Tracks which ranges of one segment have been verified."""
 
-    __slots__ = ("_segment", "_verified", "corrupt", "end", "indexes_skip_corrupt", "synced_offset")
+    __slots__ = (
+        "_index",
+        "_segment",
+        "_verified",
+        "context",
+        "corrupt",
+        "end",
+        "indexes_skip_corrupt",
+        "synced_offset",
+    )
 
-    def __init__(self, segment: VerifiableSegment, end: int, known: list[CorruptRange] | None = None) -> None:
+    def __init__(
+        self,
+        segment: SegmentFile,
+        index: OffsetIndex,
+        context: LogContext | None,
+        known: list[CorruptRange] | None = None,
+    ) -> None:
         """Take `known`, the corrupt ranges found when the file was open earlier; they are not verified again."""
-        self._segment = segment
+        self._segment, self._index = segment, index
+        self.context = context  # the epochs and offsets of the log; None before the segment is part of one
         self.indexes_skip_corrupt = False  # the indexes have no entries for corrupt ranges
         self.synced_offset: int | None = None  # a run of batches that reaches it is no chance: the file ends torn
-        self.end = end  # from here on this process has written it
+        self.end = segment.size_bytes  # from here on this process has written it
         self._verified: list[VerifiedRange] = []  # by position, none touching another
         self.corrupt: list[CorruptRange] = known or []
 
@@ -167,7 +154,7 @@ class VerifiedRanges:
 
     def _verify_portion(self, verified: VerifiedRange, limit: int) -> None:
         """Verify one more portion."""
-        segment, context = self._segment, self._segment.context
+        segment, context = self._segment, self.context
         result = verify_batches(
             segment.file,
             verified.end,
@@ -208,7 +195,7 @@ class VerifiedRanges:
             segment.size_bytes,
             next_offset=first,
             end_offset=end_offset,
-            boundaries=segment.offset_index,
+            boundaries=self._index,
             synced_offset=self.synced_offset,
         )
         end = segment.size_bytes if after is None else after.position
@@ -233,8 +220,8 @@ class VerifiedRanges:
         """Remember, report, and have the log fetched again if that is possible."""
         self.corrupt.append(corrupt)
         report_corruption(corrupt.corruption)
-        if self._segment.context is not None:
-            self._segment.context.note_fault(self._segment.base_offset)
+        if self.context is not None:
+            self.context.note_fault(self._segment.base_offset)
 
     def _is_explained(self, verified: VerifiedRange, result: VerifiedBatches, block: Block) -> bool:
         """Return whether the block contains a batch that is corrupt by itself, which explains the block's checksum."""
@@ -256,7 +243,7 @@ class VerifiedRanges:
 
     def _boundary_before(self, position: int) -> int:
         """Return where some batch begins at or before a position, by an index entry that matches the log."""
-        index = self._segment.offset_index
+        index = self._index
         entry = index.at_or_below_position(position)
         while entry is not None and self._base_offset_at(entry, self._segment.base_offset) is None:
             entry = index.entry_before(entry)
@@ -266,15 +253,15 @@ class VerifiedRanges:
         """Mark all batches of a block corrupt: its bytes changed, but each of its batches is valid by itself."""
         segment, start, next_offset = self._segment, verified.end, verified.next_offset
         end, last = checked_end, None
-        for found in read_headers(segment.file, verified.end, checked_end):
-            if found.end <= block.start:
+        for batch in read_headers(segment.file, verified.end, checked_end):
+            if batch.end <= block.start:
                 start, next_offset, verified.epoch = (
-                    found.end,
-                    found.header.last_offset + 1,
-                    found.header.partition_leader_epoch,
+                    batch.end,
+                    batch.header.last_offset + 1,
+                    batch.header.partition_leader_epoch,
                 )
-            elif found.position < block.end:
-                end, last = found.end, found.header.last_offset
+            elif batch.position < block.end:
+                end, last = batch.end, batch.header.last_offset
         verified.end, verified.next_offset = start, next_offset
         self._merge(verified)
         first = segment.base_offset if next_offset is None else next_offset
@@ -305,8 +292,7 @@ class VerifiedRanges:
         return corrupt
 
     def _end_offset(self) -> int:
-        segment = self._segment
-        return segment.context.end_of(segment.base_offset) if segment.context else NO_END_OFFSET
+        return NO_END_OFFSET if self.context is None else self.context.end_of(self._segment.base_offset)
 
     def _verified_at(self, position: int) -> VerifiedRange | None:
         at = bisect_right(self._verified, position, key=lambda verified: verified.start) - 1
@@ -335,9 +321,9 @@ class VerifiedRanges:
             corrupt = self._corrupt_at(position)
             if corrupt is None:
                 end, _ = self.verified_to(position, next_offset, up_to=position + portion)
-                for found in read_headers(segment.file, position, end, chunk_bytes=portion):
-                    yield found
-                    position, next_offset = found.end, found.header.last_offset + 1
+                for batch in read_headers(segment.file, position, end, chunk_bytes=portion):
+                    yield batch
+                    position, next_offset = batch.end, batch.header.last_offset + 1
                 corrupt = self._corrupt_at(position)
             if corrupt is not None:
                 yield corrupt
@@ -346,33 +332,33 @@ class VerifiedRanges:
     def find(self, offset: int) -> BatchLookup:
         """Find the batch that contains `offset` or the first after it, or the corrupt range that it may be in."""
         position, next_offset, wrong_entry = self._search_start(offset)
-        for found in self.batches(position, next_offset, portion=_LOOKUP_BYTES):
-            last = found.last_offset if isinstance(found, CorruptRange) else found.header.last_offset
+        for batch in self.batches(position, next_offset, portion=_LOOKUP_BYTES):
+            last = batch.last_offset if isinstance(batch, CorruptRange) else batch.header.last_offset
             if last >= offset:
                 break
         else:
-            found = None
+            batch = None
         index_is_wrong = wrong_entry is not None and not any(
             corrupt.start <= wrong_entry.position < corrupt.end for corrupt in self.corrupt
         )
-        return BatchLookup(found, index_is_wrong)
+        return BatchLookup(batch, index_is_wrong)
 
     def tail(self) -> list[BatchLocation]:
         """Return the batches from the last index entry to the end; none if that entry or a batch is invalid."""
         position, next_offset, wrong_entry = self._search_start(NO_END_OFFSET)
-        found: list[BatchLocation] = []
+        batches: list[BatchLocation] = []
         for batch in () if wrong_entry is not None else self.batches(position, next_offset):
             if isinstance(batch, CorruptRange):
                 return []
-            found.append(batch)
-        return found if found and found[-1].end == self._segment.size_bytes else []
+            batches.append(batch)
+        return batches if batches and batches[-1].end == self._segment.size_bytes else []
 
     def end_offset(self) -> int:
         """Return the offset after the last batch, or after the corrupt range in its place."""
         end = self._segment.base_offset
         position, next_offset, _ = self._search_start(NO_END_OFFSET)
-        for found in self.batches(position, next_offset):
-            end = 1 + (found.last_offset if isinstance(found, CorruptRange) else found.header.last_offset)
+        for batch in self.batches(position, next_offset):
+            end = 1 + (batch.last_offset if isinstance(batch, CorruptRange) else batch.header.last_offset)
         return end
 
     def _search_start(self, offset: int) -> tuple[int, int | None, OffsetEntry | None]:
@@ -380,7 +366,7 @@ class VerifiedRanges:
 
         Also returns the first entry that did not match.
         """
-        index, wrong_entry = self._segment.offset_index, None
+        index, wrong_entry = self._index, None
         entry = index.at_or_below(offset)
         while entry is not None:
             before = index.entry_before(entry)
@@ -409,7 +395,7 @@ class VerifiedRanges:
             )
             if result.wrong is not None:
                 return None
-        found = next(read_headers(segment.file, entry.position, segment.size_bytes), None)
-        if found is None or found.header.last_offset != entry.offset or found.header.base_offset < lowest:
+        batch = next(read_headers(segment.file, entry.position, segment.size_bytes), None)
+        if batch is None or batch.header.last_offset != entry.offset or batch.header.base_offset < lowest:
             return None
-        return found.header.base_offset
+        return batch.header.base_offset

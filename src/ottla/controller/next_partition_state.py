@@ -9,60 +9,12 @@ while the ISR is below `min.insync.replicas`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from dataclasses import replace
-from enum import Enum
 from typing import NamedTuple
 
-from ottla.coordination.view import NO_LEADER, BrokerInfo, PartitionView
+from ottla.controller.elections import Election, ElectionRules, elect_leader
+from ottla.coordination.view import NO_LEADER, PartitionView
 from ottla.core.errors import EligibleLeadersNotAvailable
-
-_NONE: frozenset[int] = frozenset()
-
-
-class Election(Enum):
-    """Lists the kinds of elections."""
-
-    ONLINE = 0
-    """The leader stays if it can; else a replica that is in sync or eligible."""
-    PREFERRED = 1
-    """The first replica of the assignment if it is in sync."""
-    UNCLEAN = 2
-    """As ONLINE; without any such replica one that may lack records, also one that its broker reports as suspect."""
-
-
-class ElectionRules(NamedTuple):
-    """Holds what an election depends on besides the state of the partition."""
-
-    brokers: Mapping[int, BrokerInfo]  # those alive
-    min_isr: int = 1  # the setting min.insync.replicas
-    is_unclean_allowed: bool = False  # the setting unclean.leader.election.enable
-    gone: Collection[int] = _NONE  # brokers whose registration has ended, also if they have registered again
-    offline: Collection[int] = _NONE  # replicas in a failed log directory
-    suspects: Collection[int] = _NONE  # replicas that lost records
-    impaired: Collection[int] = _NONE  # replicas that should not lead while others can: corrupt, or on a full disk
-    unclean: Collection[int] = _NONE  # brokers that started uncleanly just now and may have lost unsynced records
-
-    def may_lead(self, replica: int) -> bool:
-        """Return whether a replica can be elected at all."""
-        broker = self.brokers.get(replica)
-        return broker is not None and not broker.is_shutting_down and self.may_stay(replica)
-
-    def without_impaired(self, isr: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the ISR without impaired replicas, if one of the others can lead; otherwise as it is."""
-        if not any(each in self.impaired for each in isr):
-            return isr
-        others = tuple(each for each in isr if each not in self.impaired)
-        return others if any(self.may_lead(each) and each not in self.unclean for each in others) else isr
-
-    def may_stay(self, leader: int) -> bool:
-        """Return whether a leader can go on if no other can be elected: also while its broker shuts down."""
-        return (
-            leader in self.brokers
-            and leader not in self.gone
-            and leader not in self.offline
-            and leader not in self.suspects
-        )
 
 
 class PartitionTarget(NamedTuple):
@@ -83,12 +35,6 @@ class _Assignment(NamedTuple):
     adding: tuple[int, ...]
     removing: tuple[int, ...]
     isr: tuple[int, ...]
-
-
-class _Elected(NamedTuple):
-    leader: int
-    isr: tuple[int, ...]
-    is_unclean: bool = False
 
 
 def changed(
@@ -115,7 +61,7 @@ def changed(
         if replica not in lost and (replica in partition.isr or replica in partition.elr or replica in assigned.isr)
     ]
     isr = rules.without_impaired(_remaining_isr(partition, assigned, complete, lost))
-    elected = _elect(partition, assigned, isr, complete, rules, election)
+    elected = elect_leader(partition, assigned.replicas, isr, complete, rules, election)
     isr = elected.isr
     min_isr = min(rules.min_isr, len(assigned.replicas) - len(assigned.adding))
     is_enough = len(isr) >= min_isr and elected.leader != NO_LEADER
@@ -154,7 +100,7 @@ def _assignment(partition: PartitionView, target: PartitionTarget) -> _Assignmen
     removing = partition.removing if target.removing is None else target.removing
     isr = tuple(each for each in (partition.isr if target.isr is None else target.isr) if each in replicas)
     if adding or removing:
-        final = tuple(each for each in replicas if each not in removing)
+        final = tuple(replica for replica in replicas if replica not in removing)
         final_isr = tuple(each for each in isr if each not in removing)
         if final and final_isr and set(_awaited(final, adding, removing)).issubset(final_isr):
             return _Assignment(final, (), (), final_isr)
@@ -185,38 +131,6 @@ def _remaining_isr(
         return (complete[0],)
     kept = assigned.isr or tuple(each for each in partition.isr if each in assigned.replicas)
     return (partition.leader,) if partition.leader in kept else kept[-1:]
-
-
-def _elect(
-    partition: PartitionView,
-    assigned: _Assignment,
-    isr: tuple[int, ...],
-    complete: list[int],
-    rules: ElectionRules,
-    election: Election,
-) -> _Elected:
-    candidates = [each for each in assigned.replicas if rules.may_lead(each)]
-    in_sync = [each for each in candidates if each in isr and each not in rules.unclean]
-    if in_sync:
-        if election is Election.PREFERRED and in_sync[0] == assigned.replicas[0]:
-            return _Elected(in_sync[0], isr)
-        return _Elected(partition.leader if partition.leader in in_sync else in_sync[0], isr)
-    for each in sorted(candidates, key=lambda replica: replica in rules.impaired):
-        if each in complete:
-            return _Elected(each, (each,))
-    if partition.leader in isr and partition.leader not in rules.unclean and rules.may_stay(partition.leader):
-        return _Elected(partition.leader, isr)
-    if isr and isr[0] in rules.unclean and isr[0] in candidates:
-        # the last in-sync replica lost its unsynced records, and no replica has more: with others it must say so
-        return _Elected(isr[0], isr, is_unclean=len(assigned.replicas) > 1)
-    if rules.is_unclean_allowed or election is Election.UNCLEAN:
-        alive = candidates
-        if election is Election.UNCLEAN and not alive:  # an operator accepts the loss
-            alive = [each for each in assigned.replicas if rules._replace(suspects=_NONE).may_lead(each)]
-        if alive:
-            last = next((each for each in partition.last_known_elr if each in alive), alive[0])
-            return _Elected(last, (last,), is_unclean=True)
-    return _Elected(NO_LEADER, isr)
 
 
 def _last_known_leader(partition: PartitionView, leader: int) -> tuple[int, ...]:

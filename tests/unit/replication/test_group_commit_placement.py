@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from ottla.core.errors import StorageError
-from ottla.replication.commit import (
+from ottla.replication.group_commit import (
     FAST_SYNC_SECONDS,
     GATHERING_TURNS_MAX,
     LOOP_ROUND_SECONDS_MAX,
@@ -20,7 +20,8 @@ from ottla.replication.commit import (
     SLOW_SYNC_SECONDS,
     GroupCommit,
 )
-from ottla.storage.log.flush import DirectoryHealth, FlushJob
+from ottla.storage.directory_health import DirectoryHealth
+from ottla.storage.log.flush import FlushJob
 from ottla.testing.sim_executor import SimExecutor
 from ottla.testing.sim_loop import SimLoop, simulate
 from tests.support.flushes import flush_calling

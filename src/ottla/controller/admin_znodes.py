@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from ottla.controller.partition_changes import Election
+from ottla.controller.elections import Election
 from ottla.controller.reassignments import RequestedReassignment
 from ottla.coordination import znodes
 from ottla.coordination.store import Delete, MetadataStore, Node, NoSuchNode, VersionConflict
@@ -54,7 +54,7 @@ class AdminRequests:
         new = {tp: replicas for tp, replicas in wanted.items() if (node.created, tp) not in self._begun}
         todo = [RequestedReassignment(tp, replicas) for tp, replicas in new.items() if not self._has(tp, replicas)]
         if todo:
-            _log_refused("reassigned", [each.partition for each in todo], await self._reassign(todo))
+            _log_refused("reassigned", [reassignment.partition for reassignment in todo], await self._reassign(todo))
         self._begun |= {(node.created, tp) for tp in new}
         return not any(self._is_moving(tp) for tp in wanted)
 
@@ -70,9 +70,9 @@ class AdminRequests:
         return partition is not None and bool(partition.adding or partition.removing)
 
     async def _elect_preferred_leaders(self, node: Node) -> bool:
-        wanted = znodes.decode_preferred_replica_election(node.value)
-        errors = await self._elect_leaders(Election.PREFERRED, wanted)
-        _log_refused("led by their preferred leaders", wanted, errors)
+        topic_partitions = znodes.decode_preferred_replica_election(node.value)
+        errors = await self._elect_leaders(Election.PREFERRED, topic_partitions)
+        _log_refused("led by their preferred leaders", topic_partitions, errors)
         return True
 
     async def _delete(self, path: str, node: Node) -> None:

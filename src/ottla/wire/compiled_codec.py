@@ -76,7 +76,7 @@ WriteSlices: TypeAlias = Callable[[bytearray, Any, Slicing], Slices[None]]
 _ReadIntoSlices: TypeAlias = Callable[[bytes, int, dict[str, Any], Slicing], Slices[int]]
 
 
-class TypePlan(NamedTuple):
+class TypeCodec(NamedTuple):
     """The functions that read and write a type in one version. `bytes_min`: the fewest bytes a value of it takes.
 
     A type without arrays has no slices: it is short.
@@ -97,8 +97,8 @@ class _Step(NamedTuple):
     write_slices: WriteSlices | None = None
 
 
-def struct_plan(shape: type[Shape], *, version: int, flexible: bool) -> TypePlan:
-    """Build the plan of a shape in a version."""
+def struct_codec(shape: type[Shape], *, version: int, flexible: bool) -> TypeCodec:
+    """Build the codec of a shape in a version."""
     fields = [field for field in shape.WIRE if field.in_version(version)]
     steps = list(_steps([field for field in fields if field.tag is None], version, flexible))
     if flexible:
@@ -118,7 +118,7 @@ def struct_plan(shape: type[Shape], *, version: int, flexible: bool) -> TypePlan
 
     bytes_min = sum(step.bytes_min for step in steps)
     if all(step.read_slices is None for step in steps):
-        return TypePlan(read, write, bytes_min)
+        return TypeCodec(read, write, bytes_min)
 
     def read_slices(data: bytes, at: int, slicing: Slicing) -> Slices[tuple[Any, int]]:
         values: dict[str, Any] = {}
@@ -136,7 +136,7 @@ def struct_plan(shape: type[Shape], *, version: int, flexible: bool) -> TypePlan
             else:
                 yield from step.write_slices(out, value, slicing)
 
-    return TypePlan(read, write, bytes_min, read_slices, write_slices)
+    return TypeCodec(read, write, bytes_min, read_slices, write_slices)
 
 
 def _is_fixed(field: Field) -> bool:
@@ -173,8 +173,8 @@ def _run_step(fields: list[Field]) -> _Step:
 
 def _single_step(field: Field, version: int, flexible: bool) -> _Step:
     name = field.name
-    value_plan = field_plan(field, version=version, flexible=flexible)
-    read_value, write_value, bytes_min, read_value_slices, write_value_slices = value_plan
+    value_codec = field_codec(field, version=version, flexible=flexible)
+    read_value, write_value, bytes_min, read_value_slices, write_value_slices = value_codec
     value_of = attrgetter(name)
 
     def read(data: bytes, at: int, values: dict[str, Any]) -> int:
@@ -197,20 +197,20 @@ def _single_step(field: Field, version: int, flexible: bool) -> _Step:
     return _Step(read, write, bytes_min, read_slices, write_slices)
 
 
-def field_plan(field: Field, *, version: int, flexible: bool) -> TypePlan:
-    """Build the plan of one field's value, whatever its type."""
+def field_codec(field: Field, *, version: int, flexible: bool) -> TypeCodec:
+    """Build the codec of one field's value, whatever its type."""
     nullable = version >= field.null_since
     if isinstance(field.type, str):
-        inner = TypePlan(*primitive(field.type, flexible=flexible, nullable=nullable and not field.array))
+        inner = TypeCodec(*primitive(field.type, flexible=flexible, nullable=nullable and not field.array))
     else:
-        inner = struct_plan(field.type, version=version, flexible=flexible)
+        inner = struct_codec(field.type, version=version, flexible=flexible)
         if nullable and not field.array:
             return _nullable_struct(inner)
-    return _array_plan(inner, nullable=nullable, flexible=flexible) if field.array else inner
+    return _array_codec(inner, nullable=nullable, flexible=flexible) if field.array else inner
 
 
-def _nullable_struct(inner: TypePlan) -> TypePlan:
-    """Build the plan of a struct that may be null: it has a byte before it, -1 for null, 1 for present (KIP-893)."""
+def _nullable_struct(inner: TypeCodec) -> TypeCodec:
+    """Build the codec of a struct that may be null: it has a byte before it, -1 for null, 1 for present (KIP-893)."""
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
         if data[at] >= 0x80:
@@ -225,7 +225,7 @@ def _nullable_struct(inner: TypePlan) -> TypePlan:
             inner.write(out, value)
 
     if inner.read_slices is None or inner.write_slices is None:
-        return TypePlan(read, write, 1)
+        return TypeCodec(read, write, 1)
     read_inner, write_inner = inner.read_slices, inner.write_slices
 
     def read_slices(data: bytes, at: int, slicing: Slicing) -> Slices[tuple[Any, int]]:
@@ -240,10 +240,10 @@ def _nullable_struct(inner: TypePlan) -> TypePlan:
             out.append(1)
             yield from write_inner(out, value, slicing)
 
-    return TypePlan(read, write, 1, read_slices, write_slices)
+    return TypeCodec(read, write, 1, read_slices, write_slices)
 
 
-def _array_plan(inner: TypePlan, *, nullable: bool, flexible: bool) -> TypePlan:
+def _array_codec(inner: TypeCodec, *, nullable: bool, flexible: bool) -> TypeCodec:
     read_item, write_item, item_bytes_min = inner.read, inner.write, inner.bytes_min
     item_bytes_min = max(item_bytes_min, 1)
 
@@ -280,7 +280,7 @@ def _array_plan(inner: TypePlan, *, nullable: bool, flexible: bool) -> TypePlan:
         for item in write_count(out, value):
             write_item(out, item)
 
-    return TypePlan(
+    return TypeCodec(
         read,
         write,
         1 if flexible else 4,
@@ -289,7 +289,7 @@ def _array_plan(inner: TypePlan, *, nullable: bool, flexible: bool) -> TypePlan:
     )
 
 
-def _array_read_slices(read_count: Callable[[bytes, int], tuple[int, int]], inner: TypePlan) -> ReadSlices:
+def _array_read_slices(read_count: Callable[[bytes, int], tuple[int, int]], inner: TypeCodec) -> ReadSlices:
     read_item, read_item_slices = inner.read, inner.read_slices
 
     def read_slices(data: bytes, at: int, slicing: Slicing) -> Slices[tuple[list[Any] | None, int]]:
@@ -313,7 +313,7 @@ def _array_read_slices(read_count: Callable[[bytes, int], tuple[int, int]], inne
 
 
 def _array_write_slices(
-    write_count: Callable[[bytearray, list[Any] | None], list[Any]], inner: TypePlan
+    write_count: Callable[[bytearray, list[Any] | None], list[Any]], inner: TypeCodec
 ) -> WriteSlices:
     write_item, write_item_slices = inner.write, inner.write_slices
 
@@ -334,11 +334,11 @@ def _array_write_slices(
 
 def _tagged_step(shape: type[Shape], fields: list[Field], version: int) -> _Step:
     """Build the step for the tagged fields, the section at the end of every flexible struct."""
-    known = {field.tag: (field.name, field_plan(field, version=version, flexible=True)) for field in fields}
+    known = {field.tag: (field.name, field_codec(field, version=version, flexible=True)) for field in fields}
     if not known:
         return _Step(_skip_tags, _write_no_tags, 1)
     defaults = shape()
-    in_order = [(tag, name, plan.write, getattr(defaults, name)) for tag, (name, plan) in sorted(known.items())]
+    in_order = [(tag, name, codec.write, getattr(defaults, name)) for tag, (name, codec) in sorted(known.items())]
 
     def read(data: bytes, at: int, values: dict[str, Any]) -> int:
         count, at = tag_count(data, at)
@@ -349,8 +349,8 @@ def _tagged_step(shape: type[Shape], fields: list[Field], version: int) -> _Step
             if end > len(data):
                 raise MalformedRequest(f"a tagged field of {size} bytes with {len(data) - at} left")
             if tag in known:
-                name, plan = known[tag]
-                values[name], at = plan.read(data, at)
+                name, codec = known[tag]
+                values[name], at = codec.read(data, at)
                 if at != end:
                     raise MalformedRequest(f"tagged field {name} does not fill its {size} bytes")
             at = end

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from ottla.coordination.embedded import EmbeddedMetadataStore
-from ottla.coordination.metadata_file import FILE_NAME, MetadataFile, NodeRow
+from ottla.coordination.embedded_store import EmbeddedMetadataStore
+from ottla.coordination.sqlite_file import FILE_NAME, MetadataFile, NodeRow
 from ottla.coordination.store import Create, Delete, Node, Op, Put
 from ottla.core.errors import StorageError
 
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from ottla.coordination.embedded import EmbeddedMetadataStore
+from ottla.coordination.embedded_store import EmbeddedMetadataStore
 from ottla.coordination.store import Create, Put
 
 async def main():

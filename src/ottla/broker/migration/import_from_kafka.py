@@ -32,10 +32,10 @@ from ottla.coordination.kraft_records import MetadataRecordType
 from ottla.core.errors import InvalidConfig
 from ottla.core.ids import NO_TOPIC_ID, OFFSETS_TOPIC, TopicPartition, parse_id
 from ottla.core.settings import ConfigResourceType, InvalidSettings
-from ottla.storage.checkpoint_files import META_PROPERTIES, PARTITION_METADATA, parse_meta, parse_partition_metadata
 from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.directories.log_directory import ForeignDirectory
 from ottla.storage.directory_names import is_foreign, parse_log_name
+from ottla.storage.small_files import META_PROPERTIES, PARTITION_METADATA, parse_meta, parse_partition_metadata
 
 _LEFT_ALONE = re.compile(r".+\.[0-9a-f]{32}-(stray|future)")
 _RETENTION = ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
@@ -85,16 +85,16 @@ def plan_import(directories: Sequence[Path], config: BrokerConfig) -> ImportPlan
     if image is None or (not image.topics and metadata_log_end(directories) is None):  # formatted, or its log is lost
         if not held:
             return None
-        found = _from_names(held)
+        plan = _from_names(held)
     else:
         _check_complete(image, held, directories, config.server.node_id)
-        found = _from_image(image, held, config)
+        plan = _from_image(image, held, config)
     leftovers = Counter(m[1] for name in _names(directories) if (m := _LEFT_ALONE.fullmatch(name)))
     if leftovers["stray"]:
-        found.notes.append(f"not imported: {leftovers['stray']} directories named *-stray")
+        plan.notes.append(f"not imported: {leftovers['stray']} directories named *-stray")
     if leftovers["future"]:
-        found.notes.append(f"moves of replicas between log directories that are continued: {leftovers['future']}")
-    return found
+        plan.notes.append(f"moves of replicas between log directories that are continued: {leftovers['future']}")
+    return plan
 
 
 def _names(directories: Iterable[Path]) -> list[str]:
@@ -174,7 +174,7 @@ def _from_image(image: KraftImage, held: Mapping[TopicPartition, Path], config: 
     ]
     if missing:
         notes.append(f"no directory found for {_named(missing)}: created empty")
-    carried = Counter(_record_name(each.number) for each in image.carried)
+    carried = Counter(_record_name(record.number) for record in image.carried)
     if carried:
         listed = ", ".join(f"{count} {name}" for name, count in sorted(carried.items()))
         notes.append(f"not served by Ottla, kept in Kafka's metadata log for an export: {listed}")
@@ -240,8 +240,8 @@ def _other_configs(image: KraftImage, config: BrokerConfig, notes: list[str]) ->
 def _from_names(held: Mapping[TopicPartition, Path]) -> ImportPlan:
     """Plan the topics from the directories alone. Raises ForeignDirectory if partitions are missing."""
     topics = []
-    for name in sorted({each.topic for each in held}):
-        indexes = sorted(each.partition for each in held if each.topic == name)
+    for name in sorted({topic_partition.topic for topic_partition in held}):
+        indexes = sorted(topic_partition.partition for topic_partition in held if topic_partition.topic == name)
         missing = sorted(set(range(indexes[-1])) - set(indexes))
         if missing:
             raise ForeignDirectory(

@@ -29,7 +29,8 @@ from ottla.core.errors import StorageError
 from ottla.core.executors import Executor
 from ottla.core.settings import LONG_MAX
 from ottla.replication.truncations import Truncations
-from ottla.storage.log.flush import DirectoryHealth, FlushJob
+from ottla.storage.directory_health import DirectoryHealth
+from ottla.storage.log.flush import FlushJob
 from ottla.storage.log.partition_log import PartitionLog
 
 RETRY_SECONDS = 0.25
@@ -232,9 +233,12 @@ class GroupCommit:
             timer.cancel()
         self._timers[partition] = self._loop.call_at(due, self._is_due, partition)
 
-    def schedule_by_rule(self, partition: Flushable, log: PartitionLog) -> None:
-        """Flush with durability=page-cache after `flush.messages` records or `flush.ms`, whichever comes first."""
-        if log.end_offset - log.flushed_offset >= log.config.flush_messages:
+    def schedule_by_rule(self, partition: Flushable, log: PartitionLog, *, begins_segment: bool = False) -> None:
+        """Flush with durability=page-cache after `flush.messages` records or `flush.ms`, whichever comes first.
+
+        And as Kafka where the last append began a segment, so that the sealed one goes to the disk.
+        """
+        if begins_segment or log.end_offset - log.flushed_offset >= log.config.flush_messages:
             self.schedule(partition)
         elif log.config.flush_ms != LONG_MAX:
             self.schedule_within(partition, log.config.flush_ms / 1000)

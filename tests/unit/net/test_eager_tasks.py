@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from ottla.limits import eager_tasks
+from ottla.net import eager_tasks
 
 
 def test_a_coroutine_that_does_not_wait_ends_in_the_present_turn() -> None:

@@ -29,7 +29,7 @@ class LogDeletions:
     def note(self, topic_ids: Collection[uuid.UUID]) -> None:
         """Delete the logs of topics whose deletion is noted only now, too."""
         self.noted_topics.update(topic_ids)
-        for topic_id in [each for each in self._waiting if each in topic_ids]:
+        for topic_id in [identifier for identifier in self._waiting if identifier in topic_ids]:
             self._due += self._waiting.pop(topic_id)
 
     def completed(self, topic_ids: Collection[uuid.UUID]) -> None:

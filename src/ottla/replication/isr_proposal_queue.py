@@ -12,12 +12,13 @@ import asyncio
 import itertools
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from ottla.coordination.store import StoreError
 from ottla.core.error_codes import ErrorCode
 from ottla.core.errors import KafkaError
+from ottla.core.ids import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -75,12 +76,13 @@ class AlterPartitionSender(Protocol):
         ...
 
 
-class Proposer(Protocol):
-    """A partition that has proposed a change of its ISR."""
+OnDecided = Callable[[IsrChange, Outcome], None]
+"""Called on the loop with the controller's decision; not for a change that was withdrawn."""
 
-    def isr_change_decided(self, change: IsrChange, outcome: Outcome) -> None:
-        """Take the controller's decision, on the loop; a change that was withdrawn is ignored."""
-        ...
+
+class _Proposal(NamedTuple):
+    change: IsrChange
+    on_decided: OnDecided
 
 
 class IsrChanges:
@@ -88,8 +90,8 @@ class IsrChanges:
 
     def __init__(self) -> None:
         self._sender: AlterPartitionSender | None = None
-        self._waiting: dict[Proposer, IsrChange] = {}  # not sent yet
-        self._in_flight: dict[Proposer, IsrChange] = {}
+        self._waiting: dict[TopicPartition, _Proposal] = {}  # not sent yet
+        self._in_flight: dict[TopicPartition, _Proposal] = {}
         self._task: asyncio.Task[None] | None = None
         self._is_failing = False  # the last attempt had no answer
 
@@ -106,15 +108,15 @@ class IsrChanges:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def propose(self, partition: Proposer, change: IsrChange) -> None:
+    def propose(self, topic_partition: TopicPartition, change: IsrChange, on_decided: OnDecided) -> None:
         """Send a change; it replaces an older one of the partition that was not sent yet."""
-        self._waiting[partition] = change
+        self._waiting[topic_partition] = _Proposal(change, on_decided)
         self._send_soon()
 
-    def withdraw(self, partition: Proposer) -> None:
+    def withdraw(self, topic_partition: TopicPartition) -> None:
         """Withdraw a proposal that the snapshot has overtaken; one that is in flight is ignored when it returns."""
-        self._waiting.pop(partition, None)
-        self._in_flight.pop(partition, None)
+        self._waiting.pop(topic_partition, None)
+        self._in_flight.pop(topic_partition, None)
 
     def _send_soon(self) -> None:
         if self._task is None and self._sender is not None:
@@ -138,11 +140,11 @@ class IsrChanges:
         if sender is None or not self._waiting:
             return True
         sent = dict(itertools.islice(self._waiting.items(), CHANGES_MAX))
-        for partition in sent:
-            del self._waiting[partition]
+        for topic_partition in sent:
+            del self._waiting[topic_partition]
         self._in_flight = dict(sent)
         try:
-            outcomes = await sender.send(tuple(sent.values()))
+            outcomes = await sender.send(tuple(proposal.change for proposal in sent.values()))
         except (KafkaError, OSError, StoreError) as error:
             if not self._is_failing:  # one line, however long it takes
                 self._is_failing = True
@@ -156,18 +158,18 @@ class IsrChanges:
         if self._is_failing:
             self._is_failing = False
             log.info("the ISR changes are sent again without errors")
-        again: dict[Proposer, IsrChange] = {}
-        for (partition, change), outcome in zip(sent.items(), outcomes, strict=True):
-            if self._in_flight.get(partition) is not change:
+        again: dict[TopicPartition, _Proposal] = {}
+        for (topic_partition, proposal), outcome in zip(sent.items(), outcomes, strict=True):
+            if self._in_flight.get(topic_partition) is not proposal:
                 continue  # withdrawn meanwhile
             if isinstance(outcome, KafkaError) and outcome.code not in REFUSED and outcome.code not in STALE:
-                again[partition] = change
+                again[topic_partition] = proposal
             else:
-                del self._in_flight[partition]
-                partition.isr_change_decided(change, outcome)
+                del self._in_flight[topic_partition]
+                proposal.on_decided(proposal.change, outcome)
         self._send_again(again)
         return not again
 
-    def _send_again(self, changes: dict[Proposer, IsrChange]) -> None:
+    def _send_again(self, proposals: dict[TopicPartition, _Proposal]) -> None:
         self._in_flight = {}
-        self._waiting = {**changes, **self._waiting}  # what was proposed meanwhile is newer
+        self._waiting = {**proposals, **self._waiting}  # what was proposed meanwhile is newer

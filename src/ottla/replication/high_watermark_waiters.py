@@ -13,6 +13,8 @@ import asyncio
 from heapq import heappop, heappush
 from typing import Protocol
 
+from ottla.storage.log.partition_log import PartitionLog
+
 
 class OffsetWaiter(Protocol):
     """Receives the results of waiting for offsets, maybe of several partitions."""
@@ -36,32 +38,26 @@ class FutureWaiter:
             part.set_exception(error)
 
 
-class HighWatermark(Protocol):
-    """The owner of a partition's high watermark: `Partition` moves it, its log keeps the only copy."""
-
-    high_watermark: int
-
-
 class OffsetWaiters:
     """Lists the waiters of one partition by the end offset for which they wait."""
 
-    __slots__ = ("_added", "_heap", "_owner")
+    __slots__ = ("_added", "_heap", "_log")
 
-    def __init__(self, owner: HighWatermark) -> None:
-        self._owner = owner
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log  # it keeps the only copy of the high watermark
         self._heap: list[tuple[int, int, OffsetWaiter, object]] = []
         self._added = 0  # breaks ties: first come, first served
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def move_to(self, owner: HighWatermark) -> None:
+    def move_to(self, log: PartitionLog) -> None:
         """Move to another log, which has the high watermark now."""
-        self._owner = owner
+        self._log = log
 
     def add(self, end_offset: int, waiter: OffsetWaiter, part: object) -> None:
         """Call `waiter.offset_reached(part, None)` once everything below `end_offset` is replicated."""
-        if end_offset <= self._owner.high_watermark:
+        if end_offset <= self._log.high_watermark:
             waiter.offset_reached(part, None)
             return
         self._added += 1

@@ -1,0 +1,1 @@
+"""Holds what several handlers have in common: fields of their responses, checks, timeouts."""
