@@ -11,7 +11,6 @@ import pytest
 
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import NO_PRODUCER_ID
-from ottla.groups import shard
 from ottla.groups.classic import validation
 from ottla.groups.classic.group import ClassicGroup
 from ottla.groups.classic.machine import ClassicMachine
@@ -83,9 +82,8 @@ def _replaced_member_keeps_its_place(original: Original) -> Original:
 
 
 def _acknowledged_first(_: Original) -> Original:
-    async def write(of: GroupShard, runtime: Any, change: Any, pairs: Any) -> None:
-        runtime.offsets.begin(change.keys())
-        of._partition.writer.write(pairs, lambda error: runtime.offsets.finish(change, stored=error is ErrorCode.NONE))
+    async def write(of: GroupShard, pairs: Any, finish: Any, producer: Any = None) -> None:
+        of._partition.writer.write(pairs, lambda error: finish(stored=error is ErrorCode.NONE), producer=producer)
 
     return write
 
@@ -132,7 +130,7 @@ def _transaction_always_wins(original: Original) -> Original:
 
 
 def _markers_are_skipped(original: Original) -> Original:
-    return lambda loader, loaded: original(loader, loaded) if loaded.commits is None else None
+    return lambda shard, loaded: original(shard, loaded) if loaded.commits is None else None
 
 
 async def _at_once(*args: object) -> None:
@@ -153,7 +151,7 @@ GROUP_BUGS = (
     _bug("assignment-announced-before-durable", "members get their assignment before it is durable", "classic group machine",
          Patch(ClassicMachine, "_store", _announced_first)),
     _bug("commit-acknowledged-before-durable", "a commit is acknowledged before it is durable", "groups in simulated time",
-         Patch(GroupShard, "write_offsets", _acknowledged_first)),
+         Patch(GroupShard, "_write", _acknowledged_first)),
     _bug("pending-offset-visible", "offsets of an open transaction are visible", "transactional offsets in simulated time",
          Patch(GroupOffsets, "apply", _pending_is_visible)),
     _bug("aborted-offset-visible", "an abort marker makes offsets visible", "transactional offsets in simulated time",
@@ -163,7 +161,7 @@ GROUP_BUGS = (
     _bug("older-transaction-wins", "an older offset of a transaction replaces a later commit",
          "transactional offsets in simulated time", Patch(GroupOffsets, "end_transaction", _transaction_always_wins)),
     _bug("marker-lost-on-reload", "markers are skipped when the partition is loaded",
-         "transactional offsets in simulated time", Patch(shard._GroupLoader, "apply", _markers_are_skipped)),
+         "transactional offsets in simulated time", Patch(GroupShard, "apply", _markers_are_skipped)),
     _bug("marker-before-its-offsets", "a marker does not wait for the results of the writes before it",
          "transactional offsets in simulated time", Patch(GroupShard, "flush", lambda original: _at_once), seed=40),
 )  # fmt: skip

@@ -59,6 +59,7 @@ class GroupRuntime(MachineRuntime[GroupMachine, Any, GroupAnswer]):
         self.offsets = GroupOffsets()
         self.in_log = False  # the log has a record of the group itself, which a deletion must cover
         self.is_being_deleted = False
+        self.is_started = True  # False while the log is being loaded: nothing is decided yet
         self._clock, self._write_timeout_ms = clock, write_timeout_ms
         self._timers: dict[Hashable, _Timer] = {}
         self._unwritten: list[KeyValue] = []  # records of a replaced machine that could not be written
@@ -167,6 +168,9 @@ class GroupRuntime(MachineRuntime[GroupMachine, Any, GroupAnswer]):
             if isinstance(result, NotStored):
                 self._unwritten.extend(records)
         self._step_or_fail(machine, result)
+
+    def _stored_late(self, machine: GroupMachine, records: Sequence[KeyValue]) -> None:
+        machine.stored_late(records)
 
     async def _compute(self, machine: GroupMachine, work: Callable[[], object]) -> None:
         try:
