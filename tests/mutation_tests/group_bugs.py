@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.coordinator_schedules.test_groups import rolling_trouble
 from tests.coordinator_schedules.test_transactional_offsets import transactions
 from tests.mutation_tests.patching import Bug, Patch
 from tests.properties.test_group_machine import play
+from tests.support.replayed import hold_equal_to_replay
 
 Main = Callable[[random.Random], Coroutine[Any, Any, object]]
 
@@ -33,6 +35,18 @@ def schedules(main: Main, seed: int, within: int) -> tuple[int, str] | None:
             simulate(main, seed=seed + count)
         except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - whatever the bug led to
             return count + 1, f"{type(error).__name__}: {error}"
+    return None
+
+
+def beside_replay(seed: int, within: int) -> tuple[int, str] | None:
+    """Play schedules of transactional offsets, and compare each step with the replay of the records."""
+    for count in range(within):
+        with pytest.MonkeyPatch.context() as patch:
+            replicas = hold_equal_to_replay(patch)
+            with suppress(AssertionError):  # the schedule may see it too, at its end
+                simulate(partial(transactions, 0.0), seed=seed + count)
+        if replicas.differences:
+            return count + 1, replicas.differences[0]
     return None
 
 
@@ -50,6 +64,7 @@ GROUP_SUITES: dict[str, Callable[[int, int], tuple[int, str] | None]] = {
     "classic group machine": walks,
     "groups in simulated time": partial(schedules, partial(rolling_trouble, 0.2)),
     "transactional offsets in simulated time": partial(schedules, partial(transactions, 0.0)),
+    "groups beside their replay": beside_replay,
 }
 
 
@@ -133,6 +148,17 @@ def _markers_are_skipped(original: Original) -> Original:
     return lambda shard, loaded: original(shard, loaded) if loaded.commits is None else None
 
 
+def _changed_without_a_record(original: Original) -> Original:
+    def written(of: GroupShard, runtime: Any, change: Any, *args: Any, stored: bool) -> None:
+        original(of, runtime, change, *args, stored=stored)
+        if not stored or not runtime.offsets._pending:
+            return
+        for where in change:
+            runtime.offsets._committed.pop(where, None)
+
+    return written
+
+
 async def _at_once(*args: object) -> None:
     """Instead of waiting for what is being written."""
 
@@ -162,6 +188,8 @@ GROUP_BUGS = (
          "transactional offsets in simulated time", Patch(GroupOffsets, "end_transaction", _transaction_always_wins)),
     _bug("marker-lost-on-reload", "markers are skipped when the partition is loaded",
          "transactional offsets in simulated time", Patch(GroupShard, "apply", _markers_are_skipped)),
+    _bug("offset-changed-without-record", "an offset is forgotten without a record", "groups beside their replay",
+         Patch(GroupShard, "_offsets_written", _changed_without_a_record)),
     _bug("marker-before-its-offsets", "a marker does not wait for the results of the writes before it",
          "transactional offsets in simulated time", Patch(GroupShard, "flush", lambda original: _at_once), seed=40),
 )  # fmt: skip

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from functools import partial
 
 from ottla.core.clock import Clock
 from ottla.core.errors import ErrorCode, GroupIdNotFound, error_for
@@ -52,6 +53,7 @@ class GroupShard(CoordinatorShard):
         self._config, self._clock, self._cluster = config, clock, cluster
         self._groups: dict[str, GroupRuntime] = {}
         self._in_transactions: dict[int, set[str]] = {}  # producer id -> groups with offsets in its transaction
+        self._partitions: dict[TopicPartition, TopicPartition] = {}  # which loaded groups share
         super().__init__(
             CoordinatorPartition(
                 OFFSETS_TOPIC,
@@ -84,6 +86,7 @@ class GroupShard(CoordinatorShard):
             runtime.close()
         self._groups.clear()
         self._in_transactions.clear()
+        self._partitions.clear()
         return self
 
     def apply(self, loaded: LoadedRecords) -> None:
@@ -105,6 +108,7 @@ class GroupShard(CoordinatorShard):
         else:
             match records.decode(key, value):
                 case records.OffsetRecord(group_id, where, committed):
+                    where = self._partitions.setdefault(where, where)
                     self.apply_offsets(self._loading(group_id), {where: committed}, producer_id)
                 case records.GroupRecord(group_id, snapshot):
                     self._apply_classic(group_id, snapshot)
@@ -167,6 +171,7 @@ class GroupShard(CoordinatorShard):
 
     def complete(self) -> str:
         """Take the groups into use."""
+        self._partitions.clear()
         return f"{len(self._groups)} groups"
 
     def _new_classic(self, group_id: str, state_since_wall_ms: int = -1) -> ClassicMachine:
@@ -297,7 +302,7 @@ class GroupShard(CoordinatorShard):
         if runtime.in_log:
             pairs += runtime.group.tombstones()
         runtime.offsets.in_flight.begin(change.keys())
-        await self._write(pairs, lambda stored: self._deleted(runtime, change, stored=stored))
+        await self._write(pairs, partial(self._deleted, runtime, change))
 
     def _deleted(self, runtime: GroupRuntime, change: Change, *, stored: bool) -> None:
         self._offsets_written(runtime, change, stored=stored)
@@ -320,9 +325,7 @@ class GroupShard(CoordinatorShard):
         """
         producer_id = NO_PRODUCER_ID if producer is None else producer.producer_id
         runtime.offsets.in_flight.begin(change.keys(), producer_id=producer_id)
-        await self._write(
-            pairs, lambda stored: self._offsets_written(runtime, change, producer_id, stored=stored), producer
-        )
+        await self._write(pairs, partial(self._offsets_written, runtime, change, producer_id), producer)
 
     def _offsets_written(
         self, runtime: GroupRuntime, change: Change, producer_id: int = NO_PRODUCER_ID, *, stored: bool
@@ -346,11 +349,11 @@ class GroupShard(CoordinatorShard):
                 runtime.offsets.end_transaction(producer_id, commit=commit)
         return ended
 
-    async def _write(
+    def _write(
         self, pairs: Sequence[KeyValue], finish: WriteResult, producer: ProducerIdentity | None = None
-    ) -> None:
+    ) -> Awaitable[None]:
         """Write records; `finish` applies them once they are durable, in the order of the log."""
-        await self._partition.write(pairs, finish, coordinator_write_error, producer=producer)
+        return self._partition.write(pairs, finish, coordinator_write_error, producer=producer)
 
     async def flush(self) -> None:
         """Wait until all changes of now are durable or have failed."""
