@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.brokers import Running, kafka, ottla
+from benchmarks.progress import Progress
 from ottla.core.clock import SystemClock
 from ottla.core.garbage_collection import take_over
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
@@ -33,6 +34,7 @@ from tests.support.wire_client import Wire
 COMMIT, LIST = 7, 4
 IN_FLIGHT = 200
 PATIENCE_S = 600.0
+SAY = Progress()
 
 
 class EncodedLog(MemoryTopicLog):
@@ -58,7 +60,8 @@ class EncodedLog(MemoryTopicLog):
                 self.regions.append(bytearray())
             self.regions[-1] += build_batch(batch)
 
-    async def read_all(self, partition: int, end_offset: int) -> AsyncIterator[LoadedRecords]:
+    async def read_all(self, partition: int, end_offset: int) -> AsyncIterator[LoadedRecords]:  # noqa: ARG002  # the port
+        """Yield everything."""
         for region in self.regions:
             _, parts = await asyncio.to_thread(decode_batches, bytes(region))
             for part in parts:
@@ -91,10 +94,10 @@ async def load_within(groups: int, each: int) -> None:
         last, last_used = now, used
     took = time.perf_counter() - began
     memory = resident_kib("self") - memory_before
-    print(f"{len(coordinator.list_groups()):,} groups, {log.count:,} offsets of {OFFSETS_TOPIC}-0 in this process:")
-    print(f"  loaded in {took:.2f} s, {turns:,} turns of the loop")
-    print(f"  the longest turn {longest * 1000:.1f} ms, of the processor {most_used * 1000:.1f} ms")
-    print(f"  {memory / 1024:,.0f} MiB, {memory * 1024 / log.count:,.0f} bytes an offset")
+    SAY.line(f"{len(coordinator.list_groups()):,} groups, {log.count:,} offsets of {OFFSETS_TOPIC}-0 in this process:")
+    SAY.line(f"  loaded in {took:.2f} s, {turns:,} turns of the loop")
+    SAY.line(f"  the longest turn {longest * 1000:.1f} ms, of the processor {most_used * 1000:.1f} ms")
+    SAY.line(f"  {memory / 1024:,.0f} MiB, {memory * 1024 / log.count:,.0f} bytes an offset")
     await coordinator.close()
 
 
@@ -161,9 +164,9 @@ def measure(name: str, start: Callable[[Path], tuple[Running, float]], groups: i
             with Wire(running.port, timeout_s=60) as wire:
                 while list_groups(wire) != groups and time.perf_counter() - began < PATIENCE_S:
                     time.sleep(0.05)
-            print(f"{name}: {groups:,} groups, {groups * each:,} offsets:")
-            print(f"  {time.perf_counter() - began:.2f} s from the start until all groups are listed")
-            print(
+            SAY.line(f"{name}: {groups:,} groups, {groups * each:,} offsets:")
+            SAY.line(f"  {time.perf_counter() - began:.2f} s from the start until all groups are listed")
+            SAY.line(
                 f"  {until_answer_s:.2f} s until the first answer, {resident_kib(running.pid) / 1024:,.0f} MiB resident"
             )
         finally:
