@@ -70,9 +70,10 @@ class EncodedLog(MemoryTopicLog):
 
 def offsets(groups: int, each: int) -> Iterator[KeyValue]:
     """Yield the records of the commits of many groups."""
+    committed = CommittedOffset(7, committed_wall_ms=SystemClock().wall_ms())
     for number in range(groups):
-        name = f"group-{number:06}"
-        yield from offset_pairs(name, {TopicPartition("measured", index): CommittedOffset(7) for index in range(each)})
+        change = dict.fromkeys((TopicPartition("measured", index) for index in range(each)), committed)
+        yield from offset_pairs(f"group-{number:06}", change)
 
 
 async def load_within(groups: int, each: int) -> None:
@@ -86,7 +87,7 @@ async def load_within(groups: int, each: int) -> None:
     longest = most_used = 0.0
     turns = 0
     coordinator.led.lead(0)
-    loaded = asyncio.ensure_future(coordinator.led.wait_until_loaded())
+    loaded = asyncio.ensure_future(settled(coordinator))
     while not loaded.done():
         await asyncio.sleep(0)
         now, used = time.perf_counter(), time.thread_time()
@@ -99,6 +100,12 @@ async def load_within(groups: int, each: int) -> None:
     SAY.line(f"  the longest turn {longest * 1000:.1f} ms, of the processor {most_used * 1000:.1f} ms")
     SAY.line(f"  {memory / 1024:,.0f} MiB, {memory * 1024 / log.count:,.0f} bytes an offset")
     await coordinator.close()
+
+
+async def settled(coordinator: GroupCoordinator) -> None:
+    """Wait until the partition is loaded, and until its offsets are compared with the topics and with their expiry."""
+    await coordinator.led.wait_until_loaded()
+    await coordinator.expire()
 
 
 def resident_kib(pid: int | str) -> int:

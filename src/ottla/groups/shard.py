@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from functools import partial
 
 from ottla.core.clock import Clock
@@ -42,6 +42,9 @@ log = logging.getLogger(__name__)
 
 STARTED_AT_ONCE, STARTING_SLICE_S = 50, 0.005
 """The loaded groups to start, and the time to spend on them, before yielding to the loop."""
+
+OFFSETS_AT_ONCE = 1_000
+"""The offsets to compare with the time or the topics before yielding to the loop."""
 
 
 class GroupShard(CoordinatorShard):
@@ -377,9 +380,22 @@ class GroupShard(CoordinatorShard):
 
     # ---- Expiry
 
+    async def _in_slices(self) -> AsyncIterator[GroupRuntime]:
+        """Yield the groups, in slices of so many offsets; those that go meanwhile are left out."""
+        offsets = 0
+        for runtime in list(self._groups.values()):
+            if self._groups.get(runtime.group_id) is runtime:
+                yield runtime
+            offsets += 1 + len(runtime.offsets)
+            if offsets >= OFFSETS_AT_ONCE:
+                offsets = 0
+                await asyncio.sleep(0)
+
     async def expire(self, now_wall_ms: int) -> None:
         """Delete expired offsets and unused groups (KIP-211)."""
-        for runtime in self.groups():
+        async for runtime in self._in_slices():
+            if runtime.is_being_deleted:
+                continue
             expired_ones = expired(
                 runtime.offsets, runtime.group, now_wall_ms=now_wall_ms, retention_ms=self._config.offsets_retention_ms
             )
@@ -392,7 +408,7 @@ class GroupShard(CoordinatorShard):
 
     async def topics_deleted(self, topics: frozenset[str]) -> None:
         """Delete the offsets of deleted topics: they must not apply to a new topic of the same name."""
-        for runtime in list(self._groups.values()):
+        async for runtime in self._in_slices():
             await self._delete_offsets(
                 runtime,
                 [
@@ -404,7 +420,7 @@ class GroupShard(CoordinatorShard):
 
     async def topics_compared(self) -> None:
         """Delete the offsets of topics that were deleted while this broker did not coordinate, or was loading."""
-        for runtime in list(self._groups.values()):
+        async for runtime in self._in_slices():
             await self._delete_offsets(
                 runtime,
                 [
