@@ -9,8 +9,8 @@ from ottla.core.errors import ErrorCode
 from ottla.groups.consumer import reconciliation, validation
 from ottla.groups.consumer.events import CommitAnswer
 from ottla.groups.consumer.group import ConsumerGroup
-from ottla.groups.consumer.loading import LoadedConsumerGroup
 from ottla.groups.consumer.machine import ConsumerMachine
+from ottla.groups.consumer.records import ConsumerRecordType, encode
 from ottla.groups.modern.machine import ModernMachine
 from ottla.internal_topics.machine_events import Reply
 from tests.mutation_tests.patching import Bug, Patch
@@ -64,6 +64,26 @@ def _failed_write_is_forgotten(original: Original) -> Original:
     return not_stored
 
 
+def _applied_only(original: Original) -> Original:
+    def apply(machine: ConsumerMachine, record: Any) -> None:
+        if record[0].kind is ConsumerRecordType.CURRENT_MEMBER_ASSIGNMENT:
+            machine.group.apply(record)
+        else:
+            original(machine, record)
+
+    return apply
+
+
+def _recorded_only(original: Original) -> Original:
+    def apply(machine: ConsumerMachine, record: Any) -> None:
+        if record[0].kind is ConsumerRecordType.TARGET_ASSIGNMENT_MEMBER:
+            machine._records.append(encode(record))
+        else:
+            original(machine, record)
+
+    return apply
+
+
 def _bug(name: str, what: str, *patches: Patch, within: int = 60) -> Bug:
     return Bug(name, what, SUITE, patches, 1, within)
 
@@ -82,5 +102,8 @@ CONSUMER_GROUP_BUGS = (
     _bug("failed-write-forgotten", "records of a failed write are not written again",
          Patch(ModernMachine, "_not_stored", _failed_write_is_forgotten)),
     _bug("session-without-end", "a member's session timer is not set after a reload", Patch(ConsumerMachine, "_loaded", _nothing)),
-    _bug("group-not-loaded", "a group is not read from the log", Patch(LoadedConsumerGroup, "group", _nothing)),
+    _bug("change-without-record", "a member's assignment changes without a record",
+         Patch(ConsumerMachine, "_apply", _applied_only)),
+    _bug("record-without-change", "a record of a target assignment is written and not applied",
+         Patch(ConsumerMachine, "_apply", _recorded_only)),
 )  # fmt: skip

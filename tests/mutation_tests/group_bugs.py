@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,6 @@ import pytest
 
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import NO_PRODUCER_ID
-from ottla.groups import shard
 from ottla.groups.classic import validation
 from ottla.groups.classic.group import ClassicGroup
 from ottla.groups.classic.machine import ClassicMachine
@@ -23,6 +23,7 @@ from tests.coordinator_schedules.test_groups import rolling_trouble
 from tests.coordinator_schedules.test_transactional_offsets import transactions
 from tests.mutation_tests.patching import Bug, Patch
 from tests.properties.test_group_machine import play
+from tests.support.replayed import hold_equal_to_replay
 
 Main = Callable[[random.Random], Coroutine[Any, Any, object]]
 
@@ -34,6 +35,18 @@ def schedules(main: Main, seed: int, within: int) -> tuple[int, str] | None:
             simulate(main, seed=seed + count)
         except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - whatever the bug led to
             return count + 1, f"{type(error).__name__}: {error}"
+    return None
+
+
+def beside_replay(seed: int, within: int) -> tuple[int, str] | None:
+    """Play schedules of transactional offsets, and compare each step with the replay of the records."""
+    for count in range(within):
+        with pytest.MonkeyPatch.context() as patch:
+            replicas = hold_equal_to_replay(patch)
+            with suppress(AssertionError):  # the schedule may see it too, at its end
+                simulate(partial(transactions, 0.0), seed=seed + count)
+        if replicas.differences:
+            return count + 1, replicas.differences[0]
     return None
 
 
@@ -51,6 +64,7 @@ GROUP_SUITES: dict[str, Callable[[int, int], tuple[int, str] | None]] = {
     "classic group machine": walks,
     "groups in simulated time": partial(schedules, partial(rolling_trouble, 0.2)),
     "transactional offsets in simulated time": partial(schedules, partial(transactions, 0.0)),
+    "groups beside their replay": beside_replay,
 }
 
 
@@ -83,9 +97,8 @@ def _replaced_member_keeps_its_place(original: Original) -> Original:
 
 
 def _acknowledged_first(_: Original) -> Original:
-    async def write(of: GroupShard, runtime: Any, change: Any, pairs: Any) -> None:
-        runtime.offsets.begin(change.keys())
-        of._partition.writer.write(pairs, lambda error: runtime.offsets.finish(change, stored=error is ErrorCode.NONE))
+    async def write(of: GroupShard, pairs: Any, finish: Any, producer: Any = None) -> None:
+        of._partition.writer.write(pairs, lambda error: finish(stored=error is ErrorCode.NONE), producer=producer)
 
     return write
 
@@ -132,7 +145,18 @@ def _transaction_always_wins(original: Original) -> Original:
 
 
 def _markers_are_skipped(original: Original) -> Original:
-    return lambda loader, loaded: original(loader, loaded) if loaded.commits is None else None
+    return lambda shard, loaded: original(shard, loaded) if loaded.commits is None else None
+
+
+def _changed_without_a_record(original: Original) -> Original:
+    def written(of: GroupShard, runtime: Any, change: Any, *args: Any, stored: bool) -> None:
+        original(of, runtime, change, *args, stored=stored)
+        if not stored or not runtime.offsets._pending:
+            return
+        for where in change:
+            runtime.offsets._committed.pop(where, None)
+
+    return written
 
 
 async def _at_once(*args: object) -> None:
@@ -153,7 +177,7 @@ GROUP_BUGS = (
     _bug("assignment-announced-before-durable", "members get their assignment before it is durable", "classic group machine",
          Patch(ClassicMachine, "_store", _announced_first)),
     _bug("commit-acknowledged-before-durable", "a commit is acknowledged before it is durable", "groups in simulated time",
-         Patch(GroupShard, "write_offsets", _acknowledged_first)),
+         Patch(GroupShard, "_write", _acknowledged_first)),
     _bug("pending-offset-visible", "offsets of an open transaction are visible", "transactional offsets in simulated time",
          Patch(GroupOffsets, "apply", _pending_is_visible)),
     _bug("aborted-offset-visible", "an abort marker makes offsets visible", "transactional offsets in simulated time",
@@ -163,7 +187,9 @@ GROUP_BUGS = (
     _bug("older-transaction-wins", "an older offset of a transaction replaces a later commit",
          "transactional offsets in simulated time", Patch(GroupOffsets, "end_transaction", _transaction_always_wins)),
     _bug("marker-lost-on-reload", "markers are skipped when the partition is loaded",
-         "transactional offsets in simulated time", Patch(shard._GroupLoader, "apply", _markers_are_skipped)),
+         "transactional offsets in simulated time", Patch(GroupShard, "apply", _markers_are_skipped)),
+    _bug("offset-changed-without-record", "an offset is forgotten without a record", "groups beside their replay",
+         Patch(GroupShard, "_offsets_written", _changed_without_a_record)),
     _bug("marker-before-its-offsets", "a marker does not wait for the results of the writes before it",
          "transactional offsets in simulated time", Patch(GroupShard, "flush", lambda original: _at_once), seed=40),
 )  # fmt: skip

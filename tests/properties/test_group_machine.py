@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 
 from ottla.core.errors import ErrorCode
 from ottla.groups.classic.events import Heartbeat, Join, JoinAnswer, Leave, Leaver, State, Sync, SyncAnswer
-from ottla.groups.classic.group import ClassicGroup, restored
+from ottla.groups.classic.group import ClassicGroup
 from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.classic.settings import ClassicSettings
 from ottla.groups.machine import NO_MEMBER, Commit, PlainAnswer
-from ottla.internal_topics.machine_events import Loaded
 from tests.coordinator_schedules.schedules import seeds
 from tests.support.examples import examples
-from tests.support.group_driver import GroupDriver, subscription
+from tests.support.group_driver import GroupDriver, loaded, subscription
 
 STEPS = 120
 INSTANCES = (None, None, "s1", "s2")
@@ -201,8 +200,7 @@ class GroupSimulation:
     def crash(self) -> None:
         """What the log says is enough to go on from."""
         snapshot = self.it.log[-1]
-        again = GroupDriver(ClassicMachine(restored("team", snapshot, self.it.group.settings)))
-        again.feed(Loaded())
+        again = loaded(snapshot, self.it.group.settings)
         assert again.group.generation == snapshot.generation
         for member in snapshot.members:
             share = self.shares.get((snapshot.generation, member.member_id))

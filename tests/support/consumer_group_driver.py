@@ -13,10 +13,9 @@ from ottla.core.errors import ErrorCode
 from ottla.groups.classic.events import Heartbeat, Join, Leave, Leaver, Sync
 from ottla.groups.consumer.events import MemberHeartbeat, Timer
 from ottla.groups.consumer.group import ConsumerGroup
-from ottla.groups.consumer.loading import LoadedConsumerGroup
 from ottla.groups.consumer.machine import ConsumerMachine
 from ottla.groups.consumer.member import ConsumerMember
-from ottla.groups.consumer.records import decode, is_consumer_group
+from ottla.groups.consumer.records import ConsumerRecordKey, ConsumerRecordType, ConsumerRecordValue, encode
 from ottla.groups.consumer.settings import ConsumerSettings
 from ottla.groups.machine import (
     AppendRecords,
@@ -34,6 +33,7 @@ from ottla.groups.modern.topics import TopicsImage
 from ottla.internal_topics.machine_events import Loaded, NotStored, Reply, Stored
 from ottla.internal_topics.topic_log import KeyValue
 from tests.support.group_driver import subscription
+from tests.support.replayed import compacted, replay_consumer_group, undurable
 
 WALL_MS = 1_700_000_000_000
 REBALANCE_TIMEOUT_MS = 60_000
@@ -68,7 +68,7 @@ class Driver:
     manual: bool = False
 
     def __post_init__(self) -> None:
-        self.now_ms = 0
+        self.now_ms, self.first_epoch = 0, self.group.epoch
         self.image = TopicsImage(view(self.topics))
         self.machine: Any = ConsumerMachine(self.group, self.settings, self.image)
         self.answers: dict[int, GroupAnswer] = {}
@@ -86,9 +86,26 @@ class Driver:
         now = Now(self.now_ms, WALL_MS + self.now_ms)
         outputs = machine.step(event, now=now, ticket=ticket)
         machine.group.check()  # after every step: the machine checks all only after those that may change members
+        if isinstance(machine, ConsumerMachine):
+            self.check_replay(machine)
         for output in outputs:
             self._perform(machine, output)
         return ticket
+
+    def check_replay(self, machine: ConsumerMachine) -> None:
+        """Assert that the log and what is not written yet give this group, in full and compacted."""
+        log = [*self.log, *undurable(machine)]
+        for records in (log, compacted(log)):
+            replayed = replay_consumer_group(ConsumerGroup("team", epoch=self.first_epoch), records)
+            assert replayed.is_in_log == machine.group.is_in_log
+            if replayed.is_in_log:
+                assert replayed == machine.group, "the log says otherwise"
+
+    def given(self, kind: ConsumerRecordType, value: ConsumerRecordValue, name: str = "") -> None:
+        """Let the log and the group have a record that no event led to."""
+        record = ConsumerRecordKey(kind, "team", name), value
+        self.group.apply(record)
+        self.log.append(encode(record))
 
     def ask(self, event: object) -> Any:
         return self.answers[self.feed(event)]
@@ -146,12 +163,8 @@ class Driver:
 
     def reload(self) -> None:
         """Build the group from its log, as after a restart."""
-        loaded = LoadedConsumerGroup("team")
-        for key, value in self.log:
-            if is_consumer_group(key):
-                loaded.apply(*decode(key, value))
-        group = loaded.group()
-        assert group is not None, "the group is not in the log"
+        group = replay_consumer_group(ConsumerGroup("team"), self.log)
+        assert group.is_in_log, "the group is not in the log"
         self.group = group
         self.machine = ConsumerMachine(group, self.settings, self.image)
         self.waiting, self.timers = [], {}

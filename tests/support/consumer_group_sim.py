@@ -7,14 +7,14 @@ and go.
 
 Checked after every step: no partition is owned by two members of the group, as they themselves know it; no commit is
 accepted from a member that does not have the partition. At the end: every request that the broker got was answered,
-everyone has its part of the target, and a reload of the log gives the same group.
+everyone has its part of the target. After every step a replay of the records gives the same group.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -24,10 +24,8 @@ from uuid import UUID
 from ottla.core.errors import ErrorCode
 from ottla.groups.consumer.events import MemberHeartbeat
 from ottla.groups.consumer.group import ConsumerGroup
-from ottla.groups.consumer.loading import LoadedConsumerGroup
 from ottla.groups.consumer.machine import ConsumerMachine
 from ottla.groups.consumer.member import ConsumerMember
-from ottla.groups.consumer.records import decode, is_consumer_group
 from ottla.groups.consumer.settings import ConsumerSettings
 from ottla.groups.consumer.validation import validate_commit
 from ottla.groups.machine import AppendRecords, CancelTimer, Commit, Compute, Now, Replace, SetTimer, TimerFired
@@ -36,6 +34,7 @@ from ottla.groups.modern.topics import TopicsImage
 from ottla.internal_topics.machine_events import Loaded, NotStored, Reply, Stored
 from ottla.internal_topics.topic_log import KeyValue
 from tests.support.consumer_group_driver import topic_id, view
+from tests.support.replayed import ConsumerGroupReplay, compacted, replay_consumer_group, undurable
 
 WALL_MS = 1_700_000_000_000
 REBALANCE_TIMEOUT_MS = 20_000
@@ -97,6 +96,7 @@ class Schedule:
         self.group = ConsumerGroup("team")
         self.machine: Any = self._machine()
         self.log: list[KeyValue] = []
+        self.replays = ConsumerGroupReplay()
         self.timers: dict[Any, int] = {}
         self.writes: list[tuple[Any, AppendRecords]] = []
         self.computing: list[Compute] = []
@@ -122,6 +122,7 @@ class Schedule:
         now = Now(self.now_ms, WALL_MS + self.now_ms)
         outputs = target.step(event, now=now, ticket=ticket)
         target.group.check()  # after every step: the machine checks all only after those that may change members
+        self.check_replay()
         for output in outputs:
             match output:
                 case Reply(answered, answer):
@@ -165,16 +166,14 @@ class Schedule:
         self.asked = {}
         for client in self.clients:
             client.waits_for, client.full = 0, True
-        self.group = self.loaded()
+        self.group = self.replay(compacted(self.log) if len(self.log) % 2 else self.log)
         self.machine = self._machine()
         self.feed(Loaded())
 
-    def loaded(self) -> ConsumerGroup:
-        loaded = LoadedConsumerGroup("team")
-        for key, value in self.log:
-            if is_consumer_group(key):
-                loaded.apply(*decode(key, value))
-        return loaded.group() or ConsumerGroup("team")
+    def replay(self, log: Iterable[KeyValue]) -> ConsumerGroup:
+        """Apply a log to a new group."""
+        group = replay_consumer_group(ConsumerGroup("team"), log)
+        return group if group.is_in_log else ConsumerGroup("team")
 
     # ---- The network
 
@@ -403,6 +402,12 @@ class Schedule:
                 if other is not client:
                     raise Violation(f"{pair} is owned by {other.member_id} and {client.member_id}")
 
+    def check_replay(self) -> None:
+        """The log and what is not written yet give the group as it is."""
+        replayed = self.replays.group(self.log, undurable(self.machine))
+        if replayed.is_in_log != self.group.is_in_log or (replayed.is_in_log and replayed != self.group):
+            raise Violation("the records give another group")
+
     def check_end(self) -> None:
         if self.asked:
             raise Violation(f"{len(self.asked)} requests were never answered")
@@ -425,13 +430,9 @@ class Schedule:
         expected = {(topic_id(name), index) for name in subscribed for index in range(self.topics[name])}
         if assigned != expected:
             raise Violation(f"assigned {assigned}, subscribed {expected}")
-        reloaded = self.loaded()
-        if (reloaded.members, reloaded.target, reloaded.epoch) != (
-            self.group.members,
-            self.group.target,
-            self.group.epoch,
-        ):
-            raise Violation("the log gives another group")
+        for log in (self.log, compacted(self.log)):
+            if self.replay(log) != self.group:
+                raise Violation("the log gives another group")
 
     def subscription(self, client: Client) -> set[str]:
         by_regex = {name for name in self.topics if client.regex and re.fullmatch(client.regex, name)}

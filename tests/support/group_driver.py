@@ -26,7 +26,7 @@ from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.classic.settings import ClassicSettings
 from ottla.groups.machine import NO_MEMBER, AppendRecords, CancelTimer, Commit, GroupAnswer, Now, SetTimer, TimerFired
 from ottla.groups.records import GroupRecord, decode
-from ottla.internal_topics.machine_events import NotStored, Reply, Stored
+from ottla.internal_topics.machine_events import Loaded, NotStored, Reply, Stored
 from ottla.internal_topics.topic_log import KeyValue
 
 WALL_MS = 1_700_000_000_000
@@ -74,6 +74,9 @@ class GroupDriver:
     slow_log: bool = False  # True: the test calls `stored` or `not_stored` itself
     _tickets: count[int] = field(default_factory=count)
 
+    def __post_init__(self) -> None:
+        self._first = self.machine.group.stored
+
     @property
     def group(self) -> ClassicGroup:
         return self.machine.group
@@ -104,6 +107,8 @@ class GroupDriver:
                 case AppendRecords(write, records):
                     self.storing[write] = snapshot_of(records)
         assert self.timers == self.group.timers, "the machine believes in other timers than were set"
+        assert self.group.stored == (self.log[-1] if self.log else self._first), "the log has another group"
+
         self.group.check()  # after every step: the machine checks all only after those that may change members
         if not self.slow_log:
             for write in list(self.storing):
@@ -179,6 +184,15 @@ def join(member_id: str = NO_MEMBER, **more: Any) -> Join:
         "rebalance_timeout_ms": 60_000,
     }
     return Join(member_id=member_id, **{**defaults, **more})
+
+
+def loaded(snapshot: GroupSnapshot, settings: ClassicSettings) -> GroupDriver:
+    """A group that was read from a log with this record."""
+    group = ClassicGroup("team", settings)
+    group.apply(snapshot)
+    it = GroupDriver(ClassicMachine(group))
+    it.feed(Loaded())
+    return it
 
 
 NONE = ErrorCode.NONE

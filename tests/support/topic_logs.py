@@ -21,6 +21,7 @@ class MemoryTopicLog:
         self.batches: dict[int, list[LoadedRecords]] = defaultdict(list)
         self.failing: KafkaError | None = None
         self.offline: set[int] = set()
+        self.has_lied = False  # an append was reported as failed and is in the log all the same
         self.epoch, self.is_led = 0, True
         self.is_contiguous = False  # the present term follows on one of this broker: its writes in flight go on
         self.replicated = asyncio.Event()

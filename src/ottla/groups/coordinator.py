@@ -114,7 +114,7 @@ class GroupCoordinator:
         """Follow the leadership of the partitions and the groups' topics; delete offsets of deleted topics."""
         changed = self._cluster.follow(new)
         if changed or old.configs is not new.configs:
-            for shard in self.led.ready_shards():
+            for shard in self.led.shards():
                 shard.cluster_changed(changed)
         self.led.follow(old, new)
         gone = _deleted_topics(old, new)
@@ -236,10 +236,8 @@ class GroupCoordinator:
                 }
                 fitting = {tp: one for tp, one in fitting.items() if tp not in refused}
                 pairs = offset_pairs(group_id, fitting)
-            if fitting and producer is None:
-                await shard.write_offsets(runtime, fitting, pairs)
-            elif fitting and producer is not None:
-                await shard.write_transactional_offsets(runtime, fitting, pairs, producer)
+            if fitting:
+                await shard.write_offsets(runtime, fitting, pairs, producer)
         finally:
             shard.remove_if_unused(runtime)
         if len(fitting) == len(offsets):
@@ -278,7 +276,7 @@ class GroupCoordinator:
         """Wait until no commit of now is being written, for a reader of stable offsets (KIP-447). Raises KafkaError."""
         shard = self._shard_of(group_id)
         runtime = shard.find(group_id)
-        if runtime is not None and not runtime.offsets.is_written:
+        if runtime is not None and runtime.offsets.in_flight:
             await shard.flush()
 
     async def delete_offsets(

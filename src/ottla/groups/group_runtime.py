@@ -59,9 +59,11 @@ class GroupRuntime(MachineRuntime[GroupMachine, Any, GroupAnswer]):
         self.offsets = GroupOffsets()
         self.in_log = False  # the log has a record of the group itself, which a deletion must cover
         self.is_being_deleted = False
+        self.is_started = True  # False while the log is being loaded: nothing is decided yet
         self._clock, self._write_timeout_ms = clock, write_timeout_ms
         self._timers: dict[Hashable, _Timer] = {}
         self._unwritten: list[KeyValue] = []  # records of a replaced machine that could not be written
+        self._written_first: dict[tuple[GroupMachine, int], list[KeyValue]] = {}  # those in a pending write
         self._last_writes: dict[GroupMachine, int] = {}  # of replaced machines: the write that replaces their records
         self._computing: set[asyncio.Task[None]] = set()
 
@@ -117,9 +119,10 @@ class GroupRuntime(MachineRuntime[GroupMachine, Any, GroupAnswer]):
                 self._cancel(timer)
             case AppendRecords(write, records):
                 self.in_log = True
-                pairs = (*self._unwritten, *records)
-                self._unwritten.clear()
-                self._store(machine, write, pairs, self._write_timeout_ms / 1000)
+                if self._unwritten:
+                    self._written_first[machine, write] = self._unwritten
+                    records, self._unwritten = (*self._unwritten, *records), []
+                self._store(machine, write, records, self._write_timeout_ms / 1000)
             case Compute(work):
                 task = asyncio.get_running_loop().create_task(self._compute(machine, work))
                 self._computing.add(task)
@@ -162,11 +165,18 @@ class GroupRuntime(MachineRuntime[GroupMachine, Any, GroupAnswer]):
             self._step_or_fail(self.machine, TimerFired(timer), at_least_ms=fired.at_ms)
 
     def _feed_result(self, machine: GroupMachine, records: Sequence[KeyValue], result: Stored | NotStored) -> None:
-        if self._last_writes.get(machine) == result.write:
+        is_last = self._last_writes.get(machine) == result.write
+        if is_last:
             del self._last_writes[machine]
             if isinstance(result, NotStored):
                 self._unwritten.extend(records)
+        written_first = self._written_first.pop((machine, result.write), [])
+        if isinstance(result, NotStored) and not is_last:
+            self._unwritten = written_first + self._unwritten
         self._step_or_fail(machine, result)
+
+    def _stored_late(self, machine: GroupMachine, records: Sequence[KeyValue]) -> None:
+        machine.stored_late(records)
 
     async def _compute(self, machine: GroupMachine, work: Callable[[], object]) -> None:
         try:

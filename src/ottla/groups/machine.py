@@ -9,7 +9,7 @@ The machines: `classic/machine.py`, `consumer/machine.py`, `share/machine.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -154,6 +154,10 @@ class GroupMachine(Protocol):
         The events are the common ones and those of the machine's own type. A request for another type of group
         (JoinGroup to a share group) is answered with Kafka's error for it.
         """
+        ...
+
+    def stored_late(self, records: Sequence[KeyValue]) -> None:
+        """Note that the records of a write that was reported as `NotStored` are in the log all the same."""
         ...
 
     def begin_deletion(self) -> ErrorCode:

@@ -1,9 +1,12 @@
-"""Holds the committed offsets of the groups of one partition of `__consumer_offsets`, and finds expired ones (KIP-211).
+"""Holds the committed offsets of one group, and finds expired ones (KIP-211).
 
-Pure: the shard writes and reports the results. Pending writes are counted, because a deletion in the meantime must
-cover them: its tombstone follows the commit in the log. Offsets that are committed in a transaction are invisible until
-the transaction's marker reaches the partition; where both kinds of commits meet, the one that is later in the log wins,
-as it does after compaction.
+`GroupOffsets.apply` and `end_transaction` alone change them, live and as the log is loaded. Live they are called once a
+record or a marker is durable: a consumer must not continue from an offset that may still be lost. What is being written
+is counted beside them (`OffsetsInFlight`), because a deletion in the meantime must cover it: its tombstone follows the
+commit in the log.
+
+Offsets that are committed in a transaction are invisible until the transaction's marker reaches the partition; where
+both kinds of commits meet, the one that is later in the log wins, as it does after compaction.
 """
 
 from __future__ import annotations
@@ -46,18 +49,56 @@ class _Pending(NamedTuple):
     committed: CommittedOffset
 
 
+class OffsetsInFlight:
+    """Counts the writes of a group's offsets that are not durable yet: soft state, which the log does not have."""
+
+    __slots__ = ("_in_transactions", "_plain")
+
+    def __init__(self) -> None:
+        self._plain: Counter[TopicPartition] = Counter()
+        self._in_transactions: Counter[tuple[int, TopicPartition]] = Counter()
+
+    def __bool__(self) -> bool:
+        return bool(self._plain or self._in_transactions)
+
+    def __contains__(self, partition: TopicPartition) -> bool:
+        """Return whether a write of this partition outside of transactions is pending."""
+        return partition in self._plain
+
+    def partitions(self) -> set[TopicPartition]:
+        """Return the partitions of the writes outside of transactions."""
+        return set(self._plain)
+
+    def in_transactions(self) -> set[TopicPartition]:
+        """Return the partitions of the writes in transactions."""
+        return {partition for _, partition in self._in_transactions}
+
+    def begin(self, partitions: Collection[TopicPartition], *, producer_id: int = NO_PRODUCER_ID) -> None:
+        """Note that a write of these partitions is pending."""
+        if producer_id == NO_PRODUCER_ID:
+            self._plain.update(partitions)
+        else:
+            self._in_transactions.update((producer_id, partition) for partition in partitions)
+
+    def end(self, partitions: Collection[TopicPartition], *, producer_id: int = NO_PRODUCER_ID) -> None:
+        """Note that a write of these partitions is durable or has failed."""
+        if producer_id == NO_PRODUCER_ID:
+            _subtract(self._plain, partitions)
+        else:
+            _subtract(self._in_transactions, [(producer_id, partition) for partition in partitions])
+
+
 class GroupOffsets:
     """Holds the offsets of one group."""
 
-    __slots__ = ("_applied", "_committed", "_in_flight", "_orders", "_pending", "_pending_in_flight")
+    __slots__ = ("_applied", "_committed", "_orders", "_pending", "in_flight")
 
     def __init__(self) -> None:
         self._committed: dict[TopicPartition, CommittedOffset] = {}
+        self._pending: dict[int, dict[TopicPartition, _Pending]] = {}  # of open transactions, by producer id
         self._applied = 0  # how many changes were applied, in the order of the log
-        self._orders: dict[TopicPartition, int] = {}  # which of them committed an offset
-        self._in_flight: Counter[TopicPartition] = Counter()
-        self._pending: dict[int, dict[TopicPartition, _Pending]] = {}  # durable, by producer id
-        self._pending_in_flight: Counter[tuple[int, TopicPartition]] = Counter()
+        self._orders: dict[TopicPartition, int] = {}  # which of them committed an offset while a transaction was open
+        self.in_flight = OffsetsInFlight()
 
     def __len__(self) -> int:
         return len(self._committed)
@@ -75,62 +116,31 @@ class GroupOffsets:
 
     def all_partitions(self) -> set[TopicPartition]:
         """Return the partitions with a durable or a pending offset, those of open transactions too."""
-        return self._committed.keys() | self._in_flight.keys() | self.in_transactions()
+        return self._committed.keys() | self.in_flight.partitions() | self.in_transactions()
 
     def in_transactions(self) -> set[TopicPartition]:
-        """Return the partitions with an offset of an open transaction."""
+        """Return the partitions with an offset of an open transaction: a reader of stable offsets has to wait."""
         written = {partition for pending in self._pending.values() for partition in pending}
-        return written | {partition for _, partition in self._pending_in_flight}
-
-    def open_transactions(self) -> set[int]:
-        """Return the producers with a durable offset in an open transaction."""
-        return set(self._pending)
+        return written | self.in_flight.in_transactions()
 
     @property
     def has_open_transactions(self) -> bool:
-        """Return whether a transaction with offsets of this group has no marker yet."""
-        return bool(self._pending or self._pending_in_flight)
-
-    def is_in_transaction(self, partition: TopicPartition) -> bool:
-        """Return whether an open transaction commits this partition: a reader of stable offsets has to wait."""
-        return any(partition in pending for pending in self._pending.values()) or any(
-            partition == each for _, each in self._pending_in_flight
-        )
+        """Return whether a transaction with durable offsets of this group has no marker yet."""
+        return bool(self._pending)
 
     def is_stable(self, partition: TopicPartition) -> bool:
         """Return whether no write and no open transaction of the partition is pending."""
-        return partition not in self._in_flight and not self.is_in_transaction(partition)
-
-    @property
-    def is_written(self) -> bool:
-        """Return whether no write of an offset is pending."""
-        return not self._in_flight and not self._pending_in_flight
+        return self.all_stable or (partition not in self.in_flight and partition not in self.in_transactions())
 
     @property
     def all_stable(self) -> bool:
         """Return whether no write and no open transaction is pending."""
-        return not self._in_flight and not self.has_open_transactions
+        return not self.in_flight and not self._pending
 
-    # ---- Writes
-
-    def begin(self, partitions: Collection[TopicPartition], *, producer_id: int = NO_PRODUCER_ID) -> None:
-        """Note that a write of these partitions is pending."""
-        if producer_id == NO_PRODUCER_ID:
-            self._in_flight.update(partitions)
-        else:
-            self._pending_in_flight.update((producer_id, partition) for partition in partitions)
-
-    def finish(self, change: Change, *, stored: bool, producer_id: int = NO_PRODUCER_ID) -> None:
-        """Complete a pending write. Called in the order of the log, so that the last one wins."""
-        if producer_id == NO_PRODUCER_ID:
-            _subtract(self._in_flight, change)
-        else:
-            _subtract(self._pending_in_flight, [(producer_id, partition) for partition in change])
-        if stored:
-            self.apply(change, producer_id=producer_id)
+    # ---- Changes
 
     def apply(self, change: Change, *, producer_id: int = NO_PRODUCER_ID) -> None:
-        """Apply a durable change. A tombstone deletes the partition's offsets in open transactions too."""
+        """Apply durable records. A tombstone deletes the partition's offsets in open transactions too."""
         self._applied += 1
         for partition, committed in change.items():
             if committed is None:
@@ -140,19 +150,21 @@ class GroupOffsets:
                     pending.pop(partition, None)
             elif producer_id == NO_PRODUCER_ID:
                 self._committed[partition] = committed
-                self._orders[partition] = self._applied
+                if self._pending:
+                    self._orders[partition] = self._applied
             else:
                 self._pending.setdefault(producer_id, {})[partition] = _Pending(self._applied, committed)
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        """Complete the transaction of a producer: make its offsets visible, or drop them."""
+        """Apply the marker of a producer's transaction: make its offsets visible, or drop them."""
         ended = self._pending.pop(producer_id, {})
-        if not commit:
-            return
-        for partition, (order, committed) in ended.items():
-            if order > self._orders.get(partition, -1):
-                self._committed[partition] = committed
-                self._orders[partition] = order
+        if commit:
+            for partition, (order, committed) in ended.items():
+                if order > self._orders.get(partition, -1):
+                    self._committed[partition] = committed
+                    self._orders[partition] = order
+        if not self._pending:
+            self._orders.clear()  # whatever a later transaction commits is later in the log
 
 
 def _subtract(counts: Counter[_T], items: Iterable[_T]) -> None:

@@ -5,43 +5,46 @@ A shard exists while this broker leads the partition, in one leader epoch or in 
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from functools import partial
 
 from ottla.core.clock import Clock
 from ottla.core.errors import ErrorCode, GroupIdNotFound, error_for
 from ottla.core.ids import NO_PRODUCER_ID, NO_TOPIC_ID, OFFSETS_TOPIC, TopicPartition
 from ottla.groups import records
 from ottla.groups.classic.events import GroupDisbanded, GroupSnapshot
-from ottla.groups.classic.group import ClassicGroup, restored
+from ottla.groups.classic.group import ClassicGroup
 from ottla.groups.classic.machine import ClassicMachine
-from ottla.groups.classic.settings import ClassicSettings
 from ottla.groups.config import GroupConfig
 from ottla.groups.consumer import records as consumer_records
-from ottla.groups.consumer.conversion import consumer_group, upgrade_records, validate_upgrade
+from ottla.groups.consumer.conversion import consumer_group, validate_upgrade
 from ottla.groups.consumer.group import ConsumerGroup
-from ottla.groups.consumer.loading import LoadedConsumerGroup
 from ottla.groups.consumer.machine import ConsumerMachine
-from ottla.groups.consumer.records import ConsumerRecordKey, ConsumerRecordValue
+from ottla.groups.consumer.records import ConsumerRecord
 from ottla.groups.group_runtime import GroupRuntime
 from ottla.groups.machine import GroupMachine
 from ottla.groups.modern.cluster_image import ClusterImage
 from ottla.groups.modern.events import RequestRefused, TopicsChanged
-from ottla.groups.modern.records import GroupMetadata
-from ottla.groups.offsets import Change, CommittedOffset, GroupOffsets, expired
+from ottla.groups.offsets import Change, CommittedOffset, expired
 from ottla.groups.records import MalformedOffsetsRecord
 from ottla.groups.share import records as share_records
 from ottla.groups.share.group import ShareGroup
-from ottla.groups.share.loading import LoadedShareGroup
 from ottla.groups.share.machine import ShareMachine
-from ottla.internal_topics.coordinator_partition import CoordinatorPartition, Term
-from ottla.internal_topics.failed_steps import FailedStep
-from ottla.internal_topics.machine_events import Loaded
+from ottla.groups.share.records import ShareRecord
+from ottla.internal_topics.coordinator_partition import CoordinatorPartition, Term, WriteResult
 from ottla.internal_topics.shard import CoordinatorShard
 from ottla.internal_topics.topic_log import KeyValue, LoadedRecords, ProducerIdentity, TopicLog
 from ottla.internal_topics.write_errors import coordinator_write_error
 
 log = logging.getLogger(__name__)
+
+STARTED_AT_ONCE, STARTING_SLICE_S = 50, 0.005
+"""The loaded groups to start, and the time to spend on them, before yielding to the loop."""
+
+OFFSETS_AT_ONCE = 1_000
+"""The offsets to compare with the time or the topics before yielding to the loop."""
 
 
 class GroupShard(CoordinatorShard):
@@ -53,13 +56,15 @@ class GroupShard(CoordinatorShard):
         self._config, self._clock, self._cluster = config, clock, cluster
         self._groups: dict[str, GroupRuntime] = {}
         self._in_transactions: dict[int, set[str]] = {}  # producer id -> groups with offsets in its transaction
+        self._partitions: dict[TopicPartition, TopicPartition] = {}  # which loaded groups share
         super().__init__(
             CoordinatorPartition(
                 OFFSETS_TOPIC,
                 term,
                 topic_log,
-                lambda: _GroupLoader(self, config.classic_settings),
+                self.begin_load,
                 write_timeout_ms=config.offset_commit_timeout_ms,
+                before_ready=self._start_groups,
             ),
             term,
         )
@@ -78,30 +83,99 @@ class GroupShard(CoordinatorShard):
         await super().close()
         self._groups.clear()
 
-    def use_loaded(
-        self, machines: dict[str, GroupMachine], offsets: dict[str, GroupOffsets], not_loaded: set[str]
-    ) -> int:
-        """Take loaded groups and offsets into use; returns how many groups there are. One that fails is left out."""
-        with_offsets = {name for name, found in offsets.items() if found or found.has_open_transactions}
+    def begin_load(self) -> GroupShard:
+        """Forget what a load that failed before its end has left."""
         for runtime in self._groups.values():
-            runtime.close()  # of a load that failed before its end
+            runtime.close()
         self._groups.clear()
-        for group_id in (machines.keys() | with_offsets) - not_loaded:
-            machine = machines.get(group_id)
-            runtime = self._runtime(machine or self._new_classic(group_id))
-            runtime.in_log = machine is not None
-            runtime.offsets = offsets.get(group_id, runtime.offsets)
-            for producer_id in runtime.offsets.open_transactions():
-                self._in_transactions.setdefault(producer_id, set()).add(group_id)
-            self._groups[group_id] = runtime
-        for runtime in self._groups.values():
-            runtime.loaded()
-        self._groups = {group_id: runtime for group_id, runtime in self._groups.items() if runtime.is_open}
-        return len(self._groups)
+        self._in_transactions.clear()
+        self._partitions.clear()
+        return self
 
-    def load_failed(self, group_id: str, error: Exception) -> None:
-        """Leave out a group whose records in the log contradict each other."""
-        self._step_failed(FailedStep(group_id, Loaded(), None, error))
+    def apply(self, loaded: LoadedRecords) -> None:
+        """Apply records of the log; malformed ones are skipped."""
+        producer_id = NO_PRODUCER_ID if loaded.producer is None else loaded.producer.producer_id
+        if loaded.commits is not None:
+            self.apply_marker(producer_id, commit=loaded.commits)
+        for key, value in loaded.records:
+            try:
+                self._apply(key, value, producer_id)
+            except MalformedOffsetsRecord as error:
+                log.warning("skipped a malformed record of offsets partition %d: %s", self.partition, error)
+
+    def _apply(self, key: bytes, value: bytes | None, producer_id: int) -> None:
+        if consumer_records.is_consumer_group(key):
+            self._apply_consumer(consumer_records.decode(key, value))
+        elif share_records.is_share_group(key):
+            self._apply_share(share_records.decode(key, value))
+        else:
+            match records.decode(key, value):
+                case records.OffsetRecord(group_id, where, committed):
+                    where = self._partitions.setdefault(where, where)
+                    self.apply_offsets(self._loading(group_id), {where: committed}, producer_id)
+                case records.GroupRecord(group_id, snapshot):
+                    self._apply_classic(group_id, snapshot)
+                case records.ForeignRecord():
+                    pass
+
+    def _loading(self, group_id: str) -> GroupRuntime:
+        """Return the group of a record: a classic one until the log says otherwise."""
+        runtime = self._groups.get(group_id)
+        if runtime is None:
+            runtime = self.create(self._new_classic(group_id))
+            runtime.is_started = False
+        return runtime
+
+    def _apply_consumer(self, record: ConsumerRecord) -> None:
+        runtime = self._loading(record[0].group_id)
+        if not isinstance(runtime.machine, ConsumerMachine) and record[1] is not None:
+            runtime.replace_machine(self.new_consumer(ConsumerGroup(runtime.group_id)))
+        if isinstance(runtime.machine, ConsumerMachine):
+            runtime.machine.group.apply(record)
+
+    def _apply_share(self, record: ShareRecord) -> None:
+        runtime = self._loading(record[0].group_id)
+        if not isinstance(runtime.machine, ShareMachine) and record[1] is not None:
+            runtime.replace_machine(self.new_share(ShareGroup(runtime.group_id)))
+        if isinstance(runtime.machine, ShareMachine):
+            runtime.machine.group.apply(record)
+
+    def _apply_classic(self, group_id: str, snapshot: GroupSnapshot | None) -> None:
+        runtime = self._loading(group_id)
+        if not isinstance(runtime.machine, ClassicMachine) and snapshot is not None:
+            runtime.replace_machine(self._new_classic(group_id))
+        if isinstance(runtime.machine, ClassicMachine):
+            runtime.machine.group.apply(snapshot)
+            runtime.in_log = snapshot is not None
+
+    async def _start_groups(self) -> None:
+        """Start the loaded groups in slices."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        for count, runtime in enumerate(list(self._groups.values()), start=1):
+            self._start(runtime)
+            if count % STARTED_AT_ONCE == 0 or loop.time() - began_s > STARTING_SLICE_S:
+                await asyncio.sleep(0)
+                began_s = loop.time()
+
+    def _start(self, runtime: GroupRuntime) -> None:
+        """Start a loaded group: the sessions of its members begin again. One that fails is left out."""
+        group = runtime.group
+        if isinstance(group, ConsumerGroup | ShareGroup):
+            runtime.in_log = group.is_in_log
+            if not group.is_in_log:  # it is deleted
+                runtime.replace_machine(self._new_classic(runtime.group_id))
+        runtime.is_started = True
+        runtime.loaded()
+        if runtime.is_open:
+            self.remove_if_unused(runtime)
+        else:
+            del self._groups[runtime.group_id]
+
+    def complete(self) -> str:
+        """Take the groups into use."""
+        self._partitions.clear()
+        return f"{len(self._groups)} groups"
 
     def _new_classic(self, group_id: str, state_since_wall_ms: int = -1) -> ClassicMachine:
         return ClassicMachine(
@@ -174,10 +248,9 @@ class GroupShard(CoordinatorShard):
         if classic.members.by_id:  # a client that was only given a member id is no member yet
             try:
                 validate_upgrade(classic, self._config.consumer_settings({}))
-                group = consumer_group(classic, self._cluster.topics)
+                group, first_records = consumer_group(classic, self._cluster.topics)
             except RequestRefused as refusal:
                 raise GroupIdNotFound(refusal.message) from None
-            first_records = upgrade_records(group)
         runtime.feed(GroupDisbanded())
         runtime.replace_machine(self.new_consumer(group, first_records))
         if group.members:
@@ -201,7 +274,7 @@ class GroupShard(CoordinatorShard):
             else:
                 continue
             machine.topics = self._cluster.topics
-            if topics:
+            if topics and runtime.is_started:
                 runtime.feed(TopicsChanged(topics))
 
     def create(self, machine: GroupMachine) -> GroupRuntime:
@@ -231,13 +304,11 @@ class GroupShard(CoordinatorShard):
         pairs = records.offset_pairs(runtime.group_id, change)
         if runtime.in_log:
             pairs += runtime.group.tombstones()
-        runtime.offsets.begin(change.keys())
-        await self._partition.write(
-            pairs, lambda stored: self._deleted(runtime, change, stored=stored), coordinator_write_error
-        )
+        runtime.offsets.in_flight.begin(change.keys())
+        await self._write(pairs, partial(self._deleted, runtime, change))
 
     def _deleted(self, runtime: GroupRuntime, change: Change, *, stored: bool) -> None:
-        runtime.offsets.finish(change, stored=stored)
+        self._offsets_written(runtime, change, stored=stored)
         runtime.is_being_deleted = False
         if not stored:
             runtime.machine.cancel_deletion()
@@ -247,32 +318,45 @@ class GroupShard(CoordinatorShard):
 
     # ---- Offsets
 
-    async def write_offsets(self, runtime: GroupRuntime, change: Change, pairs: Sequence[KeyValue]) -> None:
+    async def write_offsets(
+        self, runtime: GroupRuntime, change: Change, pairs: Sequence[KeyValue], producer: ProducerIdentity | None = None
+    ) -> None:
         """Write a change, encoded as `pairs`; returns once it is durable and visible.
 
-        After a KafkaError it may still become durable.
+        With a producer it is part of its transaction: it becomes visible with the transaction's marker
+        (`complete_transaction`). After a KafkaError it may still become durable.
         """
-        runtime.offsets.begin(change.keys())
-        await self._partition.write(
-            pairs, lambda stored: runtime.offsets.finish(change, stored=stored), coordinator_write_error
-        )
+        producer_id = NO_PRODUCER_ID if producer is None else producer.producer_id
+        runtime.offsets.in_flight.begin(change.keys(), producer_id=producer_id)
+        await self._write(pairs, partial(self._offsets_written, runtime, change, producer_id), producer)
 
-    async def write_transactional_offsets(
-        self, runtime: GroupRuntime, change: Change, pairs: Sequence[KeyValue], producer: ProducerIdentity
+    def _offsets_written(
+        self, runtime: GroupRuntime, change: Change, producer_id: int = NO_PRODUCER_ID, *, stored: bool
     ) -> None:
-        """Write offsets as part of a producer's transaction; returns once they are durable.
+        """Note the result of a write; called in the order of the log, so that the last one wins."""
+        runtime.offsets.in_flight.end(change.keys(), producer_id=producer_id)
+        if stored:
+            self.apply_offsets(runtime, change, producer_id)
 
-        They become visible with the transaction's marker (`complete_transaction`).
-        """
-        producer_id = producer.producer_id
+    def apply_offsets(self, runtime: GroupRuntime, change: Change, producer_id: int) -> None:
+        """Apply durable records of a group's offsets."""
+        runtime.offsets.apply(change, producer_id=producer_id)
+        if producer_id != NO_PRODUCER_ID:
+            self._in_transactions.setdefault(producer_id, set()).add(runtime.group_id)
 
-        def finish(*, stored: bool) -> None:
-            runtime.offsets.finish(change, stored=stored, producer_id=producer_id)
-            if stored:
-                self._in_transactions.setdefault(producer_id, set()).add(runtime.group_id)
+    def apply_marker(self, producer_id: int, *, commit: bool) -> list[GroupRuntime]:
+        """Apply a transaction's marker: make its offsets visible, or drop them. Returns the groups that had some."""
+        ended = [self._groups[name] for name in self._in_transactions.pop(producer_id, set()) if name in self._groups]
+        for runtime in ended:
+            with self.step_of(runtime.group_id, "end of a transaction"):
+                runtime.offsets.end_transaction(producer_id, commit=commit)
+        return ended
 
-        runtime.offsets.begin(change.keys(), producer_id=producer_id)
-        await self._partition.write(pairs, finish, coordinator_write_error, producer=producer)
+    def _write(
+        self, pairs: Sequence[KeyValue], finish: WriteResult, producer: ProducerIdentity | None = None
+    ) -> Awaitable[None]:
+        """Write records; `finish` applies them once they are durable, in the order of the log."""
+        return self._partition.write(pairs, finish, coordinator_write_error, producer=producer)
 
     async def flush(self) -> None:
         """Wait until all changes of now are durable or have failed."""
@@ -285,24 +369,33 @@ class GroupShard(CoordinatorShard):
     async def complete_transaction(self, producer_id: int, *, commit: bool) -> None:
         """Make a producer's transactional offsets visible or drop them, after its marker is in the log.
 
-        Results of writes before the marker may still be on their way; while the partition is being loaded, its loader
-        may or may not have read the marker. Raises NotCoordinator if the term ends meanwhile.
+        Results of writes before the marker may still be on their way; while the partition is being loaded, the marker
+        may or may not have been read. Raises NotCoordinator if the term ends meanwhile.
         """
         await self.wait_until_loaded()
         await self.flush()
         self.check_ready()
-        for group_id in self._in_transactions.pop(producer_id, set()):
-            runtime = self._groups.get(group_id)
-            if runtime is not None:
-                with self.step_of(group_id, "end of a transaction"):
-                    runtime.offsets.end_transaction(producer_id, commit=commit)
-                self.remove_if_unused(runtime)
+        for runtime in self.apply_marker(producer_id, commit=commit):
+            self.remove_if_unused(runtime)
 
     # ---- Expiry
 
+    async def _in_slices(self) -> AsyncIterator[GroupRuntime]:
+        """Yield the groups, in slices of so many offsets; those that go meanwhile are left out."""
+        offsets = 0
+        for runtime in list(self._groups.values()):
+            if self._groups.get(runtime.group_id) is runtime:
+                yield runtime
+            offsets += 1 + len(runtime.offsets)
+            if offsets >= OFFSETS_AT_ONCE:
+                offsets = 0
+                await asyncio.sleep(0)
+
     async def expire(self, now_wall_ms: int) -> None:
         """Delete expired offsets and unused groups (KIP-211)."""
-        for runtime in self.groups():
+        async for runtime in self._in_slices():
+            if runtime.is_being_deleted:
+                continue
             expired_ones = expired(
                 runtime.offsets, runtime.group, now_wall_ms=now_wall_ms, retention_ms=self._config.offsets_retention_ms
             )
@@ -315,7 +408,7 @@ class GroupShard(CoordinatorShard):
 
     async def topics_deleted(self, topics: frozenset[str]) -> None:
         """Delete the offsets of deleted topics: they must not apply to a new topic of the same name."""
-        for runtime in list(self._groups.values()):
+        async for runtime in self._in_slices():
             await self._delete_offsets(
                 runtime,
                 [
@@ -327,7 +420,7 @@ class GroupShard(CoordinatorShard):
 
     async def topics_compared(self) -> None:
         """Delete the offsets of topics that were deleted while this broker did not coordinate, or was loading."""
-        for runtime in list(self._groups.values()):
+        async for runtime in self._in_slices():
             await self._delete_offsets(
                 runtime,
                 [
@@ -348,82 +441,3 @@ class GroupShard(CoordinatorShard):
         if gone:
             change = dict.fromkeys(gone)
             await self.write_offsets(runtime, change, records.offset_pairs(runtime.group_id, change))
-
-
-class _GroupLoader:
-    """Builds the groups and offsets of a partition; the last record of each key wins."""
-
-    def __init__(self, shard: GroupShard, settings: ClassicSettings) -> None:
-        self._shard, self._settings = shard, settings
-        self._classic: dict[str, GroupSnapshot] = {}
-        self._consumer: dict[str, LoadedConsumerGroup] = {}
-        self._share: dict[str, LoadedShareGroup] = {}
-        self._offsets: dict[str, GroupOffsets] = {}
-        self._in_transactions: dict[int, set[str]] = {}  # producer id -> groups with offsets in its open transaction
-
-    def apply(self, loaded: LoadedRecords) -> None:
-        """Apply records; malformed ones are skipped."""
-        producer_id = NO_PRODUCER_ID if loaded.producer is None else loaded.producer.producer_id
-        if loaded.commits is not None:
-            for group_id in self._in_transactions.pop(producer_id, set()):
-                self._offsets[group_id].end_transaction(producer_id, commit=loaded.commits)
-        for key, value in loaded.records:
-            try:
-                if consumer_records.is_consumer_group(key):
-                    self._apply_consumer(*consumer_records.decode(key, value))
-                elif share_records.is_share_group(key):
-                    name, content = share_records.decode(key, value)
-                    self._share.setdefault(name.group_id, LoadedShareGroup(name.group_id)).apply(name, content)
-                else:
-                    self._apply(records.decode(key, value), producer_id)
-            except MalformedOffsetsRecord as error:
-                log.warning("skipped a malformed record of offsets partition %d: %s", self._shard.partition, error)
-
-    def complete(self) -> str:
-        """Take the groups into use."""
-        machines: dict[str, GroupMachine] = {}
-        not_loaded: set[str] = set()
-        for group_id in self._classic.keys() | self._consumer.keys() | self._share.keys():
-            try:
-                machine = self._machine(group_id)
-            except Exception as error:  # noqa: BLE001  # it is logged there
-                not_loaded.add(group_id)
-                self._shard.load_failed(group_id, error)
-            else:
-                if machine is not None:
-                    machines[group_id] = machine
-        return f"{self._shard.use_loaded(machines, self._offsets, not_loaded)} groups"
-
-    def _machine(self, group_id: str) -> GroupMachine | None:
-        """Return the machine of a group with the state in the log; None if it is deleted."""
-        share = self._share.get(group_id)
-        if share is not None and (share_group := share.group()) is not None:
-            return self._shard.new_share(share_group)
-        consumer = self._consumer.get(group_id)
-        if consumer is not None and (group := consumer.group()) is not None:
-            return self._shard.new_consumer(group)
-        snapshot = self._classic.get(group_id)
-        return None if snapshot is None else ClassicMachine(restored(group_id, snapshot, self._settings))
-
-    def _apply_consumer(self, key: ConsumerRecordKey, value: ConsumerRecordValue) -> None:
-        self._consumer.setdefault(key.group_id, LoadedConsumerGroup(key.group_id)).apply(key, value)
-        if isinstance(value, GroupMetadata):
-            self._classic.pop(key.group_id, None)  # it was a classic group until then
-
-    def _apply(
-        self, record: records.OffsetRecord | records.GroupRecord | records.ForeignRecord, producer_id: int
-    ) -> None:
-        match record:
-            case records.OffsetRecord(group_id, partition, committed):
-                change = {partition: committed}
-                self._offsets.setdefault(group_id, GroupOffsets()).apply(change, producer_id=producer_id)
-                if producer_id != NO_PRODUCER_ID:
-                    self._in_transactions.setdefault(producer_id, set()).add(group_id)
-            case records.GroupRecord(group_id, None):
-                self._classic.pop(group_id, None)
-            case records.GroupRecord(group_id, snapshot):
-                assert snapshot is not None
-                self._classic[group_id] = snapshot
-                self._consumer.pop(group_id, None)
-            case records.ForeignRecord():
-                pass

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from ottla.core.errors import (
@@ -72,13 +72,20 @@ class CoordinatorPartition:
     """Holds whether one partition is loaded, and its writer. `start` loads it."""
 
     def __init__(
-        self, topic: str, term: Term, topic_log: TopicLog, new_loader: Callable[[], Loader], *, write_timeout_ms: int
+        self,
+        topic: str,
+        term: Term,
+        topic_log: TopicLog,
+        new_loader: Callable[[], Loader],
+        *,
+        write_timeout_ms: int,
+        before_ready: Callable[[], Awaitable[None]] | None = None,  # works in slices on what is loaded
     ) -> None:
         self.topic, self.partition = topic, term.partition
         self.writer = PartitionWriter(topic_log, term.partition, term.leader_epoch, on_diverged=self._diverged)
         self.is_open = True
         self._load_again, self._step_failed = term.load_again, term.step_failed
-        self._topic_log, self._new_loader = topic_log, new_loader
+        self._topic_log, self._new_loader, self._before_ready = topic_log, new_loader, before_ready
         self._write_timeout_ms = write_timeout_ms
         self._is_loaded = False
         self._loading: asyncio.Task[None] | None = None
@@ -205,6 +212,8 @@ class CoordinatorPartition:
                 since_yield = 0
                 await asyncio.sleep(0)
         await self._topic_log.wait_until_replicated(self.partition, end_offset, leader_epoch=self.leader_epoch)
+        if self._before_ready is not None:
+            await self._before_ready()
         found = loader.complete()
         self._is_loaded = True
         if count:

@@ -21,12 +21,12 @@ async def read_all(log: PartitionLog, end_offset: int) -> AsyncIterator[LoadedRe
         region = log.read(offset, max_bytes=READ_BYTES, end_offset=end_offset, at_least_one=True)
         if region is None:
             return
-        offset, found = await asyncio.to_thread(_decode, region.read())
+        offset, found = await asyncio.to_thread(decode_batches, region.read())
         for part in found:
             yield part
 
 
-def _decode(data: bytes) -> tuple[int, list[LoadedRecords]]:
+def decode_batches(data: bytes) -> tuple[int, list[LoadedRecords]]:
     """Decode complete batches; returns the offset after the last one too."""
     view = memoryview(data)
     found: list[LoadedRecords] = []

@@ -75,6 +75,8 @@ class MachineRuntime(Generic[MachineT, EventT, AnswerT]):
     def _written(self, key: tuple[MachineT, int], records: Sequence[KeyValue], error: ErrorCode) -> None:
         timeout = self._storing.pop(key, None)
         if timeout is None:  # it timed out, or the runtime is closed
+            if error is ErrorCode.NONE and self.is_open:
+                self._stored_late(key[0], records)
             return
         timeout.cancel()
         machine, write = key
@@ -82,6 +84,9 @@ class MachineRuntime(Generic[MachineT, EventT, AnswerT]):
             self._feed_result(machine, records, Stored(write))
         else:
             self._feed_result(machine, records, NotStored(write, coordinator_write_error(error)))
+
+    def _stored_late(self, machine: MachineT, records: Sequence[KeyValue]) -> None:
+        """Note that the records of a write that timed out are durable all the same."""
 
     def _feed_result(self, machine: MachineT, records: Sequence[KeyValue], result: Stored | NotStored) -> None:
         """Pass the result of a write of these records to the machine that asked for it."""

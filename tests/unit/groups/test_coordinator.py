@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -24,12 +25,15 @@ from ottla.core.errors import (
 )
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.groups import records
+from ottla.groups import shard as shard_module
 from ottla.groups.classic.events import Heartbeat, Leave, Leaver, State, Sync
 from ottla.groups.classic.records import group_key
 from ottla.groups.config import GroupConfig
 from ottla.groups.coordinator import GroupCoordinator, Joining
 from ottla.groups.machine import Commit
 from ottla.groups.offsets import CommittedOffset
+from ottla.groups.shard import OFFSETS_AT_ONCE, STARTED_AT_ONCE, GroupShard
+from ottla.internal_topics.coordinator_partition import LOADED_AT_ONCE
 from ottla.internal_topics.topic_log import AppendedBatch, KeyValue, ProducerIdentity
 from ottla.testing.sim_loop import SimClock, simulate
 from tests.support.group_driver import subscription
@@ -494,3 +498,59 @@ def test_a_reader_of_stable_offsets_waits_for_commits_that_are_being_written() -
         await commit
 
     run_scenario(scenario)
+
+
+def test_many_groups_are_loaded_compared_and_expired_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups, each = 400, 10
+    in_turn: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+
+    def counted(what: str, owner: Any, name: str, size: Callable[..., int]) -> None:
+        original = getattr(owner, name)
+
+        def call(*args: Any, **more: Any) -> Any:
+            in_turn[what] += size(*args)
+            most[what] = max(most[what], in_turn[what])
+            return original(*args, **more)
+
+        monkeypatch.setattr(owner, name, call)
+
+    for what, name in (
+        ("records applied", "_apply"),
+        ("groups started", "_start"),
+        ("offsets compared", "_is_of_present_topic"),
+    ):
+        counted(what, GroupShard, name, lambda shard, *_: shard._partition.is_open)  # not a replica's
+    counted("offsets examined", shard_module, "expired", lambda offsets, *_: len(offsets))
+
+    async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
+        for number in range(groups):
+            change = {
+                TopicPartition("web", index): CommittedOffset(1, topic_id=uuid.UUID(int=1)) for index in range(each)
+            }
+            log.put(0, records.offset_pairs(f"group-{number}", change))
+
+        async def turns() -> None:
+            while True:
+                in_turn.clear()
+                await asyncio.sleep(0)
+
+        ticker = asyncio.ensure_future(turns())
+        coordinator._cluster._view = ClusterView(unreadable_topics=frozenset({"web"}))
+        log.has_lied = True  # it has what memory has not
+        await reload(coordinator)
+        log.has_lied = False
+        assert len(coordinator.list_groups()) == groups
+        for _ in range(100):  # meanwhile the offsets are compared with the topics
+            await asyncio.sleep(0)
+        await coordinator.expire()
+        ticker.cancel()
+        assert coordinator.list_groups() == []
+
+    run_scenario(scenario)
+    assert most.keys() == {"records applied", "groups started", "offsets compared", "offsets examined"}
+    # Between two turns of the task that counts may be two slices.
+    assert most["records applied"] <= 2 * (LOADED_AT_ONCE + each)
+    assert most["groups started"] <= 2 * STARTED_AT_ONCE
+    assert most["offsets compared"] <= 2 * (OFFSETS_AT_ONCE + each)
+    assert most["offsets examined"] <= 2 * (OFFSETS_AT_ONCE + each)

@@ -70,7 +70,8 @@ def test_a_group_with_members_is_converted_and_back_and_its_offsets_stay() -> No
     run_scenario(scenario, CONFIG)
 
 
-def test_records_of_a_conversion_that_could_not_be_written_are_written_with_the_next_ones() -> None:
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_records_of_a_conversion_that_could_not_be_written_are_written_with_the_next_ones(failures: int) -> None:
     async def scenario(coordinator: GroupCoordinator, log: Log) -> None:
         follow(coordinator)
         old = await classic_member(coordinator)
@@ -78,6 +79,10 @@ def test_records_of_a_conversion_that_could_not_be_written_are_written_with_the_
         log.failing = StorageError()
         assert (await beat(coordinator, -1)).error is ErrorCode.NOT_COORDINATOR
         assert kind(coordinator) == [GroupType.CLASSIC]
+        for _ in range(failures - 1):
+            joined = await coordinator.join("team", member(member_id=old))
+            failed = await coordinator.sync("team", Sync(member_id=old, generation=joined.generation))
+            assert failed.error is ErrorCode.NOT_COORDINATOR
         log.failing = None
         joined = await coordinator.join("team", member(member_id=old))
         synced = await coordinator.sync("team", Sync(member_id=old, generation=joined.generation))

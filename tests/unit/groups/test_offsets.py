@@ -86,32 +86,61 @@ def test_an_expiry_that_the_client_asked_for_counts_alone() -> None:
 
 def test_an_offset_that_is_being_written_does_not_expire() -> None:
     found = offsets()
-    found.begin([WEB])
+    found.in_flight.begin([WEB])
     assert over(found, empty(), now_ms=700 * DAY_MS) == {OLD}
 
 
-def test_readers_see_an_offset_only_when_it_is_durable() -> None:
-    found, newer = offsets(), CommittedOffset(6)
-    found.begin([WEB])
-    assert found.get(WEB) == CommittedOffset(5, committed_wall_ms=0)
-    found.finish({WEB: newer}, stored=True)
-    assert found.get(WEB) == newer
+def test_an_offset_that_is_being_written_in_a_transaction_does_not_expire() -> None:
+    found = offsets()
+    found.in_flight.begin([WEB], producer_id=7)
+    assert over(found, empty(), now_ms=700 * DAY_MS) == {OLD}
+    found.in_flight.end([WEB], producer_id=7)
+    found.apply({WEB: CommittedOffset(6)}, producer_id=7)
+    assert over(found, empty(), now_ms=700 * DAY_MS) == {OLD}
 
 
 def test_a_write_that_failed_changes_nothing() -> None:
     found = offsets()
-    found.begin([WEB])
-    found.finish({WEB: CommittedOffset(6)}, stored=False)
+    found.in_flight.begin([WEB])
+    assert not found.all_stable
+    found.in_flight.end([WEB])
     assert found.get(WEB) == CommittedOffset(5, committed_wall_ms=0)
     assert found.all_stable
 
 
 def test_deletion_covers_what_is_being_written() -> None:
     found, third = GroupOffsets(), TopicPartition("third", 1)
-    found.begin([third])
+    found.in_flight.begin([third])
     assert found.all_partitions() == {third}
-    found.begin([third])
-    found.finish({third: CommittedOffset(1)}, stored=True)
+    found.in_flight.begin([third])
+    found.in_flight.end([third])
     assert not found.is_stable(third)
-    found.finish({third: None}, stored=True)
+    found.in_flight.end([third])
     assert found.all_partitions() == set()
+
+
+def test_of_a_commit_and_a_transaction_the_later_one_in_the_log_wins() -> None:
+    for later_commit, shown in ((True, 6), (False, 8)):
+        found = offsets()
+        if not later_commit:
+            found.apply({WEB: CommittedOffset(6)})
+        found.apply({WEB: CommittedOffset(8), OLD: CommittedOffset(9)}, producer_id=7)
+        found.apply({WEB: CommittedOffset(7)}, producer_id=8)
+        if later_commit:
+            found.apply({WEB: CommittedOffset(6)})
+        found.end_transaction(8, commit=False)
+        found.end_transaction(7, commit=True)
+        assert {where: committed.offset for where, committed in found.items()} == {WEB: shown, OLD: 9}
+
+
+def test_of_two_transactions_the_later_commit_wins_whichever_ends_first() -> None:
+    for first, second in ((7, 8), (8, 7)):
+        found = GroupOffsets()
+        found.apply({WEB: CommittedOffset(1)}, producer_id=7)
+        found.apply({WEB: CommittedOffset(2)}, producer_id=8)
+        found.end_transaction(first, commit=True)
+        found.end_transaction(second, commit=True)
+        assert found.get(WEB) == CommittedOffset(2)
+        found.apply({WEB: CommittedOffset(3)}, producer_id=9)
+        found.end_transaction(9, commit=True)
+        assert found.get(WEB) == CommittedOffset(3), "an order of an ended transaction does not stay"

@@ -172,7 +172,7 @@ def break_classic(runtime: GroupRuntime) -> None:
 
 def break_modern(runtime: GroupRuntime) -> None:
     group: Any = runtime.group
-    group.target_epoch = 1_000_000
+    group.target["ghost"] = {}
 
 
 SET_UP: dict[str, Any] = {
@@ -374,7 +374,7 @@ def _contradictory(kind: str) -> list[tuple[bytes, bytes | None]]:
         return [
             consumer_records.group_metadata("team", GroupMetadata(3)),
             consumer_records.member_metadata("team", member),
-            consumer_records.current_assignment("team", member),
+            consumer_records.current_assignment("team", "m", consumer_records.current_of(member)),
         ]
     return [share_records.group_metadata("team", GroupMetadata(-3))]
 

@@ -1,4 +1,9 @@
-"""Holds the state of one classic group and asserts its invariants. Only `machine.py` changes it."""
+"""Holds the state of one classic group and asserts its invariants.
+
+The log has a classic group as it was when its leader's assignment was written, when a static member returned, or when
+the last member left: that is `stored`, which `apply` alone changes, live and as the log is loaded. All else is soft
+state, which `machine.py` changes; after a restart it begins with what is stored.
+"""
 
 from __future__ import annotations
 
@@ -67,6 +72,8 @@ class ClassicGroup:
 
     group_id: str
     settings: ClassicSettings = field(default_factory=ClassicSettings)
+    stored: GroupSnapshot | None = None  # the last durable record; None: the log has none
+    # Soft state:
     state: State = State.EMPTY
     state_since_wall_ms: int = -1  # -1: missing in a record of an old version
     generation: int = 0
@@ -82,6 +89,25 @@ class ClassicGroup:
         assert to in MOVES[self.state], f"illegal move {self.state} -> {to}"
         self.state = to
         self.state_since_wall_ms = wall_ms
+
+    def apply(self, snapshot: GroupSnapshot | None) -> None:
+        """Apply a record of the group; None deletes it."""
+        self.stored = snapshot
+
+    def restore(self) -> None:
+        """Begin with what is stored, after it was read from the log. `Loaded` follows, which sets the timers."""
+        snapshot = self.stored
+        if snapshot is None:
+            return
+        self.state = State.STABLE if snapshot.members else State.EMPTY
+        self.state_since_wall_ms = snapshot.state_since_wall_ms
+        self.generation = snapshot.generation
+        self.protocol_type, self.protocol = snapshot.protocol_type or None, snapshot.protocol
+        for member in snapshot.members:
+            self.members.add(_member(member, snapshot.protocol or ""))
+        if snapshot.leader in self.members.by_id:
+            self.members.leader = snapshot.leader
+        self.topics = self.subscribed_topics()
 
     def become_stable(self) -> None:
         """Take members into use that have an assignment from their time in a consumer group."""
@@ -202,25 +228,6 @@ class ClassicGroup:
         if state is State.STABLE:
             returning = {why.member_id for why in self.in_flight.values() if isinstance(why, ReturnInFlight)}
             assert members.joining.keys() <= returning, "a member waits for a rebalance that is not running"
-
-
-def restored(group_id: str, snapshot: GroupSnapshot, settings: ClassicSettings) -> ClassicGroup:
-    """Create the group from a snapshot. Its first event must be `Loaded`, which sets the timers."""
-    group = ClassicGroup(
-        group_id,
-        settings,
-        state=State.STABLE if snapshot.members else State.EMPTY,
-        state_since_wall_ms=snapshot.state_since_wall_ms,
-        generation=snapshot.generation,
-        protocol_type=snapshot.protocol_type or None,
-        protocol=snapshot.protocol,
-    )
-    for saved in snapshot.members:
-        group.members.add(_member(saved, snapshot.protocol or ""))
-    if snapshot.leader in group.members.by_id:
-        group.members.leader = snapshot.leader
-    group.topics = group.subscribed_topics()
-    return group
 
 
 def _member(saved: MemberSnapshot, protocol: str) -> Member:

@@ -16,6 +16,7 @@ The generation grows once per completed rebalance. Sources: Kafka's group protoc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import assert_never
 
 from ottla.core.errors import ErrorCode
@@ -24,6 +25,7 @@ from ottla.groups.classic.events import (
     Event,
     GroupConverted,
     GroupDisbanded,
+    GroupSnapshot,
     Heartbeat,
     Join,
     JoinAnswer,
@@ -39,7 +41,7 @@ from ottla.groups.classic.events import (
 )
 from ottla.groups.classic.group import AssignmentInFlight, ClassicGroup, DepartureInFlight, InFlight, ReturnInFlight
 from ottla.groups.classic.members import Member, member_from
-from ottla.groups.classic.records import group_key, group_value
+from ottla.groups.classic.records import group_key, group_value, read_group
 from ottla.groups.machine import (
     NO_MEMBER,
     AppendRecords,
@@ -54,6 +56,7 @@ from ottla.groups.machine import (
     TimerFired,
 )
 from ottla.internal_topics.machine_events import NO_TICKET, Loaded, NotStored, Reply, Stored
+from ottla.internal_topics.topic_log import KeyValue
 
 NEW_MEMBER_TIMEOUT_MS = 5 * 60 * 1000
 """Session timeout of a new member, which cannot send heartbeats while its first join waits (KAFKA-7610)."""
@@ -77,6 +80,7 @@ class ClassicMachine:
         "_joined_during_delay",
         "_members",
         "_out",
+        "_snapshots",
         "_writes",
         "group",
     )
@@ -85,6 +89,7 @@ class ClassicMachine:
         self.group = group
         self._members = group.members
         self._writes = 0
+        self._snapshots: dict[int, GroupSnapshot] = {}  # of pending writes
         self._out: list[Output] = []
         # The current rebalance:
         self._began_ms = 0
@@ -129,9 +134,10 @@ class ClassicMachine:
             case NotStored(write, error):
                 self._not_stored(write, error, now)
             case Loaded():
-                self._loaded(now)
+                self.group.restore()
+                self._start_sessions(now)
             case GroupConverted(rebalance):
-                self._loaded(now)
+                self._start_sessions(now)
                 if rebalance and self.group.state is State.STABLE:
                     self._prepare(now)
             case GroupDisbanded():
@@ -454,16 +460,18 @@ class ClassicMachine:
         self._writes += 1
         self.group.in_flight[self._writes] = why
         new = why.assignments if isinstance(why, AssignmentInFlight) else None
-        snapshot = self.group.snapshot(new)
+        snapshot = self._snapshots[self._writes] = self.group.snapshot(new)
         self._out.append(AppendRecords(self._writes, ((group_key(self.group.group_id), group_value(snapshot)),)))
 
     def _stored(self, write: int, now: Now) -> None:
+        snapshot = self._snapshots.pop(write)
+        self.group.apply(snapshot)
         match self.group.in_flight.pop(write):
-            case AssignmentInFlight(generation, assignments):
+            case AssignmentInFlight(generation):
                 # If a member joined or left during the write, the assignment is obsolete.
                 if self.group.state is State.COMPLETING and generation == self.group.generation:
-                    for member_id, assignment in assignments.items():
-                        self._members.by_id[member_id].assignment = assignment
+                    for member in snapshot.members:
+                        self._members.by_id[member.member_id].assignment = member.assignment
                     self.group.move(State.STABLE, wall_ms=now.wall_ms)
                     self._answer_syncs(ErrorCode.NONE, now)
             case ReturnInFlight() as why if self._still_waits(why):
@@ -471,7 +479,14 @@ class ClassicMachine:
             case DepartureInFlight(replies):
                 self._out.extend(replies)
 
+    def stored_late(self, records: Sequence[KeyValue]) -> None:
+        """Note that the record of a write that was reported as `NotStored` is in the log all the same."""
+        for key, value in records:
+            if key == group_key(self.group.group_id):  # others are of the consumer group that it was
+                self.group.apply(None if value is None else read_group(value))
+
     def _not_stored(self, write: int, error: ErrorCode, now: Now) -> None:
+        del self._snapshots[write]
         match self.group.in_flight.pop(write):
             case AssignmentInFlight(generation):
                 if self.group.state is State.COMPLETING and generation == self.group.generation:
@@ -494,7 +509,7 @@ class ClassicMachine:
         self._set_timer(SessionTimer(why.member_id), now.ms + member.session_timeout_ms)
         self._reply(self._members.joining.pop(why.member_id), answer)
 
-    def _loaded(self, now: Now) -> None:
+    def _start_sessions(self, now: Now) -> None:
         for member in self._members.by_id.values():
             self._set_timer(SessionTimer(member.member_id), now.ms + member.session_timeout_ms)
         if len(self._members) > self.group.settings.max_size:

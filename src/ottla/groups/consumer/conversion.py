@@ -22,12 +22,12 @@ from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.classic.members import Member
 from ottla.groups.classic.records import group_key, group_value
 from ottla.groups.classic.settings import ClassicSettings
-from ottla.groups.consumer import records
 from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.member import ClassicProtocol, ConsumerMember, without_epochs
+from ottla.groups.consumer.records import ConsumerRecordKey, ConsumerRecordType, ConsumerRecordValue, current_of, encode
 from ottla.groups.consumer.settings import ConsumerSettings
 from ottla.groups.modern.events import RequestRefused
-from ottla.groups.modern.records import GroupMetadata, TargetMetadata
+from ottla.groups.modern.records import GroupMetadata, TargetMember, TargetMetadata
 from ottla.groups.modern.topics import TopicsImage
 from ottla.internal_topics.topic_log import KeyValue
 
@@ -52,61 +52,78 @@ def _cannot_upgrade(group: ClassicGroup, reason: str) -> RequestRefused:
     return RequestRefused(ErrorCode.GROUP_ID_NOT_FOUND, message)
 
 
-def consumer_group(group: ClassicGroup, topics: TopicsImage) -> ConsumerGroup:
+class UpgradedGroup(NamedTuple):
+    """Holds the consumer group that replaces a classic group, and the records that made it."""
+
+    group: ConsumerGroup
+    records: list[KeyValue]  # they replace the classic group in the log
+
+
+def consumer_group(classic: ClassicGroup, topics: TopicsImage) -> UpgradedGroup:
     """Return the consumer group with the members of a classic one: their assignment is the target.
 
     Raises RequestRefused.
     """
-    converted = ConsumerGroup(group.group_id, epoch=group.generation, target_epoch=group.generation)
-    for member in group.members.by_id.values():
-        try:
-            metadata = member.metadata_for(group.protocol) or member.protocols[0][1]
-            subscription = decode_subscription(metadata)
-            assignment = read_assignment(member.assignment)
-            has_user_data = assignment_has_user_data(member.assignment)
-        except MalformedConsumerProtocol:
-            raise _cannot_upgrade(group, "the embedded consumer protocol is malformed") from None
-        if has_user_data:
-            raise _cannot_upgrade(
-                group,
-                "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default"
-                " assignor before re-attempting the upgrade",
-            )
-        assigned = {
-            topic_id: dict.fromkeys(free, group.generation)
-            for topic_id, indexes in _by_topic_id(assignment, topics).items()
-            if (free := [index for index in sorted(indexes) if not converted.is_owned(topic_id, index)])
-        }
-        converted.put(
-            ConsumerMember(
-                member_id=member.member_id,
-                instance_id=member.instance_id,
-                rack_id=subscription.rack_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                rebalance_timeout_ms=member.rebalance_timeout_ms,
-                topics=frozenset(subscription.topics),
-                classic=ClassicProtocol(member.session_timeout_ms, member.protocols),
-                epoch=group.generation,
-                previous_epoch=group.generation,
-                assigned=assigned,
-            )
-        )
-        converted.target[member.member_id] = without_epochs(assigned)
-    return converted
-
-
-def upgrade_records(group: ConsumerGroup) -> list[KeyValue]:
-    """Return the records that replace the classic group in the log."""
-    group_id, members = group.group_id, group.members.values()
-    return [
-        (group_key(group_id), None),
-        *(records.member_metadata(group_id, member) for member in members),
-        records.group_metadata(group_id, GroupMetadata(group.epoch, group.metadata_hash)),
-        *(records.target_member(group_id, member_id, target) for member_id, target in group.target.items()),
-        records.target_metadata(group_id, TargetMetadata(group.target_epoch)),
-        *(records.current_assignment(group_id, member) for member in members),
+    members, taken = [], set[tuple[UUID, int]]()
+    for member in classic.members.by_id.values():
+        after = _consumer_member(classic, member, topics, taken)
+        taken.update((topic_id, index) for topic_id, indexes in after.assigned.items() for index in indexes)
+        members.append(after)
+    group_id, epoch, kinds = classic.group_id, classic.generation, ConsumerRecordType
+    targets = [TargetMember(without_epochs(member.assigned)) for member in members]
+    values: list[tuple[ConsumerRecordType, ConsumerRecordValue, str]] = [
+        *((kinds.MEMBER_METADATA, member, member.member_id) for member in members),
+        (kinds.GROUP_METADATA, GroupMetadata(epoch), ""),
+        *(
+            (kinds.TARGET_ASSIGNMENT_MEMBER, target, member.member_id)
+            for member, target in zip(members, targets, strict=True)
+        ),
+        (kinds.TARGET_ASSIGNMENT_METADATA, TargetMetadata(epoch), ""),
+        *((kinds.CURRENT_MEMBER_ASSIGNMENT, current_of(member), member.member_id) for member in members),
     ]
+    upgraded = UpgradedGroup(ConsumerGroup(group_id), [(group_key(group_id), None)])
+    for kind, value, name in values:
+        record = ConsumerRecordKey(kind, group_id, name), value
+        upgraded.group.apply(record)
+        upgraded.records.append(encode(record))
+    return upgraded
+
+
+def _consumer_member(
+    group: ClassicGroup, member: Member, topics: TopicsImage, taken: set[tuple[UUID, int]]
+) -> ConsumerMember:
+    """Return a member with its assignment, without what another member has. Raises RequestRefused."""
+    try:
+        metadata = member.metadata_for(group.protocol) or member.protocols[0][1]
+        subscription = decode_subscription(metadata)
+        assignment = read_assignment(member.assignment)
+        has_user_data = assignment_has_user_data(member.assignment)
+    except MalformedConsumerProtocol:
+        raise _cannot_upgrade(group, "the embedded consumer protocol is malformed") from None
+    if has_user_data:
+        raise _cannot_upgrade(
+            group,
+            "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default"
+            " assignor before re-attempting the upgrade",
+        )
+    assigned = {
+        topic_id: dict.fromkeys(free, group.generation)
+        for topic_id, indexes in _by_topic_id(assignment, topics).items()
+        if (free := [index for index in sorted(indexes) if (topic_id, index) not in taken])
+    }
+    return ConsumerMember(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=subscription.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        topics=frozenset(subscription.topics),
+        classic=ClassicProtocol(member.session_timeout_ms, member.protocols),
+        epoch=group.generation,
+        previous_epoch=group.generation,
+        assigned=assigned,
+    )
 
 
 def _by_topic_id(partitions: Iterable[TopicPartition], topics: TopicsImage) -> dict[UUID, set[int]]:
@@ -150,7 +167,9 @@ def classic_machine(
             )
         )
     converted.become_stable()
-    return DowngradedGroup(ClassicMachine(converted), (group_key(group.group_id), group_value(converted.snapshot())))
+    snapshot = converted.snapshot()
+    converted.apply(snapshot)  # the consumer group writes it, or it is the first that the classic group writes
+    return DowngradedGroup(ClassicMachine(converted), (group_key(group.group_id), group_value(snapshot)))
 
 
 def member_assignment(member: ConsumerMember, partitions: Partitions, topics: TopicsImage) -> bytes:

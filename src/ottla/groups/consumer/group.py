@@ -1,9 +1,11 @@
-"""Holds the state of one consumer group (KIP-848) and asserts its invariants. Only `machine.py` changes it."""
+"""Holds the state of one consumer group (KIP-848), applies records to it, and asserts its invariants."""
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import assert_never
 from uuid import UUID
 
 from ottla.client.consumer_protocol import CONSUMER
@@ -19,11 +21,25 @@ from ottla.groups.consumer.events import (
     Timer,
 )
 from ottla.groups.consumer.member import AssignedPartitions, ConsumerMember, MemberState
-from ottla.groups.consumer.records import ConsumerRecordType, ResolvedRegex, tombstone
+from ottla.groups.consumer.records import (
+    NO_CURRENT,
+    ConsumerCurrentAssignment,
+    ConsumerRecord,
+    ConsumerRecordKey,
+    ConsumerRecordType,
+    ConsumerRecordValue,
+    ResolvedRegex,
+    TopicsMetadata,
+    current_of,
+    encode,
+)
 from ottla.groups.group import GroupSummary, OffsetExpiry
 from ottla.groups.machine import SessionTimer
 from ottla.groups.modern.group import ModernGroup
+from ottla.groups.modern.records import GroupMetadata, TargetMember, TargetMetadata
 from ottla.internal_topics.topic_log import KeyValue
+
+log = logging.getLogger(__name__)
 
 INITIAL_EPOCH = 1
 """Epoch of a group before its first member joins, as in Kafka: the first target assignment has epoch 2."""
@@ -35,14 +51,16 @@ Those of larger groups are checked with every target assignment."""
 
 
 @dataclass(slots=True)
-class ConsumerGroup(ModernGroup[ConsumerMember, Timer]):
-    """Holds one group."""
+class ConsumerGroup(ModernGroup[ConsumerMember, ConsumerCurrentAssignment, Timer]):
+    """Holds one group. Only `apply` changes it, live and as the log is loaded."""
 
     epoch: int = INITIAL_EPOCH
-    by_instance: dict[str, str] = field(default_factory=dict)  # static members: instance id -> member id
-    owners: dict[UUID, dict[int, str]] = field(default_factory=dict)  # partition -> the member that has it
     regexes: dict[str, ResolvedRegex] = field(default_factory=dict)  # the resolved ones
     has_partition_metadata: bool = False  # Kafka 4.0 wrote the metadata of topics, which is deleted with a change
+    # What follows from the members:
+    by_instance: dict[str, str] = field(default_factory=dict)  # static members: instance id -> member id
+    owners: dict[UUID, dict[int, str]] = field(default_factory=dict)  # partition -> the member that has it
+    contested: set[tuple[UUID, int]] = field(default_factory=set, compare=False)  # partitions that had two owners
 
     # ---- The port `Group`
 
@@ -80,17 +98,8 @@ class ConsumerGroup(ModernGroup[ConsumerMember, Timer]):
         return ErrorCode.GROUP_ID_NOT_FOUND if self.is_dead else ErrorCode.NONE
 
     def tombstones(self) -> list[KeyValue]:
-        """Return the records that delete the group from the log, in the order that Kafka needs."""
-        group_id, members = self.group_id, list(self.members)
-        return [
-            *(tombstone(ConsumerRecordType.CURRENT_MEMBER_ASSIGNMENT, group_id, member_id) for member_id in members),
-            *(tombstone(ConsumerRecordType.TARGET_ASSIGNMENT_MEMBER, group_id, member_id) for member_id in members),
-            tombstone(ConsumerRecordType.TARGET_ASSIGNMENT_METADATA, group_id),
-            *(tombstone(ConsumerRecordType.MEMBER_METADATA, group_id, member_id) for member_id in members),
-            *(tombstone(ConsumerRecordType.REGULAR_EXPRESSION, group_id, regex) for regex in self.regexes),
-            *([tombstone(ConsumerRecordType.PARTITION_METADATA, group_id)] if self.has_partition_metadata else []),
-            tombstone(ConsumerRecordType.GROUP_METADATA, group_id),
-        ]
+        """Return the records that delete the group from the log."""
+        return [encode(record) for record in self.deletion()]
 
     # ---- What follows from the members
 
@@ -168,8 +177,64 @@ class ConsumerGroup(ModernGroup[ConsumerMember, Timer]):
 
     # ---- Changes
 
-    def put(self, member: ConsumerMember) -> None:
-        """Add or replace a member. Asserts that its partitions have no other owner."""
+    def apply(self, record: ConsumerRecord) -> None:
+        """Apply a record of the group. The last record of a key counts, in whatever order it follows on other keys."""
+        (kind, _, name), value = record
+        match value:
+            case GroupMetadata(epoch, metadata_hash):
+                self.epoch, self.metadata_hash, self.is_in_log = epoch, metadata_hash, True
+            case TargetMetadata(epoch, wall_ms):
+                self.target_epoch, self.target_wall_ms = epoch, wall_ms
+            case TargetMember(partitions):
+                self.target[name] = partitions
+            case ConsumerMember():
+                member = self.members.get(name)
+                self._put(
+                    _with_current(value, self.early.pop(name, NO_CURRENT) if member is None else current_of(member))
+                )
+            case ConsumerCurrentAssignment():
+                self._apply_current(name, value)
+            case ResolvedRegex():
+                self.regexes[name] = value
+            case TopicsMetadata():
+                self.has_partition_metadata = True
+            case None:
+                self._apply_tombstone(kind, name)
+            case _:
+                assert_never(value)
+
+    def _apply_current(self, member_id: str, current: ConsumerCurrentAssignment) -> None:
+        member = self.members.get(member_id)
+        if member is not None:
+            self._put(_with_current(member, current))
+        else:  # after compaction the record of the member may follow
+            self.early[member_id] = current
+
+    def _apply_tombstone(self, kind: ConsumerRecordType, name: str) -> None:
+        match kind:
+            case ConsumerRecordType.GROUP_METADATA:
+                self.epoch, self.metadata_hash, self.is_in_log = INITIAL_EPOCH, 0, False
+            case ConsumerRecordType.PARTITION_METADATA:
+                self.has_partition_metadata = False
+            case ConsumerRecordType.MEMBER_METADATA:
+                member = self.members.pop(name, None)
+                if member is not None:
+                    self._disown(member)
+                    self._forget_instance(member)
+            case ConsumerRecordType.TARGET_ASSIGNMENT_METADATA:
+                self.target_epoch = self.target_wall_ms = 0
+            case ConsumerRecordType.TARGET_ASSIGNMENT_MEMBER:
+                self.target.pop(name, None)
+            case ConsumerRecordType.CURRENT_MEMBER_ASSIGNMENT:
+                self.early.pop(name, None)
+                if name in self.members:
+                    self._apply_current(name, NO_CURRENT)
+            case ConsumerRecordType.REGULAR_EXPRESSION:
+                self.regexes.pop(name, None)
+            case _:
+                assert_never(kind)
+
+    def _put(self, member: ConsumerMember) -> None:
         older = self.members.get(member.member_id)
         if older is not None:
             self._disown(older)
@@ -180,29 +245,16 @@ class ConsumerGroup(ModernGroup[ConsumerMember, Timer]):
         for partitions in (member.assigned, member.pending_revocation):
             self._own(member.member_id, partitions)
 
-    def remove(self, member_id: str) -> None:
-        """Remove a member, and its part of the target."""
-        member = self.members.pop(member_id)
-        self._disown(member)
-        self.target.pop(member_id, None)
-        self._forget_instance(member)
-
     def _forget_instance(self, member: ConsumerMember) -> None:
         if member.instance_id is not None and self.by_instance.get(member.instance_id) == member.member_id:
             del self.by_instance[member.instance_id]
-
-    def become_empty(self) -> None:
-        """Remove all members after they moved to a group of another type."""
-        for owned in (self.members, self.by_instance, self.target, self.owners, self.regexes, self.timers):
-            owned.clear()
-        self.is_dead = True
 
     def _own(self, member_id: str, partitions: AssignedPartitions) -> None:
         for topic_id, indexes in partitions.items():
             owners = self.owners.setdefault(topic_id, {})
             for index in indexes:
-                owner = owners.setdefault(index, member_id)
-                assert owner == member_id, f"{topic_id}-{index} is given to {member_id} but {owner} owns it"
+                if owners.setdefault(index, member_id) != member_id:
+                    self.contested.add((topic_id, index))
 
     def _disown(self, member: ConsumerMember) -> None:
         for partitions in (member.assigned, member.pending_revocation):
@@ -214,12 +266,75 @@ class ConsumerGroup(ModernGroup[ConsumerMember, Timer]):
                 if not owners:
                     self.owners.pop(topic_id, None)
 
+    # ---- Records
+
+    def _record(self, kind: ConsumerRecordType, value: ConsumerRecordValue = None, name: str = "") -> ConsumerRecord:
+        return ConsumerRecordKey(kind, self.group_id, name), value
+
+    def deletion(self) -> list[ConsumerRecord]:
+        """Return the records that delete the group, in the order that Kafka needs."""
+        kinds, record, members = ConsumerRecordType, self._record, list(self.members)
+        return [
+            *(record(kinds.CURRENT_MEMBER_ASSIGNMENT, name=member_id) for member_id in members),
+            *(record(kinds.TARGET_ASSIGNMENT_MEMBER, name=member_id) for member_id in members),
+            record(kinds.TARGET_ASSIGNMENT_METADATA),
+            *(record(kinds.MEMBER_METADATA, name=member_id) for member_id in members),
+            *(record(kinds.REGULAR_EXPRESSION, name=regex) for regex in self.regexes),
+            *([record(kinds.PARTITION_METADATA)] if self.has_partition_metadata else []),
+            record(kinds.GROUP_METADATA),
+        ]
+
+    def repair(self) -> list[ConsumerRecord]:
+        """Return the records that make the group consistent, which only one from a log with missing records is not."""
+        kinds, record = ConsumerRecordType, self._record
+        records: list[ConsumerRecord] = []
+        if self.target_epoch > self.epoch:
+            records.append(record(kinds.TARGET_ASSIGNMENT_METADATA, TargetMetadata(self.epoch, self.target_wall_ms)))
+        taken: set[tuple[UUID, int]] = set()
+        for member_id, member in self.members.items():
+            current = current_of(member)
+            consistent = current._replace(
+                epoch=min(member.epoch, self.epoch),
+                assigned=self._free(member_id, member.assigned, taken),
+                pending_revocation=self._free(member_id, member.pending_revocation, taken),
+            )
+            if consistent != current:
+                records.append(record(kinds.CURRENT_MEMBER_ASSIGNMENT, consistent, member_id))
+        unknown = self.target.keys() - self.members.keys()
+        unused = self.regexes.keys() - self.subscribed_regexes()
+        records += (record(kinds.TARGET_ASSIGNMENT_MEMBER, name=member_id) for member_id in sorted(unknown))
+        records += (record(kinds.REGULAR_EXPRESSION, name=regex) for regex in sorted(unused))
+        return records
+
+    def _free(self, member_id: str, partitions: AssignedPartitions, taken: set[tuple[UUID, int]]) -> AssignedPartitions:
+        """Leave out partitions that an earlier member has too, and note the others."""
+        if not self.contested:
+            return partitions
+        free: dict[UUID, dict[int, int]] = {}
+        for topic_id, indexes in partitions.items():
+            for index, epoch in indexes.items():
+                if (topic_id, index) in taken:
+                    log.warning("group %s: %s loses %s-%d to another member", self.group_id, member_id, topic_id, index)
+                else:
+                    taken.add((topic_id, index))
+                    free.setdefault(topic_id, {})[index] = epoch
+        return free
+
+    def settle_owners(self) -> None:
+        """Find the owners of all partitions again, after records in which some had two."""
+        self.owners.clear()
+        self.contested.clear()
+        for member in self.members.values():
+            for partitions in (member.assigned, member.pending_revocation):
+                self._own(member.member_id, partitions)
+
     # ---- Invariants
 
     def check(self, *, thorough: bool = True) -> None:
         """Assert the invariants: all, or those that cost nothing. In production too: no response beats a wrong one."""
         assert 0 <= self.target_epoch <= self.epoch, f"target epoch {self.target_epoch} of epoch {self.epoch}"
         assert self.target.keys() <= self.members.keys(), "an unknown member has a part of the target"
+        assert not self.contested, f"two members own {self.contested}"
         if not thorough:
             return
         owners: dict[tuple[UUID, int], str] = {}
@@ -259,3 +374,14 @@ class ConsumerGroup(ModernGroup[ConsumerMember, Timer]):
         if member.classic is None:
             assert MemberJoinTimer(member_id) not in self.timers, f"{member_id} does not join"
             assert MemberSyncTimer(member_id) not in self.timers, f"{member_id} does not sync"
+
+
+def _with_current(member: ConsumerMember, current: ConsumerCurrentAssignment) -> ConsumerMember:
+    return replace(
+        member,
+        epoch=current.epoch,
+        previous_epoch=current.previous_epoch,
+        state=current.state,
+        assigned=current.assigned,
+        pending_revocation=current.pending_revocation,
+    )

@@ -52,7 +52,14 @@ from ottla.groups.consumer.events import (
 from ottla.groups.consumer.group import CHECKED_ALWAYS_MAX, ConsumerGroup
 from ottla.groups.consumer.member import ClassicProtocol, ConsumerMember, MemberState, without_epochs
 from ottla.groups.consumer.reconciliation import Goal, reconcile
-from ottla.groups.consumer.records import ConsumerRecordType, ResolvedRegex
+from ottla.groups.consumer.records import (
+    ConsumerRecord,
+    ConsumerRecordKey,
+    ConsumerRecordType,
+    ConsumerRecordValue,
+    ResolvedRegex,
+    current_of,
+)
 from ottla.groups.consumer.settings import ASSIGNORS, ConsumerSettings, MigrationPolicy
 from ottla.groups.machine import (
     NO_MEMBER,
@@ -68,6 +75,7 @@ from ottla.groups.machine import (
 )
 from ottla.groups.modern.events import JOIN_EPOCH, HeartbeatAnswer, RequestRefused, TopicsChanged
 from ottla.groups.modern.machine import ModernMachine
+from ottla.groups.modern.records import GroupMetadata, TargetMember, TargetMetadata
 from ottla.groups.modern.target_assignment import MemberSubscription, compute_target
 from ottla.groups.modern.topics import TopicsImage
 from ottla.internal_topics.machine_events import NO_TICKET, Loaded, NotStored, Reply, Stored
@@ -86,7 +94,7 @@ _UNKNOWN_STATE = (
 class ConsumerMachine(ModernMachine[ConsumerGroup]):
     """Changes the state of one group, which is in `group`. `settings` and `topics` may be replaced between events."""
 
-    __slots__ = ("_replacement", "_resolving", "settings")
+    __slots__ = ("_replacement", "_resolved_with", "_resolving", "settings")
 
     def __init__(
         self,
@@ -95,10 +103,39 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
         topics: TopicsImage,
         first_records: Iterable[KeyValue] = (),
     ) -> None:
-        super().__init__(group, topics, records, first_records)
+        super().__init__(group, topics, first_records)
         self.settings = settings
         self._replacement: tuple[ClassicMachine, GroupConverted] | None = None  # the group became a classic one
         self._resolving = False  # regular expressions are being resolved
+        self._resolved_with: dict[str, int] = {}  # the version of the topics' image, by regular expression
+
+    # ---- Records
+
+    def _apply(self, record: ConsumerRecord) -> None:
+        """Change the group by a record."""
+        self.group.apply(record)
+        self._records.append(records.encode(record))
+
+    def _change(self, kind: ConsumerRecordType, value: ConsumerRecordValue = None, name: str = "") -> None:
+        """Change the group by a record; None deletes."""
+        self._apply((ConsumerRecordKey(kind, self.group.group_id, name), value))
+
+    def _change_epoch(self, metadata: GroupMetadata) -> None:
+        if self.group.has_partition_metadata:
+            self._change(ConsumerRecordType.PARTITION_METADATA)
+        self._change(ConsumerRecordType.GROUP_METADATA, metadata)
+
+    def _change_target_epoch(self, metadata: TargetMetadata) -> None:
+        self._change(ConsumerRecordType.TARGET_ASSIGNMENT_METADATA, metadata)
+
+    def _change_target(self, member_id: str, target: TargetMember) -> None:
+        self._change(ConsumerRecordType.TARGET_ASSIGNMENT_MEMBER, target, member_id)
+
+    def _change_subscription(self, member: ConsumerMember) -> None:
+        self._change(ConsumerRecordType.MEMBER_METADATA, member, member.member_id)
+
+    def _change_current(self, member: ConsumerMember) -> None:
+        self._change(ConsumerRecordType.CURRENT_MEMBER_ASSIGNMENT, current_of(member), member.member_id)
 
     # ---- Events
 
@@ -221,19 +258,15 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
         That one may be in the group already, without an instance id or with another one. It has joined again, so that
         what it had is free.
         """
-        group, group_id, member_id = self.group, self.group.group_id, member.member_id
+        group, member_id = self.group, member.member_id
         older, known = group.static_member(instance_id), group.members.get(member_id)
         if older is None or older.member_id == member_id:
             return
         target = group.target_of(older.member_id)
         self._remove(older)
-        group.put(member)
-        group.target[member_id] = target
-        self._records += (
-            records.member_metadata(group_id, member),
-            records.target_member(group_id, member_id, target),
-            records.current_assignment(group_id, member),
-        )
+        self._change_subscription(member)
+        self._change_target(member_id, TargetMember(target))
+        self._change_current(member)
         if known is not None and known.regex and not group.subscribers(known.regex):
             self._forget_regex(known.regex)
 
@@ -262,8 +295,7 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
         """Put the member into the group, and increase the group's epoch if subscriptions or topics changed."""
         group = self.group
         if after is not before or before.member_id not in group.members:
-            group.put(after)
-            self._records.append(records.member_metadata(group.group_id, after))
+            self._change_subscription(after)
         increase = group.target_epoch == 0 or after.topics != before.topics
         if after.regex != before.regex:
             if before.regex and not group.subscribers(before.regex):
@@ -275,12 +307,6 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
             self._update_epoch(increase=increase)
         return after
 
-    def _increase_epoch(self, metadata_hash: int) -> None:
-        if self.group.has_partition_metadata:
-            self.group.has_partition_metadata = False
-            self._records.append(records.tombstone(ConsumerRecordType.PARTITION_METADATA, self.group.group_id))
-        super()._increase_epoch(metadata_hash)
-
     def _leave(self, beat: MemberHeartbeat, now: Now, ticket: int) -> None:
         group = self.group
         if beat.instance_id is None:
@@ -288,7 +314,7 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
         else:
             member = validation.existing_static_member(group, beat.member_id, beat.instance_id)
         if beat.instance_id is not None and beat.member_epoch == STATIC_LEAVE_EPOCH:
-            self._put_current(replace(member, epoch=STATIC_LEAVE_EPOCH, pending_revocation={}))
+            self._change_current(replace(member, epoch=STATIC_LEAVE_EPOCH, pending_revocation={}))
             self._cancel_timer(RebalanceTimer(member.member_id))
         else:
             self._fence([member], now)
@@ -328,7 +354,7 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
         after = reconcile(member, goal, owned)
         if after is member:
             return member
-        self._put_current(after)
+        self._change_current(after)
         if after.classic is None and after.state is MemberState.UNREVOKED_PARTITIONS:
             self._set_timer(RebalanceTimer(after.member_id), now.ms + after.rebalance_timeout_ms)
         else:
@@ -337,10 +363,6 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
 
     def _topic_ids(self, names: Iterable[str]) -> frozenset[UUID]:
         return frozenset(topic.topic_id for name in names if (topic := self.topics.get(name)) is not None)
-
-    def _put_current(self, member: ConsumerMember) -> None:
-        self.group.put(member)
-        self._records.append(records.current_assignment(self.group.group_id, member))
 
     # ---- Removal
 
@@ -360,8 +382,7 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
         self._complete_if_empty()
 
     def _remove(self, member: ConsumerMember) -> None:
-        member_id, group_id = member.member_id, self.group.group_id
-        self.group.remove(member_id)
+        member_id = member.member_id
         for timer in (
             SessionTimer(member_id),
             RebalanceTimer(member_id),
@@ -369,11 +390,12 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
             MemberSyncTimer(member_id),
         ):
             self._cancel_timer(timer)
-        self._records += (
-            records.tombstone(ConsumerRecordType.CURRENT_MEMBER_ASSIGNMENT, group_id, member_id),
-            records.tombstone(ConsumerRecordType.TARGET_ASSIGNMENT_MEMBER, group_id, member_id),
-            records.tombstone(ConsumerRecordType.MEMBER_METADATA, group_id, member_id),
-        )
+        for kind in (
+            ConsumerRecordType.CURRENT_MEMBER_ASSIGNMENT,
+            ConsumerRecordType.TARGET_ASSIGNMENT_MEMBER,
+            ConsumerRecordType.MEMBER_METADATA,
+        ):
+            self._change(kind, name=member_id)
 
     def _may_downgrade(self, leaving: Collection[ConsumerMember]) -> bool:
         """Return whether only members of the classic protocol remain, in a group that may become a classic one."""
@@ -385,16 +407,19 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
     def _downgrade(self, now: Now, *, rebalance: bool) -> None:
         """Continue as a classic group. `rebalance`: its members must join again."""
         after = classic_machine(self.group, self.topics, self.settings.classic, wall_ms=now.wall_ms)
-        self._records += self.group.tombstones()
+        for record in self.group.deletion():
+            self._apply(record)
         self._records.append(after.record)
-        self.group.become_empty()
+        self.group.timers.clear()
+        self.group.is_dead = True
         self._replacement = after.machine, GroupConverted(rebalance)
 
     # ---- Regular expressions
 
     def _forget_regex(self, regex: str) -> None:
-        if self.group.regexes.pop(regex, None) is not None:
-            self._records.append(records.tombstone(ConsumerRecordType.REGULAR_EXPRESSION, self.group.group_id, regex))
+        self._resolved_with.pop(regex, None)
+        if regex in self.group.regexes:
+            self._change(ConsumerRecordType.REGULAR_EXPRESSION, name=regex)
 
     def _resolve_regexes(self, now: Now) -> None:
         """Resolve the regular expressions if one is new, topics are new or the last resolution is old."""
@@ -407,7 +432,7 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
         if now.wall_ms <= resolved_wall_ms + REGEX_REFRESH_MS_MIN:
             return
         is_old = now.wall_ms > resolved_wall_ms + self.settings.regex_refresh_interval_ms
-        has_new_topics = any(resolved.version < self.topics.version for resolved in group.regexes.values())
+        has_new_topics = any(self._resolved_with.get(regex, 0) < self.topics.version for regex in group.regexes)
         if is_old or has_new_topics or regexes != group.regexes.keys():
             self._resolving = True
             names, version = self.topics.names, self.topics.version
@@ -423,8 +448,9 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
                 continue
             older = group.regexes.get(regex)
             increase |= topics != (frozenset() if older is None else older.topics)
-            resolved = group.regexes[regex] = ResolvedRegex(topics, event.version, now.wall_ms)
-            self._records.append(records.regular_expression(group.group_id, regex, resolved))
+            self._resolved_with[regex] = event.version
+            resolved = ResolvedRegex(topics, event.version, now.wall_ms)
+            self._change(ConsumerRecordType.REGULAR_EXPRESSION, resolved, regex)
         if group.members:
             self._update_epoch(increase=increase)
 
@@ -575,6 +601,10 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
 
     def _loaded(self, now: Now) -> None:
         """Start the sessions again, and the time in which members must release partitions."""
+        self.group.early.clear()
+        for record in self.group.repair():
+            self._apply(record)
+        self.group.settle_owners()
         for member in self.group.members.values():
             if member.classic is not None:
                 self._renew_classic_session(member, now)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 from uuid import UUID
 
 from ottla.groups.assignors.spec import Partitions
@@ -84,6 +84,17 @@ class ConsumerCurrentAssignment(NamedTuple):
     pending_revocation: AssignedPartitions
 
 
+def current_of(member: ConsumerMember) -> ConsumerCurrentAssignment:
+    """Return what a member has."""
+    return ConsumerCurrentAssignment(
+        member.epoch, member.previous_epoch, member.state, member.assigned, member.pending_revocation
+    )
+
+
+NO_CURRENT = current_of(ConsumerMember(member_id=""))
+"""The assignment of a member before it gets anything."""
+
+
 class TopicsMetadata(NamedTuple):
     """Stands for the metadata of topics, which is not used."""
 
@@ -99,6 +110,8 @@ ConsumerRecordValue = (
     | None
 )
 """A decoded value. None: a tombstone."""
+
+ConsumerRecord = tuple[ConsumerRecordKey, ConsumerRecordValue]
 
 
 # ---- Encoding
@@ -118,9 +131,28 @@ def key(kind: ConsumerRecordType, group_id: str, name: str = "") -> bytes:
     return bytes(out)
 
 
-def tombstone(kind: ConsumerRecordType, group_id: str, name: str = "") -> KeyValue:
-    """Encode the deletion of a key."""
-    return key(kind, group_id, name), None
+def encode(record: ConsumerRecord) -> KeyValue:
+    """Encode a record."""
+    (kind, group_id, name), value = record
+    match value:
+        case None:
+            return key(kind, group_id, name), None
+        case GroupMetadata():
+            return group_metadata(group_id, value)
+        case TargetMetadata():
+            return target_metadata(group_id, value)
+        case TargetMember(partitions):
+            return target_member(group_id, name, partitions)
+        case ConsumerMember():
+            return member_metadata(group_id, value)
+        case ConsumerCurrentAssignment():
+            return current_assignment(group_id, name, value)
+        case ResolvedRegex():
+            return regular_expression(group_id, name, value)
+        case TopicsMetadata():
+            raise AssertionError("the metadata of topics is deleted only")
+        case _:
+            assert_never(value)
 
 
 def group_metadata(group_id: str, metadata: GroupMetadata) -> KeyValue:
@@ -175,10 +207,10 @@ def target_member(group_id: str, member_id: str, partitions: Partitions) -> KeyV
     return key(ConsumerRecordType.TARGET_ASSIGNMENT_MEMBER, group_id, member_id), bytes(out)
 
 
-def current_assignment(group_id: str, member: ConsumerMember) -> KeyValue:
+def current_assignment(group_id: str, member_id: str, current: ConsumerCurrentAssignment) -> KeyValue:
     """Encode what a member has."""
-    out = bytearray(_VERSION_BYTES + struct.pack(">iib", member.epoch, member.previous_epoch, member.state.value))
-    for partitions in (member.assigned, member.pending_revocation):
+    out = bytearray(_VERSION_BYTES + struct.pack(">iib", current.epoch, current.previous_epoch, current.state.value))
+    for partitions in (current.assigned, current.pending_revocation):
         write_length(out, len(partitions), flexible=True)
         for topic_id in sorted(partitions):
             indexes = sorted(partitions[topic_id])
@@ -189,7 +221,7 @@ def current_assignment(group_id: str, member: ConsumerMember) -> KeyValue:
             packed += struct.pack(f">{len(epochs)}i", *epochs)
             _write_tag(out, bytes(packed))
     write_uvarint(out, 0)
-    return key(ConsumerRecordType.CURRENT_MEMBER_ASSIGNMENT, group_id, member.member_id), bytes(out)
+    return key(ConsumerRecordType.CURRENT_MEMBER_ASSIGNMENT, group_id, member_id), bytes(out)
 
 
 def regular_expression(group_id: str, regex: str, resolved: ResolvedRegex) -> KeyValue:

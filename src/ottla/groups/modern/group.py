@@ -11,12 +11,16 @@ from ottla.groups.assignors.spec import Partitions
 from ottla.groups.modern.events import RequestRefused
 
 MemberT = TypeVar("MemberT")
+CurrentT = TypeVar("CurrentT")
 TimerT = TypeVar("TimerT", bound=Hashable)
 
 
 @dataclass(slots=True)
-class ModernGroup(Generic[MemberT, TimerT]):
-    """Holds one group. Only its machine changes it."""
+class ModernGroup(Generic[MemberT, CurrentT, TimerT]):
+    """Holds one group. `apply` of its type changes it, live and as the log is loaded; nothing else does.
+
+    Beside it is soft state, which the log does not have, and which the machine changes. It is left out of comparisons.
+    """
 
     group_id: str
     epoch: int = 0
@@ -25,17 +29,16 @@ class ModernGroup(Generic[MemberT, TimerT]):
     target_wall_ms: int = 0  # when the target was computed; 0: unknown
     members: dict[str, MemberT] = field(default_factory=dict)
     target: dict[str, Partitions] = field(default_factory=dict)  # by member id
-    is_dead: bool = False  # its deletion is being written
-    is_written: bool = True  # all changes are durable
-    timers: dict[TimerT, int] = field(default_factory=dict)  # deadlines of the timers that are set
+    is_in_log: bool = False  # the group's epoch has a record: without one there is no group
+    # Soft state:
+    is_dead: bool = field(default=False, compare=False)  # its deletion is being written
+    is_written: bool = field(default=True, compare=False)  # all changes are durable
+    timers: dict[TimerT, int] = field(default_factory=dict, compare=False)  # deadlines of the timers that are set
+    early: dict[str, CurrentT] = field(default_factory=dict, compare=False)  # what members have whose record follows
 
     def topics(self) -> frozenset[str]:
         """Return the topics that a member subscribes to."""
         raise NotImplementedError
-
-    def set_target(self, target: dict[str, Partitions], wall_ms: int) -> None:
-        """Replace the target assignment by one that was computed for the group's epoch."""
-        self.target, self.target_epoch, self.target_wall_ms = target, self.epoch, wall_ms
 
     def existing_member(self, member_id: str) -> MemberT:
         """Return a member. Raises RequestRefused."""

@@ -1,22 +1,22 @@
 """Implements what all groups with server-side assignment have in common: epochs, targets, writes, timers, deletion.
 
-Changes are visible in memory at once and written in the order in which they happened, one batch at a time; a request is
-answered when everything before its answer is durable. If a write fails, its requests fail, and its records are written
-with the next event: memory is never older than the log.
+A machine decides by records: each is applied to the group at once, by the `apply` that also loads it from the log, and
+written in that order, one batch at a time. A request is answered when everything before its answer is durable. If a
+write fails, its requests fail, and its records are written with the next event: memory is never older than the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
 
 from ottla.core.errors import ErrorCode
-from ottla.groups.assignors.spec import Partitions, TargetAssignment
+from ottla.groups.assignors.spec import TargetAssignment
 from ottla.groups.classic.events import JoinAnswer, LeaveAnswer, SyncAnswer
 from ottla.groups.machine import AppendRecords, CancelTimer, GroupAnswer, Now, Output, PlainAnswer, SetTimer
 from ottla.groups.modern.events import HeartbeatAnswer
 from ottla.groups.modern.group import ModernGroup
-from ottla.groups.modern.records import GroupMetadata, TargetMetadata
+from ottla.groups.modern.records import GroupMetadata, TargetMember, TargetMetadata
 from ottla.groups.modern.topics import TopicsImage, group_metadata_hash
 from ottla.internal_topics.machine_events import NotStored, Reply
 from ottla.internal_topics.topic_log import KeyValue
@@ -25,42 +25,16 @@ UNWRITTEN_MAX = 1_000
 """More records than this that could not be written are reduced to the last one of each key."""
 
 
-class RecordEncoder(Protocol):
-    """The functions of a `records.py` that encode the epochs and the target assignment of a group."""
-
-    def group_metadata(self, group_id: str, metadata: GroupMetadata) -> KeyValue:
-        """Encode the group's epoch."""
-
-    def target_metadata(self, group_id: str, metadata: TargetMetadata) -> KeyValue:
-        """Encode the epoch of the target assignment."""
-
-    def target_member(self, group_id: str, member_id: str, partitions: Partitions) -> KeyValue:
-        """Encode a member's part of the target."""
-
-
-GroupT = TypeVar("GroupT", bound=ModernGroup[Any, Any])
+GroupT = TypeVar("GroupT", bound=ModernGroup[Any, Any, Any])
 
 
 class ModernMachine(Generic[GroupT]):
     """Changes the state of one group, which is in `group`. `topics` may be replaced between events."""
 
-    __slots__ = (
-        "_encoder",
-        "_in_flight",
-        "_out",
-        "_records",
-        "_refresh_requested",
-        "_replies",
-        "_writes",
-        "group",
-        "topics",
-    )
+    __slots__ = ("_in_flight", "_out", "_records", "_refresh_requested", "_replies", "_writes", "group", "topics")
 
-    def __init__(
-        self, group: GroupT, topics: TopicsImage, encoder: RecordEncoder, first_records: Iterable[KeyValue] = ()
-    ) -> None:
+    def __init__(self, group: GroupT, topics: TopicsImage, first_records: Iterable[KeyValue] = ()) -> None:
         self.group, self.topics = group, topics
-        self._encoder = encoder
         self._writes = 0
         self._out: list[Output] = []
         self._records: list[KeyValue] = list(first_records)  # changes that are not being written yet
@@ -89,6 +63,20 @@ class ModernMachine(Generic[GroupT]):
         """Restore the group after the write of its deletion failed."""
         self.group.is_dead = False
 
+    # ---- Records
+
+    def _change_epoch(self, metadata: GroupMetadata) -> None:
+        """Change the group's epoch by a record."""
+        raise NotImplementedError
+
+    def _change_target_epoch(self, metadata: TargetMetadata) -> None:
+        """Change the epoch of the target assignment by a record."""
+        raise NotImplementedError
+
+    def _change_target(self, member_id: str, target: TargetMember) -> None:
+        """Change a member's part of the target by a record."""
+        raise NotImplementedError
+
     # ---- The epoch and the target
 
     def _update_epoch(self, *, increase: bool) -> None:
@@ -99,29 +87,19 @@ class ModernMachine(Generic[GroupT]):
             self._increase_epoch(metadata_hash)
 
     def _increase_epoch(self, metadata_hash: int) -> None:
-        group = self.group
-        group.epoch += 1
-        group.metadata_hash = metadata_hash
-        self._records.append(self._encoder.group_metadata(group.group_id, GroupMetadata(group.epoch, metadata_hash)))
+        self._change_epoch(GroupMetadata(self.group.epoch + 1, metadata_hash))
 
     def _set_target(self, target: TargetAssignment, now: Now) -> None:
-        """Replace the target assignment by that of the group's epoch, and record the parts that differ."""
-        group, encoder = self.group, self._encoder
-        self._records += (
-            encoder.target_member(group.group_id, member_id, partitions)
-            for member_id, partitions in target.items()
-            if group.target.get(member_id) != partitions
-        )
-        group.set_target(target, now.wall_ms)
-        metadata = TargetMetadata(group.target_epoch, group.target_wall_ms)
-        self._records.append(encoder.target_metadata(group.group_id, metadata))
+        """Replace the target assignment by that of the group's epoch."""
+        for member_id, partitions in target.items():
+            if self.group.target.get(member_id) != partitions:
+                self._change_target(member_id, TargetMember(partitions))
+        self._change_target_epoch(TargetMetadata(self.group.epoch, now.wall_ms))
 
     def _complete_if_empty(self) -> None:
         """Set the target of a group without members, which is empty: the next member need not wait for an interval."""
-        group = self.group
-        if not group.members:
-            group.set_target({}, 0)
-            self._records.append(self._encoder.target_metadata(group.group_id, TargetMetadata(group.target_epoch, 0)))
+        if not self.group.members:
+            self._change_target_epoch(TargetMetadata(self.group.epoch, 0))
 
     # ---- Timers
 
@@ -157,6 +135,9 @@ class ModernMachine(Generic[GroupT]):
 
     def _stored(self, write: int) -> None:
         self._out += self._in_flight.pop(write)[1]
+
+    def stored_late(self, records: Sequence[KeyValue]) -> None:
+        """Do nothing: the records are applied, and are written again."""
 
     def _not_stored(self, write: int, error: ErrorCode) -> None:
         unwritten, replies = self._in_flight.pop(write)

@@ -15,9 +15,10 @@ When changes are written and requests answered: `modern/machine.py`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import assert_never
+from uuid import UUID
 
 from ottla.core.errors import ErrorCode
 from ottla.groups.assignors import simple
@@ -26,13 +27,21 @@ from ottla.groups.classic.events import Heartbeat, Join, JoinAnswer, Leave, Leav
 from ottla.groups.machine import Commit, GroupAnswer, Now, Output, PlainAnswer, SessionTimer, TimerFired
 from ottla.groups.modern.events import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatAnswer, RequestRefused, TopicsChanged
 from ottla.groups.modern.machine import ModernMachine
-from ottla.groups.modern.records import GroupMetadata
+from ottla.groups.modern.records import GroupMetadata, TargetMember, TargetMetadata
 from ottla.groups.modern.target_assignment import MemberSubscription, compute_target
 from ottla.groups.modern.topics import TopicsImage
 from ottla.groups.share import records
 from ottla.groups.share.events import Event, OffsetsAltered, ShareHeartbeat, StatesDeleted, StatesInitialized
 from ottla.groups.share.group import ShareGroup
-from ottla.groups.share.records import ShareMember, ShareRecordType
+from ottla.groups.share.records import (
+    ShareMember,
+    ShareRecord,
+    ShareRecordKey,
+    ShareRecordType,
+    ShareRecordValue,
+    StatePartitions,
+    current_of,
+)
 from ottla.groups.share.settings import ShareSettings
 from ottla.internal_topics.machine_events import NO_TICKET, Loaded, NotStored, Reply, Stored
 
@@ -43,8 +52,32 @@ class ShareMachine(ModernMachine[ShareGroup]):
     __slots__ = ("settings",)
 
     def __init__(self, group: ShareGroup, settings: ShareSettings, topics: TopicsImage) -> None:
-        super().__init__(group, topics, records)
+        super().__init__(group, topics)
         self.settings = settings
+
+    # ---- Records
+
+    def _apply(self, record: ShareRecord) -> None:
+        """Change the group by a record."""
+        self.group.apply(record)
+        self._records.append(records.encode(record))
+
+    def _change(self, kind: ShareRecordType, value: ShareRecordValue = None, member_id: str = "") -> None:
+        """Change the group by a record; None deletes."""
+        self._apply((ShareRecordKey(kind, self.group.group_id, member_id), value))
+
+    def _change_epoch(self, metadata: GroupMetadata) -> None:
+        self._change(ShareRecordType.GROUP_METADATA, metadata)
+
+    def _change_target_epoch(self, metadata: TargetMetadata) -> None:
+        self._change(ShareRecordType.TARGET_ASSIGNMENT_METADATA, metadata)
+
+    def _change_target(self, member_id: str, target: TargetMember) -> None:
+        self._change(ShareRecordType.TARGET_ASSIGNMENT_MEMBER, target, member_id)
+
+    def _change_states(self, initialized: Partitions, names: Mapping[UUID, str]) -> None:
+        states = {topic_id: (names[topic_id], indexes) for topic_id, indexes in initialized.items()}
+        self._change(ShareRecordType.STATE_PARTITION_METADATA, StatePartitions(states))
 
     def uninitialized(self, topics: Iterable[str]) -> Partitions:
         """Return the partitions of these topics that have no share state."""
@@ -79,15 +112,13 @@ class ShareMachine(ModernMachine[ShareGroup]):
             case StatesInitialized(partitions):
                 self._initialized(partitions)
             case StatesDeleted(topics):
-                for topic_id in topics:
-                    self.group.initialized.pop(topic_id, None)
-                self._record_states()
+                self._forget_states(topics)
                 self._reply(ticket, PlainAnswer())
             case OffsetsAltered():
-                if self.group.is_persisted:
+                if self.group.is_in_log:
                     self._update_epoch(increase=True)
-                else:
-                    self._persist()
+                else:  # it never had a member
+                    self._change_epoch(GroupMetadata(self.group.epoch, self.group.metadata_hash))
                 self._reply(ticket, PlainAnswer())
             case TopicsChanged(topics):
                 self._refresh_requested |= not topics.isdisjoint(self.group.topics())
@@ -99,6 +130,9 @@ class ShareMachine(ModernMachine[ShareGroup]):
             case NotStored(write, error):
                 self._not_stored(write, error)
             case Loaded():
+                self.group.early.clear()
+                for record in self.group.repair():
+                    self._apply(record)
                 for member_id in self.group.members:
                     self._set_timer(SessionTimer(member_id), now.ms + self.settings.session_timeout_ms)
             case Join() | Sync() | Heartbeat() | Leave() | Commit():
@@ -118,8 +152,7 @@ class ShareMachine(ModernMachine[ShareGroup]):
             topics=before.topics if beat.topics is None else beat.topics,
         )
         if member != before or before.member_id not in self.group.members:
-            self.group.members[member.member_id] = member
-            self._records.append(records.member_metadata(self.group.group_id, member))
+            self._change(ShareRecordType.MEMBER_METADATA, member, member.member_id)
         increase = member.topics != before.topics
         if increase or self._refresh_requested:
             self._update_epoch(increase=increase)
@@ -181,56 +214,40 @@ class ShareMachine(ModernMachine[ShareGroup]):
         if member.epoch == self.group.target_epoch and member.assigned == assigned:
             return member
         after = replace(member, epoch=self.group.target_epoch, previous_epoch=member.epoch, assigned=assigned)
-        self.group.members[member.member_id] = after
-        self._records.append(records.current_assignment(self.group.group_id, after))
+        self._change(ShareRecordType.CURRENT_MEMBER_ASSIGNMENT, current_of(after), member.member_id)
         return after
-
-    def _increase_epoch(self, metadata_hash: int) -> None:
-        self.group.is_persisted = True
-        super()._increase_epoch(metadata_hash)
-
-    def _persist(self) -> None:
-        """Write a group that never had a member."""
-        group = self.group
-        group.is_persisted = True
-        metadata = GroupMetadata(group.epoch, group.metadata_hash)
-        self._records.append(records.group_metadata(group.group_id, metadata))
 
     # ---- Share states and topics
 
     def _initialized(self, partitions: Partitions) -> None:
-        group = self.group
+        initialized, names = dict(self.group.initialized), dict(self.group.names)
         for topic_id, indexes in partitions.items():
             name = self.topics.name_of(topic_id)
             if name is not None:
-                group.initialized[topic_id] = group.initialized.get(topic_id, frozenset()) | indexes
-                group.names[topic_id] = name
-        self._record_states()
+                initialized[topic_id] = initialized.get(topic_id, frozenset()) | indexes
+                names[topic_id] = name
+        self._change_states(initialized, names)
+
+    def _forget_states(self, topics: Collection[UUID]) -> None:
+        kept = {topic_id: indexes for topic_id, indexes in self.group.initialized.items() if topic_id not in topics}
+        self._change_states(kept, self.group.names)
 
     def _forget_deleted_topics(self) -> None:
         """Forget the partitions of deleted topics: they have no share state any more."""
-        gone = [topic_id for topic_id in self.group.initialized if self.topics.name_of(topic_id) is None]
-        for topic_id in gone:
-            del self.group.initialized[topic_id]
+        gone = {topic_id for topic_id in self.group.initialized if self.topics.name_of(topic_id) is None}
         if gone:
-            self._record_states()
-
-    def _record_states(self) -> None:
-        group = self.group
-        self._records.append(records.state_partitions(group.group_id, group.initialized, group.names))
+            self._forget_states(gone)
 
     # ---- Removal and timers
 
     def _remove(self, member_id: str) -> None:
-        group_id = self.group.group_id
-        del self.group.members[member_id]
-        self.group.target.pop(member_id, None)
         self._cancel_timer(SessionTimer(member_id))
-        self._records += (
-            records.tombstone(ShareRecordType.CURRENT_MEMBER_ASSIGNMENT, group_id, member_id),
-            records.tombstone(ShareRecordType.TARGET_ASSIGNMENT_MEMBER, group_id, member_id),
-            records.tombstone(ShareRecordType.MEMBER_METADATA, group_id, member_id),
-        )
+        for kind in (
+            ShareRecordType.CURRENT_MEMBER_ASSIGNMENT,
+            ShareRecordType.TARGET_ASSIGNMENT_MEMBER,
+            ShareRecordType.MEMBER_METADATA,
+        ):
+            self._change(kind, member_id=member_id)
         self._update_epoch(increase=True)
         self._complete_if_empty()
 

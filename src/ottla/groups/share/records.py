@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 from uuid import UUID
 
 from ottla.groups.assignors.spec import NO_PARTITIONS, Partitions
@@ -89,6 +89,11 @@ class ShareCurrentAssignment(NamedTuple):
     assigned: Partitions
 
 
+def current_of(member: ShareMember) -> ShareCurrentAssignment:
+    """Return what a member has."""
+    return ShareCurrentAssignment(member.epoch, member.previous_epoch, member.assigned)
+
+
 class StatePartitions(NamedTuple):
     """Holds the value of the partitions that have a share state; others are initialized when a member needs them."""
 
@@ -99,6 +104,11 @@ ShareRecordValue = (
     GroupMetadata | ShareMember | TargetMetadata | TargetMember | ShareCurrentAssignment | StatePartitions | None
 )
 """A decoded value. None: a tombstone."""
+
+ShareRecord = tuple[ShareRecordKey, ShareRecordValue]
+
+NO_CURRENT = ShareCurrentAssignment(0, 0, NO_PARTITIONS)
+"""The assignment of a member before it gets anything."""
 
 
 # ---- Encoding
@@ -113,9 +123,26 @@ def key(kind: ShareRecordType, group_id: str, member_id: str = "") -> bytes:
     return bytes(out)
 
 
-def tombstone(kind: ShareRecordType, group_id: str, member_id: str = "") -> KeyValue:
-    """Encode the deletion of a key."""
-    return key(kind, group_id, member_id), None
+def encode(record: ShareRecord) -> KeyValue:
+    """Encode a record."""
+    (kind, group_id, member_id), value = record
+    match value:
+        case None:
+            return key(kind, group_id, member_id), None
+        case GroupMetadata():
+            return group_metadata(group_id, value)
+        case TargetMetadata():
+            return target_metadata(group_id, value)
+        case TargetMember(partitions):
+            return target_member(group_id, member_id, partitions)
+        case ShareMember():
+            return member_metadata(group_id, value)
+        case ShareCurrentAssignment():
+            return current_assignment(group_id, member_id, value)
+        case StatePartitions():
+            return state_partitions(group_id, value)
+        case _:
+            assert_never(value)
 
 
 def group_metadata(group_id: str, metadata: GroupMetadata) -> KeyValue:
@@ -154,23 +181,24 @@ def target_member(group_id: str, member_id: str, partitions: Partitions) -> KeyV
     return key(ShareRecordType.TARGET_ASSIGNMENT_MEMBER, group_id, member_id), bytes(out)
 
 
-def current_assignment(group_id: str, member: ShareMember) -> KeyValue:
+def current_assignment(group_id: str, member_id: str, current: ShareCurrentAssignment) -> KeyValue:
     """Encode what a member has."""
-    out = bytearray(_VERSION_BYTES + struct.pack(">iib", member.epoch, member.previous_epoch, _STABLE))
-    _write_topics(out, member.assigned)
+    out = bytearray(_VERSION_BYTES + struct.pack(">iib", current.epoch, current.previous_epoch, _STABLE))
+    _write_topics(out, current.assigned)
     write_uvarint(out, 0)
-    return key(ShareRecordType.CURRENT_MEMBER_ASSIGNMENT, group_id, member.member_id), bytes(out)
+    return key(ShareRecordType.CURRENT_MEMBER_ASSIGNMENT, group_id, member_id), bytes(out)
 
 
-def state_partitions(group_id: str, initialized: Partitions, names: Mapping[UUID, str]) -> KeyValue:
+def state_partitions(group_id: str, states: StatePartitions) -> KeyValue:
     """Encode the partitions that have a share state. Topics that are being initialized or deleted are not written."""
     out = bytearray(_VERSION_BYTES)
     write_length(out, 0, flexible=True)
-    write_length(out, len(initialized), flexible=True)
-    for topic_id in sorted(initialized):
+    write_length(out, len(states.initialized), flexible=True)
+    for topic_id in sorted(states.initialized):
+        name, indexes = states.initialized[topic_id]
         write_uuid(out, topic_id)
-        _text(out, names[topic_id])
-        _write_indexes(out, initialized[topic_id])
+        _text(out, name)
+        _write_indexes(out, indexes)
         write_uvarint(out, 0)
     write_length(out, 0, flexible=True)
     write_uvarint(out, 0)

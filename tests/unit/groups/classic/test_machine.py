@@ -8,13 +8,11 @@ import pytest
 
 from ottla.core.errors import ErrorCode
 from ottla.groups.classic.events import JoinAnswer, JoinTimer, Leave, LeaveAnswer, Leaver, State, Sync, SyncTimer
-from ottla.groups.classic.group import restored
-from ottla.groups.classic.machine import NEW_MEMBER_TIMEOUT_MS, ClassicMachine
+from ottla.groups.classic.machine import NEW_MEMBER_TIMEOUT_MS
 from ottla.groups.classic.settings import ClassicSettings
 from ottla.groups.classic.validation import PENDING_MAX
 from ottla.groups.machine import SessionTimer
-from ottla.internal_topics.machine_events import Loaded
-from tests.support.group_driver import NONE, GroupDriver, driver, heartbeat, leave, state_of, subscription
+from tests.support.group_driver import NONE, GroupDriver, driver, heartbeat, leave, loaded, state_of, subscription
 
 # ---- Joining
 
@@ -245,8 +243,7 @@ def test_a_full_group_admits_no_member() -> None:
 
 def test_a_group_larger_than_a_lowered_limit_shrinks_when_it_is_loaded() -> None:
     snapshot = GroupDriver().stable("a", "b", "c").log[-1]
-    it = GroupDriver(ClassicMachine(restored("team", snapshot, ClassicSettings(max_size=2))))
-    it.feed(Loaded())
+    it = loaded(snapshot, ClassicSettings(max_size=2))
     assert state_of(it) is State.PREPARING
     kept = [it.join(name) for name in ("a", "b")]
     assert it.error(it.join("c")) is ErrorCode.GROUP_MAX_SIZE_REACHED

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from ottla.core.errors import ErrorCode
 from ottla.groups.classic.events import JoinAnswer, Leaver, State, Sync, SyncTimer
-from ottla.groups.classic.group import restored
-from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.classic.settings import ClassicSettings
 from ottla.groups.machine import Now, SessionTimer, TimerFired
-from ottla.internal_topics.machine_events import Loaded
-from tests.support.group_driver import NONE, GroupDriver, commit, driver, heartbeat, leave, state_of, subscription
+from tests.support.group_driver import (
+    NONE,
+    GroupDriver,
+    commit,
+    driver,
+    heartbeat,
+    leave,
+    loaded,
+    state_of,
+    subscription,
+)
 
 # ---- Static members
 
@@ -227,8 +234,7 @@ def test_only_an_empty_group_dies_and_a_dead_one_refuses_every_request() -> None
 
 def test_a_loaded_group_goes_on_where_it_was() -> None:
     snapshot = GroupDriver().stable("a", "b").log[-1]
-    it = GroupDriver(ClassicMachine(restored("team", snapshot, ClassicSettings())))
-    it.feed(Loaded())
+    it = loaded(snapshot, ClassicSettings())
     assert heartbeat(it, "a", generation=1) is NONE
     assert it.synced(it.sync("b")).assignment == b"b"
     assert it.group.members.leader == "a"

@@ -7,12 +7,11 @@ import pytest
 from ottla.client.consumer_protocol import read_assignment, write_assignment
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
-from ottla.groups.classic.events import GroupDisbanded, GroupSnapshot, Join, MemberSnapshot, State
-from ottla.groups.classic.group import ClassicGroup, restored
+from ottla.groups.classic.events import GroupConverted, GroupDisbanded, GroupSnapshot, Join, MemberSnapshot, State
+from ottla.groups.classic.group import ClassicGroup
 from ottla.groups.classic.machine import ClassicMachine
 from ottla.groups.classic.records import group_key, read_group
-from ottla.groups.classic.settings import ClassicSettings
-from ottla.groups.consumer.conversion import consumer_group, upgrade_records, validate_upgrade
+from ottla.groups.consumer.conversion import consumer_group, validate_upgrade
 from ottla.groups.consumer.events import GroupState, MemberJoinTimer, MemberSyncTimer
 from ottla.groups.consumer.machine import ConsumerMachine
 from ottla.groups.consumer.settings import ConsumerSettings, MigrationPolicy
@@ -41,7 +40,10 @@ def _classic(*member_ids: str, protocol_type: str = "consumer", user_data: bytes
     snapshot = GroupSnapshot(
         protocol_type=protocol_type, generation=7, protocol="range", leader=member_ids[0], members=members
     )
-    return restored("team", snapshot, ClassicSettings())
+    group = ClassicGroup("team")
+    group.apply(snapshot)
+    group.restore()
+    return group
 
 
 def _with_user_data(assignment: bytes, user_data: bytes) -> bytes:
@@ -50,8 +52,8 @@ def _with_user_data(assignment: bytes, user_data: bytes) -> bytes:
 
 def _upgraded(*member_ids: str) -> Driver:
     driver = Driver()
-    driver.group = consumer_group(_classic(*member_ids), driver.image)
-    driver.machine = ConsumerMachine(driver.group, driver.settings, driver.image, upgrade_records(driver.group))
+    driver.group, first_records = consumer_group(_classic(*member_ids), driver.image)
+    driver.machine = ConsumerMachine(driver.group, driver.settings, driver.image, first_records)
     driver.feed(Loaded())
     return driver
 
@@ -176,7 +178,7 @@ def test_a_custom_assignor_prevents_the_upgrade() -> None:
 
 def test_waiting_requests_of_a_classic_group_fail_when_it_is_upgraded() -> None:
     machine = ClassicMachine(_classic("m"))
-    machine.step(Loaded(), now=Now(0, 0))
+    machine.step(GroupConverted(rebalance=False), now=Now(0, 0))
     join = Join(
         member_id="m",
         new_member_id="",

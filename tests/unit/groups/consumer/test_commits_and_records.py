@@ -12,7 +12,6 @@ from ottla.core.regexes import matching_topics, why_invalid
 from ottla.groups.consumer import records
 from ottla.groups.consumer.events import MemberHeartbeat
 from ottla.groups.consumer.group import ConsumerGroup
-from ottla.groups.consumer.loading import LoadedConsumerGroup
 from ottla.groups.consumer.member import ClassicProtocol, ConsumerMember, MemberState
 from ottla.groups.consumer.records import (
     ConsumerCurrentAssignment,
@@ -34,16 +33,23 @@ WEB = topic_id("web")
 def _group() -> ConsumerGroup:
     """A member in epoch 5, which has partition 0 since epoch 3 and 1 since 5, and must release 2, which it has since 4."""
     group = ConsumerGroup("team", epoch=5, target_epoch=5)
-    group.put(
-        ConsumerMember(
-            member_id="m",
-            epoch=5,
-            assigned={WEB: {0: 3, 1: 5}},
-            pending_revocation={WEB: {2: 4}},
-            topics=frozenset({"web"}),
-        )
+    member = ConsumerMember(
+        member_id="m",
+        epoch=5,
+        assigned={WEB: {0: 3, 1: 5}},
+        pending_revocation={WEB: {2: 4}},
+        topics=frozenset({"web"}),
     )
+    _put(group, member)
     return group
+
+
+def _put(group: ConsumerGroup, member: ConsumerMember) -> None:
+    name = member.member_id
+    group.apply((ConsumerRecordKey(ConsumerRecordType.MEMBER_METADATA, "team", name), member))
+    group.apply(
+        (ConsumerRecordKey(ConsumerRecordType.CURRENT_MEMBER_ASSIGNMENT, "team", name), records.current_of(member))
+    )
 
 
 def _commit(epoch: int, **fields: object) -> Commit:
@@ -69,7 +75,7 @@ def test_commits_with_other_epochs_and_members_are_refused() -> None:
     assert validate_commit(group, _commit(5, member_id="x")).error is ErrorCode.UNKNOWN_MEMBER_ID
     assert validate_commit(group, _commit(5, api_version=8)).error is ErrorCode.UNSUPPORTED_VERSION
     assert validate_commit(group, _commit(-1, member_id="")).error is ErrorCode.UNKNOWN_MEMBER_ID
-    group.put(replace(group.members["m"], classic=ClassicProtocol(1, (("range", b""),))))
+    _put(group, replace(group.members["m"], classic=ClassicProtocol(1, (("range", b""),))))
     assert validate_commit(group, _commit(6)).error is ErrorCode.ILLEGAL_GENERATION
 
 
@@ -185,7 +191,7 @@ def test_records_are_read_as_they_were_written(regex: str) -> None:
         assigned={WEB: {0: 3, 5: 4}},
         pending_revocation={WEB: {2: 1}},
     )
-    assert records.decode(*records.current_assignment("team", with_state)) == (
+    assert records.decode(*records.current_assignment("team", "m", records.current_of(with_state))) == (
         ConsumerRecordKey(ConsumerRecordType.CURRENT_MEMBER_ASSIGNMENT, "team", "m"),
         ConsumerCurrentAssignment(4, 3, MemberState.UNREVOKED_PARTITIONS, {WEB: {0: 3, 5: 4}}, {WEB: {2: 1}}),
     )
@@ -236,23 +242,43 @@ def test_malformed_records_are_reported() -> None:
 
 
 def test_of_two_owners_in_a_log_with_missing_records_the_first_stays() -> None:
-    loaded = LoadedConsumerGroup("team")
-    loaded.apply(*records.decode(*records.group_metadata("team", GroupMetadata(3))))
+    driver = Driver()
+    driver.given(ConsumerRecordType.GROUP_METADATA, GroupMetadata(3))
     for name in ("m1", "m2"):
-        member = ConsumerMember(member_id=name, epoch=3, assigned={WEB: {0: 3}})
-        loaded.apply(*records.decode(*records.member_metadata("team", member)))
-        loaded.apply(*records.decode(*records.current_assignment("team", member)))
-    group = loaded.group()
-    assert group is not None
+        member = ConsumerMember(member_id=name, epoch=5, assigned={WEB: {0: 3}})
+        driver.given(ConsumerRecordType.MEMBER_METADATA, member, name)
+        driver.given(ConsumerRecordType.CURRENT_MEMBER_ASSIGNMENT, records.current_of(member), name)
+    driver.given(ConsumerRecordType.TARGET_ASSIGNMENT_METADATA, TargetMetadata(4, 7))
+    driver.given(ConsumerRecordType.TARGET_ASSIGNMENT_MEMBER, TargetMember({WEB: frozenset({0})}), "gone")
+    driver.given(ConsumerRecordType.REGULAR_EXPRESSION, ResolvedRegex(frozenset({"web"}), 1, 2), "we.*")
+    driver.reload()
+    group = driver.group
     assert group.members["m1"].assigned == {WEB: {0: 3}}
     assert group.members["m2"].assigned == {}
+    assert {member.epoch for member in group.members.values()} == {3}, "no epoch is newer than that of the group"
+    assert (group.target_epoch, group.target_wall_ms, group.target, group.regexes) == (3, 7, {}, {})
+    driver.leave("m1")
+    assert not group.is_owned(WEB, 0)
+
+
+def test_what_a_member_has_may_come_before_the_member_in_a_compacted_log() -> None:
+    member = ConsumerMember(member_id="m", epoch=3, previous_epoch=2, assigned={WEB: {0: 3}})
+    group = ConsumerGroup("team")
+    current = ConsumerRecordKey(ConsumerRecordType.CURRENT_MEMBER_ASSIGNMENT, "team", "m"), records.current_of(member)
+    group.apply(current)
+    assert not group.members
+    group.apply((ConsumerRecordKey(ConsumerRecordType.MEMBER_METADATA, "team", "m"), member))
+    assert group.members == {"m": member}
+    assert group.is_owned(WEB, 0)
 
 
 def test_a_group_without_its_epoch_is_deleted() -> None:
-    loaded = LoadedConsumerGroup("team")
-    loaded.apply(*records.decode(*records.group_metadata("team", GroupMetadata(3))))
-    loaded.apply(*records.decode(*records.tombstone(ConsumerRecordType.GROUP_METADATA, "team")))
-    assert loaded.group() is None
+    group = ConsumerGroup("team")
+    epoch = ConsumerRecordKey(ConsumerRecordType.GROUP_METADATA, "team")
+    group.apply((epoch, GroupMetadata(3)))
+    assert group.is_in_log
+    group.apply((epoch, None))
+    assert group == ConsumerGroup("team")
 
 
 def test_the_metadata_of_topics_that_kafka_wrote_is_deleted_with_the_next_epoch() -> None:
@@ -269,6 +295,7 @@ def test_the_metadata_of_topics_that_kafka_wrote_is_deleted_with_the_next_epoch(
 def test_a_member_in_an_unknown_state_must_join_again() -> None:
     driver = Driver()
     driver.join("m")
-    driver.group.put(replace(driver.member("m"), state=MemberState.UNKNOWN))
+    unknown = records.current_of(driver.member("m"))._replace(state=MemberState.UNKNOWN)
+    driver.given(ConsumerRecordType.CURRENT_MEMBER_ASSIGNMENT, unknown, "m")
     assert driver.beat("m", 1).error is ErrorCode.FENCED_MEMBER_EPOCH
     assert driver.join("m").error is ErrorCode.NONE
