@@ -42,33 +42,30 @@ def _any_epoch(original: Original) -> Original:
 
 
 def _adds_nothing_to_what_is_there(original: Original) -> Original:
-    def store(machine: TransactionMachine, why: TransitionReason, metadata: Any, ticket: int) -> None:
+    def store(machine: TransactionMachine, why: TransitionReason, metadata: Any, *more: int) -> None:
         if why is TransitionReason.ADD:
             metadata = replace(metadata, partitions=metadata.partitions - machine.metadata.partitions)
-        original(machine, why, metadata, ticket)
+        original(machine, why, metadata, *more)
 
     return store
 
 
 def _no_epoch_bump(original: Original) -> Original:
-    def store(machine: TransactionMachine, why: TransitionReason, metadata: Any, ticket: int) -> None:
+    def store(machine: TransactionMachine, why: TransitionReason, metadata: Any, *more: int) -> None:
         if why in (TransitionReason.END, TransitionReason.FENCE):
             metadata = replace(metadata, producer_epoch=machine.metadata.producer_epoch)
-        original(machine, why, metadata, ticket)
+        original(machine, why, metadata, *more)
 
     return store
 
 
 def _fence_without_epoch_bump(original: Original) -> Original:
-    def store(machine: TransactionMachine, why: TransitionReason, metadata: Any, ticket: int) -> None:
+    def store(machine: TransactionMachine, why: TransitionReason, metadata: Any, ticket: int, *more: int) -> None:
         if why is TransitionReason.FENCE:
-            metadata = replace(
-                metadata,
-                producer_epoch=machine.metadata.producer_epoch,
-                last_producer_epoch=machine.metadata.last_producer_epoch,
-                client_version=TransactionVersion.TV_0,
-            )
-        original(machine, why, metadata, ticket)
+            epoch = machine.metadata.producer_epoch
+            metadata = replace(metadata, producer_epoch=epoch, client_version=TransactionVersion.TV_0)
+            more = ()
+        original(machine, why, metadata, ticket, *more)
 
     return store
 
@@ -76,11 +73,22 @@ def _fence_without_epoch_bump(original: Original) -> Original:
 def _ready_at_once(original: Original) -> Original:
     """The client is answered before the outcome is durable."""
 
-    def store(machine: TransactionMachine, why: TransitionReason, metadata: Any, ticket: int) -> None:
+    def store(machine: TransactionMachine, why: TransitionReason, metadata: Any, ticket: int, *more: int) -> None:
         if why is TransitionReason.END:
             machine._reply(ticket, TransactionAnswer(ErrorCode.NONE, metadata.producer_id, metadata.producer_epoch))
             ticket = -1
-        original(machine, why, metadata, ticket)
+        original(machine, why, metadata, ticket, *more)
+
+    return store
+
+
+def _applied_at_once(original: Original) -> Original:
+    """A transition changes the state when it is decided."""
+
+    def store(machine: TransactionMachine, why: TransitionReason, metadata: Any, *more: int) -> None:
+        original(machine, why, metadata, *more)
+        if why is TransitionReason.ADD:
+            machine.apply(metadata)
 
     return store
 
@@ -135,10 +143,11 @@ def _sent_before_durable(original: Original) -> Original:
     def feed(runtime: TransactionRuntime, event: Any, ticket: int = -1) -> None:
         original(runtime, event, ticket)
         pending = runtime.machine.pending
-        if pending is not None and pending.why is TransitionReason.END and pending.metadata.state in PREPARED:
+        decided = None if pending is None or pending.why is not TransitionReason.END else pending.metadata
+        if decided is not None and decided.state in PREPARED:
             markers = runtime._environment.markers
-            marker = _marker_of(pending.metadata, runtime._environment.writer.leader_epoch)
-            runtime._run(_ignoring_the_result(markers.send(marker, pending.metadata.partitions)))
+            marker = _marker_of(decided, runtime._environment.writer.leader_epoch)
+            runtime._run(_ignoring_the_result(markers.send(marker, decided.partitions)))
 
     return feed
 
@@ -171,6 +180,8 @@ TRANSACTION_BUGS = (
          Patch(TransactionMachine, "_store", _fence_without_epoch_bump)),
     _bug("commit-answered-before-durable", "EndTxn is answered before the outcome is durable", SECOND,
          Patch(TransactionMachine, "_store", _ready_at_once)),
+    _bug("applied-before-durable", "a transition changes the state before its record is durable", SECOND,
+         Patch(TransactionMachine, "_store", _applied_at_once)),
     _bug("markers-before-durable", "markers are sent before the outcome is durable", UNDECIDED,
          Patch(TransactionRuntime, "feed", _sent_before_durable), within=1),
     _bug("completed-without-markers", "a transaction is complete before its markers are written", SECOND,

@@ -149,7 +149,7 @@ class TransactionCoordinator:
         if not transactional_id:
             raise InvalidRequest
         runtime = self.led.shard_of(transactional_id).find(transactional_id)
-        if runtime is None or runtime.metadata.state is TransactionState.DEAD:
+        if runtime is None:
             raise error_for(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
         return runtime.metadata
 

@@ -431,7 +431,7 @@ def _break(broker: Broker, *, durable: bool = False) -> None:
     assert runtime is not None
     machine = runtime.machine
     pending = machine.pending
-    if pending is not None and pending.write is not None and not durable:
+    if pending is not None and pending.metadata is not None and pending.write is not None and not durable:
         machine.pending = pending._replace(metadata=replace(pending.metadata, producer_epoch=-7))
     elif pending is not None and not durable:
         machine.without_marker |= frozenset({TopicPartition("ghost", 0)})
