@@ -7,9 +7,11 @@ from typing import Any
 
 from ottla.core.errors import ErrorCode
 from ottla.share import coordinator_machine, partition_machine
+from ottla.share.coordinator_machine import ShareCoordinatorMachine
 from ottla.share.in_flight import InFlightRange
 from ottla.share.partition_events import DeadLetters, ShareReply
 from ottla.share.partition_machine import PartitionMachine
+from ottla.share.state_records import Snapshot, StateRecord
 from ottla.share.states import RecordState
 from tests.mutation_tests.patching import Bug, Patch
 from tests.support.share_driver import run_schedule
@@ -58,7 +60,23 @@ def _newest_alone(original: Original) -> Original:
 
 
 def _snapshot_without_states(original: Original) -> Original:
-    return lambda key, snapshot: original(key, snapshot._replace(batches=()))
+    def change(machine: ShareCoordinatorMachine, *more: Any) -> StateRecord:
+        record: StateRecord = original(machine, *more)
+        content = record.content
+        return record._replace(content=content._replace(batches=())) if isinstance(content, Snapshot) else record
+
+    return change
+
+
+def _changed_at_once(original: Original) -> Original:
+    """A decision changes the state itself."""
+
+    def change(machine: ShareCoordinatorMachine, *more: Any) -> StateRecord:
+        record: StateRecord = original(machine, *more)
+        machine.apply(record, 0)
+        return record
+
+    return change
 
 
 def _never_archived(original: Original) -> Original:
@@ -99,7 +117,9 @@ SHARE_BUGS = (
     _bug("acknowledged-record-redelivered", "an update replaces the states of earlier ones: after loading they are available",
          Patch(coordinator_machine, "combine", _newest_alone)),
     _bug("snapshot-without-states", "a snapshot leaves out the states of records",
-         Patch(coordinator_machine, "snapshot_record", _snapshot_without_states)),
+         Patch(ShareCoordinatorMachine, "_change", _snapshot_without_states)),
+    _bug("state-changed-by-the-decision", "a decision of the share coordinator changes the state beside its records",
+         Patch(ShareCoordinatorMachine, "_change", _changed_at_once)),
     _bug("unpersisted-records-dropped", "what was acquired at a crash counts as done",
          Patch(PartitionMachine, "_append", _gap_is_done)),
     _bug("dead-letters-lost", "what is for the dead letter queue is archived and not written there",

@@ -33,7 +33,7 @@ from ottla.share.partition_events import (
     WriteDeadLetters,
 )
 from ottla.share.partition_machine import NEVER_MS, PartitionMachine
-from ottla.share.state_records import SharePartitionKey, decode
+from ottla.share.state_records import SharePartitionKey, StateRecord, decode, encode
 from ottla.share.states import AcknowledgementBatch, AcknowledgeType, AcquiredRecords, AcquireMode
 
 KEY = SharePartitionKey("team", uuid.UUID(int=7), 0)
@@ -128,31 +128,36 @@ class ShareDriver:
 
 
 class StateLog:
-    """A share coordinator's log: what is written is encoded, and decoded again at a restart."""
+    """A share coordinator and its log. After every change its state is that which is loaded from the log."""
 
     def __init__(self, rng: random.Random, *, snapshot_interval: int) -> None:
         self.rng, self.interval = rng, snapshot_interval
         self.records: list[KeyValue] = []
         self.machine = ShareCoordinatorMachine(snapshot_interval, lambda _topic, _partition: True)
-        self.keep(self.machine.initialize(KEY, 0, 0, now_wall_ms=1, end_offset=0).records)
+        self.keep(self.machine.initialize(KEY, 0, 0, now_wall_ms=1).records)
 
-    def keep(self, records: Sequence[KeyValue]) -> None:
-        self.records.extend(records)
+    def keep(self, records: Sequence[StateRecord]) -> None:
+        for record in records:
+            self.machine.apply(record, len(self.records))
+            self.records.append(encode(record))
+        assert self.replayed().states() == self.machine.states(), "a restart would change the state"
 
     def write(self, persist: Persist, leader_epoch: int) -> None:
         write = StateWrite(0, leader_epoch, persist.start_offset, persist.delivery_complete_count, persist.batches)
-        result = self.machine.write(KEY, write, now_wall_ms=1, end_offset=len(self.records))
+        result = self.machine.write(KEY, write, now_wall_ms=1)
         assert result.error is ErrorCode.NONE, result
         self.keep(result.records)
 
     def reload(self) -> None:
+        self.machine = self.replayed()
+
+    def replayed(self) -> ShareCoordinatorMachine:
         """Load the log from its first needed record, as after a restart."""
         first = self.machine.first_needed_offset or 0
-        self.machine = ShareCoordinatorMachine(self.interval, lambda _topic, _partition: True)
-        for offset, record in enumerate(self.records):
-            if offset >= first:
-                key, content = decode(*record)
-                self.machine.apply(key, content, offset)
+        machine = ShareCoordinatorMachine(self.interval, lambda _topic, _partition: True)
+        for offset, (key, value) in enumerate(self.records[first:], first):
+            machine.apply(decode(key, value), offset)
+        return machine
 
 
 class SharePartitionModel:
@@ -365,7 +370,7 @@ class SharePartitionModel:
         self.counts.clear()
         self.log.reload()
         self.epoch += 1
-        result = self.log.machine.read(KEY, self.epoch, now_wall_ms=1, end_offset=len(self.log.records))
+        result = self.log.machine.read(KEY, self.epoch, now_wall_ms=1)
         self.log.keep(result.records)
         assert result.state is not None
         self.driver.machine = PartitionMachine(result.state.start_offset, result.state.batches, self.limits)

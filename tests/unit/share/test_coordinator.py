@@ -146,8 +146,8 @@ def test_without_the_lead_there_is_no_coordinator() -> None:
 class _FailsWhenCounted:
     """A number of updates that fails when it grows: after the state was changed."""
 
-    def __ge__(self, other: object) -> bool:
-        return False
+    def __lt__(self, other: object) -> bool:
+        return True
 
     def __add__(self, other: object) -> object:
         raise RuntimeError("planted")
@@ -167,11 +167,11 @@ def test_a_state_is_loaded_again_after_a_failed_step(request_name: str, caplog: 
         await coordinator.write(KEY, DONE)
         machine: Any = coordinator.led.shard_of(KEY.text).machine
         if request_name in ("write", "read"):
-            machine._kept[KEY].updates = _FailsWhenCounted()
+            machine._kept[KEY] = machine._kept[KEY]._replace(updates=_FailsWhenCounted())
         elif request_name == "delete":
             machine._exists = lambda _topic, _partition: 1 / 0
         else:
-            machine._kept[KEY].state = None
+            machine._kept[KEY] = machine._kept[KEY]._replace(state=None)
         requests: dict[str, Callable[[], Awaitable[object]]] = {
             "initialize": lambda: coordinator.initialize(KEY, 1, 0),
             "write": lambda: coordinator.write(KEY, StateWrite(0, 3, 7, -1, ())),
