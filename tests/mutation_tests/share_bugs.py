@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ottla.core.errors import ErrorCode
-from ottla.share import coordinator_machine, partition_machine
+from ottla.share import coordinator_machine
 from ottla.share.coordinator_machine import ShareCoordinatorMachine
 from ottla.share.in_flight import InFlightRange
-from ottla.share.partition_events import DeadLetters, ShareReply
+from ottla.share.partition_events import ShareReply
 from ottla.share.partition_machine import PartitionMachine
 from ottla.share.state_records import Snapshot, StateRecord
 from ottla.share.states import RecordState
@@ -46,11 +46,9 @@ def _count_stays(original: Original) -> Original:
 
 
 def _answered_first(original: Original) -> Original:
-    def persist(
-        machine: PartitionMachine, ranges: list[InFlightRange], letters: list[DeadLetters], ticket: int
-    ) -> None:
+    def persist(machine: PartitionMachine, ended: Any, letters: Any, ticket: int) -> None:
         machine._out.append(ShareReply(ticket, ErrorCode.NONE))
-        original(machine, ranges, letters, -1)
+        original(machine, ended, letters, -1)
 
     return persist
 
@@ -92,13 +90,22 @@ def _gap_is_done(original: Original) -> Original:
 
 
 def _archived_at_once(original: Original) -> Original:
-    def dead_letters(ranges: list[InFlightRange], cause: str) -> list[DeadLetters]:
-        for each in ranges:
-            if each.state is RecordState.ARCHIVING:
-                each.state = RecordState.ARCHIVED
-        return list(original(ranges, cause))
+    def state_after(*asked: Any) -> RecordState:
+        state: RecordState = original(*asked)
+        return RecordState.ARCHIVED if state is RecordState.ARCHIVING else state
 
-    return dead_letters
+    return state_after
+
+
+def _applied_at_once(original: Original) -> Original:
+    """The end of a delivery applies before it is durable."""
+
+    def persist(machine: PartitionMachine, ended: Any, letters: Any, ticket: int) -> None:
+        original(machine, ended, letters, ticket)
+        for batch in ended:
+            machine._apply(batch)
+
+    return persist
 
 
 def _bug(name: str, what: str, *patches: Patch) -> Bug:
@@ -114,6 +121,8 @@ SHARE_BUGS = (
          Patch(PartitionMachine, "_refusal", _nothing)),
     _bug("share-acknowledged-before-durable", "an acknowledgement is answered before it is durable",
          Patch(PartitionMachine, "_persist", _answered_first)),
+    _bug("delivery-ended-before-durable", "what a member acknowledged is done before that is durable",
+         Patch(PartitionMachine, "_persist", _applied_at_once)),
     _bug("acknowledged-record-redelivered", "an update replaces the states of earlier ones: after loading they are available",
          Patch(coordinator_machine, "combine", _newest_alone)),
     _bug("snapshot-without-states", "a snapshot leaves out the states of records",
@@ -123,7 +132,7 @@ SHARE_BUGS = (
     _bug("unpersisted-records-dropped", "what was acquired at a crash counts as done",
          Patch(PartitionMachine, "_append", _gap_is_done)),
     _bug("dead-letters-lost", "what is for the dead letter queue is archived and not written there",
-         Patch(partition_machine, "_dead_letters", _archived_at_once)),
+         Patch(PartitionMachine, "_state_after", _archived_at_once)),
     _bug("dead-letters-forgotten", "dead letters that a broker had not written before it was killed are not written",
          Patch(PartitionMachine, "unwritten_dead_letters", lambda _original: lambda _machine: ())),
 )  # fmt: skip

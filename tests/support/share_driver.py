@@ -34,7 +34,7 @@ from ottla.share.partition_events import (
 )
 from ottla.share.partition_machine import NEVER_MS, PartitionMachine
 from ottla.share.state_records import SharePartitionKey, StateRecord, decode, encode
-from ottla.share.states import AcknowledgementBatch, AcknowledgeType, AcquiredRecords, AcquireMode
+from ottla.share.states import AcknowledgementBatch, AcknowledgeType, AcquiredRecords, AcquireMode, RecordState
 
 KEY = SharePartitionKey("team", uuid.UUID(int=7), 0)
 MEMBERS = ("ada", "bob", "cyd")
@@ -207,6 +207,7 @@ class SharePartitionModel:
         actions += [self.pass_time, self.write_dead_letters] * 2 + [self.leave, self.renew, self.steal]
         for _ in range(steps):
             self.rng.choice(actions)()
+            self.check_restart()
             if self.rng.random() < 0.02:
                 self.restart()
         self.failing = 0.0
@@ -378,6 +379,38 @@ class SharePartitionModel:
         letters = self.driver.machine.unwritten_dead_letters()
         if letters:
             self.driver.dead_letters.append(letters)
+
+    # ---- What must hold
+
+    def check_restart(self) -> None:
+        """What would be loaded is what is in flight, but for what is acquired, and what the log itself shows again.
+
+        Not so while a write has not ended, nor after one that failed.
+        """
+        if self.failing:
+            return
+        persisted = self.log.replayed().summary(KEY).state
+        assert persisted is not None
+        loaded = PartitionMachine(persisted.start_offset, persisted.batches, self.limits)
+        assert loaded.start_offset <= self.driver.machine.start_offset
+        found = {offset: each for each in loaded.ranges() for offset in range(each.first, each.last + 1)}
+        writing = [batch for write in self.driver.writes for batch in write.batches]
+        for each in self.driver.machine.ranges():
+            for offset in range(each.first, each.last + 1):
+                if any(batch.first <= offset <= batch.last for batch in writing):
+                    continue
+                state, count = (
+                    (found[offset].state, found[offset].delivery_count)
+                    if offset in found
+                    else (RecordState.AVAILABLE, 0)
+                )
+                if each.state is RecordState.ACQUIRED:
+                    expected = RecordState.AVAILABLE, each.delivery_count - 1
+                elif each.state is RecordState.ARCHIVED and state is RecordState.AVAILABLE:
+                    continue
+                else:
+                    expected = each.state, each.delivery_count
+                assert (state, count) == expected, f"a restart changes {offset} from {each} to {state}, {count}"
 
     # ---- What must hold at the end
 

@@ -64,7 +64,7 @@ def test_a_lock_that_expires_during_a_failing_write_is_released() -> None:
     driver.acquire("ada", (0, 9))
     driver.acknowledge("ada", 0, 9)
     driver.wait(LOCK_MS)
-    assert driver.states() == [(0, 9, "ACKNOWLEDGED", 1)], "the write may still succeed"
+    assert driver.states() == [(0, 9, "ACQUIRED", 1)], "the write may still succeed"
     driver.feed(NotPersisted(driver.writes.pop(0).write, ErrorCode.COORDINATOR_NOT_AVAILABLE))
     assert driver.states() == [(0, 9, "AVAILABLE", 1)]
 
