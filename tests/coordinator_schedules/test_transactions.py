@@ -21,7 +21,7 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from ottla.broker.remote.add_partitions_to_txn import AddPartitionsToTxnManager, NewBatch, TransactionSupportedOperation
-from ottla.broker.transaction_markers import TransactionMarkerWriter
+from ottla.broker.transaction_marker_writer import TransactionMarkerWriter
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import NO_PRODUCER_EPOCH, OFFSETS_TOPIC, ProducerIdAndEpoch, TopicPartition
@@ -37,7 +37,7 @@ from ottla.testing.sim_loop import SimClock, simulate
 from ottla.transactions.config import TransactionConfig
 from ottla.transactions.coordinator import TransactionCoordinator
 from ottla.transactions.events import TransactionAnswer
-from ottla.transactions.markers import TransactionMarker
+from ottla.transactions.marker_port import TransactionMarker
 from ottla.transactions.metadata import BETWEEN_TRANSACTIONS, TransactionMetadata, TransactionVersion
 from ottla.transactions.records import decode
 from tests.coordinator_schedules.schedules import FIRST_SEED

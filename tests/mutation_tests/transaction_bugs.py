@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ottla.broker.transaction_markers import TransactionMarkerWriter
+from ottla.broker.transaction_marker_writer import TransactionMarkerWriter
 from ottla.core.errors import ErrorCode
 from ottla.internal_topics.machine_runtime import MachineRuntime
 from ottla.transactions.events import AddPartitions, TransactionAnswer
@@ -153,7 +153,7 @@ def _sent_before_durable(original: Original) -> Original:
 
 
 def _marker_of(metadata: Any, coordinator_epoch: int) -> Any:
-    from ottla.transactions.markers import TransactionMarker
+    from ottla.transactions.marker_port import TransactionMarker
 
     committed = metadata.state.name == "PREPARE_COMMIT"
     return TransactionMarker(

@@ -20,10 +20,10 @@ from ottla.internal_topics.topic import InternalTopic
 if TYPE_CHECKING:  # imported when they are first needed
     from ottla.broker.config import BrokerConfig
     from ottla.broker.remote.add_partitions_to_txn import AddPartitionsToTxnManager
-    from ottla.broker.remote.markers import TransactionMarkerRouter
     from ottla.broker.remote.offsets import HighWatermarks
     from ottla.broker.remote.share_states import ShareStateRouter
-    from ottla.broker.transaction_markers import TransactionMarkerWriter
+    from ottla.broker.remote.transaction_marker_channel import TransactionMarkerChannelManager
+    from ottla.broker.transaction_marker_writer import TransactionMarkerWriter
     from ottla.client.connection import ConnectTo
     from ottla.controller.topics import CreateTopic
     from ottla.coordination.producer_ids import ProducerIdManager
@@ -106,7 +106,7 @@ class Coordinators:
             clock=self._clock,
             log=self._topic(TRANSACTIONS_TOPIC),
             node_id=self._node_id,
-            markers=self._marker_router,
+            markers=self._marker_channel,
             producer_ids=self._producer_ids,
         )
         created.start()
@@ -115,18 +115,18 @@ class Coordinators:
         return created
 
     @cached_property
-    def transaction_markers(self) -> TransactionMarkerWriter:
+    def transaction_marker_writer(self) -> TransactionMarkerWriter:
         """The writer of transaction markers on the partitions that this broker leads."""
-        from ottla.broker.transaction_markers import TransactionMarkerWriter
+        from ottla.broker.transaction_marker_writer import TransactionMarkerWriter
 
         return TransactionMarkerWriter(self._replicas, self.groups, self._clock)
 
     @cached_property
-    def _marker_router(self) -> TransactionMarkerRouter:
-        from ottla.broker.remote.markers import TransactionMarkerRouter
+    def _marker_channel(self) -> TransactionMarkerChannelManager:
+        from ottla.broker.remote.transaction_marker_channel import TransactionMarkerChannelManager
 
-        created = TransactionMarkerRouter(
-            self.transaction_markers, self._cluster, node_id=self._node_id, connect_to=self._connect_to
+        created = TransactionMarkerChannelManager(
+            self.transaction_marker_writer, self._cluster, node_id=self._node_id, connect_to=self._connect_to
         )
         self._followers.append(created.follow)
         self._closers.append(created.close)

@@ -18,7 +18,7 @@ from ottla.internal_topics.led_partitions import LedPartitions
 from ottla.internal_topics.topic_log import TopicLog
 from ottla.transactions.config import TransactionConfig
 from ottla.transactions.events import AbortTimedOut, AddPartitions, EndTxn, Expire, InitProducerId, TransactionAnswer
-from ottla.transactions.markers import MarkerSender
+from ottla.transactions.marker_port import MarkerSender
 from ottla.transactions.metadata import TransactionMetadata, TransactionState, TransactionVersion
 from ottla.transactions.shard import TransactionShard
 from ottla.transactions.transaction_runtime import ProducerIds, TransactionRuntime

@@ -13,7 +13,7 @@ from ottla.core.ids import TRANSACTIONS_TOPIC
 from ottla.internal_topics.coordinator_partition import CoordinatorPartition, Term
 from ottla.internal_topics.shard import CoordinatorShard
 from ottla.internal_topics.topic_log import LoadedRecords, TopicLog
-from ottla.transactions.markers import MarkerSender
+from ottla.transactions.marker_port import MarkerSender
 from ottla.transactions.metadata import TransactionMetadata
 from ottla.transactions.records import MalformedTransactionRecord, TransactionRecord, decode
 from ottla.transactions.transaction_runtime import Environment, ProducerIds, TransactionRuntime

@@ -32,7 +32,7 @@ from ottla.transactions.events import (
     WriteTimedOut,
 )
 from ottla.transactions.machine import TransactionMachine
-from ottla.transactions.markers import MarkerSender, TransactionMarker
+from ottla.transactions.marker_port import MarkerSender, TransactionMarker
 from ottla.transactions.metadata import TransactionMetadata
 from ottla.transactions.records import TransactionRecord, encode
 

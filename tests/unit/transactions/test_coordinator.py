@@ -27,7 +27,7 @@ from ottla.transactions import records
 from ottla.transactions.config import TransactionConfig
 from ottla.transactions.coordinator import TransactionCoordinator
 from ottla.transactions.events import TransactionAnswer
-from ottla.transactions.markers import TransactionMarker
+from ottla.transactions.marker_port import TransactionMarker
 from ottla.transactions.metadata import EPOCH_MAX, TransactionMetadata, TransactionState, TransactionVersion
 from tests.support.topic_logs import MemoryTopicLog
 
