@@ -20,8 +20,8 @@ from ottla.internal_topics.topic import InternalTopic
 if TYPE_CHECKING:  # imported when they are first needed
     from ottla.broker.config import BrokerConfig
     from ottla.broker.remote.add_partitions_to_txn import AddPartitionsToTxnManager
-    from ottla.broker.remote.offsets import HighWatermarks
-    from ottla.broker.remote.share_states import ShareStateRouter
+    from ottla.broker.remote.high_watermarks import HighWatermarks
+    from ottla.broker.remote.share_state_persister import ShareStatePersister
     from ottla.broker.remote.transaction_marker_channel import TransactionMarkerChannelManager
     from ottla.broker.transaction_marker_writer import TransactionMarkerWriter
     from ottla.client.connection import ConnectTo
@@ -164,10 +164,10 @@ class Coordinators:
         return created
 
     @cached_property
-    def _share_state_router(self) -> ShareStateRouter:
-        from ottla.broker.remote.share_states import ShareStateRouter
+    def _share_state_persister(self) -> ShareStatePersister:
+        from ottla.broker.remote.share_state_persister import ShareStatePersister
 
-        created = ShareStateRouter(
+        created = ShareStatePersister(
             lambda: self.share_states, self._cluster, node_id=self._node_id, connect_to=self._connect_to
         )
         self._followers.append(created.follow)
@@ -183,7 +183,7 @@ class Coordinators:
 
         config = self._config.share
         settings = ShareGroupSettings(self._cluster, config)
-        persister = self._share_state_router
+        persister = self._share_state_persister
         dead_letters = DeadLetterWriter(
             self._cluster,
             self._replicas,
@@ -209,14 +209,14 @@ class Coordinators:
         from ottla.groups.share_group_coordinator import ShareGroupCoordinator
 
         states = ShareGroupStates(
-            self._share_state_router, self.share_partitions, lambda: self._create_topic(SHARE_STATE_TOPIC)
+            self._share_state_persister, self.share_partitions, lambda: self._create_topic(SHARE_STATE_TOPIC)
         )
         return ShareGroupCoordinator(self.groups.led, states)
 
     @cached_property
     def high_watermarks(self) -> HighWatermarks:
         """The high watermarks of all partitions, wherever they are led."""
-        from ottla.broker.remote.offsets import HighWatermarks
+        from ottla.broker.remote.high_watermarks import HighWatermarks
 
         created = HighWatermarks(self._replicas, self._cluster, node_id=self._node_id, connect_to=self._connect_to)
         self._followers.append(created.follow)

@@ -15,7 +15,7 @@ from ottla.share.config import ShareConfig
 from ottla.share.coordinator_machine import StateResult
 from ottla.share.partition_events import SharePartitionLimits
 from ottla.share.partition_manager import SharePartitionManager
-from ottla.share.persister import Persister
+from ottla.share.persister_port import Persister
 from ottla.share.share_partition import GroupSettings
 from ottla.share.state_records import SharePartitionKey, Snapshot
 

@@ -19,7 +19,7 @@ from ottla.replication.partition import Partition
 from ottla.share.config import ShareConfig
 from ottla.share.dead_letters import DeadLetterQueues
 from ottla.share.partition_events import DeadLetters
-from ottla.share.persister import Persister
+from ottla.share.persister_port import Persister
 from ottla.share.sessions import SessionPartition, ShareSession, ShareSessions
 from ottla.share.share_partition import GroupSettings, SharePartition
 from ottla.share.state_records import SharePartitionKey

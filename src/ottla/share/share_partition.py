@@ -40,7 +40,7 @@ from ottla.share.partition_events import (
     WriteDeadLetters,
 )
 from ottla.share.partition_machine import NEVER_MS, PartitionMachine
-from ottla.share.persister import Persister
+from ottla.share.persister_port import Persister
 from ottla.share.record_reading import ReadBatches, read_batches
 from ottla.share.state_records import SharePartitionKey
 from ottla.share.states import AcknowledgementBatch, AcquiredRecords, AcquireMode

@@ -31,7 +31,7 @@ async def begin(cluster: InProcessCluster) -> int:
             answer = await client.request(coordinator, ApiKey.SHARE_GROUP_HEARTBEAT, beat)
             assert answer.error_code == ErrorCode.NONE, answer.error_message
         await alter_start_offsets(client, GROUP, {TopicPartition(TOPIC, index): 0 for index in PARTITIONS})
-    states = cluster.services(1).coordinators._share_state_router
+    states = cluster.services(1).coordinators._share_state_persister
     topic_id = cluster.services(1).cluster.current.topics[TOPIC].topic_id
     for index in PARTITIONS:
         key = SharePartitionKey(GROUP, topic_id, index)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:  # imported with the first connection: one broker alone has no
     from ottla.client.connection import ConnectTo
 
 
-class ShareStateRouter:
+class ShareStatePersister:
     """Asks the share coordinator of each share partition. Call `follow` and `close`."""
 
     def __init__(
