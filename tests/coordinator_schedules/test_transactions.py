@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from ottla.broker.remote.add_partitions_to_txn import AddPartitionsToTxnManager, NewBatch, TransactionSupportedOperation
+from ottla.broker.remote.transaction_verification import NewBatch, TransactionSupportedOperation, TransactionVerifier
 from ottla.broker.transaction_marker_writer import TransactionMarkerWriter
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import ErrorCode, KafkaError
@@ -171,7 +171,7 @@ class Cluster:
         self.ids = ProducerIds()
         self.markers = FlakyMarkers(rng, TransactionMarkerWriter(cast("Any", self), Offsets(), self.clock))
         self.coordinator = self._new_coordinator()
-        self.manager = AddPartitionsToTxnManager(self, self.clock)
+        self.manager = TransactionVerifier(self, self.clock)
         self.in_flight: set[asyncio.Task[Any]] = set()
         self.answered: Counter[str] = Counter()
 

@@ -19,10 +19,10 @@ from ottla.internal_topics.topic import InternalTopic
 
 if TYPE_CHECKING:  # imported when they are first needed
     from ottla.broker.config import BrokerConfig
-    from ottla.broker.remote.add_partitions_to_txn import AddPartitionsToTxnManager
     from ottla.broker.remote.high_watermarks import HighWatermarks
     from ottla.broker.remote.share_state_persister import ShareStatePersister
     from ottla.broker.remote.transaction_marker_channel import TransactionMarkerChannelManager
+    from ottla.broker.remote.transaction_verification import TransactionVerifier
     from ottla.broker.transaction_marker_writer import TransactionMarkerWriter
     from ottla.client.connection import ConnectTo
     from ottla.controller.topics import CreateTopic
@@ -133,17 +133,17 @@ class Coordinators:
         return created
 
     @cached_property
-    def add_partitions_to_txn(self) -> AddPartitionsToTxnManager:
+    def transaction_verifier(self) -> TransactionVerifier:
         """The verification of transactional batches."""
         from ottla.broker.remote.add_partitions_to_txn import AddPartitionsToTxnManager
-        from ottla.broker.remote.verification import TransactionCoordinatorRouter
+        from ottla.broker.remote.transaction_verification import TransactionVerifier
 
-        router = TransactionCoordinatorRouter(
+        manager = AddPartitionsToTxnManager(
             lambda: self.transactions, self._cluster, node_id=self._node_id, connect_to=self._connect_to
         )
-        self._followers.append(router.follow)
-        self._closers.append(router.close)
-        return AddPartitionsToTxnManager(router, self._clock)
+        self._followers.append(manager.follow)
+        self._closers.append(manager.close)
+        return TransactionVerifier(manager, self._clock)
 
     @cached_property
     def share_states(self) -> ShareCoordinator:

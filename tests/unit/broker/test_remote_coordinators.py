@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from ottla.broker.remote.add_partitions_to_txn import PartitionAdder
+from ottla.broker.remote.add_partitions_to_txn import AddPartitionsToTxnManager
 from ottla.broker.remote.node_channels import BatchingQueues, NodeChannels
 from ottla.broker.remote.transaction_marker_channel import TransactionMarkerChannelManager
-from ottla.broker.remote.verification import TransactionCoordinatorRouter
+from ottla.broker.remote.transaction_verification import PartitionAdder
 from ottla.client.errors import CannotConnect
 from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.core.errors import ErrorCode, NetworkException, RequestTimedOut
@@ -310,7 +310,7 @@ def verify(
     async def main(rng: random.Random) -> None:
         network, local = Network(serve), Coordinator()
         snapshot = Snapshot(view or view_of({TRANSACTIONS_TOPIC: (1, 2, -1)}, {1: 1, 2: 1}))
-        router = TransactionCoordinatorRouter(
+        router = AddPartitionsToTxnManager(
             lambda: cast("PartitionAdder", local), cast("Any", snapshot), node_id=1, connect_to=network.connect_to
         )
 
