@@ -1,7 +1,7 @@
 """Whole transactions in simulated time: the coordinator, its log, partitions, producers and a network that loses things.
 
 The network delays, repeats, reorders and loses requests and answers, also across the boundary of two transactions; the
-coordinator's log is slow and fails, markers fail or are written twice, the coordinator restarts, producers crash and
+coordinator's log is slow, stalls and fails, markers fail or are written twice, the coordinator restarts, producers crash and
 share a transactional id. After every step the coordinator's state is that which a restart would load. At the end each
 transaction is there as a whole or not at all, as its producer knows it, a reader that read along has read the same as
 one that reads at the end, and nothing is open. `make coordinator-tests` runs many seeds.
@@ -42,7 +42,7 @@ from ottla.transactions.metadata import BETWEEN_TRANSACTIONS, TransactionMetadat
 from ottla.transactions.records import decode
 from tests.coordinator_schedules.schedules import FIRST_SEED
 from tests.support.storage import NOW_MS, batch, open_directory
-from tests.support.topic_logs import SlowTopicLog
+from tests.support.topic_logs import STALL_S, SlowTopicLog
 
 T = TypeVar("T")
 
@@ -459,6 +459,7 @@ class Reader:
 
 async def schedule(version: TransactionVersion, rng: random.Random) -> None:
     cluster = Cluster(rng, failing=rng.choice((0.0, 0.0, 0.05)))
+    cluster.log.stall_rate = rng.choice((0.0, 0.02))
     await cluster.coordinator.led.wait_until_loaded()
     shared = rng.random() < 0.3  # two producers with one transactional id
     names = ["a", "a" if shared else "b", "c"]
@@ -475,8 +476,8 @@ async def schedule(version: TransactionVersion, rng: random.Random) -> None:
             await cluster.restart()
     await asyncio.gather(*working)
     await asyncio.gather(*cluster.in_flight)
-    cluster.markers.failing, cluster.log.failing_rate = False, 0.0
-    await asyncio.sleep(HANGS_MS / 1000 + 2)
+    cluster.markers.failing, cluster.log.failing_rate, cluster.log.stall_rate = False, 0.0, 0.0
+    await asyncio.sleep(HANGS_MS / 1000 + STALL_S + 2)
     check(cluster, clients, along)
     await cluster.coordinator.close()
 

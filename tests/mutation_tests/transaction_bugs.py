@@ -93,6 +93,26 @@ def _applied_at_once(original: Original) -> Original:
     return store
 
 
+def _over_at_its_timeout(original: Original) -> Original:
+    """A transition whose write takes too long is over; its record gets into the log all the same."""
+
+    def timed_out(machine: TransactionMachine, write: int) -> None:
+        original(machine, write)
+        if machine.pending is not None and machine.pending.why is not TransitionReason.COMPLETE:
+            machine.pending = None
+
+    return timed_out
+
+
+def _ignored_when_it_is_late(original: Original) -> Original:
+    def write_ended(runtime: TransactionRuntime, write: int, *more: Any) -> None:
+        pending = runtime.machine.pending
+        if pending is not None and pending.write == write:
+            original(runtime, write, *more)
+
+    return write_ended
+
+
 def _without_markers(original: Original) -> Original:
     def retry(machine: TransactionMachine) -> None:
         machine.without_marker = frozenset()
@@ -182,6 +202,9 @@ TRANSACTION_BUGS = (
          Patch(TransactionMachine, "_store", _ready_at_once)),
     _bug("applied-before-durable", "a transition changes the state before its record is durable", SECOND,
          Patch(TransactionMachine, "_store", _applied_at_once)),
+    _bug("slow-write-forgotten", "a transition is over when its write takes too long", SECOND,
+         Patch(TransactionMachine, "_write_timed_out", _over_at_its_timeout),
+         Patch(TransactionRuntime, "_write_ended", _ignored_when_it_is_late)),
     _bug("markers-before-durable", "markers are sent before the outcome is durable", UNDECIDED,
          Patch(TransactionRuntime, "feed", _sent_before_durable), within=1),
     _bug("completed-without-markers", "a transaction is complete before its markers are written", SECOND,

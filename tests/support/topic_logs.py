@@ -10,6 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Generator, Sequence
 from ottla.core.errors import FencedLeaderEpoch, KafkaError, NotLeaderOrFollower, StorageError
 from ottla.internal_topics.topic_log import AppendedBatch, KeyValue, LoadedRecords, ProducerIdentity
 
+STALL_S = 7.0
+"""Longer than the timeouts of writes that tests set."""
+
 
 class MemoryTopicLog:
     """Implements `TopicLog`; what is appended is replicated at once, or when the test sets `replicated`.
@@ -96,12 +99,13 @@ class MemoryTopicLog:
 
 
 class SlowTopicLog(MemoryTopicLog):
-    """Takes its time; some appends fail, and of those some were written all the same."""
+    """Takes its time; some appends fail, and of those some were written all the same. A few take `STALL_S`."""
 
     def __init__(self, rng: random.Random, failing: float, *, partitions: int = 1) -> None:
         super().__init__(partitions)
         self._rng, self.failing_rate = rng, failing
         self.written_rate = 0.3  # of those that fail
+        self.stall_rate = 0.0
 
     async def append(
         self,
@@ -112,6 +116,8 @@ class SlowTopicLog(MemoryTopicLog):
         leader_epoch: int,
     ) -> AppendedBatch:
         await asyncio.sleep(self._rng.random() * 0.05)
+        if self.stall_rate and self._rng.random() < self.stall_rate:
+            await asyncio.sleep(STALL_S)
         fails = self._rng.random() < self.failing_rate
         if fails and self._rng.random() >= self.written_rate:
             await asyncio.sleep(self._rng.random() * 0.05)
