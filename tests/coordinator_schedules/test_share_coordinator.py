@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from ottla.core.errors import ErrorCode, KafkaError
-from ottla.share.config import ShareConfig
-from ottla.share.coordinator import ShareCoordinator
-from ottla.share.coordinator_machine import ShareCoordinatorMachine, StateResult, StateWrite
-from ottla.share.state_records import SharePartitionKey, decode
-from ottla.share.states import RecordState, StateBatch
+from ottla.share_coordinator.config import ShareCoordinatorConfig
+from ottla.share_coordinator.coordinator import ShareCoordinator
+from ottla.share_coordinator.machine import ShareCoordinatorMachine, StateResult, StateWrite
+from ottla.share_coordinator.records import SharePartitionKey, decode
+from ottla.share_coordinator.states import RecordState, StateBatch
 from ottla.testing.sim_loop import SimClock, simulate
 from tests.coordinator_schedules.schedules import seeds
 from tests.support.topic_logs import SlowTopicLog
@@ -40,7 +40,9 @@ class ShareCoordinatorSimulation:
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.log = SlowTopicLog(rng, rng.choice((0.0, 0.1)))
-        self.config = ShareConfig(cold_snapshot_interval_ms=1_000, snapshot_update_records=rng.choice((0, 1, 3)))
+        self.config = ShareCoordinatorConfig(
+            cold_snapshot_interval_ms=1_000, snapshot_update_records=rng.choice((0, 1, 3))
+        )
         self.topics = set(TOPICS)
         self.epochs = dict.fromkeys(TOPICS, 0)
         self.coordinator = self._new()

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from ottla.core.errors import ErrorCode
-from ottla.share import coordinator_machine
-from ottla.share.coordinator_machine import ShareCoordinatorMachine
-from ottla.share.in_flight import InFlightRange
-from ottla.share.partition_events import ShareReply
-from ottla.share.partition_machine import PartitionMachine
-from ottla.share.state_records import Snapshot, StateRecord
-from ottla.share.states import RecordState
+from ottla.share_coordinator import machine as coordinator_machine
+from ottla.share_coordinator.machine import ShareCoordinatorMachine
+from ottla.share_coordinator.records import Snapshot, StateRecord
+from ottla.share_coordinator.states import RecordState
+from ottla.share_partitions.events import ShareReply
+from ottla.share_partitions.in_flight import InFlightRange
+from ottla.share_partitions.machine import PartitionMachine
 from tests.mutation_tests.patching import Bug, Patch
 from tests.support.share_driver import run_schedule
 

@@ -13,8 +13,11 @@ from dataclasses import dataclass, field
 
 from ottla.core.errors import ErrorCode
 from ottla.internal_topics.topic_log import KeyValue
-from ottla.share.coordinator_machine import ShareCoordinatorMachine, StateWrite
-from ottla.share.partition_events import (
+from ottla.share_coordinator.machine import ShareCoordinatorMachine, StateWrite
+from ottla.share_coordinator.records import SharePartitionKey, StateRecord, decode, encode
+from ottla.share_coordinator.states import RecordState
+from ottla.share_partitions.acknowledgements import AcknowledgementBatch, AcknowledgeType, AcquiredRecords, AcquireMode
+from ottla.share_partitions.events import (
     Acknowledge,
     Acquire,
     AvailabilityChanged,
@@ -32,9 +35,7 @@ from ottla.share.partition_events import (
     ShareReply,
     WriteDeadLetters,
 )
-from ottla.share.partition_machine import NEVER_MS, PartitionMachine
-from ottla.share.state_records import SharePartitionKey, StateRecord, decode, encode
-from ottla.share.states import AcknowledgementBatch, AcknowledgeType, AcquiredRecords, AcquireMode, RecordState
+from ottla.share_partitions.machine import NEVER_MS, PartitionMachine
 
 KEY = SharePartitionKey("team", uuid.UUID(int=7), 0)
 MEMBERS = ("ada", "bob", "cyd")

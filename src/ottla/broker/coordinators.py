@@ -32,8 +32,8 @@ if TYPE_CHECKING:  # imported when they are first needed
     from ottla.internal_topics.led_partitions import LedPartitions
     from ottla.internal_topics.session_check import SessionCheck
     from ottla.replication.replicas import Replicas
-    from ottla.share.coordinator import ShareCoordinator
-    from ottla.share.partition_manager import SharePartitionManager
+    from ottla.share_coordinator.coordinator import ShareCoordinator
+    from ottla.share_partitions.partition_manager import SharePartitionManager
     from ottla.transactions.coordinator import TransactionCoordinator
 
 Follower = Callable[[ClusterView, ClusterView], None]
@@ -149,10 +149,10 @@ class Coordinators:
     def share_states(self) -> ShareCoordinator:
         """The share coordinator, which keeps the states of share partitions."""
         from ottla.broker.share_groups import topic_exists
-        from ottla.share.coordinator import ShareCoordinator
+        from ottla.share_coordinator.coordinator import ShareCoordinator
 
         created = ShareCoordinator(
-            self._config.share,
+            self._config.share_coordinator,
             clock=self._clock,
             log=self._topic(SHARE_STATE_TOPIC),
             node_id=self._node_id,
@@ -179,7 +179,7 @@ class Coordinators:
         """The share partitions that this broker leads."""
         from ottla.broker.remote.dead_letters import DeadLetterWriter
         from ottla.broker.share_groups import ShareGroupSettings
-        from ottla.share.partition_manager import SharePartitionManager
+        from ottla.share_partitions.partition_manager import SharePartitionManager
 
         config = self._config.share
         settings = ShareGroupSettings(self._cluster, config)

@@ -17,9 +17,9 @@ from ottla.records.builder import NewRecord, build_batch
 from ottla.records.codecs import Codec
 from ottla.records.record_reader import Record, read_columns
 from ottla.replication.partition import Partition
-from ottla.share.partition_machine import EXHAUSTED, REJECTED
-from ottla.share.state_records import SharePartitionKey
-from ottla.share.states import RecordState
+from ottla.share_coordinator.records import SharePartitionKey
+from ottla.share_coordinator.states import RecordState
+from ottla.share_partitions.machine import EXHAUSTED, REJECTED
 from ottla.wire.messages import create_topics, incremental_alter_configs
 from tests.support.cluster import InProcessCluster, with_cluster
 from tests.support.in_process_broker import InProcessBroker, with_broker

@@ -19,15 +19,15 @@ from ottla.core.ids import SHARE_STATE_TOPIC
 from ottla.internal_topics.machine_events import NO_TICKET
 from ottla.records.batch import split
 from ottla.replication.partition import Partition
-from ottla.share.config import ShareConfig
-from ottla.share.coordinator import ShareCoordinator
-from ottla.share.coordinator_machine import StateResult
-from ottla.share.partition_events import DeadLetters, NotPersisted, Persisted
-from ottla.share.partition_machine import PendingWrite
-from ottla.share.partition_manager import SharePartitionManager
-from ottla.share.share_partition import GroupSettings
-from ottla.share.state_records import SharePartitionKey
-from ottla.share.states import AcknowledgeType
+from ottla.share_coordinator.coordinator import ShareCoordinator
+from ottla.share_coordinator.machine import StateResult
+from ottla.share_coordinator.records import SharePartitionKey
+from ottla.share_partitions.acknowledgements import AcknowledgeType
+from ottla.share_partitions.config import ShareConfig
+from ottla.share_partitions.events import DeadLetters, NotPersisted, Persisted
+from ottla.share_partitions.machine import PendingWrite
+from ottla.share_partitions.partition_manager import SharePartitionManager
+from ottla.share_partitions.share_partition import GroupSettings
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.messages import create_topics, incremental_alter_configs

@@ -7,8 +7,8 @@ from pathlib import Path
 from ottla.client.share_groups import alter_start_offsets
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
-from ottla.share.coordinator_machine import StateWrite
-from ottla.share.state_records import SharePartitionKey
+from ottla.share_coordinator.machine import StateWrite
+from ottla.share_coordinator.records import SharePartitionKey
 from ottla.wire.apis import ApiKey
 from ottla.wire.messages import describe_share_group_offsets as describing
 from ottla.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest

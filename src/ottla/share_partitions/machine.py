@@ -1,4 +1,4 @@
-"""Runs one share partition as a pure state machine: events in, outputs out (both declared in partition_events.py).
+"""Runs one share partition as a pure state machine: events in, outputs out (both declared in events.py).
 
 A share partition is a partition of a topic as a share group consumes it: which records are delivered to whom, how
 often, and which are done (KIP-932).
@@ -28,8 +28,9 @@ from typing import NamedTuple, assert_never
 
 from ottla.core.errors import ErrorCode
 from ottla.internal_topics.machine_events import NO_TICKET
-from ottla.share.in_flight import NO_WRITE, InFlight, InFlightRange
-from ottla.share.partition_events import (
+from ottla.share_coordinator.states import TERMINAL, RecordState, StateBatch, joined
+from ottla.share_partitions.acknowledgements import AcknowledgementBatch, AcknowledgeType, AcquiredRecords, AcquireMode
+from ottla.share_partitions.events import (
     Acknowledge,
     Acquire,
     AvailabilityChanged,
@@ -48,16 +49,7 @@ from ottla.share.partition_events import (
     ShareReply,
     WriteDeadLetters,
 )
-from ottla.share.states import (
-    TERMINAL,
-    AcknowledgementBatch,
-    AcknowledgeType,
-    AcquiredRecords,
-    AcquireMode,
-    RecordState,
-    StateBatch,
-    joined,
-)
+from ottla.share_partitions.in_flight import NO_WRITE, InFlight, InFlightRange
 
 NEVER_MS = -1
 """As the time of the next lock that expires: there is none."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ottla.core.errors import ErrorCode
-from ottla.share.partition_events import (
+from ottla.share_coordinator.states import RecordState, StateBatch
+from ottla.share_partitions.acknowledgements import AcknowledgeType, AcquiredRecords, AcquireMode
+from ottla.share_partitions.events import (
     DeadLetters,
     DeadLettersDone,
     LogStartMoved,
@@ -14,8 +16,7 @@ from ottla.share.partition_events import (
     Release,
     SharePartitionLimits,
 )
-from ottla.share.partition_machine import EXHAUSTED, REJECTED, PartitionMachine
-from ottla.share.states import AcknowledgeType, AcquiredRecords, AcquireMode, RecordState, StateBatch
+from ottla.share_partitions.machine import EXHAUSTED, REJECTED, PartitionMachine
 from tests.support.share_driver import ShareDriver
 
 ACCEPT, RELEASE, REJECT, RENEW = (

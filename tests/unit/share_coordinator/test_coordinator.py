@@ -18,11 +18,11 @@ from ottla.core.errors import (
     StorageError,
 )
 from ottla.internal_topics.writer import QUEUE_BYTES_MAX
-from ottla.share.config import ShareConfig
-from ottla.share.coordinator import ShareCoordinator
-from ottla.share.coordinator_machine import StateWrite
-from ottla.share.state_records import SharePartitionKey
-from ottla.share.states import RecordState, StateBatch
+from ottla.share_coordinator.config import ShareCoordinatorConfig
+from ottla.share_coordinator.coordinator import ShareCoordinator
+from ottla.share_coordinator.machine import StateWrite
+from ottla.share_coordinator.records import SharePartitionKey
+from ottla.share_coordinator.states import RecordState, StateBatch
 from ottla.testing.sim_loop import SimClock, simulate
 from tests.support.topic_logs import MemoryTopicLog
 
@@ -35,7 +35,9 @@ class ShareCoordinatorHarness:
 
     def __init__(self) -> None:
         self.log = MemoryTopicLog()
-        self.config = ShareConfig(prune_interval_ms=1_000, cold_snapshot_interval_ms=1_000, snapshot_update_records=2)
+        self.config = ShareCoordinatorConfig(
+            prune_interval_ms=1_000, cold_snapshot_interval_ms=1_000, snapshot_update_records=2
+        )
         self.coordinator = self.new()
 
     def new(self) -> ShareCoordinator:

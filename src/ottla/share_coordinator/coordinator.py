@@ -15,10 +15,10 @@ from ottla.core.ids import SHARE_STATE_TOPIC
 from ottla.internal_topics.coordinator_partition import Term
 from ottla.internal_topics.led_partitions import LedPartitions
 from ottla.internal_topics.topic_log import TopicLog
-from ottla.share.config import ShareConfig
-from ottla.share.coordinator_machine import StateResult, StateWrite
-from ottla.share.shard import Exists, ShareCoordinatorShard
-from ottla.share.state_records import SharePartitionKey
+from ottla.share_coordinator.config import ShareCoordinatorConfig
+from ottla.share_coordinator.machine import StateResult, StateWrite
+from ottla.share_coordinator.records import SharePartitionKey
+from ottla.share_coordinator.shard import Exists, ShareCoordinatorShard
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,9 @@ log = logging.getLogger(__name__)
 class ShareCoordinator:
     """Keeps the states of share partitions; one per broker. Its `led` follows the cluster."""
 
-    def __init__(self, config: ShareConfig, *, clock: Clock, log: TopicLog, node_id: int, exists: Exists) -> None:
+    def __init__(
+        self, config: ShareCoordinatorConfig, *, clock: Clock, log: TopicLog, node_id: int, exists: Exists
+    ) -> None:
         self.config = config
         self._clock = clock
 

@@ -10,9 +10,9 @@ from ottla.core.ids import SHARE_STATE_TOPIC
 from ottla.internal_topics.coordinator_partition import CoordinatorPartition, Term
 from ottla.internal_topics.shard import CoordinatorShard
 from ottla.internal_topics.topic_log import LoadedRecords, TopicLog
-from ottla.share.config import ShareConfig
-from ottla.share.coordinator_machine import ShareCoordinatorMachine, StateResult
-from ottla.share.state_records import MalformedStateRecord, decode, encode
+from ottla.share_coordinator.config import ShareCoordinatorConfig
+from ottla.share_coordinator.machine import ShareCoordinatorMachine, StateResult
+from ottla.share_coordinator.records import MalformedStateRecord, decode, encode
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ Exists = Callable[[UUID, int], bool]
 class ShareCoordinatorShard(CoordinatorShard):
     """Coordinates the states of share partitions in one partition that this broker leads."""
 
-    def __init__(self, term: Term, config: ShareConfig, topic_log: TopicLog, exists: Exists) -> None:
+    def __init__(self, term: Term, config: ShareCoordinatorConfig, topic_log: TopicLog, exists: Exists) -> None:
         self._interval, self._exists = config.snapshot_update_records, exists
         self._topic_log, self._load_again = topic_log, term.load_again
         self._deleted_before = 0

@@ -17,9 +17,9 @@ from uuid import UUID
 
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import NO_OFFSET
-from ottla.share.state_batches import combine
-from ottla.share.state_records import UNKNOWN_COUNT, SharePartitionKey, Snapshot, StateRecord, Update
-from ottla.share.states import StateBatch
+from ottla.share_coordinator.records import UNKNOWN_COUNT, SharePartitionKey, Snapshot, StateRecord, Update
+from ottla.share_coordinator.state_batches import combine
+from ottla.share_coordinator.states import StateBatch
 
 NO_EPOCH = -1
 

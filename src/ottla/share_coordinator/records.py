@@ -13,7 +13,7 @@ from uuid import UUID
 
 from ottla.core.ids import id_text
 from ottla.internal_topics.topic_log import KeyValue
-from ottla.share.states import RecordState, StateBatch
+from ottla.share_coordinator.states import RecordState, StateBatch
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.primitives import (
     read_length,

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ottla.share.states import TERMINAL, RecordState, StateBatch
+from ottla.share_coordinator.states import TERMINAL, RecordState, StateBatch
 
 NO_MEMBER = ""
 NO_WRITE = 0

@@ -6,8 +6,7 @@ import uuid
 
 import pytest
 
-from ottla.share.state_batches import combine
-from ottla.share.state_records import (
+from ottla.share_coordinator.records import (
     MalformedStateRecord,
     SharePartitionKey,
     Snapshot,
@@ -16,7 +15,8 @@ from ottla.share.state_records import (
     decode,
     encode,
 )
-from ottla.share.states import RecordState, StateBatch
+from ottla.share_coordinator.state_batches import combine
+from ottla.share_coordinator.states import RecordState, StateBatch
 
 KEY = SharePartitionKey("g", uuid.UUID(int=1), 2)
 BATCH = StateBatch(5, 9, RecordState.ACKNOWLEDGED, 3)

@@ -6,9 +6,9 @@ import uuid
 from types import NoneType
 
 from ottla.core.errors import ErrorCode
-from ottla.share.coordinator_machine import ShareCoordinatorMachine, StateResult, StateWrite
-from ottla.share.state_records import SharePartitionKey, Snapshot, StateRecord, Update, decode, encode
-from ottla.share.states import RecordState, StateBatch
+from ottla.share_coordinator.machine import ShareCoordinatorMachine, StateResult, StateWrite
+from ottla.share_coordinator.records import SharePartitionKey, Snapshot, StateRecord, Update, decode, encode
+from ottla.share_coordinator.states import RecordState, StateBatch
 
 TOPIC = uuid.UUID(int=3)
 KEY = SharePartitionKey("team", TOPIC, 0)
