@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.remote.add_partitions_to_txn import AddPartitionsToTxnManager, NewBatch, TransactionSupportedOperation
+from ottla.broker.remote.transaction_verification import NewBatch, TransactionSupportedOperation, TransactionVerifier
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import TopicPartition
@@ -135,7 +135,7 @@ class Cluster:
             for tp in tps
         }
         self.coordinator = ReferenceCoordinator(rng, version, self.partitions)
-        self.manager = AddPartitionsToTxnManager(self.coordinator, clock)
+        self.manager = TransactionVerifier(self.coordinator, clock)
         self.in_flight: list[asyncio.Task[Any]] = []
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:

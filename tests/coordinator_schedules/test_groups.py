@@ -448,7 +448,9 @@ async def a_deletion_that_races_a_commit(rng: random.Random) -> None:
 
     await asyncio.gather(commits(), commits(), deletes(), deletes())
     broker.log.failure_rate = 0.0
-    # What failed may have been written all the same. After one more write of everything memory and log must agree.
+    # What failed may have been written all the same: it is loaded. Memory and log must agree.
+    await asyncio.sleep(1)
+    await coordinator.led.wait_until_loaded()
     await coordinator.commit("simple", alone, {work: CommittedOffset(100) for work in WORK[:2]})
     before = committed_of(broker, "simple")
     await coordinator.delete_offsets("simple", WORK[2:])

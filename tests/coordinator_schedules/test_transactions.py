@@ -1,10 +1,10 @@
 """Whole transactions in simulated time: the coordinator, its log, partitions, producers and a network that loses things.
 
 The network delays, repeats, reorders and loses requests and answers, also across the boundary of two transactions; the
-coordinator's log is slow and fails, markers fail or are written twice, the coordinator restarts, producers crash and
-share a transactional id. At the end each transaction is there as a whole or not at all, as its producer knows it, a
-reader that read along has read the same as one that reads at the end, and nothing is open. `make coordinator-tests`
-runs many seeds.
+coordinator's log is slow, stalls and fails, markers fail or are written twice, the coordinator restarts, producers crash and
+share a transactional id. After every step the coordinator's state is that which a restart would load. At the end each
+transaction is there as a whole or not at all, as its producer knows it, a reader that read along has read the same as
+one that reads at the end, and nothing is open. `make coordinator-tests` runs many seeds.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from ottla.broker.remote.add_partitions_to_txn import AddPartitionsToTxnManager, NewBatch, TransactionSupportedOperation
-from ottla.broker.transaction_markers import TransactionMarkerWriter
+from ottla.broker.remote.transaction_verification import NewBatch, TransactionSupportedOperation, TransactionVerifier
+from ottla.broker.transaction_marker_writer import TransactionMarkerWriter
 from ottla.coordination.view import PartitionView
-from ottla.core.errors import ErrorCode, KafkaError, StorageError
-from ottla.core.ids import OFFSETS_TOPIC, ProducerIdAndEpoch, TopicPartition
-from ottla.internal_topics.topic_log import AppendedBatch, KeyValue, ProducerIdentity
+from ottla.core.errors import ErrorCode, KafkaError
+from ottla.core.ids import NO_PRODUCER_EPOCH, OFFSETS_TOPIC, ProducerIdAndEpoch, TopicPartition
+from ottla.internal_topics.topic_log import LoadedRecords
 from ottla.records.batch import split
 from ottla.records.record_reader import read_records
 from ottla.replication.group_commit import GroupCommit
@@ -37,11 +37,12 @@ from ottla.testing.sim_loop import SimClock, simulate
 from ottla.transactions.config import TransactionConfig
 from ottla.transactions.coordinator import TransactionCoordinator
 from ottla.transactions.events import TransactionAnswer
-from ottla.transactions.markers import TransactionMarker
-from ottla.transactions.metadata import BETWEEN_TRANSACTIONS, TransactionVersion
+from ottla.transactions.marker_port import TransactionMarker
+from ottla.transactions.metadata import BETWEEN_TRANSACTIONS, TransactionMetadata, TransactionVersion
+from ottla.transactions.records import decode
 from tests.coordinator_schedules.schedules import FIRST_SEED
 from tests.support.storage import NOW_MS, batch, open_directory
-from tests.support.topic_logs import MemoryTopicLog
+from tests.support.topic_logs import STALL_S, SlowTopicLog
 
 T = TypeVar("T")
 
@@ -73,35 +74,43 @@ class Fenced(Exception):
     """The producer's epoch is over."""
 
 
-class SlowLog(MemoryTopicLog):
-    """`__transaction_state` that takes its time; some appends fail, and of those some were written all the same."""
+class TransactionLog(SlowTopicLog):
+    """`__transaction_state`, and the states that a coordinator would load from it."""
 
     def __init__(self, rng: random.Random, failing: float) -> None:
-        super().__init__(2)
-        self._rng, self.failing_rate = rng, failing
-        self.written_rate = 0.3  # of those that fail
+        super().__init__(rng, failing, partitions=2)
+        self._replayed = [ReplayedTransactions() for _ in range(2)]
 
-    async def append(
-        self,
-        partition: int,
-        records: Sequence[KeyValue],
-        producer: ProducerIdentity | None = None,
-        *,
-        leader_epoch: int,
-    ) -> AppendedBatch:
-        await asyncio.sleep(self._rng.random() * 0.05)
-        fails = self._rng.random() < self.failing_rate
-        if fails and self._rng.random() >= self.written_rate:
-            await asyncio.sleep(self._rng.random() * 0.05)
-            raise StorageError
-        appended = await super().append(partition, records, producer, leader_epoch=leader_epoch)
-        return appended._replace(replicated=self._slowly(appended.replicated, fails=fails))
+    async def wait_until_replicated(self, partition: int, end_offset: int, *, leader_epoch: int) -> None:
+        """At the end of this, and before the loop turns, the coordinator has the state of what is replicated."""
+        await super().wait_until_replicated(partition, end_offset, leader_epoch=leader_epoch)
+        self._replayed[partition].replay(self.batches[partition], end_offset)
 
-    async def _slowly(self, replicated: Awaitable[None], *, fails: bool) -> None:
-        await asyncio.sleep(self._rng.random() * 0.05)
-        await replicated
-        if fails:
-            raise StorageError
+    def states(self, partition: int) -> dict[str, TransactionMetadata]:
+        """What a coordinator would load from the replicated part of a partition."""
+        return self._replayed[partition].states
+
+
+class ReplayedTransactions:
+    """The states of transactional ids in a log, by the method of a coordinator that loads it."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, TransactionMetadata] = {}
+        self._batches = 0
+
+    def replay(self, batches: Sequence[LoadedRecords], end_offset: int) -> None:
+        """Apply what is new below an offset."""
+        for loaded in batches[self._batches :]:
+            if loaded.base_offset >= end_offset:
+                break
+            self._batches += 1
+            for key, value in loaded.records:
+                record = decode(key, value)
+                assert record is not None
+                if record.metadata is None:
+                    self.states.pop(record.transactional_id, None)
+                else:
+                    self.states[record.transactional_id] = record.metadata
 
 
 class FlakyMarkers:
@@ -158,11 +167,11 @@ class Cluster:
             tp: Partition(directory.create_log(tp, uuid.UUID(int=7), CONFIG), view, node_id=1, commit=commit)
             for tp in PARTITIONS
         }
-        self.log = SlowLog(rng, failing)
+        self.log = TransactionLog(rng, failing)
         self.ids = ProducerIds()
         self.markers = FlakyMarkers(rng, TransactionMarkerWriter(cast("Any", self), Offsets(), self.clock))
         self.coordinator = self._new_coordinator()
-        self.manager = AddPartitionsToTxnManager(self, self.clock)
+        self.manager = TransactionVerifier(self, self.clock)
         self.in_flight: set[asyncio.Task[Any]] = set()
         self.answered: Counter[str] = Counter()
 
@@ -179,6 +188,15 @@ class Cluster:
         for partition in range(self.log.partitions):
             coordinator.led.lead(partition, self.log.epoch)
         return coordinator
+
+    def check_states(self) -> None:
+        """The state of each partition that is loaded is that of the log: a restart changes nothing."""
+        for shard in self.coordinator.led.ready_shards():
+            live = {runtime.transactional_id: runtime.metadata for runtime in shard.all()}
+            written = {
+                name: metadata for name, metadata in live.items() if metadata.producer_epoch != NO_PRODUCER_EPOCH
+            }
+            assert written == self.log.states(shard.partition), "a restart would change the state"
 
     async def restart(self) -> None:
         old = self.coordinator
@@ -212,6 +230,7 @@ class Cluster:
         """Send a request; None if the answer does not come in time, whether or not the request was served."""
         luck = self.rng.random()
         await asyncio.sleep(self.rng.random() * 0.02)
+        self.check_states()
         if luck < 0.04:
             return None  # lost
         if luck < 0.08 and may_be_late:
@@ -220,6 +239,7 @@ class Cluster:
         if luck < 0.16 and may_be_late:
             self._later(request)  # served now and once more later
         answer = await request()
+        self.check_states()
         await asyncio.sleep(self.rng.random() * 0.02)
         return None if luck > 0.96 else answer
 
@@ -439,6 +459,7 @@ class Reader:
 
 async def schedule(version: TransactionVersion, rng: random.Random) -> None:
     cluster = Cluster(rng, failing=rng.choice((0.0, 0.0, 0.05)))
+    cluster.log.stall_rate = rng.choice((0.0, 0.02))
     await cluster.coordinator.led.wait_until_loaded()
     shared = rng.random() < 0.3  # two producers with one transactional id
     names = ["a", "a" if shared else "b", "c"]
@@ -448,19 +469,21 @@ async def schedule(version: TransactionVersion, rng: random.Random) -> None:
     while not all(task.done() for task in working):
         assert cluster.clock.monotonic() < LIMIT_S, "a producer waits for ever"
         await asyncio.sleep(rng.random())
+        cluster.check_states()
         for reader in along:
             reader.poll()
         if rng.random() < 0.05:
             await cluster.restart()
     await asyncio.gather(*working)
     await asyncio.gather(*cluster.in_flight)
-    cluster.markers.failing, cluster.log.failing_rate = False, 0.0
-    await asyncio.sleep(HANGS_MS / 1000 + 2)
+    cluster.markers.failing, cluster.log.failing_rate, cluster.log.stall_rate = False, 0.0, 0.0
+    await asyncio.sleep(HANGS_MS / 1000 + STALL_S + 2)
     check(cluster, clients, along)
     await cluster.coordinator.close()
 
 
 def check(cluster: Cluster, clients: list[Client], along: list[Reader]) -> None:
+    cluster.check_states()
     for runtime in cluster.coordinator.transactional_ids():
         assert runtime.metadata.state in BETWEEN_TRANSACTIONS, f"{runtime.transactional_id}: {runtime.metadata}"
     read: list[tuple[TopicPartition, bytes]] = []

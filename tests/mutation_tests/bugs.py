@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from ottla.broker.remote.add_partitions_to_txn import AddPartitionsToTxnManager, TransactionVerification
+from ottla.broker.remote.transaction_verification import TransactionVerification, TransactionVerifier
 from ottla.core.errors import ErrorCode
 from ottla.records.batch_reader import read_headers
 from ottla.replication.partition import Partition
@@ -243,7 +243,7 @@ def _forgets_the_transaction(of: ProducerStateManager, now_ms: int, *, after_ms:
     return len(gone)
 
 
-async def _verifies_nothing(of: AddPartitionsToTxnManager, verification: TransactionVerification) -> None:
+async def _verifies_nothing(of: TransactionVerifier, verification: TransactionVerification) -> None:
     verification.error = ErrorCode.NONE
 
 
@@ -420,7 +420,7 @@ STORAGE_BUGS: tuple[Bug, ...] = (
     bug("open-transaction-readable", "readers of committed records are not held up by open transactions",
         "crash tests of transactions", Patch(ProducerStateManager, "first_unstable_offset", does())),
     bug("transaction-not-verified", "the coordinator is not asked whether a partition belongs to a transaction", "delayed batches",
-        Patch(AddPartitionsToTxnManager, "verify", lambda original: _verifies_nothing)),
+        Patch(TransactionVerifier, "verify", lambda original: _verifies_nothing)),
     bug("guard-not-checked-at-the-append", "a verification counts although a marker was written meanwhile",
         "verification against reference", Patch(ProducerStateManager, "_check_verified", does())),
     bug("guard-kept-over-a-marker", "the end of a transaction leaves its verification in force",

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from ottla.core.errors import ErrorCode
-from ottla.share import coordinator_machine, partition_machine
-from ottla.share.in_flight import InFlightRange
-from ottla.share.partition_events import DeadLetters, ShareReply
-from ottla.share.partition_machine import PartitionMachine
-from ottla.share.states import RecordState
+from ottla.share_coordinator import machine as coordinator_machine
+from ottla.share_coordinator.machine import ShareCoordinatorMachine
+from ottla.share_coordinator.records import Snapshot, StateRecord
+from ottla.share_coordinator.states import RecordState
+from ottla.share_partitions.events import ShareReply
+from ottla.share_partitions.in_flight import InFlightRange
+from ottla.share_partitions.machine import PartitionMachine
 from tests.mutation_tests.patching import Bug, Patch
 from tests.support.share_driver import run_schedule
 
@@ -44,11 +46,9 @@ def _count_stays(original: Original) -> Original:
 
 
 def _answered_first(original: Original) -> Original:
-    def persist(
-        machine: PartitionMachine, ranges: list[InFlightRange], letters: list[DeadLetters], ticket: int
-    ) -> None:
+    def persist(machine: PartitionMachine, ended: Any, letters: Any, ticket: int) -> None:
         machine._out.append(ShareReply(ticket, ErrorCode.NONE))
-        original(machine, ranges, letters, -1)
+        original(machine, ended, letters, -1)
 
     return persist
 
@@ -58,7 +58,23 @@ def _newest_alone(original: Original) -> Original:
 
 
 def _snapshot_without_states(original: Original) -> Original:
-    return lambda key, snapshot: original(key, snapshot._replace(batches=()))
+    def change(machine: ShareCoordinatorMachine, *more: Any) -> StateRecord:
+        record: StateRecord = original(machine, *more)
+        content = record.content
+        return record._replace(content=content._replace(batches=())) if isinstance(content, Snapshot) else record
+
+    return change
+
+
+def _changed_at_once(original: Original) -> Original:
+    """A decision changes the state itself."""
+
+    def change(machine: ShareCoordinatorMachine, *more: Any) -> StateRecord:
+        record: StateRecord = original(machine, *more)
+        machine.apply(record, 0)
+        return record
+
+    return change
 
 
 def _never_archived(original: Original) -> Original:
@@ -74,13 +90,22 @@ def _gap_is_done(original: Original) -> Original:
 
 
 def _archived_at_once(original: Original) -> Original:
-    def dead_letters(ranges: list[InFlightRange], cause: str) -> list[DeadLetters]:
-        for each in ranges:
-            if each.state is RecordState.ARCHIVING:
-                each.state = RecordState.ARCHIVED
-        return list(original(ranges, cause))
+    def state_after(*asked: Any) -> RecordState:
+        state: RecordState = original(*asked)
+        return RecordState.ARCHIVED if state is RecordState.ARCHIVING else state
 
-    return dead_letters
+    return state_after
+
+
+def _applied_at_once(original: Original) -> Original:
+    """The end of a delivery applies before it is durable."""
+
+    def persist(machine: PartitionMachine, ended: Any, letters: Any, ticket: int) -> None:
+        original(machine, ended, letters, ticket)
+        for batch in ended:
+            machine._apply(batch)
+
+    return persist
 
 
 def _bug(name: str, what: str, *patches: Patch) -> Bug:
@@ -96,14 +121,18 @@ SHARE_BUGS = (
          Patch(PartitionMachine, "_refusal", _nothing)),
     _bug("share-acknowledged-before-durable", "an acknowledgement is answered before it is durable",
          Patch(PartitionMachine, "_persist", _answered_first)),
+    _bug("delivery-ended-before-durable", "what a member acknowledged is done before that is durable",
+         Patch(PartitionMachine, "_persist", _applied_at_once)),
     _bug("acknowledged-record-redelivered", "an update replaces the states of earlier ones: after loading they are available",
          Patch(coordinator_machine, "combine", _newest_alone)),
     _bug("snapshot-without-states", "a snapshot leaves out the states of records",
-         Patch(coordinator_machine, "snapshot_record", _snapshot_without_states)),
+         Patch(ShareCoordinatorMachine, "_change", _snapshot_without_states)),
+    _bug("state-changed-by-the-decision", "a decision of the share coordinator changes the state beside its records",
+         Patch(ShareCoordinatorMachine, "_change", _changed_at_once)),
     _bug("unpersisted-records-dropped", "what was acquired at a crash counts as done",
          Patch(PartitionMachine, "_append", _gap_is_done)),
     _bug("dead-letters-lost", "what is for the dead letter queue is archived and not written there",
-         Patch(partition_machine, "_dead_letters", _archived_at_once)),
+         Patch(PartitionMachine, "_state_after", _archived_at_once)),
     _bug("dead-letters-forgotten", "dead letters that a broker had not written before it was killed are not written",
          Patch(PartitionMachine, "unwritten_dead_letters", lambda _original: lambda _machine: ())),
 )  # fmt: skip

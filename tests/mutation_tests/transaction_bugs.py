@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ottla.broker.transaction_markers import TransactionMarkerWriter
+from ottla.broker.transaction_marker_writer import TransactionMarkerWriter
 from ottla.core.errors import ErrorCode
 from ottla.internal_topics.machine_runtime import MachineRuntime
 from ottla.transactions.events import AddPartitions, TransactionAnswer
@@ -42,33 +42,30 @@ def _any_epoch(original: Original) -> Original:
 
 
 def _adds_nothing_to_what_is_there(original: Original) -> Original:
-    def store(machine: TransactionMachine, why: TransitionReason, metadata: Any, ticket: int) -> None:
+    def store(machine: TransactionMachine, why: TransitionReason, metadata: Any, *more: int) -> None:
         if why is TransitionReason.ADD:
             metadata = replace(metadata, partitions=metadata.partitions - machine.metadata.partitions)
-        original(machine, why, metadata, ticket)
+        original(machine, why, metadata, *more)
 
     return store
 
 
 def _no_epoch_bump(original: Original) -> Original:
-    def store(machine: TransactionMachine, why: TransitionReason, metadata: Any, ticket: int) -> None:
+    def store(machine: TransactionMachine, why: TransitionReason, metadata: Any, *more: int) -> None:
         if why in (TransitionReason.END, TransitionReason.FENCE):
             metadata = replace(metadata, producer_epoch=machine.metadata.producer_epoch)
-        original(machine, why, metadata, ticket)
+        original(machine, why, metadata, *more)
 
     return store
 
 
 def _fence_without_epoch_bump(original: Original) -> Original:
-    def store(machine: TransactionMachine, why: TransitionReason, metadata: Any, ticket: int) -> None:
+    def store(machine: TransactionMachine, why: TransitionReason, metadata: Any, ticket: int, *more: int) -> None:
         if why is TransitionReason.FENCE:
-            metadata = replace(
-                metadata,
-                producer_epoch=machine.metadata.producer_epoch,
-                last_producer_epoch=machine.metadata.last_producer_epoch,
-                client_version=TransactionVersion.TV_0,
-            )
-        original(machine, why, metadata, ticket)
+            epoch = machine.metadata.producer_epoch
+            metadata = replace(metadata, producer_epoch=epoch, client_version=TransactionVersion.TV_0)
+            more = ()
+        original(machine, why, metadata, ticket, *more)
 
     return store
 
@@ -76,13 +73,44 @@ def _fence_without_epoch_bump(original: Original) -> Original:
 def _ready_at_once(original: Original) -> Original:
     """The client is answered before the outcome is durable."""
 
-    def store(machine: TransactionMachine, why: TransitionReason, metadata: Any, ticket: int) -> None:
+    def store(machine: TransactionMachine, why: TransitionReason, metadata: Any, ticket: int, *more: int) -> None:
         if why is TransitionReason.END:
             machine._reply(ticket, TransactionAnswer(ErrorCode.NONE, metadata.producer_id, metadata.producer_epoch))
             ticket = -1
-        original(machine, why, metadata, ticket)
+        original(machine, why, metadata, ticket, *more)
 
     return store
+
+
+def _applied_at_once(original: Original) -> Original:
+    """A transition changes the state when it is decided."""
+
+    def store(machine: TransactionMachine, why: TransitionReason, metadata: Any, *more: int) -> None:
+        original(machine, why, metadata, *more)
+        if why is TransitionReason.ADD:
+            machine.apply(metadata)
+
+    return store
+
+
+def _over_at_its_timeout(original: Original) -> Original:
+    """A transition whose write takes too long is over; its record gets into the log all the same."""
+
+    def timed_out(machine: TransactionMachine, write: int) -> None:
+        original(machine, write)
+        if machine.pending is not None and machine.pending.why is not TransitionReason.COMPLETE:
+            machine.pending = None
+
+    return timed_out
+
+
+def _ignored_when_it_is_late(original: Original) -> Original:
+    def write_ended(runtime: TransactionRuntime, write: int, *more: Any) -> None:
+        pending = runtime.machine.pending
+        if pending is not None and pending.write == write:
+            original(runtime, write, *more)
+
+    return write_ended
 
 
 def _without_markers(original: Original) -> Original:
@@ -135,16 +163,17 @@ def _sent_before_durable(original: Original) -> Original:
     def feed(runtime: TransactionRuntime, event: Any, ticket: int = -1) -> None:
         original(runtime, event, ticket)
         pending = runtime.machine.pending
-        if pending is not None and pending.why is TransitionReason.END and pending.metadata.state in PREPARED:
+        decided = None if pending is None or pending.why is not TransitionReason.END else pending.metadata
+        if decided is not None and decided.state in PREPARED:
             markers = runtime._environment.markers
-            marker = _marker_of(pending.metadata, runtime._environment.writer.leader_epoch)
-            runtime._run(_ignoring_the_result(markers.send(marker, pending.metadata.partitions)))
+            marker = _marker_of(decided, runtime._environment.writer.leader_epoch)
+            runtime._run(_ignoring_the_result(markers.send(marker, decided.partitions)))
 
     return feed
 
 
 def _marker_of(metadata: Any, coordinator_epoch: int) -> Any:
-    from ottla.transactions.markers import TransactionMarker
+    from ottla.transactions.marker_port import TransactionMarker
 
     committed = metadata.state.name == "PREPARE_COMMIT"
     return TransactionMarker(
@@ -171,6 +200,11 @@ TRANSACTION_BUGS = (
          Patch(TransactionMachine, "_store", _fence_without_epoch_bump)),
     _bug("commit-answered-before-durable", "EndTxn is answered before the outcome is durable", SECOND,
          Patch(TransactionMachine, "_store", _ready_at_once)),
+    _bug("applied-before-durable", "a transition changes the state before its record is durable", SECOND,
+         Patch(TransactionMachine, "_store", _applied_at_once)),
+    _bug("slow-write-forgotten", "a transition is over when its write takes too long", SECOND,
+         Patch(TransactionMachine, "_write_timed_out", _over_at_its_timeout),
+         Patch(TransactionRuntime, "_write_ended", _ignored_when_it_is_late)),
     _bug("markers-before-durable", "markers are sent before the outcome is durable", UNDECIDED,
          Patch(TransactionRuntime, "feed", _sent_before_durable), within=1),
     _bug("completed-without-markers", "a transaction is complete before its markers are written", SECOND,

@@ -13,8 +13,11 @@ from dataclasses import dataclass, field
 
 from ottla.core.errors import ErrorCode
 from ottla.internal_topics.topic_log import KeyValue
-from ottla.share.coordinator_machine import ShareCoordinatorMachine, StateWrite
-from ottla.share.partition_events import (
+from ottla.share_coordinator.machine import ShareCoordinatorMachine, StateWrite
+from ottla.share_coordinator.records import SharePartitionKey, StateRecord, decode, encode
+from ottla.share_coordinator.states import RecordState
+from ottla.share_partitions.acknowledgements import AcknowledgementBatch, AcknowledgeType, AcquiredRecords, AcquireMode
+from ottla.share_partitions.events import (
     Acknowledge,
     Acquire,
     AvailabilityChanged,
@@ -32,9 +35,7 @@ from ottla.share.partition_events import (
     ShareReply,
     WriteDeadLetters,
 )
-from ottla.share.partition_machine import NEVER_MS, PartitionMachine
-from ottla.share.state_records import SharePartitionKey, decode
-from ottla.share.states import AcknowledgementBatch, AcknowledgeType, AcquiredRecords, AcquireMode
+from ottla.share_partitions.machine import NEVER_MS, PartitionMachine
 
 KEY = SharePartitionKey("team", uuid.UUID(int=7), 0)
 MEMBERS = ("ada", "bob", "cyd")
@@ -128,31 +129,36 @@ class ShareDriver:
 
 
 class StateLog:
-    """A share coordinator's log: what is written is encoded, and decoded again at a restart."""
+    """A share coordinator and its log. After every change its state is that which is loaded from the log."""
 
     def __init__(self, rng: random.Random, *, snapshot_interval: int) -> None:
         self.rng, self.interval = rng, snapshot_interval
         self.records: list[KeyValue] = []
         self.machine = ShareCoordinatorMachine(snapshot_interval, lambda _topic, _partition: True)
-        self.keep(self.machine.initialize(KEY, 0, 0, now_wall_ms=1, end_offset=0).records)
+        self.keep(self.machine.initialize(KEY, 0, 0, now_wall_ms=1).records)
 
-    def keep(self, records: Sequence[KeyValue]) -> None:
-        self.records.extend(records)
+    def keep(self, records: Sequence[StateRecord]) -> None:
+        for record in records:
+            self.machine.apply(record, len(self.records))
+            self.records.append(encode(record))
+        assert self.replayed().states() == self.machine.states(), "a restart would change the state"
 
     def write(self, persist: Persist, leader_epoch: int) -> None:
         write = StateWrite(0, leader_epoch, persist.start_offset, persist.delivery_complete_count, persist.batches)
-        result = self.machine.write(KEY, write, now_wall_ms=1, end_offset=len(self.records))
+        result = self.machine.write(KEY, write, now_wall_ms=1)
         assert result.error is ErrorCode.NONE, result
         self.keep(result.records)
 
     def reload(self) -> None:
+        self.machine = self.replayed()
+
+    def replayed(self) -> ShareCoordinatorMachine:
         """Load the log from its first needed record, as after a restart."""
         first = self.machine.first_needed_offset or 0
-        self.machine = ShareCoordinatorMachine(self.interval, lambda _topic, _partition: True)
-        for offset, record in enumerate(self.records):
-            if offset >= first:
-                key, content = decode(*record)
-                self.machine.apply(key, content, offset)
+        machine = ShareCoordinatorMachine(self.interval, lambda _topic, _partition: True)
+        for offset, (key, value) in enumerate(self.records[first:], first):
+            machine.apply(decode(key, value), offset)
+        return machine
 
 
 class SharePartitionModel:
@@ -202,6 +208,7 @@ class SharePartitionModel:
         actions += [self.pass_time, self.write_dead_letters] * 2 + [self.leave, self.renew, self.steal]
         for _ in range(steps):
             self.rng.choice(actions)()
+            self.check_restart()
             if self.rng.random() < 0.02:
                 self.restart()
         self.failing = 0.0
@@ -365,7 +372,7 @@ class SharePartitionModel:
         self.counts.clear()
         self.log.reload()
         self.epoch += 1
-        result = self.log.machine.read(KEY, self.epoch, now_wall_ms=1, end_offset=len(self.log.records))
+        result = self.log.machine.read(KEY, self.epoch, now_wall_ms=1)
         self.log.keep(result.records)
         assert result.state is not None
         self.driver.machine = PartitionMachine(result.state.start_offset, result.state.batches, self.limits)
@@ -373,6 +380,38 @@ class SharePartitionModel:
         letters = self.driver.machine.unwritten_dead_letters()
         if letters:
             self.driver.dead_letters.append(letters)
+
+    # ---- What must hold
+
+    def check_restart(self) -> None:
+        """What would be loaded is what is in flight, but for what is acquired, and what the log itself shows again.
+
+        Not so while a write has not ended, nor after one that failed.
+        """
+        if self.failing:
+            return
+        persisted = self.log.replayed().summary(KEY).state
+        assert persisted is not None
+        loaded = PartitionMachine(persisted.start_offset, persisted.batches, self.limits)
+        assert loaded.start_offset <= self.driver.machine.start_offset
+        found = {offset: each for each in loaded.ranges() for offset in range(each.first, each.last + 1)}
+        writing = [batch for write in self.driver.writes for batch in write.batches]
+        for each in self.driver.machine.ranges():
+            for offset in range(each.first, each.last + 1):
+                if any(batch.first <= offset <= batch.last for batch in writing):
+                    continue
+                state, count = (
+                    (found[offset].state, found[offset].delivery_count)
+                    if offset in found
+                    else (RecordState.AVAILABLE, 0)
+                )
+                if each.state is RecordState.ACQUIRED:
+                    expected = RecordState.AVAILABLE, each.delivery_count - 1
+                elif each.state is RecordState.ARCHIVED and state is RecordState.AVAILABLE:
+                    continue
+                else:
+                    expected = each.state, each.delivery_count
+                assert (state, count) == expected, f"a restart changes {offset} from {each} to {state}, {count}"
 
     # ---- What must hold at the end
 

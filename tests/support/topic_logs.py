@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import defaultdict
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Generator, Sequence
 
-from ottla.core.errors import FencedLeaderEpoch, KafkaError, NotLeaderOrFollower
+from ottla.core.errors import FencedLeaderEpoch, KafkaError, NotLeaderOrFollower, StorageError
 from ottla.internal_topics.topic_log import AppendedBatch, KeyValue, LoadedRecords, ProducerIdentity
+
+STALL_S = 7.0
+"""Longer than the timeouts of writes that tests set."""
 
 
 class MemoryTopicLog:
@@ -93,6 +97,40 @@ class MemoryTopicLog:
         for batch in list(self.batches[partition]):
             if batch.base_offset + max(len(batch.records), 1) > start and batch.base_offset < end_offset:
                 yield batch
+
+
+class SlowTopicLog(MemoryTopicLog):
+    """Takes its time; some appends fail, and of those some were written all the same. A few take `STALL_S`."""
+
+    def __init__(self, rng: random.Random, failing: float, *, partitions: int = 1) -> None:
+        super().__init__(partitions)
+        self._rng, self.failing_rate = rng, failing
+        self.written_rate = 0.3  # of those that fail
+        self.stall_rate = 0.0
+
+    async def append(
+        self,
+        partition: int,
+        records: Sequence[KeyValue],
+        producer: ProducerIdentity | None = None,
+        *,
+        leader_epoch: int,
+    ) -> AppendedBatch:
+        await asyncio.sleep(self._rng.random() * 0.05)
+        if self.stall_rate and self._rng.random() < self.stall_rate:
+            await asyncio.sleep(STALL_S)
+        fails = self._rng.random() < self.failing_rate
+        if fails and self._rng.random() >= self.written_rate:
+            await asyncio.sleep(self._rng.random() * 0.05)
+            raise StorageError
+        appended = await super().append(partition, records, producer, leader_epoch=leader_epoch)
+        return appended._replace(replicated=self._slowly(appended.replicated, fails=fails))
+
+    async def _slowly(self, replicated: Awaitable[None], *, fails: bool) -> None:
+        await asyncio.sleep(self._rng.random() * 0.05)
+        await replicated
+        if fails:
+            raise StorageError
 
 
 class _Replication:

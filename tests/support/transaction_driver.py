@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import count
 
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import NO_PRODUCER_EPOCH, ProducerIdAndEpoch, TopicPartition
 from ottla.internal_topics.machine_events import NO_TICKET, Loaded, NotStored, Reply, Stored
-from ottla.transactions import records
+from ottla.internal_topics.topic_log import KeyValue
 from ottla.transactions.events import (
     AbortTimedOut,
     AddPartitions,
@@ -19,16 +20,18 @@ from ottla.transactions.events import (
     InitProducerId,
     MarkersSent,
     Output,
-    Remove,
     Retry,
     RetryTimer,
     SendMarkers,
     TransactionAnswer,
     WriteMetadata,
+    WriteTimedOut,
 )
 from ottla.transactions.machine import TransactionMachine
 from ottla.transactions.metadata import TransactionMetadata, TransactionState, TransactionVersion
+from ottla.transactions.records import TransactionRecord, decode, encode
 
+ID = "app"
 START_MS = 1_700_000_000_000
 TIMEOUT_MS = 60_000
 TV_0, TV_2 = TransactionVersion.TV_0, TransactionVersion.TV_2
@@ -47,14 +50,32 @@ def new_metadata(producer_id: int = FIRST_ID) -> TransactionMetadata:
     )
 
 
+def replay(log: Iterable[KeyValue]) -> TransactionMachine | None:
+    """The machine that a coordinator has after it has loaded this log; None if the id is deleted."""
+    machine: TransactionMachine | None = None
+    for key, value in log:
+        record = decode(key, value)
+        assert record is not None
+        if record.metadata is None:
+            machine = None
+        elif machine is None:
+            machine = TransactionMachine(record.metadata)
+        else:
+            machine.apply(record.metadata)
+    return machine
+
+
 @dataclass
 class TransactionDriver:
-    """Feeds a machine and remembers every answer by its ticket. Writes and markers are held back until `settle`."""
+    """Feeds a machine and remembers every answer by its ticket. Writes and markers are held back until `settle`.
+
+    After every step the state is that of the log, when it is replayed.
+    """
 
     machine: TransactionMachine = field(default_factory=lambda: TransactionMachine(new_metadata()))
     now_ms: int = START_MS
     answers: dict[int, TransactionAnswer] = field(default_factory=dict)
-    log: list[TransactionMetadata | None] = field(default_factory=list)  # durable
+    log: list[KeyValue] = field(default_factory=list)  # durable
     storing: list[WriteMetadata] = field(default_factory=list)
     sending: list[SendMarkers] = field(default_factory=list)
     sent: list[SendMarkers] = field(default_factory=list)  # written to all their partitions
@@ -64,8 +85,17 @@ class TransactionDriver:
     tickets: count[int] = field(default_factory=count)
 
     def feed(self, event: Event, ticket: int = NO_TICKET) -> None:
-        for output in self.machine.step(event, now_ms=self.now_ms, ticket=ticket):
+        outputs = self.machine.step(event, now_ms=self.now_ms, ticket=ticket)
+        self.check()
+        for output in outputs:
             self._perform(output)
+
+    def check(self) -> None:
+        """The state of an id that was written is that of its log."""
+        if self.log:
+            replayed = replay(self.log)
+            durable = None if replayed is None else replayed.metadata
+            assert durable == (None if self.removed else self.machine.metadata), "a restart would change the state"
 
     def ask(self, event: Event) -> int:
         ticket = next(self.tickets)
@@ -92,8 +122,6 @@ class TransactionDriver:
             case AllocateProducerId(event, ticket):
                 self.next_id += 1
                 self.feed(replace(event, new_producer_id=self.next_id - 1), ticket)
-            case Remove():
-                self.removed = True
 
     # ---- The log and the partitions
 
@@ -103,8 +131,22 @@ class TransactionDriver:
         if error is not ErrorCode.NONE:
             self.feed(NotStored(write.write, error))
             return
-        self.log.append(write.metadata)
-        self.feed(Stored(write.write))
+        self.append(write.metadata)
+        if not self.removed:
+            self.feed(Stored(write.write))
+
+    def append(self, metadata: TransactionMetadata | None) -> None:
+        """A record gets into the log, and changes the state."""
+        self.log.append(encode(TransactionRecord(ID, metadata)))
+        if metadata is None:
+            self.removed = True
+        else:
+            self.machine.apply(metadata)
+        self.check()
+
+    def time_out(self) -> None:
+        """The oldest write takes too long; it goes on."""
+        self.feed(WriteTimedOut(self.storing[0].write))
 
     def write_markers(self, **errors: ErrorCode) -> None:
         """The oldest markers are written; `errors` by topic."""
@@ -130,14 +172,9 @@ class TransactionDriver:
 
     def reload(self) -> TransactionDriver:
         """Another coordinator loads what is durable, through the format of the log."""
-        last = self.log[-1]
-        assert last is not None
-        found = records.decode(records.transaction_key("app"), records.transaction_value(last))
-        assert found is not None
-        assert found.metadata is not None
-        other = TransactionDriver(
-            TransactionMachine(found.metadata), now_ms=self.now_ms, log=[last], next_id=self.next_id
-        )
+        machine = replay(self.log)
+        assert machine is not None
+        other = TransactionDriver(machine, now_ms=self.now_ms, log=[*self.log], next_id=self.next_id)
         other.feed(Loaded())
         return other
 

@@ -31,7 +31,8 @@ from ottla.core.settings import (
 from ottla.groups.config import GroupConfig
 from ottla.net.config import NetConfig
 from ottla.replication.config import ReplicationConfig
-from ottla.share.config import ShareConfig
+from ottla.share_coordinator.config import ShareCoordinatorConfig
+from ottla.share_partitions.config import ShareConfig
 from ottla.storage.cleaning.cleaner_config import CleanerConfig
 from ottla.storage.config import LogConfig
 from ottla.storage.scrubbing.scrubber_config import ScrubberConfig
@@ -47,6 +48,7 @@ SECTIONS: dict[str, tuple[str, type[Any]]] = {
     "replication": ("Replication", ReplicationConfig),
     "groups": ("Consumer groups", GroupConfig),
     "share": ("Share groups", ShareConfig),
+    "share_coordinator": ("Share coordinator", ShareCoordinatorConfig),
     "transactions": ("Transactions", TransactionConfig),
     "controller": ("Topics", ControllerConfig),
     "zookeeper": ("ZooKeeper", ZooKeeperConfig),
@@ -65,6 +67,7 @@ class BrokerConfig:
     replication: ReplicationConfig
     groups: GroupConfig
     share: ShareConfig
+    share_coordinator: ShareCoordinatorConfig
     transactions: TransactionConfig
     controller: ControllerConfig
     zookeeper: ZooKeeperConfig

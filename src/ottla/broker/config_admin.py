@@ -35,7 +35,7 @@ from ottla.core.settings import (
     text_of,
 )
 from ottla.limits.loop_slices import LoopSlices
-from ottla.share.offset_reset import check_reset
+from ottla.share_partitions.offset_reset import check_reset
 from ottla.storage.config import topic_config, topic_settings
 from ottla.wire.apis import ApiKey
 

@@ -19,11 +19,11 @@ from ottla.internal_topics.topic import InternalTopic
 
 if TYPE_CHECKING:  # imported when they are first needed
     from ottla.broker.config import BrokerConfig
-    from ottla.broker.remote.add_partitions_to_txn import AddPartitionsToTxnManager
-    from ottla.broker.remote.markers import TransactionMarkerRouter
-    from ottla.broker.remote.offsets import HighWatermarks
-    from ottla.broker.remote.share_states import ShareStateRouter
-    from ottla.broker.transaction_markers import TransactionMarkerWriter
+    from ottla.broker.remote.high_watermarks import HighWatermarks
+    from ottla.broker.remote.share_state_persister import ShareStatePersister
+    from ottla.broker.remote.transaction_marker_channel import TransactionMarkerChannelManager
+    from ottla.broker.remote.transaction_verification import TransactionVerifier
+    from ottla.broker.transaction_marker_writer import TransactionMarkerWriter
     from ottla.client.connection import ConnectTo
     from ottla.controller.topics import CreateTopic
     from ottla.coordination.producer_ids import ProducerIdManager
@@ -32,8 +32,8 @@ if TYPE_CHECKING:  # imported when they are first needed
     from ottla.internal_topics.led_partitions import LedPartitions
     from ottla.internal_topics.session_check import SessionCheck
     from ottla.replication.replicas import Replicas
-    from ottla.share.coordinator import ShareCoordinator
-    from ottla.share.partition_manager import SharePartitionManager
+    from ottla.share_coordinator.coordinator import ShareCoordinator
+    from ottla.share_partitions.partition_manager import SharePartitionManager
     from ottla.transactions.coordinator import TransactionCoordinator
 
 Follower = Callable[[ClusterView, ClusterView], None]
@@ -106,7 +106,7 @@ class Coordinators:
             clock=self._clock,
             log=self._topic(TRANSACTIONS_TOPIC),
             node_id=self._node_id,
-            markers=self._marker_router,
+            markers=self._marker_channel,
             producer_ids=self._producer_ids,
         )
         created.start()
@@ -115,44 +115,44 @@ class Coordinators:
         return created
 
     @cached_property
-    def transaction_markers(self) -> TransactionMarkerWriter:
+    def transaction_marker_writer(self) -> TransactionMarkerWriter:
         """The writer of transaction markers on the partitions that this broker leads."""
-        from ottla.broker.transaction_markers import TransactionMarkerWriter
+        from ottla.broker.transaction_marker_writer import TransactionMarkerWriter
 
         return TransactionMarkerWriter(self._replicas, self.groups, self._clock)
 
     @cached_property
-    def _marker_router(self) -> TransactionMarkerRouter:
-        from ottla.broker.remote.markers import TransactionMarkerRouter
+    def _marker_channel(self) -> TransactionMarkerChannelManager:
+        from ottla.broker.remote.transaction_marker_channel import TransactionMarkerChannelManager
 
-        created = TransactionMarkerRouter(
-            self.transaction_markers, self._cluster, node_id=self._node_id, connect_to=self._connect_to
+        created = TransactionMarkerChannelManager(
+            self.transaction_marker_writer, self._cluster, node_id=self._node_id, connect_to=self._connect_to
         )
         self._followers.append(created.follow)
         self._closers.append(created.close)
         return created
 
     @cached_property
-    def add_partitions_to_txn(self) -> AddPartitionsToTxnManager:
+    def transaction_verifier(self) -> TransactionVerifier:
         """The verification of transactional batches."""
         from ottla.broker.remote.add_partitions_to_txn import AddPartitionsToTxnManager
-        from ottla.broker.remote.verification import TransactionCoordinatorRouter
+        from ottla.broker.remote.transaction_verification import TransactionVerifier
 
-        router = TransactionCoordinatorRouter(
+        manager = AddPartitionsToTxnManager(
             lambda: self.transactions, self._cluster, node_id=self._node_id, connect_to=self._connect_to
         )
-        self._followers.append(router.follow)
-        self._closers.append(router.close)
-        return AddPartitionsToTxnManager(router, self._clock)
+        self._followers.append(manager.follow)
+        self._closers.append(manager.close)
+        return TransactionVerifier(manager, self._clock)
 
     @cached_property
     def share_states(self) -> ShareCoordinator:
         """The share coordinator, which keeps the states of share partitions."""
         from ottla.broker.share_groups import topic_exists
-        from ottla.share.coordinator import ShareCoordinator
+        from ottla.share_coordinator.coordinator import ShareCoordinator
 
         created = ShareCoordinator(
-            self._config.share,
+            self._config.share_coordinator,
             clock=self._clock,
             log=self._topic(SHARE_STATE_TOPIC),
             node_id=self._node_id,
@@ -164,10 +164,10 @@ class Coordinators:
         return created
 
     @cached_property
-    def _share_state_router(self) -> ShareStateRouter:
-        from ottla.broker.remote.share_states import ShareStateRouter
+    def _share_state_persister(self) -> ShareStatePersister:
+        from ottla.broker.remote.share_state_persister import ShareStatePersister
 
-        created = ShareStateRouter(
+        created = ShareStatePersister(
             lambda: self.share_states, self._cluster, node_id=self._node_id, connect_to=self._connect_to
         )
         self._followers.append(created.follow)
@@ -179,11 +179,11 @@ class Coordinators:
         """The share partitions that this broker leads."""
         from ottla.broker.remote.dead_letters import DeadLetterWriter
         from ottla.broker.share_groups import ShareGroupSettings
-        from ottla.share.partition_manager import SharePartitionManager
+        from ottla.share_partitions.partition_manager import SharePartitionManager
 
         config = self._config.share
         settings = ShareGroupSettings(self._cluster, config)
-        persister = self._share_state_router
+        persister = self._share_state_persister
         dead_letters = DeadLetterWriter(
             self._cluster,
             self._replicas,
@@ -209,14 +209,14 @@ class Coordinators:
         from ottla.groups.share_group_coordinator import ShareGroupCoordinator
 
         states = ShareGroupStates(
-            self._share_state_router, self.share_partitions, lambda: self._create_topic(SHARE_STATE_TOPIC)
+            self._share_state_persister, self.share_partitions, lambda: self._create_topic(SHARE_STATE_TOPIC)
         )
         return ShareGroupCoordinator(self.groups.led, states)
 
     @cached_property
     def high_watermarks(self) -> HighWatermarks:
         """The high watermarks of all partitions, wherever they are led."""
-        from ottla.broker.remote.offsets import HighWatermarks
+        from ottla.broker.remote.high_watermarks import HighWatermarks
 
         created = HighWatermarks(self._replicas, self._cluster, node_id=self._node_id, connect_to=self._connect_to)
         self._followers.append(created.follow)

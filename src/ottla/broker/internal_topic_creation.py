@@ -52,7 +52,7 @@ def _layout_of(services: Services, topic: str) -> _Layout:
         }
         return _Layout(groups.offsets_topic_partitions, groups.offsets_topic_replication_factor, configs)
     if topic == SHARE_STATE_TOPIC:
-        share = services.config.share
+        share = services.config.share_coordinator
         configs = {
             "cleanup.policy": "delete",
             "compression.type": "producer",

@@ -11,13 +11,13 @@ from ottla.coordination.metadata_cache import MetadataCache
 from ottla.core.errors import ErrorCode, error_for
 from ottla.core.settings import SettingText, load
 from ottla.groups.share.events import StateSummary
-from ottla.share.config import ShareConfig
-from ottla.share.coordinator_machine import StateResult
-from ottla.share.partition_events import SharePartitionLimits
-from ottla.share.partition_manager import SharePartitionManager
-from ottla.share.persister import Persister
-from ottla.share.share_partition import GroupSettings
-from ottla.share.state_records import SharePartitionKey, Snapshot
+from ottla.share_coordinator.machine import StateResult
+from ottla.share_coordinator.persister_port import Persister
+from ottla.share_coordinator.records import SharePartitionKey, Snapshot
+from ottla.share_partitions.config import ShareConfig
+from ottla.share_partitions.events import SharePartitionLimits
+from ottla.share_partitions.partition_manager import SharePartitionManager
+from ottla.share_partitions.share_partition import GroupSettings
 
 READ_COMMITTED = "read_committed"
 

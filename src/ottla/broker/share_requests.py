@@ -10,9 +10,9 @@ from ottla.broker.context import Services
 from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode, InvalidRequest, KafkaError, UnknownTopicId
 from ottla.replication.partition import Partition
-from ottla.share.partition_manager import AcknowledgeResult
-from ottla.share.sessions import SessionPartition, ShareSession
-from ottla.share.states import AcknowledgementBatch, AcknowledgeType
+from ottla.share_partitions.acknowledgements import AcknowledgementBatch, AcknowledgeType
+from ottla.share_partitions.partition_manager import AcknowledgeResult
+from ottla.share_partitions.sessions import SessionPartition, ShareSession
 
 RENEW_SINCE = 2
 """The version with acknowledgements that renew the lock (KIP-1222)."""

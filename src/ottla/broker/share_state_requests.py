@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from ottla.broker.requests.request import Request
 from ottla.core.errors import KafkaError
-from ottla.share.state_records import SharePartitionKey
+from ottla.share_coordinator.records import SharePartitionKey
 
 TopicT = TypeVar("TopicT")
 PartitionT = TypeVar("PartitionT")

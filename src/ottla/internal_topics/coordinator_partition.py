@@ -122,7 +122,7 @@ class CoordinatorPartition:
             return False
 
     def _diverged(self) -> None:
-        if self.is_open:
+        if self.is_open and self._is_in_term:  # the next term is loaded in any case
             log.warning("%s-%d has a batch that is not in memory; loading it again", self.topic, self.partition)
             self._load_again()
 

@@ -6,7 +6,8 @@ the log. The queue is bounded: beyond, writes fail with an error after which cli
 
 A writer belongs to one term: its appends carry the leader epoch, so that what was queued in an earlier term fails. It
 also knows the offset that the next batch must get. Another offset means that the log has a batch that the state in
-memory has not: an append that was reported as failed, or one of another writer. Then the state must be loaded again.
+memory has not: an append that was reported as failed, or one of another writer. So does a batch that was appended and
+whose replication failed. Then the state must be loaded again.
 """
 
 from __future__ import annotations
@@ -82,10 +83,14 @@ class PartitionWriter:
         if first_offset == self._next_offset:
             self._next_offset = next_offset
             return True
+        self._diverge()
+        return False
+
+    def _diverge(self) -> None:
+        """Write nothing more: the log has, or may keep, a batch that the state in memory will not have."""
         if not self._is_refusing:
             self._is_refusing = True
             self._on_diverged()
-        return False
 
     # ---- Writing
 
@@ -167,7 +172,11 @@ class PartitionWriter:
         try:
             appended = await self._log.append(self._partition, records, producer, leader_epoch=self.leader_epoch)
             is_expected = self._advance(appended.first_offset, appended.next_offset)
+        except Exception as error:  # noqa: BLE001  # waiters must get the error
+            return error_code_for(error)
+        try:
             await appended.replicated
         except Exception as error:  # noqa: BLE001  # waiters must get the error
+            self._diverge()
             return error_code_for(error)
         return ErrorCode.NONE if is_expected else ErrorCode.NOT_COORDINATOR

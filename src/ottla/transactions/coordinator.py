@@ -18,7 +18,7 @@ from ottla.internal_topics.led_partitions import LedPartitions
 from ottla.internal_topics.topic_log import TopicLog
 from ottla.transactions.config import TransactionConfig
 from ottla.transactions.events import AbortTimedOut, AddPartitions, EndTxn, Expire, InitProducerId, TransactionAnswer
-from ottla.transactions.markers import MarkerSender
+from ottla.transactions.marker_port import MarkerSender
 from ottla.transactions.metadata import TransactionMetadata, TransactionState, TransactionVersion
 from ottla.transactions.shard import TransactionShard
 from ottla.transactions.transaction_runtime import ProducerIds, TransactionRuntime
@@ -149,7 +149,7 @@ class TransactionCoordinator:
         if not transactional_id:
             raise InvalidRequest
         runtime = self.led.shard_of(transactional_id).find(transactional_id)
-        if runtime is None or runtime.metadata.state is TransactionState.DEAD:
+        if runtime is None:
             raise error_for(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
         return runtime.metadata
 

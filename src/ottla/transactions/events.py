@@ -69,6 +69,13 @@ class MarkersSent:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteTimedOut:
+    """The write with this number takes too long; `Stored` or `NotStored` follows all the same."""
+
+    write: int
+
+
+@dataclass(frozen=True, slots=True)
 class RetryTimer:
     """The delay of a `Retry` has passed."""
 
@@ -81,6 +88,7 @@ Event = (
     | Expire
     | Stored
     | NotStored
+    | WriteTimedOut
     | MarkersSent
     | RetryTimer
     | Loaded
@@ -92,7 +100,7 @@ NeedsProducerId = InitProducerId | EndTxn | AbortTimedOut
 
 @dataclass(frozen=True, slots=True)
 class WriteMetadata:
-    """Write the state (None deletes the id); the event `Stored` or `NotStored` must follow."""
+    """Write the state (None deletes the id) and apply it once it is durable; then `Stored`, or `NotStored`, follows."""
 
     write: int
     metadata: TransactionMetadata | None
@@ -124,11 +132,6 @@ class AllocateProducerId:
     ticket: int
 
 
-@dataclass(frozen=True, slots=True)
-class Remove:
-    """Remove the transactional id from memory: its deletion is durable."""
-
-
 # ---- Answers
 
 
@@ -141,4 +144,4 @@ class TransactionAnswer:
     producer_epoch: int = NO_PRODUCER_EPOCH
 
 
-Output = WriteMetadata | SendMarkers | Retry | AllocateProducerId | Remove | Reply[TransactionAnswer]
+Output = WriteMetadata | SendMarkers | Retry | AllocateProducerId | Reply[TransactionAnswer]

@@ -1,8 +1,10 @@
 """Runs the transactions of one transactional id as a pure state machine: events in, outputs out (events.py).
 
-`step` never waits, never reads a clock, never touches a log, so a seed replays any schedule. A transition is first
-written (`WriteMetadata`) and counts when it is durable (`Stored`); until then it is pending, and requests that would
-need another one are refused with CONCURRENT_TRANSACTIONS.
+`step` never waits, never reads a clock, never touches a log, so a seed replays any schedule. It decides; it never
+changes `metadata`, the state that is in the log. A transition is written first (`WriteMetadata`), and its record
+changes the state by `apply`, which also loads the log, as soon as it is durable; the event `Stored` follows. Until then
+the transition is pending, and requests that would need another one are refused with CONCURRENT_TRANSACTIONS. A write
+that fails leaves the state as it is; one that takes too long stays pending, since its record may get into the log yet.
 
     Empty --AddPartitions--> Ongoing --EndTxn, timeout, InitProducerId--> PrepareCommit or PrepareAbort
       ^                        ^                                            |
@@ -37,12 +39,12 @@ from ottla.transactions.events import (
     MarkersSent,
     NeedsProducerId,
     Output,
-    Remove,
     Retry,
     RetryTimer,
     SendMarkers,
     TransactionAnswer,
     WriteMetadata,
+    WriteTimedOut,
 )
 from ottla.transactions.metadata import (
     BETWEEN_TRANSACTIONS,
@@ -82,24 +84,44 @@ class Pending(NamedTuple):
     """Holds the transition in progress. While markers are being written its `write` is None."""
 
     why: TransitionReason
-    metadata: TransactionMetadata
+    metadata: TransactionMetadata | None  # None deletes the id
     write: int | None
     ticket: int = NO_TICKET
+    last_epoch: int = NO_PRODUCER_EPOCH  # before that of the metadata
 
 
 class TransactionMachine:
-    """Changes the state of one transactional id."""
+    """Decides what happens to one transactional id.
 
-    __slots__ = ("_out", "_writes", "metadata", "pending", "stopped", "was_aborted_by_client", "without_marker")
+    Only `metadata` is in the log. The rest is lost with the machine: a producer that repeats a request to the
+    coordinator after that is fenced where the answer depends on it, as it is in Kafka.
+    """
+
+    __slots__ = (
+        "_out",
+        "_writes",
+        "last_epoch",
+        "metadata",
+        "pending",
+        "stopped",
+        "was_aborted_by_client",
+        "without_marker",
+    )
 
     def __init__(self, metadata: TransactionMetadata) -> None:
-        self.metadata = metadata  # durable, except that of a new id, whose epoch is -1
+        """Begin with the state of the first record of an id that is loaded, or of a new id, whose epoch is -1."""
+        self.metadata = metadata  # changed by `apply` only
         self.pending: Pending | None = None
         self.without_marker: frozenset[TopicPartition] = frozenset()
+        self.last_epoch = NO_PRODUCER_EPOCH  # the producer epoch before the present one
+        self.was_aborted_by_client = False  # the last transaction
         self.stopped = False  # another coordinator has to complete the transaction
-        self.was_aborted_by_client = False  # the last transaction; not in the log
         self._writes = 0
         self._out: list[Output] = []
+
+    def apply(self, metadata: TransactionMetadata) -> None:
+        """Take the state of a record in the log: one that was written just now, or that is being loaded."""
+        self.metadata = metadata
 
     def step(self, event: Event, *, now_ms: int, ticket: int = NO_TICKET) -> list[Output]:
         """Handle an event and return the outputs in order. Each ticket is answered once, now or by a later step."""
@@ -119,6 +141,8 @@ class TransactionMachine:
                 self._stored(write, now_ms)
             case NotStored(write, error):
                 self._not_stored(write, error)
+            case WriteTimedOut(write):
+                self._write_timed_out(write)
             case MarkersSent(results):
                 self._markers_sent(results)
             case RetryTimer():
@@ -181,9 +205,9 @@ class TransactionMachine:
             next_epoch, last_epoch = epoch + 1, NO_PRODUCER_EPOCH
         elif epoch in (NO_PRODUCER_EPOCH, expected.epoch):
             next_epoch, last_epoch = epoch + 1, epoch
-        elif expected.epoch == metadata.last_producer_epoch:
+        elif expected.epoch == self.last_epoch:
             # A retry of a request that succeeded. No other producer was initialized: that would have set it to -1.
-            next_epoch, last_epoch = epoch, metadata.last_producer_epoch
+            next_epoch, last_epoch = epoch, self.last_epoch
         else:
             self._refuse(ticket, ErrorCode.PRODUCER_FENCED)
             return
@@ -198,13 +222,12 @@ class TransactionMachine:
             producer_id=producer_id,
             previous_producer_id=self.metadata.producer_id,
             producer_epoch=epoch,
-            last_producer_epoch=last_epoch,
             timeout_ms=timeout_ms,
             partitions=frozenset(),
             started_wall_ms=NO_TIMESTAMP,
             updated_wall_ms=now_ms,
         )
-        self._store(TransitionReason.INIT, metadata, ticket)
+        self._store(TransitionReason.INIT, metadata, ticket, last_epoch)
 
     # ---- AddPartitions
 
@@ -324,7 +347,7 @@ class TransactionMachine:
         ticket: int,
     ) -> None:
         version = event.client_version if isinstance(event, EndTxn) else SERVER_VERSION
-        epoch, last_epoch = metadata.producer_epoch, metadata.last_producer_epoch
+        epoch, last_epoch = metadata.producer_epoch, self.last_epoch
         next_producer_id = NO_PRODUCER_ID
         if version >= TransactionVersion.TV_2:
             if metadata.is_epoch_exhausted:
@@ -338,12 +361,11 @@ class TransactionMachine:
             state=state,
             previous_producer_id=metadata.producer_id,
             producer_epoch=epoch,
-            last_producer_epoch=last_epoch,
             next_producer_id=next_producer_id,
             updated_wall_ms=now_ms,
             client_version=version,
         )
-        self._store(why, prepared, ticket)
+        self._store(why, prepared, ticket, last_epoch)
 
     def _complete(self, now_ms: int) -> None:
         """Write the markers of a decided transaction, then its completion."""
@@ -363,7 +385,7 @@ class TransactionMachine:
             partitions=frozenset(),
             updated_wall_ms=now_ms,
         )
-        self.pending = Pending(TransitionReason.COMPLETE, completed, None)
+        self.pending = Pending(TransitionReason.COMPLETE, completed, None, last_epoch=self.last_epoch)
         self.without_marker = metadata.partitions
         self._retry()
 
@@ -401,20 +423,27 @@ class TransactionMachine:
         metadata = self.metadata
         is_unused = metadata.state in BETWEEN_TRANSACTIONS and self.pending is None
         if is_unused and metadata.updated_wall_ms <= now_ms - after_ms:
-            self._store(TransitionReason.EXPIRE, replace(metadata, state=TransactionState.DEAD), NO_TICKET)
+            self._store(TransitionReason.EXPIRE, None, NO_TICKET)
 
     # ---- Writes
 
-    def _store(self, why: TransitionReason, metadata: TransactionMetadata, ticket: int) -> None:
+    def _store(
+        self, why: TransitionReason, metadata: TransactionMetadata | None, ticket: int, last_epoch: int | None = None
+    ) -> None:
         self._writes += 1
-        self.pending = Pending(why, metadata, self._writes, ticket)
-        self._out.append(WriteMetadata(self._writes, None if why is TransitionReason.EXPIRE else metadata))
+        if last_epoch is None:
+            last_epoch = self.last_epoch
+        self.pending = Pending(why, metadata, self._writes, ticket, last_epoch)
+        self._out.append(WriteMetadata(self._writes, metadata))
 
     def _stored(self, write: int, now_ms: int) -> None:
+        """Go on after a transition whose record is durable, and applied."""
         pending, self.pending = self.pending, None
         assert pending is not None, write
         assert pending.write == write, (pending, write)
-        metadata = self.metadata = pending.metadata
+        metadata = self.metadata
+        assert pending.metadata == metadata, (pending, metadata)
+        self.last_epoch = pending.last_epoch
         match pending.why:
             case TransitionReason.INIT:
                 self._reply(
@@ -437,7 +466,7 @@ class TransactionMachine:
             case TransitionReason.COMPLETE:
                 pass
             case TransitionReason.EXPIRE:
-                self._out.append(Remove())
+                raise AssertionError("the machine ends with the record that deletes its id")
             case _:
                 assert_never(pending.why)
 
@@ -460,6 +489,13 @@ class TransactionMachine:
         self.pending = pending._replace(write=None)
         self._out.append(Retry(RETRY_MS))
 
+    def _write_timed_out(self, write: int) -> None:
+        """Answer who waits. The transition stays in progress: another one must not be decided beside it."""
+        pending = self.pending
+        if pending is not None and pending.write == write:
+            self._refuse(pending.ticket, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            self.pending = pending._replace(ticket=NO_TICKET)
+
     # ---- Outputs
 
     def _reply(self, ticket: int, answer: TransactionAnswer) -> None:
@@ -472,9 +508,9 @@ class TransactionMachine:
     def _check(self) -> None:
         """Assert the invariants that hold after every step."""
         metadata, pending = self.metadata, self.pending
-        if pending is not None:
+        if pending is not None and pending.metadata is not None:
             pending.metadata.check()
-        if metadata.producer_epoch != NO_PRODUCER_EPOCH and metadata.state is not TransactionState.DEAD:
+        if metadata.producer_epoch != NO_PRODUCER_EPOCH:
             metadata.check()
         if metadata.state in PREPARED:
             assert pending is not None, metadata

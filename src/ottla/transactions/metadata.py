@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from ottla.core.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
+from ottla.core.ids import NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
 EPOCH_MAX = (1 << 15) - 1
 
@@ -57,7 +57,7 @@ SERVER_VERSION = TransactionVersion.TV_2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionMetadata:
-    """Holds the state of one transactional id. Each change makes a new one, which is written before it counts."""
+    """Holds the state of one transactional id, all of which is in the log. Each change makes a new one."""
 
     producer_id: int
     producer_epoch: int
@@ -66,7 +66,6 @@ class TransactionMetadata:
     updated_wall_ms: int
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID  # after the transaction, since the epochs of the present one are used up
-    last_producer_epoch: int = NO_PRODUCER_EPOCH  # before the present one; not in the log
     partitions: frozenset[TopicPartition] = frozenset()
     started_wall_ms: int = NO_TIMESTAMP
     client_version: TransactionVersion = TransactionVersion.TV_0

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ottla.core.ids import NO_PRODUCER_ID, TopicPartition
 from ottla.internal_topics.record_fields import RecordFieldReader
+from ottla.internal_topics.topic_log import KeyValue
 from ottla.transactions.metadata import TransactionMetadata, TransactionState, TransactionVersion
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.primitives import string_writer, write_length, write_uvarint
@@ -85,6 +86,12 @@ def _write_partitions(out: bytearray, partitions: frozenset[TopicPartition]) -> 
         for index in indexes:
             out += _INT32.pack(index)
         write_uvarint(out, 0)  # no tagged fields
+
+
+def encode(record: TransactionRecord) -> KeyValue:
+    """Encode a record."""
+    value = None if record.metadata is None else transaction_value(record.metadata)
+    return transaction_key(record.transactional_id), value
 
 
 def decode(key: bytes, value: bytes | None) -> TransactionRecord | None:

@@ -1,6 +1,7 @@
 """Coordinates the transactional ids of one partition of `__transaction_state`: loads them and holds them.
 
-A shard exists while this broker leads the partition, in one leader epoch or in several without a gap.
+A shard exists while this broker leads the partition, in one leader epoch or in several without a gap. `apply` is the
+only code that changes what a restart keeps: it takes each record that was written, and at load each record of the log.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from ottla.core.ids import TRANSACTIONS_TOPIC
 from ottla.internal_topics.coordinator_partition import CoordinatorPartition, Term
 from ottla.internal_topics.shard import CoordinatorShard
 from ottla.internal_topics.topic_log import LoadedRecords, TopicLog
-from ottla.transactions import records
-from ottla.transactions.markers import MarkerSender
+from ottla.transactions.marker_port import MarkerSender
 from ottla.transactions.metadata import TransactionMetadata
+from ottla.transactions.records import MalformedTransactionRecord, TransactionRecord, decode
 from ottla.transactions.transaction_runtime import Environment, ProducerIds, TransactionRuntime
 
 log = logging.getLogger(__name__)
@@ -26,16 +27,18 @@ class TransactionShard(CoordinatorShard):
     def __init__(
         self, term: Term, topic_log: TopicLog, clock: Clock, markers: MarkerSender, producer_ids: ProducerIds
     ) -> None:
-        self._clock = clock
-        self._markers, self._producer_ids = markers, producer_ids
         self._ids: dict[str, TransactionRuntime] = {}
-        self._environment: Environment | None = None
         # Each transactional id times its writes itself, with the timeout of its transactions.
         super().__init__(
-            CoordinatorPartition(
-                TRANSACTIONS_TOPIC, term, topic_log, lambda: _TransactionLoader(self), write_timeout_ms=0
-            ),
-            term,
+            CoordinatorPartition(TRANSACTIONS_TOPIC, term, topic_log, lambda: _Replay(self), write_timeout_ms=0), term
+        )
+        self._environment = Environment(
+            writer=self._partition.writer,
+            clock=clock,
+            markers=markers,
+            producer_ids=producer_ids,
+            apply=self.apply,
+            on_failed=self._step_failed,
         )
         self._partition.start()
 
@@ -52,24 +55,27 @@ class TransactionShard(CoordinatorShard):
         await super().close()
         self._ids.clear()
 
-    def use_loaded(self, loaded: dict[str, TransactionMetadata]) -> int:
-        """Take loaded transactional ids into use, complete what was decided; returns how many there are.
-
-        One that fails is left out.
-        """
-        self._environment = Environment(
-            writer=self._partition.writer,
-            clock=self._clock,
-            markers=self._markers,
-            producer_ids=self._producer_ids,
-            remove=self._remove,
-            on_failed=self._step_failed,
-        )
-        for runtime in self.all():
-            runtime.close()  # of a load that failed before its end
-        self._ids.clear()
-        for transactional_id, metadata in loaded.items():
+    def apply(self, record: TransactionRecord) -> None:
+        """Change the state by a record in the log: one that was written just now, or that is being loaded."""
+        transactional_id, metadata = record
+        runtime = self._ids.get(transactional_id)
+        if metadata is None:
+            if runtime is not None:
+                del self._ids[transactional_id]
+                runtime.close()
+        elif runtime is None:
             self.create(transactional_id, metadata)
+        else:
+            runtime.machine.apply(metadata)
+
+    def clear(self) -> None:
+        """Forget all transactional ids, before the log is replayed from its start."""
+        for runtime in self._ids.values():
+            runtime.close()
+        self._ids.clear()
+
+    def complete_load(self) -> int:
+        """Complete what was decided before the load; returns how many ids there are. One that fails is left out."""
         for runtime in self.all():
             runtime.loaded()
         self._ids = {name: runtime for name, runtime in self._ids.items() if runtime.is_open}
@@ -80,8 +86,7 @@ class TransactionShard(CoordinatorShard):
         return self._ids.get(transactional_id)
 
     def create(self, transactional_id: str, metadata: TransactionMetadata) -> TransactionRuntime:
-        """Add a transactional id. A new one is written with its first producer epoch."""
-        assert self._environment is not None, "created before the partition is loaded"
+        """Add a transactional id. A new one is not in the log before it is written with its first producer epoch."""
         assert transactional_id not in self._ids, f"{transactional_id!r} exists"
         runtime = self._ids[transactional_id] = TransactionRuntime(transactional_id, metadata, self._environment)
         return runtime
@@ -90,32 +95,25 @@ class TransactionShard(CoordinatorShard):
         """Return all transactional ids."""
         return list(self._ids.values())
 
-    def _remove(self, transactional_id: str) -> None:
-        del self._ids[transactional_id]
 
-
-class _TransactionLoader:
-    """Builds the transactional ids of a partition; the last record of each key wins."""
+class _Replay:
+    """Applies the records of the log to an empty shard."""
 
     def __init__(self, shard: TransactionShard) -> None:
+        shard.clear()
         self._shard = shard
-        self._found: dict[str, TransactionMetadata] = {}
 
     def apply(self, loaded: LoadedRecords) -> None:
         """Apply records; malformed ones are skipped."""
         for key, value in loaded.records:
             try:
-                record = records.decode(key, value)
-            except records.MalformedTransactionRecord as error:
+                record = decode(key, value)
+            except MalformedTransactionRecord as error:
                 log.warning("skipped a malformed record of transaction partition %d: %s", self._shard.partition, error)
                 continue
-            if record is None:
-                continue
-            if record.metadata is None:
-                self._found.pop(record.transactional_id, None)
-            else:
-                self._found[record.transactional_id] = record.metadata
+            if record is not None:
+                self._shard.apply(record)
 
     def complete(self) -> str:
         """Take the transactional ids into use."""
-        return f"{self._shard.use_loaded(self._found)} transactional ids"
+        return f"{self._shard.complete_load()} transactional ids"

@@ -1,10 +1,14 @@
-"""Runs one transactional id: passes events to its state machine and performs the outputs (answers, writes, markers)."""
+"""Runs one transactional id: passes events to its state machine and performs the outputs (answers, writes, markers).
+
+A record that is durable changes the state by the method that loads it (`TransactionShard.apply`), before the machine
+learns of it. A write is awaited to its end, also after its timeout, so that the state lacks no record of the log.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import NamedTuple, Protocol, assert_never
 
@@ -13,24 +17,24 @@ from ottla.core.errors import ErrorCode, KafkaError, NotCoordinator, error_code_
 from ottla.internal_topics.failed_steps import FailedStep
 from ottla.internal_topics.machine_events import NO_TICKET, NotStored, Reply, Stored
 from ottla.internal_topics.machine_runtime import MachineRuntime
-from ottla.internal_topics.topic_log import KeyValue
+from ottla.internal_topics.write_errors import coordinator_write_error
 from ottla.internal_topics.writer import PartitionWriter
-from ottla.transactions import records
 from ottla.transactions.events import (
     AllocateProducerId,
     Event,
     MarkersSent,
     Output,
-    Remove,
     Retry,
     RetryTimer,
     SendMarkers,
     TransactionAnswer,
     WriteMetadata,
+    WriteTimedOut,
 )
 from ottla.transactions.machine import TransactionMachine
-from ottla.transactions.markers import MarkerSender, TransactionMarker
+from ottla.transactions.marker_port import MarkerSender, TransactionMarker
 from ottla.transactions.metadata import TransactionMetadata
+from ottla.transactions.records import TransactionRecord, encode
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +61,7 @@ class Environment(NamedTuple):
     clock: Clock
     markers: MarkerSender
     producer_ids: ProducerIds
-    remove: Callable[[str], None]
+    apply: Callable[[TransactionRecord], None]
     on_failed: Callable[[FailedStep], None]
 
 
@@ -71,12 +75,13 @@ class TransactionRuntime(MachineRuntime[TransactionMachine, Event, TransactionAn
         self._environment = environment
         self._failed: dict[str, str] = {}  # markers that were not written, with the error
         self._retry: asyncio.TimerHandle | None = None
+        self._write_timeout: asyncio.TimerHandle | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._settling: asyncio.Future[None] | None = None
 
     @property
     def metadata(self) -> TransactionMetadata:
-        """Return the durable state."""
+        """Return the state in the log; that of a new id is not there yet."""
         return self.machine.metadata
 
     async def wait_until_settled(self, within_ms: int) -> bool:
@@ -108,8 +113,9 @@ class TransactionRuntime(MachineRuntime[TransactionMachine, Event, TransactionAn
 
     def close(self, reason: Callable[[], KafkaError] = NotCoordinator) -> None:
         """Stop: cancel timers and tasks and fail the waiting requests; results of pending writes are ignored."""
-        if self._retry is not None:
-            self._retry.cancel()
+        for timer in (self._retry, self._write_timeout):
+            if timer is not None:
+                timer.cancel()
         for task in self._tasks:
             task.cancel()
         super().close(reason)
@@ -123,16 +129,13 @@ class TransactionRuntime(MachineRuntime[TransactionMachine, Event, TransactionAn
             case Reply(ticket, answer):
                 self._requests.answer(ticket, answer)
             case WriteMetadata(write, metadata):
-                self._store(self.machine, write, [self._record(metadata)], self._write_timeout_s)
+                self._write(write, TransactionRecord(self.transactional_id, metadata))
             case SendMarkers():
                 self._run(self._send_markers(output))
             case Retry(delay_ms):
                 self._retry = asyncio.get_running_loop().call_later(delay_ms / 1000, self.feed, RetryTimer())
             case AllocateProducerId():
                 self._run(self._allocate(output))
-            case Remove():
-                self.close()
-                self._environment.remove(self.transactional_id)
             case _:
                 assert_never(output)
 
@@ -141,19 +144,21 @@ class TransactionRuntime(MachineRuntime[TransactionMachine, Event, TransactionAn
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
-    @property
-    def _write_timeout_s(self) -> float:
-        return max(self.metadata.timeout_ms, WRITE_TIMEOUT_MS_MIN) / 1000
+    def _write(self, write: int, record: TransactionRecord) -> None:
+        timeout_s = max(self.metadata.timeout_ms, WRITE_TIMEOUT_MS_MIN) / 1000
+        self._write_timeout = asyncio.get_running_loop().call_later(timeout_s, self.feed, WriteTimedOut(write))
+        self._writer.write([encode(record)], lambda error: self._write_ended(write, record, error))
 
-    def _record(self, metadata: TransactionMetadata | None) -> KeyValue:
-        value = None if metadata is None else records.transaction_value(metadata)
-        return records.transaction_key(self.transactional_id), value
-
-    def _feed_result(
-        self, machine: TransactionMachine, records: Sequence[KeyValue], result: Stored | NotStored
-    ) -> None:
-        del machine, records  # there is one machine, and it decides what to write after a failure
-        self.feed(result)
+    def _write_ended(self, write: int, record: TransactionRecord, error: ErrorCode) -> None:
+        if not self.is_open:
+            return
+        if self._write_timeout is not None:
+            self._write_timeout.cancel()  # there is one write at a time
+        if error is not ErrorCode.NONE:
+            self.feed(NotStored(write, coordinator_write_error(error)))
+            return
+        self._environment.apply(record)
+        self.feed(Stored(write))
 
     async def _send_markers(self, output: SendMarkers) -> None:
         marker = TransactionMarker(

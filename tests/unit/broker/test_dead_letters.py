@@ -17,9 +17,9 @@ from ottla.records.builder import NewRecord, build_batch
 from ottla.records.codecs import Codec
 from ottla.records.record_reader import Record, read_columns
 from ottla.replication.partition import Partition
-from ottla.share.partition_machine import EXHAUSTED, REJECTED
-from ottla.share.state_records import SharePartitionKey
-from ottla.share.states import RecordState
+from ottla.share_coordinator.records import SharePartitionKey
+from ottla.share_coordinator.states import RecordState
+from ottla.share_partitions.machine import EXHAUSTED, REJECTED
 from ottla.wire.messages import create_topics, incremental_alter_configs
 from tests.support.cluster import InProcessCluster, with_cluster
 from tests.support.in_process_broker import InProcessBroker, with_broker
@@ -376,7 +376,7 @@ def test_dead_letters_go_to_the_broker_that_leads_the_queue(tmp_path: Path) -> N
         await cluster.known_everywhere(SHARE_STATE_TOPIC)
         topic_id = here.cluster.current.topics["t"].topic_id
         key = SharePartitionKey("team", topic_id, 0)
-        await here.coordinators._share_state_router.initialize(key, 0, 0)
+        await here.coordinators._share_state_persister.initialize(key, 0, 0)
         names = {"errors.deadletterqueue.topic.name": QUEUE, "errors.deadletterqueue.copy.record.enable": "true"}
         assert await alter(cluster.handlers(cluster.controller), GROUP, "team", names) == ErrorCode.NONE
         await cluster.until(lambda: "team" in here.cluster.current.configs.get("groups", {}))

@@ -10,17 +10,17 @@ from typing import Any, cast
 
 import pytest
 
-from ottla.broker.remote.add_partitions_to_txn import PartitionAdder
-from ottla.broker.remote.markers import TransactionMarkerRouter
+from ottla.broker.remote.add_partitions_to_txn import AddPartitionsToTxnManager
 from ottla.broker.remote.node_channels import BatchingQueues, NodeChannels
-from ottla.broker.remote.verification import TransactionCoordinatorRouter
+from ottla.broker.remote.transaction_marker_channel import TransactionMarkerChannelManager
+from ottla.broker.remote.transaction_verification import PartitionAdder
 from ottla.client.errors import CannotConnect
 from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.core.errors import ErrorCode, NetworkException, RequestTimedOut
 from ottla.core.ids import TRANSACTIONS_TOPIC, TopicPartition
 from ottla.internal_topics.partitioning import partition_of
 from ottla.testing.sim_loop import simulate
-from ottla.transactions.markers import TransactionMarker
+from ottla.transactions.marker_port import TransactionMarker
 from ottla.transactions.metadata import TransactionVersion
 from ottla.wire.apis import ApiKey
 from ottla.wire.codec import decode_request, decode_response, encode_request, encode_response
@@ -144,11 +144,11 @@ def answered(request: markers.WriteTxnMarkersRequest, error: ErrorCode) -> marke
 
 def with_router(
     serve: Callable[[Any], Awaitable[Any]],
-    scenario: Callable[[TransactionMarkerRouter, Network, Local, Snapshot], Awaitable[None]],
+    scenario: Callable[[TransactionMarkerChannelManager, Network, Local, Snapshot], Awaitable[None]],
 ) -> None:
     async def main(rng: random.Random) -> None:
         network, local, snapshot = Network(serve), Local(), Snapshot()
-        router = TransactionMarkerRouter(local, cast("Any", snapshot), node_id=1, connect_to=network.connect_to)
+        router = TransactionMarkerChannelManager(local, cast("Any", snapshot), node_id=1, connect_to=network.connect_to)
         await scenario(router, network, local, snapshot)
         await router.close()
         assert not any(connection.usable for connection in network.connections)
@@ -157,7 +157,7 @@ def with_router(
 
 
 def test_a_marker_goes_to_the_leader_of_each_partition_with_the_epoch_of_the_coordinator() -> None:
-    async def scenario(router: TransactionMarkerRouter, network: Network, local: Local, _: Snapshot) -> None:
+    async def scenario(router: TransactionMarkerChannelManager, network: Network, local: Local, _: Snapshot) -> None:
         results = await router.send(MARKER, [HERE, THERE, THERE_TOO, NOWHERE, UNKNOWN])
         assert results == {
             HERE: ErrorCode.NONE,
@@ -179,7 +179,7 @@ def test_a_partition_that_another_broker_does_not_know_needs_its_marker_all_the_
     async def serve(request: Any) -> Any:
         return answered(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
-    async def scenario(router: TransactionMarkerRouter, *_: Any) -> None:
+    async def scenario(router: TransactionMarkerChannelManager, *_: Any) -> None:
         assert await router.send(MARKER, [THERE]) == {THERE: ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
     with_router(serve, scenario)
@@ -190,7 +190,7 @@ def test_markers_share_requests_while_one_is_in_flight_and_one_producer_has_one_
         await asyncio.sleep(1)
         return answered(request, ErrorCode.NONE)
 
-    async def scenario(router: TransactionMarkerRouter, network: Network, *_: Any) -> None:
+    async def scenario(router: TransactionMarkerChannelManager, network: Network, *_: Any) -> None:
         sending = [
             asyncio.create_task(router.send(MARKER._replace(producer_id=each), [THERE])) for each in (1, 2, 3, 3, 4)
         ]
@@ -205,7 +205,7 @@ def test_markers_share_requests_while_one_is_in_flight_and_one_producer_has_one_
 
 
 def test_a_marker_that_cannot_be_sent_is_reported_and_the_next_attempt_connects_again() -> None:
-    async def scenario(router: TransactionMarkerRouter, network: Network, *_: Any) -> None:
+    async def scenario(router: TransactionMarkerChannelManager, network: Network, *_: Any) -> None:
         network.is_down = True
         assert await router.send(MARKER, [THERE]) == {THERE: ErrorCode.NETWORK_EXCEPTION}
         network.is_down = False
@@ -222,7 +222,9 @@ def test_a_request_to_a_broker_that_is_gone_or_was_started_again_ends_at_once(br
     async def serve(request: Any) -> Any:
         await asyncio.sleep(3600)
 
-    async def scenario(router: TransactionMarkerRouter, network: Network, local: Local, snapshot: Snapshot) -> None:
+    async def scenario(
+        router: TransactionMarkerChannelManager, network: Network, local: Local, snapshot: Snapshot
+    ) -> None:
         sending = asyncio.create_task(router.send(MARKER, [THERE]))
         await asyncio.sleep(0.1)
         old, snapshot.current = snapshot.current, view_of({"web": (1, 1, 1)}, brokers)
@@ -240,7 +242,7 @@ def test_a_cancelled_marker_is_not_sent() -> None:
         await asyncio.sleep(1)
         return answered(request, ErrorCode.NONE)
 
-    async def scenario(router: TransactionMarkerRouter, network: Network, *_: Any) -> None:
+    async def scenario(router: TransactionMarkerChannelManager, network: Network, *_: Any) -> None:
         first = asyncio.create_task(router.send(MARKER, [THERE]))
         await asyncio.sleep(0.1)
         second = asyncio.create_task(router.send(MARKER._replace(producer_id=8), [THERE]))
@@ -308,7 +310,7 @@ def verify(
     async def main(rng: random.Random) -> None:
         network, local = Network(serve), Coordinator()
         snapshot = Snapshot(view or view_of({TRANSACTIONS_TOPIC: (1, 2, -1)}, {1: 1, 2: 1}))
-        router = TransactionCoordinatorRouter(
+        router = AddPartitionsToTxnManager(
             lambda: cast("PartitionAdder", local), cast("Any", snapshot), node_id=1, connect_to=network.connect_to
         )
 

@@ -16,16 +16,18 @@ from ottla.broker.internal_topic_creation import create_if_absent
 from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import SHARE_STATE_TOPIC
+from ottla.internal_topics.machine_events import NO_TICKET
 from ottla.records.batch import split
 from ottla.replication.partition import Partition
-from ottla.share.config import ShareConfig
-from ottla.share.coordinator import ShareCoordinator
-from ottla.share.coordinator_machine import StateResult
-from ottla.share.partition_events import DeadLetters, NotPersisted, Persisted
-from ottla.share.partition_manager import SharePartitionManager
-from ottla.share.share_partition import GroupSettings
-from ottla.share.state_records import SharePartitionKey
-from ottla.share.states import AcknowledgeType
+from ottla.share_coordinator.coordinator import ShareCoordinator
+from ottla.share_coordinator.machine import StateResult
+from ottla.share_coordinator.records import SharePartitionKey
+from ottla.share_partitions.acknowledgements import AcknowledgeType
+from ottla.share_partitions.config import ShareConfig
+from ottla.share_partitions.events import DeadLetters, NotPersisted, Persisted
+from ottla.share_partitions.machine import PendingWrite
+from ottla.share_partitions.partition_manager import SharePartitionManager
+from ottla.share_partitions.share_partition import GroupSettings
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.messages import create_topics, incremental_alter_configs
@@ -434,7 +436,7 @@ def test_a_share_partition_is_loaded_again_after_any_failed_step(
                 await ada.fetch(max_wait_ms=0)
             case _:
                 _break(broker)
-                share._machine._waiting[7] = -1  # type: ignore[union-attr]
+                share._machine._pending[7] = PendingWrite(NO_TICKET)  # type: ignore[union-attr]
                 result = Persisted(7) if event == "Persisted" else NotPersisted(7, ErrorCode.NOT_COORDINATOR, "")
                 share._feed(result)
         assert share.failure is not None

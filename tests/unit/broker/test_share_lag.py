@@ -7,8 +7,8 @@ from pathlib import Path
 from ottla.client.share_groups import alter_start_offsets
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
-from ottla.share.coordinator_machine import StateWrite
-from ottla.share.state_records import SharePartitionKey
+from ottla.share_coordinator.machine import StateWrite
+from ottla.share_coordinator.records import SharePartitionKey
 from ottla.wire.apis import ApiKey
 from ottla.wire.messages import describe_share_group_offsets as describing
 from ottla.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
@@ -31,7 +31,7 @@ async def begin(cluster: InProcessCluster) -> int:
             answer = await client.request(coordinator, ApiKey.SHARE_GROUP_HEARTBEAT, beat)
             assert answer.error_code == ErrorCode.NONE, answer.error_message
         await alter_start_offsets(client, GROUP, {TopicPartition(TOPIC, index): 0 for index in PARTITIONS})
-    states = cluster.services(1).coordinators._share_state_router
+    states = cluster.services(1).coordinators._share_state_persister
     topic_id = cluster.services(1).cluster.current.topics[TOPIC].topic_id
     for index in PARTITIONS:
         key = SharePartitionKey(GROUP, topic_id, index)

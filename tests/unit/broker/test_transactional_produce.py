@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.handlers import produce
-from ottla.broker.remote.add_partitions_to_txn import AddPartitionsToTxnManager
+from ottla.broker.remote.transaction_verification import TransactionVerifier
 from ottla.core.error_codes import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.replication.end_txn_markers import append_end_txn_marker
@@ -62,7 +62,7 @@ class Client:
         self.server = server
         self.coordinator = FakeCoordinator(error)
         clock = server.services.clock
-        server.services.coordinators.add_partitions_to_txn = AddPartitionsToTxnManager(self.coordinator, clock)
+        server.services.coordinators.transaction_verifier = TransactionVerifier(self.coordinator, clock)
 
     def partition(self, index: int = 0) -> Partition:
         return self.server.services.replicas.partition(TopicPartition(TOPIC, index))

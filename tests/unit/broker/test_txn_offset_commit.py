@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.remote.add_partitions_to_txn import AddPartitionsToTxnManager
+from ottla.broker.remote.transaction_verification import TransactionVerifier
 from ottla.core.error_codes import ErrorCode
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.replication.end_txn_markers import append_end_txn_marker
@@ -54,7 +54,7 @@ class Client:
     def __init__(self, server: InProcessBroker) -> None:
         self.server, self.coordinator = server, FakeCoordinator()
         clock = server.services.clock
-        server.services.coordinators.add_partitions_to_txn = AddPartitionsToTxnManager(self.coordinator, clock)
+        server.services.coordinators.transaction_verifier = TransactionVerifier(self.coordinator, clock)
         self.where = TopicPartition(OFFSETS_TOPIC, server.services.coordinators.groups.led.partition_for(GROUP))
 
     @property

@@ -44,3 +44,22 @@ async def test_close_waits_for_the_writes() -> None:
     log.replicated.set()
     await closing
     assert results == [ErrorCode.NONE]
+
+
+@pytest.mark.simulated_time
+async def test_after_a_batch_whose_replication_failed_the_state_is_loaded_again_and_nothing_more_is_written() -> None:
+    log = MemoryTopicLog()
+    log.replicated.clear()
+    diverged, results = list[str](), list[ErrorCode]()
+    writer = PartitionWriter(log, 0, leader_epoch=0, on_diverged=lambda: diverged.append("load again"))
+    writer.begin(0)
+    writer.write([(b"a", b"")], results.append)
+    await asyncio.sleep(0.01)
+    log.epoch = 1  # the batch stays in the log
+    log.replicated.set()
+    await writer.close()
+    assert (results, diverged) == ([ErrorCode.FENCED_LEADER_EPOCH], ["load again"])
+    assert not writer.has_reached(log.end_offset(0)), "the state lacks what the log may keep"
+    writer.write([(b"b", b"")], results.append)
+    await writer.close()
+    assert results[1:] == [ErrorCode.NOT_COORDINATOR]

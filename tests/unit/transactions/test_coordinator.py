@@ -27,7 +27,7 @@ from ottla.transactions import records
 from ottla.transactions.config import TransactionConfig
 from ottla.transactions.coordinator import TransactionCoordinator
 from ottla.transactions.events import TransactionAnswer
-from ottla.transactions.markers import TransactionMarker
+from ottla.transactions.marker_port import TransactionMarker
 from ottla.transactions.metadata import EPOCH_MAX, TransactionMetadata, TransactionState, TransactionVersion
 from tests.support.topic_logs import MemoryTopicLog
 
@@ -342,15 +342,17 @@ def test_a_failed_write_is_answered_with_an_error_that_clients_retry() -> None:
     run_scenario(scenario)
 
 
-def test_a_write_that_takes_longer_than_the_transaction_may_is_given_up() -> None:
+def test_a_write_that_takes_too_long_is_answered_and_counts_once_it_is_in_the_log() -> None:
     async def scenario(broker: Broker) -> None:
         await broker.init()
         broker.log.hold.clear()
         before = broker.clock.monotonic()
         assert await broker.add() is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert broker.clock.monotonic() - before == pytest.approx(60, abs=0.1)
+        assert await broker.add(partitions=OTHER) is ErrorCode.CONCURRENT_TRANSACTIONS
         broker.log.hold.set()
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        assert broker.coordinator.describe("app").partitions == WEB, "it is in the log"
         assert await broker.add() is ErrorCode.NONE
 
     run_scenario(scenario)
@@ -431,7 +433,7 @@ def _break(broker: Broker, *, durable: bool = False) -> None:
     assert runtime is not None
     machine = runtime.machine
     pending = machine.pending
-    if pending is not None and pending.write is not None and not durable:
+    if pending is not None and pending.metadata is not None and pending.write is not None and not durable:
         machine.pending = pending._replace(metadata=replace(pending.metadata, producer_epoch=-7))
     elif pending is not None and not durable:
         machine.without_marker |= frozenset({TopicPartition("ghost", 0)})

@@ -257,6 +257,29 @@ def test_an_outcome_that_could_not_be_written_leaves_the_transaction_open() -> N
     assert it.commit(0) == TransactionAnswer(NONE, FIRST_ID, 1)
 
 
+def test_a_transition_stays_in_progress_while_its_write_takes_too_long() -> None:
+    it = ongoing()
+    ticket = it.ask(it.ending(0, committed=True))
+    it.time_out()
+    assert it.answers[ticket].error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert state_of(it) is State.ONGOING
+    assert it.answers[it.ask(it.ending(0, committed=False))].error is CONCURRENT
+    it.settle()
+    assert state_of(it) is State.COMPLETE_COMMIT
+    assert it.commit(0) == TransactionAnswer(NONE, FIRST_ID, 1)  # the client's retry
+
+
+def test_a_completion_that_takes_too_long_is_not_written_twice() -> None:
+    it = ongoing()
+    it.ask(it.ending(0, committed=True))
+    it.store()
+    it.write_markers()
+    it.time_out()
+    assert (len(it.storing), it.retries) == (1, 0)
+    it.settle()
+    assert state_of(it) is State.COMPLETE_COMMIT
+
+
 @pytest.mark.parametrize("committed", [True, False])
 def test_after_a_restart_the_markers_of_a_decided_transaction_are_written_again(committed: bool) -> None:
     it = ongoing()
@@ -390,7 +413,7 @@ def test_a_transaction_that_times_out_in_the_last_epoch_gets_a_new_producer_id()
 
 def test_a_transaction_with_the_epoch_that_is_reserved_for_fencing_is_still_aborted() -> None:
     it = ongoing()
-    it.machine.metadata = replace(it.machine.metadata, producer_epoch=EPOCH_MAX)
+    it.append(replace(it.machine.metadata, producer_epoch=EPOCH_MAX))
     assert it.init().error is CONCURRENT
     assert it.init() == TransactionAnswer(NONE, FIRST_ID + 1, 1)
 
@@ -452,7 +475,7 @@ def test_an_unused_id_expires() -> None:
     assert it.answers[it.ask(INIT)].error is CONCURRENT
     it.store()
     assert it.removed
-    assert it.log[-1] is None
+    assert it.log[-1][1] is None
 
 
 def test_an_id_with_an_open_transaction_does_not_expire() -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
 from ottla.broker.share_state_requests import answer_each
-from ottla.share.state_records import SharePartitionKey
+from ottla.share_coordinator.records import SharePartitionKey
 from ottla.wire.messages.delete_share_group_state import (
     MESSAGES,
     DeleteShareGroupStateRequest,

@@ -37,7 +37,7 @@ from ottla.broker.context import Services
 from ottla.broker.delayed_operations import DelayedOperation
 from ottla.broker.handler_parts.new_leaders import endpoint_of
 from ottla.broker.record_validation_queue import ValidatedBatch
-from ottla.broker.remote.add_partitions_to_txn import TransactionSupportedOperation, TransactionVerification
+from ottla.broker.remote.transaction_verification import TransactionSupportedOperation, TransactionVerification
 from ottla.broker.requests.handler import Deferred
 from ottla.broker.requests.request import Request
 from ottla.core.errors import (
@@ -140,7 +140,7 @@ async def _verify_and_append(
     task = asyncio.current_task()
     assert task is not None
     response.connection.keep(task)  # a disconnected client does not end this: the coordinator has been asked
-    await ctx.services.coordinators.add_partitions_to_txn.verify(verification)
+    await ctx.services.coordinators.transaction_verifier.verify(verification)
     handle(ctx, request, response, verification)
 
 
@@ -215,7 +215,7 @@ async def handle_long(ctx: Request, frame: bytearray, at: int, response: Pending
                 begun.begin(topic, part)
         verification, refusal = begun.verification, begun.refusal
         if refusal is None and verification is not None:
-            await services.coordinators.add_partitions_to_txn.verify(verification)
+            await services.coordinators.transaction_verifier.verify(verification)
     operation = LongProduce(services, version, ctx.listener, request, response, verification)
     for topic in request.topics:
         for first in range(0, len(topic.partitions), _AT_ONCE):

@@ -30,12 +30,12 @@ from ottla.core.errors import (
     error_code_for,
 )
 from ottla.replication.partition import Partition
-from ottla.share.partition_manager import AcknowledgeResult
-from ottla.share.record_reading import ReadBatches
-from ottla.share.sessions import FINAL_EPOCH, SessionPartition, ShareSession, is_limit
-from ottla.share.share_partition import SharePartition
-from ottla.share.state_records import SharePartitionKey
-from ottla.share.states import AcquiredRecords, AcquireMode
+from ottla.share_coordinator.records import SharePartitionKey
+from ottla.share_partitions.acknowledgements import AcquiredRecords, AcquireMode
+from ottla.share_partitions.partition_manager import AcknowledgeResult
+from ottla.share_partitions.record_reading import ReadBatches
+from ottla.share_partitions.sessions import FINAL_EPOCH, SessionPartition, ShareSession, is_limit
+from ottla.share_partitions.share_partition import SharePartition
 from ottla.wire.messages import share_fetch as messages
 from ottla.wire.messages.share_fetch import (
     MESSAGES,

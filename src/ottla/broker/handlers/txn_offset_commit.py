@@ -18,7 +18,7 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.remote.add_partitions_to_txn import NewBatch, TransactionSupportedOperation
+from ottla.broker.remote.transaction_verification import NewBatch, TransactionSupportedOperation
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
 from ottla.coordination.view import TopicView
@@ -108,7 +108,7 @@ async def _verified(request: Request, body: TxnOffsetCommitRequest) -> ProducerI
     services.coordinators.groups.check_ready(body.group_id)
     where = TopicPartition(OFFSETS_TOPIC, services.coordinators.groups.led.partition_for(body.group_id))
     producer_id, epoch = body.producer_id, body.producer_epoch
-    verification = services.coordinators.add_partitions_to_txn.begin(
+    verification = services.coordinators.transaction_verifier.begin(
         body.transactional_id,
         producer_id,
         epoch,
@@ -118,7 +118,7 @@ async def _verified(request: Request, body: TxnOffsetCommitRequest) -> ProducerI
     if where in verification.fenced:
         raise verification.fenced[where]
     if verification.is_required:
-        await services.coordinators.add_partitions_to_txn.verify(verification)
+        await services.coordinators.transaction_verifier.verify(verification)
         if verification.error is not ErrorCode.NONE:
             raise error_for(verification.error)
     return ProducerIdentity(producer_id, epoch, verification.guards.get(where))

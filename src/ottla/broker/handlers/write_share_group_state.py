@@ -17,9 +17,9 @@ from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
 from ottla.broker.share_state_requests import answer_each
 from ottla.core.errors import ErrorCode
-from ottla.share.coordinator_machine import StateWrite
-from ottla.share.state_records import SharePartitionKey
-from ottla.share.states import RecordState, StateBatch
+from ottla.share_coordinator.machine import StateWrite
+from ottla.share_coordinator.records import SharePartitionKey
+from ottla.share_coordinator.states import RecordState, StateBatch
 from ottla.wire.messages.write_share_group_state import (
     MESSAGES,
     PartitionData,

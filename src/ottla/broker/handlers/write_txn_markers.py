@@ -17,7 +17,7 @@ from __future__ import annotations
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
 from ottla.core.ids import TopicPartition
-from ottla.transactions.markers import TransactionMarker
+from ottla.transactions.marker_port import TransactionMarker
 from ottla.transactions.metadata import TransactionVersion
 from ottla.wire.messages.write_txn_markers import (
     MESSAGES,
@@ -54,7 +54,7 @@ async def _write(request: Request, asked: WritableTxnMarker) -> list[WritableTxn
         coordinator_epoch=asked.coordinator_epoch,
         version=TransactionVersion.TV_2 if is_second else TransactionVersion.TV_0,
     )
-    outcomes = await request.services.coordinators.transaction_markers.send(marker, partitions)
+    outcomes = await request.services.coordinators.transaction_marker_writer.send(marker, partitions)
     by_topic: dict[str, list[WritableTxnMarkerPartitionResult]] = {topic.name: [] for topic in asked.topics}
     async for where in each(partitions):
         by_topic[where.topic].append(

@@ -37,10 +37,10 @@ from ottla.records.builder import build_batch
 from ottla.replication.high_watermark_waiters import FutureWaiter
 from ottla.replication.partition import Partition
 from ottla.replication.replicas import Replicas
-from ottla.share.dead_letters import OneLetter, build_records, each_of, read_copies
-from ottla.share.partition_events import DeadLetters
-from ottla.share.share_partition import GroupSettings
-from ottla.share.state_records import SharePartitionKey
+from ottla.share_coordinator.records import SharePartitionKey
+from ottla.share_partitions.dead_letters import OneLetter, build_records, each_of, read_copies
+from ottla.share_partitions.events import DeadLetters
+from ottla.share_partitions.share_partition import GroupSettings
 from ottla.storage.config import topic_config
 from ottla.wire.apis import ApiKey
 from ottla.wire.messages.produce import (

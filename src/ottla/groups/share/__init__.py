@@ -1,1 +1,1 @@
-"""Implements the membership of share groups (KIP-932). Their partitions are consumed in the package `ottla.share`."""
+"""Implements the membership of share groups (KIP-932). The package `share_partitions` consumes their partitions."""

@@ -16,14 +16,14 @@ from ottla.core.errors import ErrorCode, KafkaError, NotCoordinator, error_code_
 from ottla.core.repeated_failures import RepeatedFailures
 from ottla.internal_topics.failed_steps import FailedStep
 from ottla.replication.partition import Partition
-from ottla.share.config import ShareConfig
-from ottla.share.dead_letters import DeadLetterQueues
-from ottla.share.partition_events import DeadLetters
-from ottla.share.persister import Persister
-from ottla.share.sessions import SessionPartition, ShareSession, ShareSessions
-from ottla.share.share_partition import GroupSettings, SharePartition
-from ottla.share.state_records import SharePartitionKey
-from ottla.share.states import AcknowledgementBatch
+from ottla.share_coordinator.persister_port import Persister
+from ottla.share_coordinator.records import SharePartitionKey
+from ottla.share_partitions.acknowledgements import AcknowledgementBatch
+from ottla.share_partitions.config import ShareConfig
+from ottla.share_partitions.dead_letters import DeadLetterQueues
+from ottla.share_partitions.events import DeadLetters
+from ottla.share_partitions.sessions import SessionPartition, ShareSession, ShareSessions
+from ottla.share_partitions.share_partition import GroupSettings, SharePartition
 
 log = logging.getLogger(__name__)
 

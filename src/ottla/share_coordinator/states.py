@@ -1,4 +1,4 @@
-"""Declares the states of a record in a share group, how records are acknowledged, and ranges of offsets.
+"""Declares the states of a record in a share group, and ranges of offsets with one state.
 
 The numbers are those of the protocol and of `__share_group_state` (KIP-932).
 """
@@ -24,23 +24,6 @@ TERMINAL = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
 """A record in these states is never delivered again."""
 
 
-class AcknowledgeType(IntEnum):
-    """Lists what a consumer may do with an acquired record."""
-
-    GAP = 0  # the log has no record at this offset
-    ACCEPT = 1
-    RELEASE = 2
-    REJECT = 3
-    RENEW = 4  # v2 and newer (KIP-1222): the lock starts again
-
-
-class AcquireMode(IntEnum):
-    """Lists how the limit on the number of records applies (KIP-1206)."""
-
-    BATCH_OPTIMIZED = 0  # whole record batches are acquired, which may exceed the limit
-    RECORD_LIMIT = 1  # never more than the limit
-
-
 class StateBatch(NamedTuple):
     """Holds the state of consecutive offsets as it is persisted."""
 
@@ -48,22 +31,6 @@ class StateBatch(NamedTuple):
     last: int
     state: RecordState
     delivery_count: int
-
-
-class AcquiredRecords(NamedTuple):
-    """Holds consecutive offsets that were acquired with one fetch."""
-
-    first: int
-    last: int
-    delivery_count: int
-
-
-class AcknowledgementBatch(NamedTuple):
-    """Holds the acknowledgement of consecutive offsets: one type for all of them, or one each."""
-
-    first: int
-    last: int
-    types: tuple[int, ...]
 
 
 def joined(batches: Iterable[StateBatch]) -> tuple[StateBatch, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.share.offset_reset import check_reset, duration_ms
+from ottla.share_partitions.offset_reset import check_reset, duration_ms
 
 
 @pytest.mark.parametrize(

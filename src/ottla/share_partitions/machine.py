@@ -1,4 +1,4 @@
-"""Runs one share partition as a pure state machine: events in, outputs out (both declared in partition_events.py).
+"""Runs one share partition as a pure state machine: events in, outputs out (both declared in events.py).
 
 A share partition is a partition of a topic as a share group consumes it: which records are delivered to whom, how
 often, and which are done (KIP-932).
@@ -13,8 +13,10 @@ often, and which are done (KIP-932).
 Archiving (KIP-1191) is persisted before the record is written to the dead letter queue: after a crash it is written
 again. It is archived whether that succeeds or is given up, and holds the start of the share partition until then.
 
-Acquiring is not persisted: a restart makes what was acquired available. The end of a delivery is persisted before it
-is answered; if the write fails, the member holds the records again, unless the lock expired meanwhile.
+Acquiring is not persisted: a restart makes what was acquired available. The end of a delivery that a member asks for is
+persisted first, and applies when that is durable: by `_apply`, which also loads what is persisted. Until then the
+records stay acquired, and cannot change; if the write fails, the member holds them, unless the lock expired meanwhile.
+What follows from an expired lock or from the dead letter queue applies at once, by `_apply` too, and is persisted then.
 """
 
 from __future__ import annotations
@@ -22,12 +24,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from ottla.core.errors import ErrorCode
 from ottla.internal_topics.machine_events import NO_TICKET
-from ottla.share.in_flight import NO_WRITE, InFlight, InFlightRange
-from ottla.share.partition_events import (
+from ottla.share_coordinator.states import TERMINAL, RecordState, StateBatch, joined
+from ottla.share_partitions.acknowledgements import AcknowledgementBatch, AcknowledgeType, AcquiredRecords, AcquireMode
+from ottla.share_partitions.events import (
     Acknowledge,
     Acquire,
     AvailabilityChanged,
@@ -46,15 +49,7 @@ from ottla.share.partition_events import (
     ShareReply,
     WriteDeadLetters,
 )
-from ottla.share.states import (
-    AcknowledgementBatch,
-    AcknowledgeType,
-    AcquiredRecords,
-    AcquireMode,
-    RecordState,
-    StateBatch,
-    joined,
-)
+from ottla.share_partitions.in_flight import NO_WRITE, InFlight, InFlightRange
 
 NEVER_MS = -1
 """As the time of the next lock that expires: there is none."""
@@ -76,10 +71,18 @@ _NEW_STATE = {
 }
 
 
+class PendingWrite(NamedTuple):
+    """Holds a write to the share coordinator that has not ended."""
+
+    ticket: int  # that waits for it
+    ending: Sequence[StateBatch] = ()  # what applies once it is durable
+    letters: tuple[DeadLetters, ...] = ()  # what goes to the dead letter queue then
+
+
 class PartitionMachine:
     """Changes the states of the records of one share partition: `acquire` and `step`."""
 
-    __slots__ = ("_archiving", "_flight", "_out", "_waiting", "_writes", "limits", "next_expiry_ms")
+    __slots__ = ("_flight", "_out", "_pending", "_writes", "limits", "next_expiry_ms")
 
     def __init__(self, start_offset: int, batches: Iterable[StateBatch], limits: SharePartitionLimits) -> None:
         """Take persisted states into use. Offsets between them were acquired and not persisted: they are available."""
@@ -87,16 +90,22 @@ class PartitionMachine:
         self.next_expiry_ms = NEVER_MS  # `LocksDue` must come then; it may come earlier
         self._flight = InFlight(start_offset)
         self._writes = 0
-        self._waiting: dict[int, int] = {}  # by write: the ticket that waits for it
-        self._archiving: dict[int, tuple[DeadLetters, ...]] = {}  # by write: what it makes dead letters once it is done
+        self._pending: dict[int, PendingWrite] = {}
         self._out: list[Output] = []
         for batch in batches:
-            if batch.last < start_offset:
-                continue
-            self._append(self._flight.end, batch.first - 1, RecordState.AVAILABLE, 0)
-            state = RecordState.AVAILABLE if batch.state is RecordState.ACQUIRED else batch.state
-            self._append(max(batch.first, self._flight.end), batch.last, state, batch.delivery_count)
+            if batch.last >= start_offset:
+                self._append(self._flight.end, batch.first - 1, RecordState.AVAILABLE, 0)
+                self._append(max(batch.first, self._flight.end), batch.last, RecordState.AVAILABLE, 0)
+                self._apply(batch)
         self._advance()
+
+    def _apply(self, batch: StateBatch) -> list[InFlightRange]:
+        """Take the persisted state of offsets in flight: of an end of their delivery now, or of one before a load."""
+        flight = self._flight
+        ranges = flight.between(max(batch.first, flight.start), min(batch.last, flight.end - 1))
+        for each in ranges:
+            each.apply(batch)
+        return ranges
 
     def _append(self, first: int, last: int, state: RecordState, delivery_count: int) -> None:
         if first <= last:
@@ -118,8 +127,14 @@ class PartitionMachine:
 
     @property
     def delivery_complete_count(self) -> int:
-        """Return how many offsets from the start on are done."""
-        return sum(len(each) for each in self._flight if each.is_terminal)
+        """Return how many offsets from the start on are done, or will be once they are persisted."""
+        done = sum(len(each) for each in self._flight if each.is_terminal)
+        return done + sum(
+            max(0, batch.last - max(batch.first, self._flight.start) + 1)
+            for write in self._pending.values()
+            for batch in write.ending
+            if batch.state in TERMINAL
+        )
 
     @property
     def next_fetch_offset(self) -> int:
@@ -136,7 +151,7 @@ class PartitionMachine:
         return tuple(
             DeadLetters(each.first, each.last, each.delivery_count, self._likely_cause(each.delivery_count))
             for each in self._flight
-            if each.state is RecordState.ARCHIVING and each.write == NO_WRITE
+            if each.state is RecordState.ARCHIVING
         )
 
     def _likely_cause(self, delivery_count: int) -> str:
@@ -306,7 +321,7 @@ class PartitionMachine:
         """Move the start past records that are done."""
         start = self._flight.start
         for each in self._flight:
-            if not each.is_terminal or each.write != NO_WRITE:
+            if not each.is_terminal:
                 break
             start = each.last + 1
         if start != self._flight.start:
@@ -321,7 +336,7 @@ class PartitionMachine:
             if refusal is not None:
                 self._reply(ticket, *refusal)
                 return
-        ended: list[InFlightRange] = []
+        ended: list[StateBatch] = []
         letters: list[DeadLetters] = []
         for batch in event.batches:
             for first, last, kind in _by_type(batch):
@@ -329,10 +344,9 @@ class PartitionMachine:
                 if kind is AcknowledgeType.RENEW:
                     self._renew(ranges, now_ms)
                 else:
-                    for each in ranges:
-                        each.state = self._state_after(each.delivery_count, kind)
-                    ended += ranges
-                    letters += _dead_letters(ranges, REJECTED if kind is AcknowledgeType.REJECT else EXHAUSTED)
+                    batches = [self._after(each, kind) for each in ranges]
+                    ended += batches
+                    letters += _dead_letters(batches, REJECTED if kind is AcknowledgeType.REJECT else EXHAUSTED)
         self._persist(ended, letters, ticket)
 
     def _refusal(self, batch: AcknowledgementBatch, member: str) -> tuple[ErrorCode, str] | None:
@@ -363,9 +377,13 @@ class PartitionMachine:
     def _release(self, member: str, ticket: int) -> None:
         """Make what a member holds available. The delivery counts, as in Kafka 4.4: the member may have had it."""
         held = [each for each in self._flight if each.is_acquired and each.member == member]
-        for each in held:
-            each.state = self._state_after(each.delivery_count, AcknowledgeType.RELEASE)
-        self._persist(held, _dead_letters(held, EXHAUSTED), ticket)
+        ended = [self._after(each, AcknowledgeType.RELEASE) for each in held]
+        self._persist(ended, _dead_letters(ended, EXHAUSTED), ticket)
+
+    def _after(self, delivered: InFlightRange, kind: AcknowledgeType) -> StateBatch:
+        """Return what is to be persisted at the end of a delivery."""
+        count = delivered.delivery_count
+        return StateBatch(delivered.first, delivered.last, self._state_after(count, kind), count)
 
     def _state_after(self, delivery_count: int, kind: AcknowledgeType) -> RecordState:
         """Return the state after a delivery: a record that was delivered often enough is not available any more."""
@@ -376,71 +394,66 @@ class PartitionMachine:
 
     def _expire_locks(self, now_ms: int) -> None:
         """Release what was acquired too long ago. That applies at once: no request waits for it."""
-        expired = [each for each in self._flight if each.is_acquired and each.lock_ms <= now_ms]
-        for each in expired:
-            self._lock_expired(each)
+        held = [each for each in self._flight if each.is_acquired and each.lock_ms <= now_ms]
+        expired = [self._after(each, AcknowledgeType.RELEASE) for each in held]
+        for batch in expired:
+            self._apply(batch)
         self.next_expiry_ms = NEVER_MS
         for each in self._flight:
             if each.is_acquired:
                 self._expires_at(each.lock_ms)
         if expired:
             self._out.append(AvailabilityChanged())
-            self._write(expired, _dead_letters(expired, EXHAUSTED), NO_TICKET)
-
-    def _lock_expired(self, each: InFlightRange) -> None:
-        each.release(self._state_after(each.delivery_count, AcknowledgeType.RELEASE))
+            self._write(expired, PendingWrite(NO_TICKET, letters=_dead_letters(expired, EXHAUSTED)))
 
     def _expires_at(self, lock_ms: int) -> None:
         self.next_expiry_ms = lock_ms if self.next_expiry_ms == NEVER_MS else min(self.next_expiry_ms, lock_ms)
 
     # ---- Writes
 
-    def _persist(self, ranges: list[InFlightRange], letters: list[DeadLetters], ticket: int) -> None:
-        """Write the ends of deliveries; the ticket is answered when that is durable."""
-        if ranges:
-            write = self._write(ranges, letters, ticket)
-            for each in ranges:
-                each.write = write
-        else:
+    def _persist(self, ended: Sequence[StateBatch], letters: Sequence[DeadLetters], ticket: int) -> None:
+        """Write the ends of deliveries; they apply, and the ticket is answered, when that is durable."""
+        if not ended:
             self._reply(ticket, ErrorCode.NONE)
+            return
+        write = self._write(ended, PendingWrite(ticket, ended, tuple(letters)))
+        for batch in ended:
+            for each in self._flight.between(batch.first, batch.last):
+                each.write = write
 
-    def _write(self, ranges: list[InFlightRange], letters: list[DeadLetters], ticket: int) -> int:
+    def _write(self, batches: Sequence[StateBatch], write: PendingWrite) -> int:
         self._writes += 1
-        self._waiting[self._writes] = ticket
-        if letters:
-            self._archiving[self._writes] = tuple(letters)
-        batches = joined(each.as_batch() for each in ranges)
-        self._out.append(Persist(self._writes, self._flight.start, self.delivery_complete_count, batches))
+        self._pending[self._writes] = write
+        self._out.append(Persist(self._writes, self._flight.start, self.delivery_complete_count, joined(batches)))
         return self._writes
 
     def _persisted(self, write: int) -> None:
-        ticket = self._waiting.pop(write)
-        ended = [each for each in self._flight if each.write == write]
-        for each in ended:
-            each.persisted()
+        ticket, ending, letters = self._pending.pop(write)
+        ended = [each for batch in ending for each in self._apply(batch)]
         if any(each.is_available for each in ended):
             self._out.append(AvailabilityChanged())
-        letters = self._archiving.pop(write, ())
         if letters:
             self._out.append(WriteDeadLetters(letters))
         self._reply(ticket, ErrorCode.NONE)
 
     def _not_persisted(self, event: NotPersisted, now_ms: int) -> None:
-        """Undo the end of a delivery that a member asked for. What followed from an expired lock still applies."""
-        ticket = self._waiting.pop(event.write)
-        letters = self._archiving.pop(event.write, ())
-        expired = []
-        for each in [each for each in self._flight if each.write == event.write]:
-            each.not_persisted()
-            if each.lock_ms <= now_ms:
-                self._lock_expired(each)
-                self._out.append(AvailabilityChanged())
-                expired.append(each)
-            else:
-                self._expires_at(each.lock_ms)
+        """Leave its records to the member that asked. What followed from an expired lock applies already."""
+        ticket, _, letters = self._pending.pop(event.write)
+        expired: list[StateBatch] = []
+        for each in self._flight:
+            if each.write == event.write:
+                each.write = NO_WRITE
+                if each.lock_ms <= now_ms:
+                    expired.append(self._after(each, AcknowledgeType.RELEASE))
+                else:
+                    self._expires_at(each.lock_ms)
+        for batch in expired:
+            self._apply(batch)
+        if expired:
+            self._out.append(AvailabilityChanged())
         again = _dead_letters(expired, EXHAUSTED)
         if again:
-            self._write(expired, again, NO_TICKET)
+            self._write(expired, PendingWrite(NO_TICKET, letters=again))
         elif letters and ticket == NO_TICKET:
             self._out.append(WriteDeadLetters(letters))
         self._reply(ticket, event.error, event.message)
@@ -449,15 +462,15 @@ class PartitionMachine:
         """Archive what the dead letter queue has. That applies at once, also if its write fails."""
         flight = self._flight
         archived = [
-            each
+            StateBatch(each.first, each.last, RecordState.ARCHIVED, each.delivery_count)
             for one in letters
             for each in flight.between(max(one.first, flight.start), min(one.last, flight.end - 1))
-            if each.state is RecordState.ARCHIVING and each.write == NO_WRITE
+            if each.state is RecordState.ARCHIVING
         ]
-        for each in archived:
-            each.release(RecordState.ARCHIVED)
+        for batch in archived:
+            self._apply(batch)
         if archived:
-            self._write(archived, [], ticket)
+            self._write(archived, PendingWrite(ticket))
         else:
             self._reply(ticket, ErrorCode.NONE)
 
@@ -479,13 +492,13 @@ def _by_type(batch: AcknowledgementBatch) -> list[tuple[int, int, AcknowledgeTyp
     return ranges
 
 
-def _dead_letters(ranges: list[InFlightRange], cause: str) -> list[DeadLetters]:
-    """Return the part of these ranges that is to be written to the dead letter queue."""
-    return [
-        DeadLetters(each.first, each.last, each.delivery_count, cause)
-        for each in ranges
-        if each.state is RecordState.ARCHIVING
-    ]
+def _dead_letters(ended: Sequence[StateBatch], cause: str) -> tuple[DeadLetters, ...]:
+    """Return what is to be written to the dead letter queue."""
+    return tuple(
+        DeadLetters(batch.first, batch.last, batch.delivery_count, cause)
+        for batch in ended
+        if batch.state is RecordState.ARCHIVING
+    )
 
 
 def _first_of(batch: Extent) -> int:

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from itertools import pairwise
 
 from ottla.core.ids import NO_OFFSET
-from ottla.share.states import RecordState, StateBatch, joined
+from ottla.share_coordinator.states import RecordState, StateBatch, joined
 
 
 def combine(
@@ -18,7 +18,7 @@ def combine(
     Where batches overlap, the one delivered more often holds, and of equal ones that with the later state: a state
     never returns to an earlier one within a delivery.
 
-    >>> from ottla.share.states import RecordState as S
+    >>> from ottla.share_coordinator.states import RecordState as S
     >>> combine([StateBatch(0, 9, S.AVAILABLE, 1)], [StateBatch(3, 4, S.ACKNOWLEDGED, 2)], 2)
     (StateBatch(first=2, last=2, state=<RecordState.AVAILABLE: 0>, delivery_count=1), \
 StateBatch(first=3, last=4, state=<RecordState.ACKNOWLEDGED: 2>, delivery_count=2), \

@@ -1,4 +1,4 @@
-"""Declares the events of a share partition's state machine (`partition_machine.py`) and its outputs.
+"""Declares the events of a share partition's state machine (`machine.py`) and its outputs.
 
 Values only. A ticket is a number that identifies a waiting request. Times are milliseconds of the monotonic clock.
 """
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ottla.core.errors import ErrorCode
-from ottla.share.states import AcknowledgementBatch, AcquireMode, StateBatch
+from ottla.share_coordinator.states import StateBatch
+from ottla.share_partitions.acknowledgements import AcknowledgementBatch, AcquireMode
 
 
 class SharePartitionLimits(NamedTuple):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ottla.core.errors import ErrorCode
-from ottla.share.partition_events import (
+from ottla.share_coordinator.states import RecordState, StateBatch
+from ottla.share_partitions.acknowledgements import AcknowledgeType, AcquiredRecords, AcquireMode
+from ottla.share_partitions.events import (
     DeadLetters,
     DeadLettersDone,
     LogStartMoved,
@@ -14,8 +16,7 @@ from ottla.share.partition_events import (
     Release,
     SharePartitionLimits,
 )
-from ottla.share.partition_machine import EXHAUSTED, REJECTED, PartitionMachine
-from ottla.share.states import AcknowledgeType, AcquiredRecords, AcquireMode, RecordState, StateBatch
+from ottla.share_partitions.machine import EXHAUSTED, REJECTED, PartitionMachine
 from tests.support.share_driver import ShareDriver
 
 ACCEPT, RELEASE, REJECT, RENEW = (
@@ -64,7 +65,7 @@ def test_a_lock_that_expires_during_a_failing_write_is_released() -> None:
     driver.acquire("ada", (0, 9))
     driver.acknowledge("ada", 0, 9)
     driver.wait(LOCK_MS)
-    assert driver.states() == [(0, 9, "ACKNOWLEDGED", 1)], "the write may still succeed"
+    assert driver.states() == [(0, 9, "ACQUIRED", 1)], "the write may still succeed"
     driver.feed(NotPersisted(driver.writes.pop(0).write, ErrorCode.COORDINATOR_NOT_AVAILABLE))
     assert driver.states() == [(0, 9, "AVAILABLE", 1)]
 

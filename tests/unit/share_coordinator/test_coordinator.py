@@ -18,11 +18,11 @@ from ottla.core.errors import (
     StorageError,
 )
 from ottla.internal_topics.writer import QUEUE_BYTES_MAX
-from ottla.share.config import ShareConfig
-from ottla.share.coordinator import ShareCoordinator
-from ottla.share.coordinator_machine import StateWrite
-from ottla.share.state_records import SharePartitionKey
-from ottla.share.states import RecordState, StateBatch
+from ottla.share_coordinator.config import ShareCoordinatorConfig
+from ottla.share_coordinator.coordinator import ShareCoordinator
+from ottla.share_coordinator.machine import StateWrite
+from ottla.share_coordinator.records import SharePartitionKey
+from ottla.share_coordinator.states import RecordState, StateBatch
 from ottla.testing.sim_loop import SimClock, simulate
 from tests.support.topic_logs import MemoryTopicLog
 
@@ -35,7 +35,9 @@ class ShareCoordinatorHarness:
 
     def __init__(self) -> None:
         self.log = MemoryTopicLog()
-        self.config = ShareConfig(prune_interval_ms=1_000, cold_snapshot_interval_ms=1_000, snapshot_update_records=2)
+        self.config = ShareCoordinatorConfig(
+            prune_interval_ms=1_000, cold_snapshot_interval_ms=1_000, snapshot_update_records=2
+        )
         self.coordinator = self.new()
 
     def new(self) -> ShareCoordinator:
@@ -146,8 +148,8 @@ def test_without_the_lead_there_is_no_coordinator() -> None:
 class _FailsWhenCounted:
     """A number of updates that fails when it grows: after the state was changed."""
 
-    def __ge__(self, other: object) -> bool:
-        return False
+    def __lt__(self, other: object) -> bool:
+        return True
 
     def __add__(self, other: object) -> object:
         raise RuntimeError("planted")
@@ -167,11 +169,11 @@ def test_a_state_is_loaded_again_after_a_failed_step(request_name: str, caplog: 
         await coordinator.write(KEY, DONE)
         machine: Any = coordinator.led.shard_of(KEY.text).machine
         if request_name in ("write", "read"):
-            machine._kept[KEY].updates = _FailsWhenCounted()
+            machine._kept[KEY] = machine._kept[KEY]._replace(updates=_FailsWhenCounted())
         elif request_name == "delete":
             machine._exists = lambda _topic, _partition: 1 / 0
         else:
-            machine._kept[KEY].state = None
+            machine._kept[KEY] = machine._kept[KEY]._replace(state=None)
         requests: dict[str, Callable[[], Awaitable[object]]] = {
             "initialize": lambda: coordinator.initialize(KEY, 1, 0),
             "write": lambda: coordinator.write(KEY, StateWrite(0, 3, 7, -1, ())),

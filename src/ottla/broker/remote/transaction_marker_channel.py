@@ -16,7 +16,7 @@ from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core.errors import ErrorCode, error_code_for
 from ottla.core.ids import TopicPartition
-from ottla.transactions.markers import MarkerSender, TransactionMarker
+from ottla.transactions.marker_port import MarkerSender, TransactionMarker
 from ottla.wire.apis import ApiKey
 from ottla.wire.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -39,7 +39,7 @@ class _Sent(NamedTuple):
     partitions: tuple[TopicPartition, ...]
 
 
-class TransactionMarkerRouter:
+class TransactionMarkerChannelManager:
     """Writes markers where this broker leads, and has the other leaders write theirs. Call `follow` and `close`."""
 
     def __init__(self, local: MarkerSender, cluster: MetadataCache, *, node_id: int, connect_to: ConnectTo) -> None:
@@ -108,7 +108,7 @@ def _error(code: int) -> ErrorCode:
     """Return the result of a marker on another broker.
 
     That broker may not know a new topic yet. Only the snapshot of this one decides that a partition is deleted, so that
-    it needs no marker: see `TransactionMarkerRouter._leader_of`.
+    it needs no marker: see `TransactionMarkerChannelManager._leader_of`.
     """
     try:
         error = ErrorCode(code)

@@ -15,10 +15,10 @@ from ottla.core.ids import SHARE_STATE_TOPIC
 from ottla.internal_topics.coordinator_partition import Term
 from ottla.internal_topics.led_partitions import LedPartitions
 from ottla.internal_topics.topic_log import TopicLog
-from ottla.share.config import ShareConfig
-from ottla.share.coordinator_machine import StateResult, StateWrite
-from ottla.share.shard import Exists, ShareCoordinatorShard
-from ottla.share.state_records import SharePartitionKey
+from ottla.share_coordinator.config import ShareCoordinatorConfig
+from ottla.share_coordinator.machine import StateResult, StateWrite
+from ottla.share_coordinator.records import SharePartitionKey
+from ottla.share_coordinator.shard import Exists, ShareCoordinatorShard
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,9 @@ log = logging.getLogger(__name__)
 class ShareCoordinator:
     """Keeps the states of share partitions; one per broker. Its `led` follows the cluster."""
 
-    def __init__(self, config: ShareConfig, *, clock: Clock, log: TopicLog, node_id: int, exists: Exists) -> None:
+    def __init__(
+        self, config: ShareCoordinatorConfig, *, clock: Clock, log: TopicLog, node_id: int, exists: Exists
+    ) -> None:
         self.config = config
         self._clock = clock
 
@@ -51,26 +53,26 @@ class ShareCoordinator:
 
     async def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int) -> StateResult:
         """Begin or reset the state of a share partition. Raises KafkaError unless this broker coordinates it."""
-        shard, now_wall_ms = self._writable(key), self._clock.wall_ms()
-        with shard.step_of(key.text, ("initialize", state_epoch, start_offset)):
-            result = shard.machine.initialize(
-                key, state_epoch, start_offset, now_wall_ms=now_wall_ms, end_offset=shard.end_offset
-            )
-        return await self._written(shard, result)
+        now_wall_ms = self._clock.wall_ms()
+        return await self.led.shard_of(key.text).perform(
+            key.text,
+            ("initialize", state_epoch, start_offset),
+            lambda machine: machine.initialize(key, state_epoch, start_offset, now_wall_ms=now_wall_ms),
+        )
 
     async def write(self, key: SharePartitionKey, write: StateWrite) -> StateResult:
         """Change the state of a share partition. Raises KafkaError unless this broker coordinates it."""
-        shard, now_wall_ms = self._writable(key), self._clock.wall_ms()
-        with shard.step_of(key.text, write):
-            result = shard.machine.write(key, write, now_wall_ms=now_wall_ms, end_offset=shard.end_offset)
-        return await self._written(shard, result)
+        now_wall_ms = self._clock.wall_ms()
+        return await self.led.shard_of(key.text).perform(
+            key.text, write, lambda machine: machine.write(key, write, now_wall_ms=now_wall_ms)
+        )
 
     async def read(self, key: SharePartitionKey, leader_epoch: int) -> StateResult:
         """Read the state for a new leader of the partition. Raises KafkaError unless this broker coordinates it."""
-        shard, now_wall_ms = self._writable(key), self._clock.wall_ms()
-        with shard.step_of(key.text, ("read", leader_epoch)):
-            result = shard.machine.read(key, leader_epoch, now_wall_ms=now_wall_ms, end_offset=shard.end_offset)
-        return await self._written(shard, result)
+        now_wall_ms = self._clock.wall_ms()
+        return await self.led.shard_of(key.text).perform(
+            key.text, ("read", leader_epoch), lambda machine: machine.read(key, leader_epoch, now_wall_ms=now_wall_ms)
+        )
 
     def summary(self, key: SharePartitionKey) -> StateResult:
         """Read the state without its batches. Raises KafkaError unless this broker coordinates it."""
@@ -78,20 +80,7 @@ class ShareCoordinator:
 
     async def delete(self, key: SharePartitionKey) -> StateResult:
         """Delete the state of a share partition. Raises KafkaError unless this broker coordinates it."""
-        shard = self._writable(key)
-        with shard.step_of(key.text, "delete"):
-            result = shard.machine.delete(key)
-        return await self._written(shard, result)
-
-    def _writable(self, key: SharePartitionKey) -> ShareCoordinatorShard:
-        """Return the shard of a request that changes memory before it writes: a failed write would reload all."""
-        shard = self.led.shard_of(key.text)
-        shard.check_can_write()
-        return shard
-
-    async def _written(self, shard: ShareCoordinatorShard, result: StateResult) -> StateResult:
-        await shard.write(result.records)
-        return result
+        return await self.led.shard_of(key.text).perform(key.text, "delete", lambda machine: machine.delete(key))
 
     # ---- Maintenance
 
@@ -104,19 +93,16 @@ class ShareCoordinator:
                 log.exception("deleting redundant records of %s failed; retrying at the next check", SHARE_STATE_TOPIC)
 
     async def maintain(self) -> None:
-        """Write old snapshots again, delete the states of deleted topics, and delete redundant records."""
+        """Delete the states of deleted topics, write old snapshots again, and delete redundant records."""
         now_wall_ms = self._clock.wall_ms()
+        not_since_wall_ms = now_wall_ms - self.config.cold_snapshot_interval_ms
         for shard in self.led.ready_shards():
             try:
-                shard.check_can_write()
-                with shard.step_of("", "snapshots of old states, and deletion of those of deleted topics"):
-                    cold = shard.machine.snapshot_cold(
-                        not_since_wall_ms=now_wall_ms - self.config.cold_snapshot_interval_ms,
-                        now_wall_ms=now_wall_ms,
-                        end_offset=shard.end_offset,
-                    )
-                    absent = shard.machine.delete_absent()
-                await shard.write(absent + cold)
+                await shard.perform(
+                    "",
+                    "deletion of the states of deleted topics, and snapshots of old ones",
+                    lambda machine: machine.maintain(not_since_wall_ms=not_since_wall_ms, now_wall_ms=now_wall_ms),
+                )
                 shard.prune()
             except KafkaError as error:
                 log.warning("%s-%d was not pruned: %s", SHARE_STATE_TOPIC, shard.partition, error.message)

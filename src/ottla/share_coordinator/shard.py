@@ -9,10 +9,10 @@ from uuid import UUID
 from ottla.core.ids import SHARE_STATE_TOPIC
 from ottla.internal_topics.coordinator_partition import CoordinatorPartition, Term
 from ottla.internal_topics.shard import CoordinatorShard
-from ottla.internal_topics.topic_log import KeyValue, LoadedRecords, TopicLog
-from ottla.share.config import ShareConfig
-from ottla.share.coordinator_machine import ShareCoordinatorMachine
-from ottla.share.state_records import MalformedStateRecord, SharePartitionKey, Snapshot, Update, decode
+from ottla.internal_topics.topic_log import LoadedRecords, TopicLog
+from ottla.share_coordinator.config import ShareCoordinatorConfig
+from ottla.share_coordinator.machine import ShareCoordinatorMachine, StateResult
+from ottla.share_coordinator.records import MalformedStateRecord, decode, encode
 
 log = logging.getLogger(__name__)
 
@@ -23,34 +23,39 @@ Exists = Callable[[UUID, int], bool]
 class ShareCoordinatorShard(CoordinatorShard):
     """Coordinates the states of share partitions in one partition that this broker leads."""
 
-    def __init__(self, term: Term, config: ShareConfig, topic_log: TopicLog, exists: Exists) -> None:
-        self.machine = ShareCoordinatorMachine(config.snapshot_update_records, exists)
+    def __init__(self, term: Term, config: ShareCoordinatorConfig, topic_log: TopicLog, exists: Exists) -> None:
         self._interval, self._exists = config.snapshot_update_records, exists
         self._topic_log, self._load_again = topic_log, term.load_again
         self._deleted_before = 0
+        self.clear()
         super().__init__(
             CoordinatorPartition(
-                SHARE_STATE_TOPIC, term, topic_log, self._loader, write_timeout_ms=config.write_timeout_ms
+                SHARE_STATE_TOPIC, term, topic_log, lambda: _Replay(self), write_timeout_ms=config.write_timeout_ms
             ),
             term,
         )
         self._partition.start()
 
-    def _loader(self) -> _StateLoader:
-        return _StateLoader(self, ShareCoordinatorMachine(self._interval, self._exists))
+    def clear(self) -> None:
+        """Forget all states, before the log is replayed from its start."""
+        self.machine = ShareCoordinatorMachine(self._interval, self._exists)
 
-    @property
-    def end_offset(self) -> int:
-        """Return an offset at or before that of the next record."""
-        return self._topic_log.end_offset(self.partition)
+    async def perform(
+        self, key: str, event: object, decide: Callable[[ShareCoordinatorMachine], StateResult]
+    ) -> StateResult:
+        """Make a decision about a key, apply its records and write them. Raises KafkaError.
 
-    def check_can_write(self) -> None:
-        """Raise CoordinatorNotAvailable while too many writes wait."""
+        While too many writes wait nothing is decided: a write that fails has everything loaded again.
+        """
         self._partition.check_can_write()
-
-    async def write(self, records: tuple[KeyValue, ...]) -> None:
-        """Write the records of a change that memory has already. Raises KafkaError."""
-        await self._partition.write(records, self._written, lambda error: error)
+        with self.step_of(key, event):
+            result = decide(self.machine)
+            if result.records:
+                end_offset = self._topic_log.end_offset(self.partition)
+                for record in result.records:
+                    self.machine.apply(record, end_offset)
+        await self._partition.write([encode(record) for record in result.records], self._written, lambda error: error)
+        return result
 
     def _written(self, *, stored: bool) -> None:
         if not stored and self._partition.is_open:
@@ -65,26 +70,23 @@ class ShareCoordinatorShard(CoordinatorShard):
             self._deleted_before = needed
 
 
-class _StateLoader:
-    """Builds the states of a partition."""
+class _Replay:
+    """Applies the records of the log to an empty shard."""
 
-    def __init__(self, shard: ShareCoordinatorShard, machine: ShareCoordinatorMachine) -> None:
-        self._shard, self._machine = shard, machine
+    def __init__(self, shard: ShareCoordinatorShard) -> None:
+        shard.clear()
+        self._shard = shard
 
     def apply(self, loaded: LoadedRecords) -> None:
         """Apply records; malformed ones are skipped."""
         for key, value in loaded.records:
             try:
-                name, content = decode(key, value)
+                record = decode(key, value)
             except MalformedStateRecord as error:
                 log.warning("skipped a malformed record of %s-%d: %s", SHARE_STATE_TOPIC, self._shard.partition, error)
             else:
-                self._apply(name, content, loaded.base_offset)
-
-    def _apply(self, name: SharePartitionKey, content: Snapshot | Update | None, offset: int) -> None:
-        self._machine.apply(name, content, offset)
+                self._shard.machine.apply(record, loaded.base_offset)
 
     def complete(self) -> str:
-        """Take the states into use."""
-        self._shard.machine = self._machine
-        return f"the states of {len(self._machine)} share partitions"
+        """Say what was loaded; it is in use already."""
+        return f"the states of {len(self._shard.machine)} share partitions"

@@ -4,30 +4,22 @@ It keeps the state of share partitions (KIP-932): what a share partition persist
 again when it is loaded elsewhere. Every `snapshot_interval` changes the whole state is written as a snapshot; earlier
 records of the share partition are redundant then, and are deleted from the log.
 
-A change applies to memory at once, before it is durable; if its write fails, the partition must be loaded again.
+A request changes nothing: it returns records. `apply` alone changes the state, by a record of the log that is loaded
+and by one that was just decided. The latter is applied before it is durable, so that the next decision follows from it;
+if its write fails, the partition must be loaded again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import NO_OFFSET
-from ottla.internal_topics.topic_log import KeyValue
-from ottla.share.state_batches import combine
-from ottla.share.state_records import (
-    UNKNOWN_COUNT,
-    SharePartitionKey,
-    Snapshot,
-    Update,
-    snapshot_record,
-    tombstone,
-    update_record,
-)
-from ottla.share.states import StateBatch
+from ottla.share_coordinator.records import UNKNOWN_COUNT, SharePartitionKey, Snapshot, StateRecord, Update
+from ottla.share_coordinator.state_batches import combine
+from ottla.share_coordinator.states import StateBatch
 
 NO_EPOCH = -1
 
@@ -40,8 +32,8 @@ class StateResult(NamedTuple):
 
     error: ErrorCode = ErrorCode.NONE
     message: str = ""
-    state: Snapshot | None = None
-    records: tuple[KeyValue, ...] = ()
+    state: Snapshot | None = None  # that a request reads
+    records: tuple[StateRecord, ...] = ()
 
 
 class StateWrite(NamedTuple):
@@ -57,8 +49,9 @@ class StateWrite(NamedTuple):
     batches: tuple[StateBatch, ...]
 
 
-@dataclass(slots=True)
-class _Kept:
+class _Kept(NamedTuple):
+    """Holds the state of one share partition."""
+
     state: Snapshot
     updates: int = 0  # since the last snapshot
     snapshot_at: int = 0  # offset in the log at or before the last snapshot
@@ -77,20 +70,27 @@ class ShareCoordinatorMachine:
     def __iter__(self) -> Iterator[SharePartitionKey]:
         return iter(self._kept)
 
-    # ---- Loading
+    # ---- The state
 
-    def apply(self, key: SharePartitionKey, content: Snapshot | Update | None, offset: int) -> None:
-        """Apply a record; `offset` is at or before its own. An update without a snapshot is what a deletion left."""
+    def apply(self, record: StateRecord, offset: int) -> None:
+        """Change the state by a record; `offset` is at or before its own.
+
+        An update without a snapshot is what a deletion left.
+        """
+        key, content = record
         match content:
             case Snapshot():
                 self._kept[key] = _Kept(content, 0, offset)
             case Update():
                 kept = self._kept.get(key)
                 if kept is not None:
-                    kept.state = _updated(kept.state, content)
-                    kept.updates += 1
+                    self._kept[key] = kept._replace(state=_updated(kept.state, content), updates=kept.updates + 1)
             case None:
                 self._kept.pop(key, None)
+
+    def states(self) -> dict[SharePartitionKey, tuple[Snapshot, int]]:
+        """Return each state with its number of updates since its last snapshot: all that decisions follow from."""
+        return {key: (kept.state, kept.updates) for key, kept in self._kept.items()}
 
     @property
     def first_needed_offset(self) -> int | None:
@@ -100,7 +100,7 @@ class ShareCoordinatorMachine:
     # ---- Requests
 
     def initialize(
-        self, key: SharePartitionKey, state_epoch: int, start_offset: int, *, now_wall_ms: int, end_offset: int
+        self, key: SharePartitionKey, state_epoch: int, start_offset: int, *, now_wall_ms: int
     ) -> StateResult:
         """Begin or reset the state of a share partition."""
         kept = self._kept.get(key)
@@ -115,29 +115,29 @@ class ShareCoordinatorMachine:
             created_wall_ms=now_wall_ms,
             written_wall_ms=now_wall_ms,
         )
-        return self._snapshot(key, snapshot, end_offset)
+        return StateResult(records=(StateRecord(key, snapshot),))
 
-    def write(self, key: SharePartitionKey, write: StateWrite, *, now_wall_ms: int, end_offset: int) -> StateResult:
+    def write(self, key: SharePartitionKey, write: StateWrite, *, now_wall_ms: int) -> StateResult:
         """Change the state of a share partition."""
         kept = self._kept.get(key)
         if refusal := self._refusal(key, kept, state_epoch=write.state_epoch, leader_epoch=write.leader_epoch):
             return refusal
         if kept is None:
             return StateResult(ErrorCode.INVALID_REQUEST, NOT_INITIALIZED)
-        return self._change(key, kept, write, now_wall_ms, end_offset)
+        return StateResult(records=(self._change(key, kept, write, now_wall_ms),))
 
-    def read(self, key: SharePartitionKey, leader_epoch: int, *, now_wall_ms: int, end_offset: int) -> StateResult:
+    def read(self, key: SharePartitionKey, leader_epoch: int, *, now_wall_ms: int) -> StateResult:
         """Read the state for a new leader, whose epoch fences the writes of earlier ones."""
         kept = self._kept.get(key)
         if refusal := self._refusal(key, kept, leader_epoch=leader_epoch):
             return refusal
         if kept is None:
             return StateResult(ErrorCode.INVALID_REQUEST, NOT_INITIALIZED)
-        found = kept.state
-        if leader_epoch in (NO_EPOCH, found.leader_epoch):
-            return StateResult(state=found)
-        write = StateWrite(found.state_epoch, leader_epoch, found.start_offset, found.delivery_complete_count, ())
-        return self._change(key, kept, write, now_wall_ms, end_offset)._replace(state=found)
+        state = kept.state
+        if leader_epoch in (NO_EPOCH, state.leader_epoch):
+            return StateResult(state=state)
+        write = StateWrite(state.state_epoch, leader_epoch, state.start_offset, state.delivery_complete_count, ())
+        return StateResult(state=state, records=(self._change(key, kept, write, now_wall_ms),))
 
     def summary(self, key: SharePartitionKey) -> StateResult:
         """Read the state without its batches; that of a share partition without one has no start."""
@@ -150,24 +150,23 @@ class ShareCoordinatorMachine:
         """Delete the state of a share partition; succeeds if there is none."""
         if refusal := self._refusal(key, None):
             return refusal
-        return StateResult(records=self._delete(key))
+        return StateResult(records=(StateRecord(key, None),) if key in self._kept else ())
 
-    def delete_absent(self) -> tuple[KeyValue, ...]:
-        """Delete the states of topics that do not exist any more."""
-        gone = [key for key in self._kept if not self._exists(key.topic_id, key.partition)]
-        return tuple(record for key in gone for record in self._delete(key))
+    def maintain(self, *, not_since_wall_ms: int, now_wall_ms: int) -> StateResult:
+        """Delete the states of topics that do not exist any more, and write old snapshots again.
 
-    def snapshot_cold(self, *, not_since_wall_ms: int, now_wall_ms: int, end_offset: int) -> tuple[KeyValue, ...]:
-        """Write old snapshots again, so that the records between them can be deleted."""
-        cold = [key for key, kept in self._kept.items() if kept.state.written_wall_ms <= not_since_wall_ms]
-        if not cold or (len(cold) == len(self._kept) and all(not self._kept[key].updates for key in cold)):
-            return ()  # nothing changes any more: nothing becomes redundant
-        records: tuple[KeyValue, ...] = ()
-        for key in cold:
-            state = self._kept[key].state
-            again = state._replace(snapshot_epoch=state.snapshot_epoch + 1, written_wall_ms=now_wall_ms)
-            records += self._snapshot(key, again, end_offset).records
-        return records
+        The records between these snapshots can be deleted then.
+        """
+        existing = {key: kept for key, kept in self._kept.items() if self._exists(key.topic_id, key.partition)}
+        deletions = tuple(StateRecord(key, None) for key in self._kept if key not in existing)
+        cold = {key: kept.state for key, kept in existing.items() if kept.state.written_wall_ms <= not_since_wall_ms}
+        if len(cold) == len(existing) and not any(kept.updates for kept in existing.values()):
+            return StateResult(records=deletions)  # nothing changes any more: nothing becomes redundant
+        snapshots = tuple(
+            StateRecord(key, state._replace(snapshot_epoch=state.snapshot_epoch + 1, written_wall_ms=now_wall_ms))
+            for key, state in cold.items()
+        )
+        return StateResult(records=deletions + snapshots)
 
     # ---- Internals
 
@@ -184,9 +183,8 @@ class ShareCoordinatorMachine:
             return StateResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic or partition does not exist.")
         return None
 
-    def _change(
-        self, key: SharePartitionKey, kept: _Kept, write: StateWrite, now_wall_ms: int, end_offset: int
-    ) -> StateResult:
+    def _change(self, key: SharePartitionKey, kept: _Kept, write: StateWrite, now_wall_ms: int) -> StateRecord:
+        """Return an update, or after so many of them a snapshot."""
         leader_epoch = kept.state.leader_epoch if write.leader_epoch == NO_EPOCH else write.leader_epoch
         update = Update(
             kept.state.snapshot_epoch,
@@ -195,22 +193,13 @@ class ShareCoordinatorMachine:
             write.delivery_complete_count,
             combine((), write.batches, write.start_offset),
         )
+        if kept.updates < self._interval:
+            return StateRecord(key, update)
         state = _updated(kept.state, update)
-        if kept.updates >= self._interval:
-            snapshot = state._replace(
-                snapshot_epoch=state.snapshot_epoch + 1, created_wall_ms=now_wall_ms, written_wall_ms=now_wall_ms
-            )
-            return self._snapshot(key, snapshot, end_offset)
-        kept.state = state
-        kept.updates += 1
-        return StateResult(state=state, records=(update_record(key, update),))
-
-    def _snapshot(self, key: SharePartitionKey, snapshot: Snapshot, end_offset: int) -> StateResult:
-        self._kept[key] = _Kept(snapshot, 0, end_offset)
-        return StateResult(state=snapshot, records=(snapshot_record(key, snapshot),))
-
-    def _delete(self, key: SharePartitionKey) -> tuple[KeyValue, ...]:
-        return () if self._kept.pop(key, None) is None else (tombstone(key),)
+        snapshot = state._replace(
+            snapshot_epoch=state.snapshot_epoch + 1, created_wall_ms=now_wall_ms, written_wall_ms=now_wall_ms
+        )
+        return StateRecord(key, snapshot)
 
 
 def _updated(state: Snapshot, update: Update) -> Snapshot:

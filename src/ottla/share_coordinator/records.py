@@ -13,7 +13,7 @@ from uuid import UUID
 
 from ottla.core.ids import id_text
 from ottla.internal_topics.topic_log import KeyValue
-from ottla.share.states import RecordState, StateBatch
+from ottla.share_coordinator.states import RecordState, StateBatch
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.primitives import (
     read_length,
@@ -77,6 +77,13 @@ class Update(NamedTuple):
     batches: tuple[StateBatch, ...] = ()
 
 
+class StateRecord(NamedTuple):
+    """Holds a record of a share partition; None as content deletes the state."""
+
+    key: SharePartitionKey
+    content: Snapshot | Update | None
+
+
 def _key(record_type: int, key: SharePartitionKey) -> bytes:
     out = bytearray(_INT16.pack(record_type))
     string_writer(flexible=False, nullable=False)(out, key.group_id)
@@ -85,8 +92,18 @@ def _key(record_type: int, key: SharePartitionKey) -> bytes:
     return bytes(out)
 
 
-def snapshot_record(key: SharePartitionKey, snapshot: Snapshot) -> KeyValue:
-    """Encode a ShareSnapshot."""
+def encode(record: StateRecord) -> KeyValue:
+    """Encode a record."""
+    match record.content:
+        case Snapshot():
+            return _key(SNAPSHOT_TYPE, record.key), _snapshot_value(record.content)
+        case Update():
+            return _key(UPDATE_TYPE, record.key), _update_value(record.content)
+        case None:
+            return _key(SNAPSHOT_TYPE, record.key), None
+
+
+def _snapshot_value(snapshot: Snapshot) -> bytes:
     out = bytearray(
         _SNAPSHOT_HEAD.pack(
             _VERSION,
@@ -99,19 +116,13 @@ def snapshot_record(key: SharePartitionKey, snapshot: Snapshot) -> KeyValue:
         )
     )
     _write_tail(out, snapshot.batches, snapshot.delivery_complete_count)
-    return _key(SNAPSHOT_TYPE, key), bytes(out)
+    return bytes(out)
 
 
-def update_record(key: SharePartitionKey, update: Update) -> KeyValue:
-    """Encode a ShareUpdate."""
+def _update_value(update: Update) -> bytes:
     out = bytearray(_UPDATE_HEAD.pack(_VERSION, update.snapshot_epoch, update.leader_epoch, update.start_offset))
     _write_tail(out, update.batches, update.delivery_complete_count)
-    return _key(UPDATE_TYPE, key), bytes(out)
-
-
-def tombstone(key: SharePartitionKey) -> KeyValue:
-    """Encode the deletion of a share partition's state."""
-    return _key(SNAPSHOT_TYPE, key), None
+    return bytes(out)
 
 
 def _write_tail(out: bytearray, batches: Sequence[StateBatch], complete_count: int) -> None:
@@ -127,8 +138,8 @@ def _write_tail(out: bytearray, batches: Sequence[StateBatch], complete_count: i
     out += _INT32.pack(complete_count)
 
 
-def decode(key: bytes, value: bytes | None) -> tuple[SharePartitionKey, Snapshot | Update | None]:
-    """Decode a record; None as content deletes the state. Raises `MalformedStateRecord`."""
+def decode(key: bytes, value: bytes | None) -> StateRecord:
+    """Decode a record. Raises `MalformedStateRecord`."""
     try:
         (record_type,) = _INT16.unpack_from(key)
         group_id, at = string_reader(flexible=False, nullable=False)(key, _INT16.size)
@@ -138,8 +149,8 @@ def decode(key: bytes, value: bytes | None) -> tuple[SharePartitionKey, Snapshot
         if record_type not in (SNAPSHOT_TYPE, UPDATE_TYPE):
             raise MalformedStateRecord(f"A record has the unknown type {record_type}.")
         if value is None:
-            return name, None
-        return name, _snapshot(value) if record_type == SNAPSHOT_TYPE else _update(value)
+            return StateRecord(name, None)
+        return StateRecord(name, _snapshot(value) if record_type == SNAPSHOT_TYPE else _update(value))
     except (MalformedRequest, struct.error, IndexError, UnicodeDecodeError, ValueError) as error:
         raise MalformedStateRecord(f"key {key[:64].hex()}: {error}") from error
 

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ottla.share.states import TERMINAL, RecordState, StateBatch
+from ottla.share_coordinator.states import TERMINAL, RecordState, StateBatch
 
 NO_MEMBER = ""
 NO_WRITE = 0
@@ -25,9 +25,9 @@ class InFlightRange:
     state: RecordState
     delivery_count: int
     width: int  # of the range that was acquired first: what a delivery of poison records halves
-    member: str = NO_MEMBER  # that acquired it; kept until a change is persisted, which may fail
+    member: str = NO_MEMBER  # that acquired it
     lock_ms: int = 0  # when the acquisition lock expires
-    write: int = NO_WRITE  # that persists the change of an acquired range; the range cannot change until it ends
+    write: int = NO_WRITE  # that persists the end of its delivery; the range cannot change until the write ends
 
     def __len__(self) -> int:
         return self.last - self.first + 1
@@ -56,18 +56,10 @@ class InFlightRange:
         """Take its records from the member that holds them."""
         self.state, self.member, self.lock_ms = state, NO_MEMBER, 0
 
-    def persisted(self) -> None:
-        """End the write of the end of a delivery: the member does not hold its records any more."""
-        self.write = NO_WRITE
-        self.release(self.state)
-
-    def not_persisted(self) -> None:
-        """End a write that failed: the member holds its records again."""
-        self.write, self.state = NO_WRITE, RecordState.ACQUIRED
-
-    def as_batch(self) -> StateBatch:
-        """Return its state as it is persisted."""
-        return StateBatch(self.first, self.last, self.state, self.delivery_count)
+    def apply(self, batch: StateBatch) -> None:
+        """Take the state that is persisted: no member holds its records any more, and no write ends their delivery."""
+        self.delivery_count, self.write = batch.delivery_count, NO_WRITE
+        self.release(batch.state)
 
     def split(self, offset: int) -> InFlightRange:
         """Cut the range so that it ends before `offset`; returns the rest."""
@@ -89,7 +81,7 @@ class InFlightRange:
         """Return whether two neighbours may become one range."""
         if self.state is not other.state or self.write != other.write or self.delivery_count != other.delivery_count:
             return False
-        if self.write == NO_WRITE and self.is_terminal:
+        if self.is_terminal:
             return True
         return (self.member, self.lock_ms, self.width) == (other.member, other.lock_ms, other.width)
 

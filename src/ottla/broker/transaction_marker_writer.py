@@ -15,7 +15,7 @@ from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.replication.end_txn_markers import append_end_txn_marker
 from ottla.replication.high_watermark_waiters import FutureWaiter
 from ottla.replication.replicas import Replicas
-from ottla.transactions.markers import TransactionMarker
+from ottla.transactions.marker_port import TransactionMarker
 
 TIMEOUT_S = 30.0
 """Timeout for a marker to be replicated (Kafka's request.timeout.ms); afterwards the coordinator writes it again."""

@@ -6,18 +6,17 @@ import uuid
 
 import pytest
 
-from ottla.share.state_batches import combine
-from ottla.share.state_records import (
+from ottla.share_coordinator.records import (
     MalformedStateRecord,
     SharePartitionKey,
     Snapshot,
+    StateRecord,
     Update,
     decode,
-    snapshot_record,
-    tombstone,
-    update_record,
+    encode,
 )
-from ottla.share.states import RecordState, StateBatch
+from ottla.share_coordinator.state_batches import combine
+from ottla.share_coordinator.states import RecordState, StateBatch
 
 KEY = SharePartitionKey("g", uuid.UUID(int=1), 2)
 BATCH = StateBatch(5, 9, RecordState.ACKNOWLEDGED, 3)
@@ -27,7 +26,7 @@ BATCH_HEX = "0000000000000005" + "0000000000000009" + "02" + "0003" + "00"
 
 def test_a_snapshot_has_kafkas_bytes_and_is_decoded() -> None:
     snapshot = Snapshot(1, 2, 3, 4, 5, 6, 7, (BATCH,))
-    key, value = snapshot_record(KEY, snapshot)
+    key, value = encode(StateRecord(KEY, snapshot))
     assert key.hex() == "0000" + KEY_TAIL
     assert value is not None
     head = "0000" + "00000001" + "00000002" + "00000003" + "0000000000000004" + "0000000000000006" + "0000000000000007"
@@ -37,7 +36,7 @@ def test_a_snapshot_has_kafkas_bytes_and_is_decoded() -> None:
 
 def test_an_update_without_a_count_has_kafkas_bytes_and_is_decoded() -> None:
     update = Update(1, 3, -1, batches=(BATCH,))
-    key, value = update_record(KEY, update)
+    key, value = encode(StateRecord(KEY, update))
     assert key.hex() == "0001" + KEY_TAIL
     assert value is not None
     assert value.hex() == "0000" + "00000001" + "00000003" + "ffffffffffffffff" + "02" + BATCH_HEX + "00"
@@ -45,13 +44,13 @@ def test_an_update_without_a_count_has_kafkas_bytes_and_is_decoded() -> None:
 
 
 def test_a_tombstone_is_decoded_as_no_state() -> None:
-    key, value = tombstone(KEY)
+    key, value = encode(StateRecord(KEY, None))
     assert decode(key, value) == (KEY, None)
 
 
 @pytest.mark.parametrize("cut", range(1, 60, 3))
 def test_cut_records_are_malformed(cut: int) -> None:
-    key, value = snapshot_record(KEY, Snapshot(1, 2, 3, 4, 5, 6, 7, (BATCH, BATCH)))
+    key, value = encode(StateRecord(KEY, Snapshot(1, 2, 3, 4, 5, 6, 7, (BATCH, BATCH))))
     assert value is not None
     with pytest.raises(MalformedStateRecord):
         decode(key, value[:-cut])

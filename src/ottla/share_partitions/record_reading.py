@@ -9,8 +9,8 @@ from ottla.client.isolation import AbortedFilter
 from ottla.records.batch import split
 from ottla.records.record_reader import read_records
 from ottla.replication.partition import Partition
-from ottla.share.partition_events import Extent
-from ottla.share.states import AcquiredRecords
+from ottla.share_partitions.acknowledgements import AcquiredRecords
+from ottla.share_partitions.events import Extent
 from ottla.storage.state.aborted_index import AbortedTransaction
 
 READ_BYTES_MAX = 1 << 20

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from ottla.broker.transaction_markers import TIMEOUT_S, TransactionMarkerWriter
+from ottla.broker.transaction_marker_writer import TIMEOUT_S, TransactionMarkerWriter
 from ottla.coordination.view import PartitionView
 from ottla.core.errors import (
     CoordinatorLoadInProgress,
@@ -32,7 +32,7 @@ from ottla.storage.config import LogConfig
 from ottla.storage.state.end_marker import Marker, MarkerType, read_marker
 from ottla.testing.sim_disk import SimDisk
 from ottla.testing.sim_loop import SimClock, simulate
-from ottla.transactions.markers import TransactionMarker
+from ottla.transactions.marker_port import TransactionMarker
 from ottla.transactions.metadata import TransactionVersion
 from tests.support.storage import NOW_MS, StillClock, batch, content, open_directory
 

@@ -17,10 +17,10 @@ from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core.errors import CoordinatorNotAvailable, ErrorCode, KafkaError
 from ottla.core.ids import SHARE_STATE_TOPIC
 from ottla.internal_topics.partitioning import partition_of
-from ottla.share.coordinator import ShareCoordinator
-from ottla.share.coordinator_machine import StateResult, StateWrite
-from ottla.share.state_records import SharePartitionKey, Snapshot
-from ottla.share.states import RecordState, StateBatch
+from ottla.share_coordinator.coordinator import ShareCoordinator
+from ottla.share_coordinator.machine import StateResult, StateWrite
+from ottla.share_coordinator.records import SharePartitionKey, Snapshot
+from ottla.share_coordinator.states import RecordState, StateBatch
 from ottla.wire.apis import ApiKey
 from ottla.wire.messages import delete_share_group_state as deleting
 from ottla.wire.messages import initialize_share_group_state as initializing
@@ -48,7 +48,7 @@ if TYPE_CHECKING:  # imported with the first connection: one broker alone has no
     from ottla.client.connection import ConnectTo
 
 
-class ShareStateRouter:
+class ShareStatePersister:
     """Asks the share coordinator of each share partition. Call `follow` and `close`."""
 
     def __init__(

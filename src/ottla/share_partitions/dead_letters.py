@@ -17,9 +17,9 @@ from ottla.records.batch import HEADER_BYTES, split
 from ottla.records.builder import NewRecord
 from ottla.records.record_reader import read_records
 from ottla.replication.partition import Partition
-from ottla.share.partition_events import DeadLetters
-from ottla.share.record_reading import READ_BYTES_MAX, ReadBatches, read_batches
-from ottla.share.state_records import SharePartitionKey
+from ottla.share_coordinator.records import SharePartitionKey
+from ottla.share_partitions.events import DeadLetters
+from ottla.share_partitions.record_reading import READ_BYTES_MAX, ReadBatches, read_batches
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ottla.share.coordinator_machine import StateResult, StateWrite
-from ottla.share.state_records import SharePartitionKey
+from ottla.share_coordinator.machine import StateResult, StateWrite
+from ottla.share_coordinator.records import SharePartitionKey
 
 
 class Persister(Protocol):

@@ -18,10 +18,12 @@ from ottla.internal_topics.failed_steps import FailedStep
 from ottla.internal_topics.machine_events import NO_TICKET
 from ottla.internal_topics.waiting_requests import WaitingRequests
 from ottla.replication.partition import Partition
-from ottla.share.coordinator import state_error
-from ottla.share.coordinator_machine import StateWrite
-from ottla.share.offset_reset import LATEST, first_offset
-from ottla.share.partition_events import (
+from ottla.share_coordinator.coordinator import state_error
+from ottla.share_coordinator.machine import StateWrite
+from ottla.share_coordinator.persister_port import Persister
+from ottla.share_coordinator.records import SharePartitionKey
+from ottla.share_partitions.acknowledgements import AcknowledgementBatch, AcquiredRecords, AcquireMode
+from ottla.share_partitions.events import (
     Acknowledge,
     Acquire,
     AvailabilityChanged,
@@ -39,11 +41,9 @@ from ottla.share.partition_events import (
     ShareReply,
     WriteDeadLetters,
 )
-from ottla.share.partition_machine import NEVER_MS, PartitionMachine
-from ottla.share.persister import Persister
-from ottla.share.record_reading import ReadBatches, read_batches
-from ottla.share.state_records import SharePartitionKey
-from ottla.share.states import AcknowledgementBatch, AcquiredRecords, AcquireMode
+from ottla.share_partitions.machine import NEVER_MS, PartitionMachine
+from ottla.share_partitions.offset_reset import LATEST, first_offset
+from ottla.share_partitions.record_reading import ReadBatches, read_batches
 
 log = logging.getLogger(__name__)
 
