@@ -46,12 +46,13 @@ class PendingResponse:
     It is the one way to respond, at once or later: the code that serves the request calls `send` or `abandon`, once.
     """
 
-    __slots__ = ("connection", "correlation_id", "is_pipelined", "parts")
+    __slots__ = ("connection", "correlation_id", "is_pipelined", "parts", "throttle_time_ms")
 
     def __init__(self, connection: ServerConnection) -> None:
         self.connection = connection
         self.correlation_id = 0
         self.parts: Sequence[Part] | None = None
+        self.throttle_time_ms = 0  # in the response, where its API has the field
         self.is_pipelined = False  # whether the connection's next request may begin before this response is sent
 
     def send(self, parts: Sequence[Part]) -> None:
@@ -90,7 +91,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         on_open: Callable[[ServerConnection], bool],
         on_close: Callable[[ServerConnection], None],
         budget: Budget,
-        busy_poller: BusyPoller,
+        busy_poller: BusyPoller | None,
         frame_bytes_max: int,
         now: Callable[[], float],
         listener: str,
@@ -254,7 +255,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._blocking = None
             if parts and self._outbound is not None:
                 self._outbound.send(parts)
-                if self.is_busy_polled:
+                if self._busy_poller is not None and self.is_busy_polled:
                     self._busy_poller.extend()
         if self._start != self._end or self._paused:
             self._process(self._now())

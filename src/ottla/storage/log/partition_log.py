@@ -424,7 +424,7 @@ class PartitionLog:
                 self.segment_list.active,
                 self.epochs,
                 end_offset=self.end_offset,
-                truncation_count=self.truncation_count,
+                truncation_count=self.truncations.count,
             )
         except OSError as error:
             raise self.refused(f"flush of {self.topic_partition}", error) from error
@@ -437,7 +437,7 @@ class PartitionLog:
         if job.refusal is not None:
             self.pending_flush.restore(job, self.segments)
             raise self.health.refused(f"flush of {self.topic_partition}", job.refusal) from job.refusal
-        is_current = job.truncation_count == self.truncation_count
+        is_current = job.truncation_count == self.truncations.count
         if job.vanished is not None and is_current and job.active in self.segments:  # not removed by this program
             raise self.health.missing(f"fsync of {self.topic_partition}", str(job.vanished))
         if is_current and job.end_offset > self.flushed_offset:
@@ -659,7 +659,7 @@ class PartitionLog:
     def update_high_watermark(self, high_watermark: int) -> None:
         """Set the high watermark: transactions whose marker is below it are final, and retention may come up to it."""
         self.high_watermark = high_watermark
-        if not self.producers.is_stable:
+        if self.producers.unreplicated:
             self.producers.high_watermark_updated(high_watermark)
 
     def reconfigure(self, config: LogConfig) -> None:
