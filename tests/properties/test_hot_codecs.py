@@ -13,14 +13,30 @@ from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.hot.fetch import JOIN_BYTES_MAX, decode_fetch_request
-from ottla.wire.hot.produce import decode_produce_request
+from ottla.wire.hot.produce import AT_ONCE, decode_produce_request, in_chunks, read_topics, write_produce_response
 from ottla.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
-from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from ottla.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
 from ottla.wire.schema import RecordBytes
 from tests.properties.kio_twin import kio_bytes, kio_class, kio_entity
 from tests.properties.shapes import shapes, without_illegal_nulls
 from tests.support.examples import examples
-from tests.support.hot_messages import body_of, fetch_body, fetch_parts, fetch_request, produce_body, produce_request
+from tests.support.hot_messages import (
+    CORRELATION_ID,
+    body_of,
+    fetch_body,
+    fetch_parts,
+    fetch_request,
+    produce_body,
+    produce_request,
+    produced_topics,
+)
 
 EVERY_PRODUCE = range(3, 14)
 EVERY_FETCH = range(4, 19)
@@ -48,6 +64,35 @@ def test_a_produce_request_is_read_as_the_plans_read_what_kio_wrote(version: int
 def test_a_produce_response_is_written_byte_for_byte_as_kio_writes_it(version: int, response: ProduceResponse) -> None:
     entity = kio_entity(kio_class(ApiKey.PRODUCE, version, "Response"), response)
     assert produce_body(response, version) == kio_bytes(entity)
+
+
+@pytest.mark.parametrize("version", EVERY_PRODUCE)
+@some
+@given(request=shapes(ProduceRequest), at_once=st.integers(1, 5))
+def test_a_produce_request_is_read_in_chunks_as_it_is_read_at_once(
+    version: int, request: ProduceRequest, at_once: int
+) -> None:
+    body = memoryview(codec.encode_request(ApiKey.PRODUCE, version, request))
+    found = decode_produce_request(body, version, is_long=True)
+    while not read_topics(body, version, found, at_once):
+        pass
+    expected = codec.decode_request(ApiKey.PRODUCE, version, bytes(body))
+    assert produce_request(found, version) == expected
+    chunks = list(in_chunks(found.topics, at_once))
+    assert all(sum(1 + len(topic.partitions) for topic in chunk) <= 2 * at_once for chunk in chunks)
+    names = [(topic.wire_name, part) for topic in found.topics for part in topic.partitions]
+    assert [(topic.wire_name, part) for chunk in chunks for topic in chunk for part in topic.partitions] == names
+    assert {topic.wire_name for chunk in chunks for topic in chunk} == {topic.wire_name for topic in found.topics}
+
+
+@pytest.mark.parametrize("version", EVERY_PRODUCE)
+def test_a_long_produce_response_is_written_in_steps(version: int) -> None:
+    partitions = [PartitionProduceResponse(index=index, base_offset=index) for index in range(3 * AT_ONCE)]
+    response = ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=partitions)])
+    frame = bytearray()
+    steps = len(list(write_produce_response(frame, produced_topics(response, version), version, CORRELATION_ID)))
+    assert steps == 3
+    assert body_of(frame, ApiKey.PRODUCE, version) == codec.encode_response(ApiKey.PRODUCE, version, response)
 
 
 @pytest.mark.parametrize("version", EVERY_FETCH)

@@ -7,7 +7,6 @@ from uuid import UUID
 
 from ottla.core.files import FileRegion
 from ottla.limits.budget import ByteBudget
-from ottla.net.busy_poll import BusyPoller
 from ottla.net.connection import PendingResponse, ServerConnection
 from ottla.net.malformed_requests import MalformedRequestLog
 from ottla.wire import codec
@@ -112,13 +111,16 @@ def body_of(frame: bytes | bytearray, key: ApiKey, version: int) -> bytes:
 
 def produce_body(response: produce.ProduceResponse, version: int) -> bytes:
     """The body of a response as the hot codec writes it."""
-    frame = hot_produce.encode_produce_response(
+    frame = bytearray()
+    for _ in hot_produce.write_produce_response(
+        frame,
         produced_topics(response, version),
         version,
         CORRELATION_ID,
         throttle_time_ms=response.throttle_time_ms,
         endpoints=response.node_endpoints,
-    )
+    ):
+        pass
     return body_of(frame, ApiKey.PRODUCE, version)
 
 
@@ -153,7 +155,7 @@ class CollectedResponse:
             on_open=lambda _: True,
             on_close=lambda _: None,
             budget=ByteBudget(1 << 30),
-            busy_poller=BusyPoller(seconds=0, now=asyncio.get_running_loop().time),
+            busy_poller=None,
             frame_bytes_max=1 << 20,
             now=asyncio.get_running_loop().time,
             listener="PLAINTEXT",

@@ -8,7 +8,7 @@ least written (`durability=page-cache`, Kafka's own guarantee). Consumers see no
 the checkpointed one: a leader moves it once the followers confirm (`leader_state.py`), at once if it has none.
 
 Step 5 of 9 on the path of a batch (ARCHITECTURE.md).
-Before: broker/handlers/produce.py. Next: storage/log/partition_log.py.
+Before: broker/delayed_produce.py. Next: storage/log/partition_log.py.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from ottla.core.ids import NO_TOPIC_ID
 from ottla.wire.errors import LongRequest, MalformedRequest
-from ottla.wire.plan import skip_tags
+from ottla.wire.plan import ELEMENTS_MAX, skip_tags
 from ottla.wire.primitives import STRING_BYTES_MAX, read_uvarint
 
 BAD_BYTES: Final = (struct.error, IndexError, UnicodeDecodeError)
@@ -87,9 +87,11 @@ def count_at(view: memoryview, at: int, flexible: bool) -> tuple[int, int]:
 
 
 def refuse_elements(view: memoryview, elements: int) -> None:
-    """Raise LongRequest, or MalformedRequest if there are more elements than bytes."""
+    """Raise LongRequest, or MalformedRequest if no request may have so many, or there are more elements than bytes."""
     if elements > len(view):
         raise MalformedRequest(f"{elements} elements in {len(view)} bytes")
+    if elements > ELEMENTS_MAX:
+        raise MalformedRequest(f"more than {ELEMENTS_MAX} elements in the arrays of a request")
     raise LongRequest
 
 
