@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import pytest
@@ -12,9 +13,12 @@ from ottla.core.files import File, FileRegion
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.hot.fetch import JOIN_BYTES_MAX, decode_fetch_request
-from ottla.wire.hot.produce import AT_ONCE, decode_produce_request, in_chunks, read_topics, write_produce_response
+from ottla.wire.hot.fetch import JOIN_BYTES_MAX, FetchTopic, ForgottenTopic, decode_fetch_request, write_fetch_response
+from ottla.wire.hot.fetch import read_topics as read_fetch_topics
+from ottla.wire.hot.produce import decode_produce_request, in_chunks, read_topics, write_produce_response
+from ottla.wire.hot.reading import AT_ONCE
 from ottla.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from ottla.wire.messages.fetch import ForgottenTopic as ForgottenTopicData
 from ottla.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -33,6 +37,7 @@ from tests.support.hot_messages import (
     fetch_body,
     fetch_parts,
     fetch_request,
+    fetched_topics,
     produce_body,
     produce_request,
     produced_topics,
@@ -102,6 +107,48 @@ def test_a_fetch_request_is_read_as_the_plans_read_what_kio_wrote(version: int, 
     data = kio_bytes(kio_entity(kio_class(ApiKey.FETCH, version, "Request"), request))
     found = decode_fetch_request(memoryview(b"...." + data), version, 4)
     assert fetch_request(found) == codec.decode_request(ApiKey.FETCH, version, data)
+
+
+@pytest.mark.parametrize("version", EVERY_FETCH)
+@some
+@given(request=shapes(FetchRequest), at_once=st.integers(1, 5))
+def test_a_fetch_request_is_read_in_chunks_as_it_is_read_at_once(
+    version: int, request: FetchRequest, at_once: int
+) -> None:
+    body = memoryview(codec.encode_request(ApiKey.FETCH, version, request))
+    found = decode_fetch_request(body, version, is_long=True)
+    while not read_fetch_topics(body, version, found, at_once):
+        pass
+    assert all(len(topic.partitions) <= at_once for topic in found.topics)
+    at_once_found = decode_fetch_request(body, version)
+    assert partitions_of(found.topics) == partitions_of(at_once_found.topics)
+    assert partitions_of(found.forgotten_topics_data) == partitions_of(at_once_found.forgotten_topics_data)
+    found.topics, found.forgotten_topics_data = at_once_found.topics, at_once_found.forgotten_topics_data
+    assert fetch_request(found) == fetch_request(at_once_found)
+
+
+def partitions_of(topics: Sequence[FetchTopic] | Sequence[ForgottenTopic]) -> list[tuple[str, bytes, object]]:
+    return [(topic.topic, topic.topic_id, partition) for topic in topics for partition in topic.partitions]
+
+
+@pytest.mark.parametrize("version", EVERY_FETCH)
+def test_a_topic_of_many_forgotten_partitions_is_read_as_several(version: int) -> None:
+    forgotten = [ForgottenTopicData(topic="t", partitions=list(range(2 * AT_ONCE + 1)))]
+    body = memoryview(codec.encode_request(ApiKey.FETCH, version, FetchRequest(forgotten_topics_data=forgotten)))
+    found = decode_fetch_request(body, version, is_long=True)
+    assert read_fetch_topics(body, version, found, AT_ONCE)
+    sizes = [len(topic.partitions) for topic in found.forgotten_topics_data]
+    assert sizes == ([] if version < 7 else [AT_ONCE, AT_ONCE, 1])
+
+
+@pytest.mark.parametrize("version", EVERY_FETCH)
+def test_a_long_fetch_response_is_written_in_steps(version: int) -> None:
+    partitions = [PartitionData(partition_index=index, records=b"") for index in range(3 * AT_ONCE)]
+    response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])
+    parts: list[RecordBytes] = []
+    steps = len(list(write_fetch_response(parts, fetched_topics(response), version, CORRELATION_ID)))
+    assert steps == 3
+    assert body_of(joined(parts), ApiKey.FETCH, version) == codec.encode_response(ApiKey.FETCH, version, response)
 
 
 @pytest.mark.parametrize("version", EVERY_FETCH)

@@ -489,6 +489,7 @@ class LeaderOfFollower(Scenario):
             )
 
     def next_frame(self) -> bytes:
+        self.brokers.make_disks_fast()
         self._producer.send_frame(self._produce_frame)
         self._producer.receive_frame()
         for _ in range(REST_TURNS):

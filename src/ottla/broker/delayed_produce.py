@@ -39,7 +39,6 @@ from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.hot.produce import (
-    AT_ONCE,
     FIRST_WITH_TOPIC_IDS,
     ProducePartition,
     ProduceRequest,
@@ -47,6 +46,7 @@ from ottla.wire.hot.produce import (
     in_chunks,
     write_produce_response,
 )
+from ottla.wire.hot.reading import AT_ONCE
 from ottla.wire.messages.fetch import NodeEndpoint
 from ottla.wire.messages.produce import BatchIndexAndErrorMessage, LeaderIdAndEpoch, PartitionProduceResponse
 

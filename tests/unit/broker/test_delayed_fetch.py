@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 
 from ottla.broker.context import RequestContext
+from ottla.broker.fetch.delayed_fetch import DelayedFetch
 from ottla.broker.handlers import fetch as fetch_handler
 from ottla.broker.handlers import produce as produce_handler
 from ottla.core.errors import ErrorCode
@@ -75,8 +76,8 @@ async def begin_short(ctx: RequestContext, request: FetchRequest, response: Pend
 async def begin_long(ctx: RequestContext, request: FetchRequest, response: PendingResponse) -> None:
     """Serve the request in slices, as if it had many partitions."""
     session, wanted = ctx.services.fetch_sessions.resolve(request, by_id=False, now=0)
-    long = fetch_handler.LongFetch(ctx.services, FETCH_VERSION, ctx.listener, request, session, list(wanted), response)
-    if (rest := await long.serve()) is not None:
+    long = DelayedFetch(ctx.services, FETCH_VERSION, ctx.listener, request, session, wanted, response)
+    if (rest := await long.serve_in_slices()) is not None:
         LEFT.append(asyncio.create_task(rest))
 
 
@@ -121,7 +122,7 @@ async def until_found(server: InProcessBroker, size: int) -> None:
     """Wait until the only fetch has found so many bytes; it completes in the turn in which they are enough."""
     partitions = server.services.replicas.partitions.values()
     (waiting,) = {watcher for partition in partitions for watcher in partition.watchers}
-    assert isinstance(waiting, fetch_handler.DelayedFetch)
+    assert isinstance(waiting, DelayedFetch)
     await until(lambda: waiting._bytes >= size)
 
 

@@ -40,7 +40,6 @@ from ottla.core.ids import TopicPartition
 from ottla.net.connection import PendingResponse
 from ottla.records.batch import HEADER_BYTES, BatchHeader
 from ottla.wire.hot.produce import (
-    AT_ONCE,
     FIRST_WITH_TOPIC_IDS,
     ProducePartition,
     ProduceRequest,
@@ -49,6 +48,7 @@ from ottla.wire.hot.produce import (
     in_chunks,
     read_topics,
 )
+from ottla.wire.hot.reading import AT_ONCE
 
 FIRST_WITH_TRANSACTION_ABORTABLE: Final = 11
 FIRST_THAT_ADDS_PARTITIONS: Final = 12

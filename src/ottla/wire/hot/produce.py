@@ -17,6 +17,7 @@ from typing import Final
 from ottla.core.errors import UnsupportedVersion
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.hot.reading import (
+    AT_ONCE,
     BAD_BYTES,
     SHORT_ELEMENTS_MAX,
     after_tags,
@@ -37,9 +38,6 @@ _ERRORS_SINCE: Final = 8
 _FLEXIBLE_SINCE: Final = 9
 _LEADER_SINCE: Final = 10
 FIRST_WITH_TOPIC_IDS: Final = 13  # in place of topic names (KIP-516)
-
-AT_ONCE: Final = 200
-"""Topics and partitions of a long response that are written between two looks at the slice of work."""
 
 _HEAD: Final = struct.Struct(">hi").unpack_from  # acks, timeout
 _INT32: Final = struct.Struct(">i").unpack_from

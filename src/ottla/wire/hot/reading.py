@@ -20,6 +20,9 @@ BAD_BYTES: Final = (struct.error, IndexError, UnicodeDecodeError)
 SHORT_ELEMENTS_MAX: Final = 200
 """Topics and partitions of a request that is decoded, handled and answered in one turn of the event loop."""
 
+AT_ONCE: Final = SHORT_ELEMENTS_MAX
+"""Topics and partitions of a longer request that are decoded, or answered, between two looks at the slice of work."""
+
 TAGS_MAX: Final = 32
 """Tagged fields that one struct may have; the protocol defines two."""
 
@@ -93,14 +96,6 @@ def refuse_elements(view: memoryview, elements: int) -> None:
     if elements > ELEMENTS_MAX:
         raise MalformedRequest(f"more than {ELEMENTS_MAX} elements in the arrays of a request")
     raise LongRequest
-
-
-def topic_id_at(view: memoryview, at: int) -> tuple[bytes, int]:
-    """Read the 16 bytes of a topic's id."""
-    end = at + 16
-    if end > len(view):
-        raise MalformedRequest("an id that ends after the message")
-    return bytes(view[at:end]), end
 
 
 def uuid_at(view: memoryview, at: int) -> tuple[UUID, int]:
