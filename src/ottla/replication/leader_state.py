@@ -140,8 +140,8 @@ class LeaderState:
             raise NotLeaderOrFollower(leader_id=self._node_id, leader_epoch=self.epoch)
         if found is None:
             raise UnknownLeaderEpoch(f"broker {node_id} is not a replica of {self._topic_partition} in this epoch")
-        known_epoch = self._context.broker_epoch(node_id)
-        if broker_epoch >= 0 and known_epoch is not None and broker_epoch < known_epoch:
+        known = self._context.brokers.get(node_id)
+        if broker_epoch >= 0 and known is not None and broker_epoch < known.epoch:
             raise NotLeaderOrFollower(f"broker {node_id} has started again since epoch {broker_epoch}")
         return found
 
@@ -290,6 +290,8 @@ def diverging_end(log: PartitionLog, fetch_offset: int, last_fetched_epoch: int)
     """Return where the log of a follower diverges from the leader's, or None. Raises OffsetOutOfRange."""
     if fetch_offset < log.log_start_offset:
         raise OffsetOutOfRange(f"offset {fetch_offset} is below the log start {log.log_start_offset}")
+    if last_fetched_epoch == log.epochs.latest and fetch_offset <= log.end_offset:
+        return None  # as almost always
     if last_fetched_epoch != UNDEFINED:
         end = log.epoch_end_offset(last_fetched_epoch)
         if end.epoch == UNDEFINED:

@@ -475,10 +475,11 @@ class Partition:
         if self._has_followers:
             state = self.leader_state
             assert state is not None
-            end_offset = state.replicated_end(end_offset, log.end_offset, log.high_watermark, self.min_isr)
+            min_isr = self.min_isr
+            end_offset = state.replicated_end(end_offset, log.end_offset, log.high_watermark, min_isr)
             if end_offset <= log.high_watermark:
                 return
-            if len(state.maximal_isr) < self.min_isr:
+            if len(state.maximal_isr) < min_isr:
                 error = NotEnoughReplicasAfterAppend()
         elif self.leader_state is None:
             return
@@ -509,7 +510,8 @@ class Partition:
         truncate, and nothing has changed here. Otherwise its position is noted, the high watermark may move, and it may
         join the in-sync replicas. Raises the KafkaError to respond with.
         """
-        self.check_serving(current_leader_epoch)
+        if not self.is_serving or current_leader_epoch not in (ANY_EPOCH, self.leader_epoch):
+            self.check_serving(current_leader_epoch)
         state, log = self.leader_state, self.log
         assert state is not None
         node_id, broker_epoch = replica
@@ -529,7 +531,8 @@ class Partition:
         throttled = log.config.leader_throttled_replicas
         quota = self._context.leader_quota if throttled and self._is_limited(node_id, throttled) else None
         region = read_up_to_log_end(log, fetch_offset, max_bytes, at_least_one=at_least_one, quota=quota, now_s=now_s)
-        return FetchDataInfo(region, log.high_watermark, self.last_stable_offset, log.log_start_offset, None)
+        stable = log.high_watermark if log.producers.is_stable else self.last_stable_offset
+        return FetchDataInfo(region, log.high_watermark, stable, log.log_start_offset, None)
 
     @property
     def low_watermark(self) -> int:
@@ -589,13 +592,14 @@ class Partition:
             return None
         assert self.durable_end == log.end_offset, "a replica is fetched only when its whole log is durable"
         return FetchPosition(
-            self.leader_epoch, log.end_offset, log.epochs.latest, log.log_start_offset, log.truncation_count
+            self.leader_epoch, log.end_offset, log.epochs.latest, log.log_start_offset, log.truncations.count
         )
 
     @property
     def is_throttled(self) -> bool:
         """Return whether this follower is held back by `follower.replication.throttled.rate`."""
-        return self._is_limited(self.node_id, self.log.config.follower_throttled_replicas)
+        throttled = self.log.config.follower_throttled_replicas
+        return bool(throttled) and self._is_limited(self.node_id, throttled)
 
     def _is_limited(self, follower: int, throttled: Sequence[str]) -> bool:
         return follower not in self.isr and is_throttled(throttled, self.topic_partition.partition, self.node_id)
@@ -695,7 +699,7 @@ class Partition:
         """
         log = self.log
         high_watermark = log.high_watermark
-        stable = min(log.last_stable_offset, high_watermark)
+        stable = high_watermark if log.producers.is_stable else min(log.last_stable_offset, high_watermark)
         end = stable if committed_only else high_watermark
         try:
             region = log.read(

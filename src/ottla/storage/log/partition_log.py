@@ -220,7 +220,8 @@ class PartitionLog:
         nothing is written then. An empty log begins where the first batch does: the leader's log start, where this one
         began, may be within it.
         """
-        self.health.check_append()
+        if self.health.failure is not None or self.health.is_full:
+            self.health.check_append()
         if self.log_start_offset == self.end_offset and records.nbytes >= HEADER_BYTES:
             first_offset = int.from_bytes(records[:8], "big")
             if first_offset < self.end_offset:
@@ -234,7 +235,9 @@ class PartitionLog:
             self.note_gaps()
         size_bytes = batches[-1][0] + batches[-1][1].size_bytes
         first_offset, last_offset = batches[0][1].base_offset, batches[-1][1].last_offset
-        max_timestamp = max(header.max_timestamp for _, header in batches)
+        max_timestamp = batches[0][1].max_timestamp
+        if len(batches) > 1:
+            max_timestamp = max(header.max_timestamp for _, header in batches)
         try:
             position = self._write(records[:size_bytes], size_bytes, first_offset, last_offset, max_timestamp)
             self._note_batches(records, batches, position, now_ms)

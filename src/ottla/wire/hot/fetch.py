@@ -474,6 +474,8 @@ def _write_head(out: bytearray, data: PartitionData, version: int, flexible: boo
     aborted = data.aborted_transactions
     if aborted:
         _write_aborted(out, aborted, flexible)
+    elif flexible:
+        out.append(0 if aborted is None else 1)
     else:
         write_length(out, -1 if aborted is None else 0, flexible)
     if version >= _RACK_SINCE:
