@@ -53,6 +53,7 @@ async def fetch(
     offsets: dict[int, int] | None = None,
     max_wait_ms: int = 10_000,
     min_bytes: int = 1,
+    throttle_time_ms: int = 0,
 ) -> CollectedResponse:
     """Ask for partitions from some offsets; all from their start if none are given."""
     request = FetchRequest()
@@ -65,6 +66,7 @@ async def fetch(
     ]
     request.topics.append(FetchTopic("t", NO_TOPIC_ID, partitions))
     collected = CollectedResponse()
+    collected.pending.throttle_time_ms = throttle_time_ms
     await begin(context(server, FETCH_VERSION), request, collected.pending)
     return collected
 
@@ -201,6 +203,14 @@ def test_in_a_session_only_partitions_with_something_new_are_in_the_response(tmp
         assert list(found) == [9]
         again = await response_of(await fetch(server, session=(first.session_id, 2), offsets={9: 1}, max_wait_ms=0))
         assert sizes(again) == {}
+
+    run(tmp_path, scenario)
+
+
+def test_a_response_has_the_throttle_time_that_its_request_was_given(tmp_path: Path) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        response = await response_of(await fetch(server, max_wait_ms=0, throttle_time_ms=7))
+        assert response.throttle_time_ms == 7
 
     run(tmp_path, scenario)
 
