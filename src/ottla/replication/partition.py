@@ -213,8 +213,7 @@ class Partition:
         self._notify_watchers()
 
     def _become_leader(self, view: PartitionView, *, continues: bool) -> None:
-        state = self.leader_state
-        self.follower = None
+        state, self.follower = self.leader_state, None
         self.log.begin_epoch(view.leader_epoch)
         if state is not None and continues:
             self._withdraw_isr_change()
@@ -473,9 +472,8 @@ class Partition:
             return
         error = None
         if self._has_followers:
-            state = self.leader_state
+            state, min_isr = self.leader_state, self.min_isr
             assert state is not None
-            min_isr = self.min_isr
             end_offset = state.replicated_end(end_offset, log.end_offset, log.high_watermark, min_isr)
             if end_offset <= log.high_watermark:
                 return
@@ -512,9 +510,8 @@ class Partition:
         """
         if not self.is_serving or current_leader_epoch not in (ANY_EPOCH, self.leader_epoch):
             self.check_serving(current_leader_epoch)
-        state, log = self.leader_state, self.log
+        state, log, (node_id, broker_epoch) = self.leader_state, self.log, replica
         assert state is not None
-        node_id, broker_epoch = replica
         follower = state.follower(node_id, broker_epoch, is_epoch_named=current_leader_epoch != ANY_EPOCH)
         diverging = diverging_end(log, fetch_offset, last_fetched_epoch)
         if diverging is not None:
@@ -697,8 +694,7 @@ class Partition:
         Raises OffsetOutOfRange, StorageError, or CorruptMessage where the log is corrupt. While another replica can
         serve it, which will lead soon, that is a StorageError: clients retry it.
         """
-        log = self.log
-        high_watermark = log.high_watermark
+        log, high_watermark = self.log, self.log.high_watermark
         stable = high_watermark if log.producers.is_stable else min(log.last_stable_offset, high_watermark)
         end = stable if committed_only else high_watermark
         try:

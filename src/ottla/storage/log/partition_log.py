@@ -235,9 +235,7 @@ class PartitionLog:
             self.note_gaps()
         size_bytes = batches[-1][0] + batches[-1][1].size_bytes
         first_offset, last_offset = batches[0][1].base_offset, batches[-1][1].last_offset
-        max_timestamp = batches[0][1].max_timestamp
-        if len(batches) > 1:
-            max_timestamp = max(header.max_timestamp for _, header in batches)
+        max_timestamp = max([header.max_timestamp for _, header in batches])
         try:
             position = self._write(records[:size_bytes], size_bytes, first_offset, last_offset, max_timestamp)
             self._note_batches(records, batches, position, now_ms)

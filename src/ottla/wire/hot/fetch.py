@@ -426,12 +426,7 @@ def write_fetch_response(
         else:
             write_length(out, len(topic.partitions), flexible)
         for partition in topic.partitions:
-            _write_head(out, partition, version, flexible)
-            records = partition.records
-            length = 0
-            if records is not None:
-                length = records.size if isinstance(records, FileRegion) else len(records)
-            write_length(out, length, flexible)
+            length, records = _write_head(out, partition, version, flexible), partition.records
             if records is not None and length:
                 if length <= JOIN_BYTES_MAX and not isinstance(records, FileRegion):
                     out += records
@@ -459,8 +454,8 @@ def write_fetch_response(
     _INT32_INTO(first, 0, size)
 
 
-def _write_head(out: bytearray, data: PartitionData, version: int, flexible: bool) -> None:
-    """Write the fields of a partition before its records."""
+def _write_head(out: bytearray, data: PartitionData, version: int, flexible: bool) -> int:
+    """Write the fields of a partition before its records; returns the length of these."""
     index, error, high_watermark, stable = (
         data.partition_index,
         data.error_code,
@@ -480,6 +475,12 @@ def _write_head(out: bytearray, data: PartitionData, version: int, flexible: boo
         write_length(out, -1 if aborted is None else 0, flexible)
     if version >= _RACK_SINCE:
         out += _INT32_BYTES(data.preferred_read_replica)
+    records = data.records
+    length = 0
+    if records is not None:
+        length = records.size if isinstance(records, FileRegion) else len(records)
+    write_length(out, length, flexible)
+    return length
 
 
 def _write_aborted(out: bytearray, aborted: list[AbortedTransaction], flexible: bool) -> None:
