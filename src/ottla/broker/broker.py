@@ -16,7 +16,6 @@ from ottla.broker.context import Services
 from ottla.broker.coordinators import Coordinators, import_in_thread
 from ottla.broker.delayed_operations import DelayedOperations
 from ottla.broker.dispatch import Dispatcher
-from ottla.broker.fetch.fetch_sessions import FetchSessions
 from ottla.broker.internal_topic_creation import create_if_absent
 from ottla.broker.maintenance.late_transactions import LateTransactions
 from ottla.broker.maintenance.scheduled_tasks import ScheduledTasks
@@ -24,6 +23,7 @@ from ottla.broker.maintenance.topic_deletions import TopicDeletions
 from ottla.broker.record_validation_queue import THREADS, RecordValidationQueue
 from ottla.broker.remote.controller_channel import ControllerChannel
 from ottla.broker.remote.node_connections import NodeConnections
+from ottla.broker.sessions.fetch_sessions import FetchSessions
 from ottla.broker.startup.descriptor_limits import UNLIMITED, DescriptorLimits
 from ottla.broker.startup.open_storage import OpenedStorage, OpenStore, forget_missing, open_storage
 from ottla.broker.startup.shared_store import expiry_wait_s

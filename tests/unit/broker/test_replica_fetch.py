@@ -13,9 +13,9 @@ import pytest
 
 from ottla.broker.context import RequestContext
 from ottla.broker.fetch.replica_fetch import READS_MAX
-from ottla.broker.fetch.replica_sessions import ReplicaSession
 from ottla.broker.handlers import fetch as fetch_handler
 from ottla.broker.handlers import produce as produce_handler
+from ottla.broker.sessions.replica_sessions import ReplicaSession
 from ottla.controller.isr import ProposedIsr
 from ottla.coordination import broker_registration, znodes
 from ottla.core.errors import ErrorCode

@@ -1,1 +1,1 @@
-"""Serves the fetches of consumers and of followers, and keeps their sessions."""
+"""Serves the fetches of consumers and of followers."""

@@ -18,9 +18,9 @@ from typing import Any, Final
 from ottla.broker.context import Services
 from ottla.broker.delayed_operations import DelayedOperation
 from ottla.broker.fetch.fetch_data import current_name, data_of, divergence, offsets_of, refusal, size_of
-from ottla.broker.fetch.fetch_sessions import NO_SESSION, FetchSession, FetchSessionPartition
 from ottla.broker.fetch.replica_selector import closer_replica
 from ottla.broker.new_leaders import current_leader, endpoint_of
+from ottla.broker.sessions.fetch_sessions import NO_SESSION, FetchSession, FetchSessionPartition
 from ottla.core.errors import (
     FencedLeaderEpoch,
     KafkaError,

@@ -5,7 +5,7 @@ What it does
   high watermark or (read_committed) the last stable offset. Waits for `min_bytes` up to `max_wait_ms`; each move of a
   high watermark has its partition read again. At least one whole batch is sent even above the size limits (KIP-74).
 
-  Followers fetch up to the log end, in sessions of their own (broker/fetch/replica_sessions.py). A consumer may read
+  Followers fetch up to the log end, in sessions of their own (broker/sessions/replica_sessions.py). A consumer may read
   from a follower, up to the high watermark that it knows; with `replica.selector.class` the leader directs a consumer
   to an in-sync replica in its rack (KIP-392).
 
@@ -33,7 +33,7 @@ from typing import Any
 
 from ottla.broker.context import RequestContext
 from ottla.broker.fetch.delayed_fetch import DelayedFetch
-from ottla.broker.fetch.fetch_sessions import INITIAL_EPOCH, NO_SESSION, FetchSession
+from ottla.broker.sessions.fetch_sessions import INITIAL_EPOCH, NO_SESSION, FetchSession
 from ottla.core.errors import KafkaError
 from ottla.core.runtime import new_random
 from ottla.net.connection import PendingResponse
@@ -117,7 +117,7 @@ async def handle_long(
 def _serve_replica(ctx: RequestContext, request: FetchRequest, response: PendingResponse) -> None:
     """Serve a follower's fetch."""
     from ottla.broker.fetch.replica_fetch import ReplicaFetch
-    from ottla.broker.fetch.replica_sessions import ReplicaSessions
+    from ottla.broker.sessions.replica_sessions import ReplicaSessions
 
     services, version = ctx.services, ctx.api_version
     sessions = services.replica_sessions

@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterator
 from typing import Protocol
 
-from ottla.broker.fetch.fetch_sessions import (
+from ottla.broker.sessions.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     NO_SESSION,
