@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 
-from ottla.broker.handlers.fetch import RACK_AWARE_SELECTOR
+from ottla.broker.fetch.replica_selector import RACK_AWARE_SELECTOR
 from ottla.core.ids import OFFSETS_TOPIC
 from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
 from tests.support.cluster import InProcessCluster, with_cluster

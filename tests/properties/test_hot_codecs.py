@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import pytest
@@ -12,15 +13,35 @@ from ottla.core.files import File, FileRegion
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.hot.fetch import JOIN_BYTES_MAX, decode_fetch_request
-from ottla.wire.hot.produce import decode_produce_request
+from ottla.wire.hot.fetch import JOIN_BYTES_MAX, FetchTopic, ForgottenTopic, decode_fetch_request, write_fetch_response
+from ottla.wire.hot.fetch import read_topics as read_fetch_topics
+from ottla.wire.hot.produce import decode_produce_request, in_chunks, read_topics, write_produce_response
+from ottla.wire.hot.reading import AT_ONCE
 from ottla.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
-from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from ottla.wire.messages.fetch import ForgottenTopic as ForgottenTopicData
+from ottla.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
 from ottla.wire.schema import RecordBytes
 from tests.properties.kio_twin import kio_bytes, kio_class, kio_entity
 from tests.properties.shapes import shapes, without_illegal_nulls
 from tests.support.examples import examples
-from tests.support.hot_messages import body_of, fetch_body, fetch_parts, fetch_request, produce_body, produce_request
+from tests.support.hot_messages import (
+    CORRELATION_ID,
+    body_of,
+    fetch_body,
+    fetch_parts,
+    fetch_request,
+    fetched_topics,
+    produce_body,
+    produce_request,
+    produced_topics,
+)
 
 EVERY_PRODUCE = range(3, 14)
 EVERY_FETCH = range(4, 19)
@@ -50,6 +71,35 @@ def test_a_produce_response_is_written_byte_for_byte_as_kio_writes_it(version: i
     assert produce_body(response, version) == kio_bytes(entity)
 
 
+@pytest.mark.parametrize("version", EVERY_PRODUCE)
+@some
+@given(request=shapes(ProduceRequest), at_once=st.integers(1, 5))
+def test_a_produce_request_is_read_in_chunks_as_it_is_read_at_once(
+    version: int, request: ProduceRequest, at_once: int
+) -> None:
+    body = memoryview(codec.encode_request(ApiKey.PRODUCE, version, request))
+    found = decode_produce_request(body, version, is_long=True)
+    while not read_topics(body, version, found, at_once):
+        pass
+    expected = codec.decode_request(ApiKey.PRODUCE, version, bytes(body))
+    assert produce_request(found, version) == expected
+    chunks = list(in_chunks(found.topics, at_once))
+    assert all(sum(1 + len(topic.partitions) for topic in chunk) <= 2 * at_once for chunk in chunks)
+    names = [(topic.wire_name, part) for topic in found.topics for part in topic.partitions]
+    assert [(topic.wire_name, part) for chunk in chunks for topic in chunk for part in topic.partitions] == names
+    assert {topic.wire_name for chunk in chunks for topic in chunk} == {topic.wire_name for topic in found.topics}
+
+
+@pytest.mark.parametrize("version", EVERY_PRODUCE)
+def test_a_long_produce_response_is_written_in_steps(version: int) -> None:
+    partitions = [PartitionProduceResponse(index=index, base_offset=index) for index in range(3 * AT_ONCE)]
+    response = ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=partitions)])
+    frame = bytearray()
+    steps = len(list(write_produce_response(frame, produced_topics(response, version), version, CORRELATION_ID)))
+    assert steps == 3
+    assert body_of(frame, ApiKey.PRODUCE, version) == codec.encode_response(ApiKey.PRODUCE, version, response)
+
+
 @pytest.mark.parametrize("version", EVERY_FETCH)
 @some
 @given(request=shapes(FetchRequest))
@@ -57,6 +107,48 @@ def test_a_fetch_request_is_read_as_the_plans_read_what_kio_wrote(version: int, 
     data = kio_bytes(kio_entity(kio_class(ApiKey.FETCH, version, "Request"), request))
     found = decode_fetch_request(memoryview(b"...." + data), version, 4)
     assert fetch_request(found) == codec.decode_request(ApiKey.FETCH, version, data)
+
+
+@pytest.mark.parametrize("version", EVERY_FETCH)
+@some
+@given(request=shapes(FetchRequest), at_once=st.integers(1, 5))
+def test_a_fetch_request_is_read_in_chunks_as_it_is_read_at_once(
+    version: int, request: FetchRequest, at_once: int
+) -> None:
+    body = memoryview(codec.encode_request(ApiKey.FETCH, version, request))
+    found = decode_fetch_request(body, version, is_long=True)
+    while not read_fetch_topics(body, version, found, at_once):
+        pass
+    assert all(len(topic.partitions) <= at_once for topic in found.topics)
+    at_once_found = decode_fetch_request(body, version)
+    assert partitions_of(found.topics) == partitions_of(at_once_found.topics)
+    assert partitions_of(found.forgotten_topics_data) == partitions_of(at_once_found.forgotten_topics_data)
+    found.topics, found.forgotten_topics_data = at_once_found.topics, at_once_found.forgotten_topics_data
+    assert fetch_request(found) == fetch_request(at_once_found)
+
+
+def partitions_of(topics: Sequence[FetchTopic] | Sequence[ForgottenTopic]) -> list[tuple[str, bytes, object]]:
+    return [(topic.topic, topic.topic_id, partition) for topic in topics for partition in topic.partitions]
+
+
+@pytest.mark.parametrize("version", EVERY_FETCH)
+def test_a_topic_of_many_forgotten_partitions_is_read_as_several(version: int) -> None:
+    forgotten = [ForgottenTopicData(topic="t", partitions=list(range(2 * AT_ONCE + 1)))]
+    body = memoryview(codec.encode_request(ApiKey.FETCH, version, FetchRequest(forgotten_topics_data=forgotten)))
+    found = decode_fetch_request(body, version, is_long=True)
+    assert read_fetch_topics(body, version, found, AT_ONCE)
+    sizes = [len(topic.partitions) for topic in found.forgotten_topics_data]
+    assert sizes == ([] if version < 7 else [AT_ONCE, AT_ONCE, 1])
+
+
+@pytest.mark.parametrize("version", EVERY_FETCH)
+def test_a_long_fetch_response_is_written_in_steps(version: int) -> None:
+    partitions = [PartitionData(partition_index=index, records=b"") for index in range(3 * AT_ONCE)]
+    response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])
+    parts: list[RecordBytes] = []
+    steps = len(list(write_fetch_response(parts, fetched_topics(response), version, CORRELATION_ID)))
+    assert steps == 3
+    assert body_of(joined(parts), ApiKey.FETCH, version) == codec.encode_response(ApiKey.FETCH, version, response)
 
 
 @pytest.mark.parametrize("version", EVERY_FETCH)

@@ -109,13 +109,16 @@ def body_of(frame: bytes | bytearray, key: ApiKey, version: int) -> bytes:
 
 def produce_body(response: produce.ProduceResponse, version: int) -> bytes:
     """The body of a response as the hot codec writes it."""
-    frame = hot_produce.encode_produce_response(
+    frame = bytearray()
+    for _ in hot_produce.write_produce_response(
+        frame,
         produced_topics(response, version),
         version,
         CORRELATION_ID,
         throttle_time_ms=response.throttle_time_ms,
         endpoints=response.node_endpoints,
-    )
+    ):
+        pass
     return body_of(frame, ApiKey.PRODUCE, version)
 
 

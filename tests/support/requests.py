@@ -8,11 +8,11 @@ from typing import Any, cast
 
 from ottla.broker.context import Services
 from ottla.broker.delayed_operations import DelayedOperations
-from ottla.broker.fetch.fetch_sessions import FetchSessions
 from ottla.broker.record_validation_queue import RecordValidationQueue
 from ottla.broker.requests.elements import InParts, complete
 from ottla.broker.requests.registry import APIS, INTER_BROKER_APIS
 from ottla.broker.requests.request import Request
+from ottla.broker.sessions.fetch_sessions import FetchSessions
 from ottla.limits.budget import ByteBudget
 from ottla.net.busy_poll import BusyPoller
 from ottla.net.connection import PendingResponse, ServerConnection

@@ -12,12 +12,12 @@ if TYPE_CHECKING:  # names only: importing them here would make every handler im
     from ottla.broker.config import BrokerConfig
     from ottla.broker.coordinators import Coordinators
     from ottla.broker.delayed_operations import DelayedOperations
-    from ottla.broker.fetch.fetch_sessions import FetchSessions
-    from ottla.broker.fetch.replica_sessions import ReplicaSessions
     from ottla.broker.record_validation_queue import RecordValidationQueue
     from ottla.broker.refused_batches import RefusedBatches
     from ottla.broker.remote.controller_channel import ControllerChannel
     from ottla.broker.remote.node_connections import NodeConnections
+    from ottla.broker.sessions.fetch_sessions import FetchSessions
+    from ottla.broker.sessions.replica_sessions import ReplicaSessions
     from ottla.controller.controller import Controller
     from ottla.coordination.metadata_cache import MetadataCache
     from ottla.coordination.producer_ids import ProducerIdManager

@@ -5,7 +5,7 @@ operations of the broker. A completed operation stays in the heap, without what 
 the heap is purged.
 
 Step 7 of 9 on the path of a batch (ARCHITECTURE.md), on the way back.
-Before: broker/handlers/produce.py. Next: net/connection.py.
+Before: broker/delayed_produce.py. Next: net/connection.py.
 """
 
 from __future__ import annotations

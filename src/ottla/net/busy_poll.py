@@ -28,7 +28,7 @@ class BusyPoller:
     def extend(self) -> None:
         """Poll for the whole time from now on. The clock is read in the next turn, once for all its responses."""
         self._is_extended = True
-        if not self._is_polling and self._seconds > 0:
+        if not self._is_polling:
             self._is_polling = True
             self._loop.call_soon(self._turn)
 

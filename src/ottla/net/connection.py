@@ -103,7 +103,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         on_open: Callable[[ServerConnection], bool],
         on_close: Callable[[ServerConnection], None],
         budget: Budget,
-        busy_poller: BusyPoller,
+        busy_poller: BusyPoller | None,
         frame_bytes_max: int,
         now: Callable[[], float],
         listener: str,
@@ -270,7 +270,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._blocking = None
             if parts and self._outbound is not None:
                 self._outbound.send(parts)
-                if self.is_busy_polled:
+                if self._busy_poller is not None and self.is_busy_polled:
                     self._busy_poller.extend()
         if self._start != self._end or self._paused:
             self._process(self._now())

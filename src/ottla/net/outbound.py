@@ -4,7 +4,8 @@
 full the rest waits here until the socket is writable again, and the connection begins no further requests meanwhile.
 `TransportOutbound` is for transports without a socket of their own: simulated networks.
 
-Step 9 of 9 on the path of a batch (ARCHITECTURE.md). Before: broker/handlers/fetch.py, broker/handlers/produce.py.
+Step 9 of 9 on the path of a batch (ARCHITECTURE.md).
+Before: broker/fetch/delayed_fetch.py, broker/delayed_produce.py.
 """
 
 from __future__ import annotations

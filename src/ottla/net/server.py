@@ -48,7 +48,7 @@ class Listeners:
         self._dispatch: Dispatch | None = None
         self._handles_for = handles_for  # connections there are file handles for; None for no limit
         self._servers: dict[Any, ListenerAddress] = {}  # of asyncio, uvloop or the simulated loop
-        self._busy_poller = BusyPoller(seconds=config.busy_poll_us / 1e6, now=now)
+        self._busy_poller = BusyPoller(seconds=config.busy_poll_us / 1e6, now=now) if config.busy_poll_us else None
         self.connections: dict[ServerConnection, None] = {}  # in the order of their beginning
         self._per_host: Counter[str] = Counter()
         self._sweeper: asyncio.TimerHandle | None = None

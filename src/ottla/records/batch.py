@@ -75,6 +75,7 @@ class BatchHeader:
         "base_timestamp",
         "batch_length",
         "crc",
+        "last_offset",
         "last_offset_delta",
         "magic",
         "max_timestamp",
@@ -116,11 +117,8 @@ class BatchHeader:
             self.record_count,
         ) = _UNPACK(buffer, at)
         self.size_bytes = PREFIX_BYTES + self.batch_length  # the whole batch, header and records
-
-    @property
-    def last_offset(self) -> int:
-        """The offset of the batch's last record (of its place: compaction may have removed the record)."""
-        return self.base_offset + self.last_offset_delta
+        # The offset of the batch's last record (of its place: compaction may have removed the record).
+        self.last_offset = self.base_offset + self.last_offset_delta
 
     @property
     def codec(self) -> int:

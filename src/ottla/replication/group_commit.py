@@ -96,36 +96,32 @@ def _ignore(partition: Flushable, error: StorageError) -> None:
 class SyncSpeed:
     """Measures fsyncs and decides where the next round runs."""
 
-    __slots__ = ("_average", "_rounds", "_trial", "is_fast")
+    __slots__ = ("_rounds", "_trial", "average_seconds", "is_fast")
 
     def __init__(self) -> None:
-        self._average = SLOW_SYNC_SECONDS
+        self.average_seconds = SLOW_SYNC_SECONDS  # of one fsync
         self._rounds = 0  # since the last move
         self._trial = _TRIAL_ROUNDS
         self.is_fast = False  # a disk is slow until it is measured
-
-    def allows_on_loop(self, syncs: int) -> bool:
-        """Return whether a round of so many fsyncs may run on the loop."""
-        return self.is_fast and self._average * syncs <= LOOP_ROUND_SECONDS_MAX
 
     def record(self, seconds: float, syncs: int, *, on_loop: bool) -> None:
         """Take a round into the average."""
         self._rounds += 1
         if on_loop and seconds >= OUTLIER_SECONDS:
-            self._average = seconds
+            self.average_seconds = seconds
             self._trial = min(self._trial * 2, _TRIAL_ROUNDS_MAX)
             self.is_fast = False
             self._rounds = 0
             return
         each = seconds / syncs if syncs else 0.0
-        self._average += (each - self._average) * _AVERAGE_WEIGHT
+        self.average_seconds += (each - self.average_seconds) * _AVERAGE_WEIGHT
         if self.is_fast:
-            if self._average >= SLOW_SYNC_SECONDS:
+            if self.average_seconds >= SLOW_SYNC_SECONDS:
                 self.is_fast = False
                 self._rounds = 0
             elif self._rounds >= _TRIAL_ROUNDS_MAX:
                 self._trial = _TRIAL_ROUNDS  # the disk has been fast for long
-        elif self._average <= FAST_SYNC_SECONDS and self._rounds >= self._trial:
+        elif self.average_seconds <= FAST_SYNC_SECONDS and self._rounds >= self._trial:
             self.is_fast = True
             self._rounds = 0
 
@@ -209,20 +205,9 @@ class GroupCommit:
             return
         if not self._waiting and not self._is_busy:
             self._is_scheduled = True
-            self._loop.call_soon(self._end_turn)
+            self._loop.call_soon(self._begin_round)
         self._waiting[partition] = None
         self._appends += 1
-
-    def _end_turn(self) -> None:
-        """Begin a round, or wait for the appends of another turn."""
-        appends = self._appends
-        is_growing = self._gathered < appends < self._last_appends
-        if is_growing and self.speed.is_fast and self._turns < GATHERING_TURNS_MAX:
-            self._gathered = appends
-            self._turns += 1
-            self._loop.call_soon(self._end_turn)
-        else:
-            self._begin_round()
 
     def schedule_within(self, partition: Flushable, seconds: float) -> None:
         """Schedule a flush after so many seconds at most, unless it is due sooner already."""
@@ -291,11 +276,19 @@ class GroupCommit:
         await asyncio.to_thread(self._executor.close)
 
     def _begin_round(self) -> None:
+        """Begin a round; one that was scheduled first waits for the appends of other turns while they bring some."""
+        appends, speed = self._appends, self.speed
+        is_growing = self._is_scheduled and self._gathered < appends < self._last_appends
+        if is_growing and speed.is_fast and self._turns < GATHERING_TURNS_MAX:
+            self._gathered = appends
+            self._turns += 1
+            self._loop.call_soon(self._begin_round)
+            return
         self._is_scheduled = False
         if self._is_busy or not self._waiting:
             return
         partitions, self._waiting = self._waiting, {}
-        self._last_appends = self._appends
+        self._last_appends = appends
         self._appends = self._gathered = self._turns = 0
         flushes: list[tuple[Flushable, FlushJob]] = []
         syncs = 0
@@ -313,7 +306,7 @@ class GroupCommit:
         if flushes:
             self._is_busy = True
             started = self._running = _Round(self, flushes, syncs)
-            if self.speed.is_fast and self.speed.allows_on_loop(syncs):
+            if speed.is_fast and speed.average_seconds * syncs <= LOOP_ROUND_SECONDS_MAX:
                 started.on_loop = True
                 started.run()
                 self.end_round(started)

@@ -4,7 +4,7 @@
 waiter owns its deadline (broker/delayed_operations.py) and must expect to be woken after it has given up.
 
 Step 7 of 9 on the path of a batch (ARCHITECTURE.md), on the way back.
-Before: replication/partition.py. Next: broker/handlers/produce.py.
+Before: replication/partition.py. Next: broker/delayed_produce.py.
 """
 
 from __future__ import annotations

@@ -139,8 +139,8 @@ class LeaderState:
             raise NotLeaderOrFollower(leader_id=self._node_id, leader_epoch=self.epoch)
         if follower is None:
             raise UnknownLeaderEpoch(f"broker {node_id} is not a replica of {self._topic_partition} in this epoch")
-        known_epoch = self._context.broker_epoch(node_id)
-        if broker_epoch >= 0 and known_epoch is not None and broker_epoch < known_epoch:
+        known = self._context.brokers.get(node_id)
+        if broker_epoch >= 0 and known is not None and broker_epoch < known.epoch:
             raise NotLeaderOrFollower(f"broker {node_id} has started again since epoch {broker_epoch}")
         return follower
 

@@ -15,6 +15,8 @@ def diverging_end(log: PartitionLog, fetch_offset: int, last_fetched_epoch: int)
     """Return where the log of a follower diverges from the leader's, or None. Raises OffsetOutOfRange."""
     if fetch_offset < log.log_start_offset:
         raise OffsetOutOfRange(f"offset {fetch_offset} is below the log start {log.log_start_offset}")
+    if last_fetched_epoch == log.epochs.latest and fetch_offset <= log.end_offset:
+        return None  # as almost always
     if last_fetched_epoch != UNDEFINED:
         end = log.epoch_end_offset(last_fetched_epoch)
         if end.epoch == UNDEFINED:

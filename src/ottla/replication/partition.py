@@ -8,7 +8,7 @@ least written (`durability=page-cache`, Kafka's own guarantee). Consumers see no
 the checkpointed one: a leader moves it once the followers confirm (`leader_state.py`), at once if it has none.
 
 Step 5 of 9 on the path of a batch (ARCHITECTURE.md).
-Before: broker/handlers/produce.py. Next: storage/log/partition_log.py.
+Before: broker/delayed_produce.py. Next: storage/log/partition_log.py.
 """
 
 from __future__ import annotations
@@ -194,8 +194,7 @@ class Partition:
         self._notify_watchers()
 
     def _become_leader(self, view: PartitionView, *, continues: bool) -> None:
-        state = self.leader_state
-        self.follower = None
+        state, self.follower = self.leader_state, None
         self.log.begin_epoch(view.leader_epoch)
         if state is not None and continues:
             state.withdraw_change()
@@ -440,12 +439,12 @@ class Partition:
             return
         error = None
         if self._has_followers:
-            state = self.leader_state
+            state, min_isr = self.leader_state, self.min_isr
             assert state is not None
-            end_offset = state.replicated_end(end_offset, log.end_offset, log.high_watermark, self.min_isr)
+            end_offset = state.replicated_end(end_offset, log.end_offset, log.high_watermark, min_isr)
             if end_offset <= log.high_watermark:
                 return
-            if len(state.maximal_isr) < self.min_isr:
+            if len(state.maximal_isr) < min_isr:
                 error = NotEnoughReplicasAfterAppend()
         elif self.leader_state is None:
             return
@@ -476,10 +475,10 @@ class Partition:
         truncate, and nothing has changed here. Otherwise its position is noted, the high watermark may move, and it may
         join the in-sync replicas. Raises the KafkaError to respond with.
         """
-        self.check_serving(current_leader_epoch)
-        state, log = self.leader_state, self.log
+        if not self.is_serving or current_leader_epoch not in (ANY_EPOCH, self.leader_epoch):
+            self.check_serving(current_leader_epoch)
+        state, log, (node_id, broker_epoch) = self.leader_state, self.log, replica
         assert state is not None
-        node_id, broker_epoch = replica
         follower = state.follower(node_id, broker_epoch, is_epoch_named=current_leader_epoch != ANY_EPOCH)
         diverging = diverging_end(log, fetch_offset, last_fetched_epoch)
         if diverging is not None:
@@ -496,7 +495,8 @@ class Partition:
         throttled = log.config.leader_throttled_replicas
         quota = self._context.leader_quota if throttled and self._is_limited(node_id, throttled) else None
         region = read_up_to_log_end(log, fetch_offset, max_bytes, at_least_one=at_least_one, quota=quota, now_s=now_s)
-        return FetchDataInfo(region, log.high_watermark, self.last_stable_offset, log.log_start_offset, None)
+        stable = log.high_watermark if log.producers.is_stable else self.last_stable_offset
+        return FetchDataInfo(region, log.high_watermark, stable, log.log_start_offset, None)
 
     @property
     def low_watermark(self) -> int:
@@ -537,13 +537,14 @@ class Partition:
             return None
         assert self.durable_end == log.end_offset, "a replica is fetched only when its whole log is durable"
         return FetchPosition(
-            self.leader_epoch, log.end_offset, log.epochs.latest, log.log_start_offset, log.truncation_count
+            self.leader_epoch, log.end_offset, log.epochs.latest, log.log_start_offset, log.truncations.count
         )
 
     @property
     def is_throttled(self) -> bool:
         """Return whether this follower is held back by `follower.replication.throttled.rate`."""
-        return self._is_limited(self.node_id, self.log.config.follower_throttled_replicas)
+        throttled = self.log.config.follower_throttled_replicas
+        return bool(throttled) and self._is_limited(self.node_id, throttled)
 
     def _is_limited(self, follower: int, throttled: Sequence[str]) -> bool:
         return follower not in self.isr and is_throttled(throttled, self.topic_partition.partition, self.node_id)
@@ -684,9 +685,8 @@ class Partition:
         Raises OffsetOutOfRange, StorageError, or CorruptMessage where the log is corrupt. While another replica can
         serve it, which will lead soon, that is a StorageError: clients retry it.
         """
-        log = self.log
-        high_watermark = log.high_watermark
-        stable = min(log.last_stable_offset, high_watermark)
+        log, high_watermark = self.log, self.log.high_watermark
+        stable = high_watermark if log.producers.is_stable else min(log.last_stable_offset, high_watermark)
         end = stable if committed_only else high_watermark
         try:
             region = log.read(

@@ -25,7 +25,6 @@ FIXED: Final = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
-_ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
 
 
 def read_uvarint(data: bytes | memoryview, at: int) -> tuple[int, int]:
@@ -73,15 +72,6 @@ def write_length(out: bytearray, length: int, flexible: bool) -> None:
         out.append(length + 1)
     else:
         write_uvarint(out, length + 1)
-
-
-def length_bytes(length: int, flexible: bool) -> bytes:
-    """Encode the length of an array or of bytes by itself; it is not null."""
-    if flexible and length < 0x7F:
-        return _ONE_BYTE[length + 1]
-    out = bytearray()
-    write_length(out, length, flexible)
-    return bytes(out)
 
 
 def _end_of(data: bytes, at: int, length: int) -> int:

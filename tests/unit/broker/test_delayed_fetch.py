@@ -10,6 +10,7 @@ from typing import cast
 
 import pytest
 
+from ottla.broker.fetch.delayed_fetch import DelayedFetch
 from ottla.broker.handlers import fetch as fetch_handler
 from ottla.broker.handlers import produce as produce_handler
 from ottla.broker.requests.request import Request
@@ -45,6 +46,7 @@ async def fetch(
     offsets: dict[int, int] | None = None,
     max_wait_ms: int = 10_000,
     min_bytes: int = 1,
+    throttle_time_ms: int = 0,
 ) -> CollectedResponse:
     """Ask for partitions from some offsets; all from their start if none are given."""
     request = FetchRequest()
@@ -57,6 +59,7 @@ async def fetch(
     ]
     request.topics.append(FetchTopic("t", NO_TOPIC_ID, partitions))
     collected = CollectedResponse()
+    collected.pending.throttle_time_ms = throttle_time_ms
     await begin(context(server, FETCH_VERSION), request, collected.pending)
     return collected
 
@@ -68,8 +71,8 @@ async def begin_short(ctx: Request, request: FetchRequest, response: PendingResp
 async def begin_long(ctx: Request, request: FetchRequest, response: PendingResponse) -> None:
     """Serve the request in slices, as if it had many partitions."""
     session, wanted = ctx.services.fetch_sessions.resolve(request, by_id=False, now=0)
-    long = fetch_handler.LongFetch(ctx.services, FETCH_VERSION, ctx.listener, request, session, list(wanted), response)
-    if (rest := await long.serve()) is not None:
+    long = DelayedFetch(ctx.services, FETCH_VERSION, ctx.listener, request, session, wanted, response)
+    if (rest := await long.serve_in_slices()) is not None:
         LEFT.append(asyncio.create_task(rest))
 
 
@@ -114,7 +117,7 @@ async def until_found(server: InProcessBroker, size: int) -> None:
     """Wait until the only fetch has found so many bytes; it completes in the turn in which they are enough."""
     partitions = server.services.replicas.partitions.values()
     (waiting,) = {watcher for partition in partitions for watcher in partition.watchers}
-    assert isinstance(waiting, fetch_handler.DelayedFetch)
+    assert isinstance(waiting, DelayedFetch)
     await until(lambda: waiting._bytes >= size)
 
 
@@ -193,6 +196,14 @@ def test_in_a_session_only_partitions_with_something_new_are_in_the_response(tmp
         assert list(found) == [9]
         again = await response_of(await fetch(server, session=(first.session_id, 2), offsets={9: 1}, max_wait_ms=0))
         assert sizes(again) == {}
+
+    run(tmp_path, scenario)
+
+
+def test_a_response_has_the_throttle_time_that_its_request_was_given(tmp_path: Path) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        response = await response_of(await fetch(server, max_wait_ms=0, throttle_time_ms=7))
+        assert response.throttle_time_ms == 7
 
     run(tmp_path, scenario)
 

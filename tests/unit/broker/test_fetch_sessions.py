@@ -3,7 +3,7 @@ import uuid
 
 import pytest
 
-from ottla.broker.fetch.fetch_sessions import EVICT_AFTER_SECONDS, FetchSessions
+from ottla.broker.sessions.fetch_sessions import EVICT_AFTER_SECONDS, FetchSessions
 from ottla.core.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
 from ottla.wire.hot.fetch import FetchRequest, FetchTopic, ForgottenTopic
 from ottla.wire.messages.fetch import FetchPartition

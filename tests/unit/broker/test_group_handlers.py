@@ -14,7 +14,6 @@ from ottla.broker.config import read
 from ottla.broker.context import Services
 from ottla.broker.coordinators import Coordinators
 from ottla.broker.delayed_operations import DelayedOperations
-from ottla.broker.fetch.fetch_sessions import FetchSessions
 from ottla.broker.handlers import (
     delete_groups,
     describe_groups,
@@ -30,6 +29,7 @@ from ottla.broker.handlers import (
 )
 from ottla.broker.record_validation_queue import RecordValidationQueue
 from ottla.broker.requests.request import Request
+from ottla.broker.sessions.fetch_sessions import FetchSessions
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.coordination.znodes import Endpoint

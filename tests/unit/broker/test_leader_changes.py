@@ -10,9 +10,9 @@ from uuid import UUID
 
 import pytest
 
+from ottla.broker.fetch.replica_selector import RACK_AWARE_SELECTOR
 from ottla.broker.handlers import fetch as fetch_handler
 from ottla.broker.handlers import produce as produce_handler
-from ottla.broker.handlers.fetch import RACK_AWARE_SELECTOR
 from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
 from ottla.wire import codec

@@ -15,6 +15,7 @@ from ottla.core.error_codes import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
+from ottla.wire.errors import MalformedRequest
 from ottla.wire.headers import parse_response_header
 from ottla.wire.hot.fetch import FetchRequest, FetchTopic
 from ottla.wire.messages import create_topics, find_coordinator, list_offsets, offset_commit
@@ -27,7 +28,7 @@ from tests.support.in_process_broker import InProcessBroker, with_broker
 from tests.support.requests import request_to
 
 VERSION, FETCH_VERSION = 9, 11
-ACKS_ALL, ACKS_LEADER = -1, 1
+ACKS_ALL, ACKS_LEADER, ACKS_NONE = -1, 1, 0
 LATEST = -1
 
 
@@ -35,13 +36,23 @@ def context_of(server: InProcessBroker, version: int) -> Request:
     return request_to(server.services, version)
 
 
-def sent(server: InProcessBroker, topic: str, *, acks: int, timeout_ms: int) -> CollectedResponse:
+def sent(
+    server: InProcessBroker, topic: str, *, acks: int, timeout_ms: int, is_long: bool = False, throttle_time_ms: int = 0
+) -> CollectedResponse:
+    """Send a request; with `is_long` serve it as one of many partitions is served."""
     part = PartitionProduceData(index=0, records=batch(numbered(1), base_timestamp_ms=server.services.clock.wall_ms()))
     request = ProduceRequest(
         acks=acks, timeout_ms=timeout_ms, topic_data=[TopicProduceData(name=topic, partition_data=[part])]
     )
     response = CollectedResponse()
-    produce.handle(context_of(server, VERSION), hot_produce_request(request, VERSION), response.pending)
+    response.pending.throttle_time_ms = throttle_time_ms
+    context = context_of(server, VERSION)
+    if is_long:
+        body = bytearray(codec.encode_request(ApiKey.PRODUCE, VERSION, request))
+        task = asyncio.create_task(produce.handle_long(context, body, 0, response.pending))
+        response.connection.cancel_when_lost(task)  # and holds it
+    else:
+        produce.handle(context, hot_produce_request(request, VERSION), response.pending)
     return response
 
 
@@ -137,13 +148,40 @@ def test_a_short_timeout_does_not_fail_a_write_to_the_only_in_sync_replica(
     run_scenario(scenario, tmp_path, "t", {})
 
 
+@pytest.mark.parametrize("is_long", [False, True])
 @pytest.mark.parametrize("acks", [ACKS_LEADER, ACKS_ALL])
-def test_a_producer_that_waits_is_answered_when_the_partition_is_removed(tmp_path: Path, acks: int) -> None:
+def test_a_producer_that_waits_is_answered_when_the_partition_is_removed(
+    tmp_path: Path, acks: int, is_long: bool
+) -> None:
     async def scenario(server: InProcessBroker) -> None:
         partition = server.services.replicas.partition(TopicPartition("t", 0))
-        response = sent(server, "t", acks=acks, timeout_ms=1)
+        response = sent(server, "t", acks=acks, timeout_ms=1, is_long=is_long)
+        while not len(partition.waiters):  # noqa: ASYNC110 - a task appends, and the flush must not be over
+            await asyncio.sleep(0)
         partition.remove()
         assert (await answered(response)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    run_scenario(scenario, tmp_path, "t", {})
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_a_response_has_the_throttle_time_that_its_request_was_given(tmp_path: Path, is_long: bool) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        response = sent(server, "t", acks=ACKS_ALL, timeout_ms=20_000, is_long=is_long, throttle_time_ms=7)
+        assert (await asyncio.wait_for(response.produce(VERSION), 20)).throttle_time_ms == 7
+
+    run_scenario(scenario, tmp_path, "t", {})
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_a_refusal_with_acks_0_closes_the_connection(tmp_path: Path, is_long: bool) -> None:
+    async def scenario(server: InProcessBroker) -> None:
+        response = sent(server, "unknown", acks=ACKS_NONE, timeout_ms=20_000, is_long=is_long)
+        if is_long:  # the dispatcher closes it
+            with pytest.raises(MalformedRequest, match="acks=0"):
+                await asyncio.gather(*response.connection._tasks)
+        else:
+            assert response.is_closed
 
     run_scenario(scenario, tmp_path, "t", {})
 

@@ -11,11 +11,11 @@ from typing import cast
 
 import pytest
 
-from ottla.broker.fetch.replica_sessions import ReplicaSession
+from ottla.broker.fetch.replica_fetch import READS_MAX
 from ottla.broker.handlers import fetch as fetch_handler
 from ottla.broker.handlers import produce as produce_handler
-from ottla.broker.replica_fetch import READS_MAX
 from ottla.broker.requests.request import Request
+from ottla.broker.sessions.replica_sessions import ReplicaSession
 from ottla.controller.isr import ProposedIsr
 from ottla.coordination import broker_registration, znodes
 from ottla.core.errors import ErrorCode

@@ -33,7 +33,3 @@ def test_after_a_response_the_loop_polls_for_the_configured_time() -> None:
 
 def test_many_responses_keep_one_poller_not_many() -> None:
     assert turns_until_asleep(seconds=10.0, tick=1.0, responses=5) == 11
-
-
-def test_switched_off_it_never_polls() -> None:
-    assert turns_until_asleep(seconds=0.0, tick=1.0) == 0

@@ -13,7 +13,7 @@ from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.hot.fetch import decode_fetch_request, encode_fetch_response
-from ottla.wire.hot.produce import decode_produce_request, encode_produce_response
+from ottla.wire.hot.produce import decode_produce_request, write_produce_response
 from ottla.wire.messages.describe_transactions import DescribeTransactionsResponse, TransactionState
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.support.hot_messages import fetch_request
@@ -126,7 +126,7 @@ def test_versions_that_do_not_exist_are_unsupported(version: int) -> None:
     with pytest.raises(UnsupportedVersion):
         decode_produce_request(memoryview(b""), version)
     with pytest.raises(UnsupportedVersion):
-        encode_produce_response([], version, 1)
+        next(write_produce_response(bytearray(), [], version, 1))
     with pytest.raises(UnsupportedVersion):
         decode_fetch_request(memoryview(b""), version * 10)
     with pytest.raises(UnsupportedVersion):

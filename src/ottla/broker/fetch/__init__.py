@@ -1,1 +1,1 @@
-"""Keeps the sessions of consumers and followers, and makes the parts that their Fetch responses share."""
+"""Serves the fetches of consumers and of followers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.broker.fetch.fetch_sessions import FetchSessionPartition
+from ottla.broker.sessions.fetch_sessions import FetchSessionPartition
 from ottla.coordination.view import ClusterView
 from ottla.core.errors import InconsistentTopicId, UnknownTopicId, UnknownTopicOrPartition, error_code_for
 from ottla.core.files import FileRegion

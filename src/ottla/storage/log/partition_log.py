@@ -234,7 +234,8 @@ class PartitionLog:
         nothing is written then. An empty log begins where the first batch does: the leader's log start, where this one
         began, may be within it.
         """
-        self.health.check_append()
+        if self.health.failure is not None or self.health.is_full:
+            self.health.check_append()
         if self.log_start_offset == self.end_offset and records.nbytes >= HEADER_BYTES:
             first_offset = int.from_bytes(records[:8], "big")
             if first_offset < self.end_offset:
@@ -248,7 +249,7 @@ class PartitionLog:
             self.note_gaps()
         size_bytes = batches[-1][0] + batches[-1][1].size_bytes
         first_offset, last_offset = batches[0][1].base_offset, batches[-1][1].last_offset
-        max_timestamp = max(header.max_timestamp for _, header in batches)
+        max_timestamp = max([header.max_timestamp for _, header in batches])
         try:
             position = self._write(records[:size_bytes], size_bytes, first_offset, last_offset, max_timestamp)
             self._note_batches(records, batches, position, now_ms)
@@ -434,7 +435,7 @@ class PartitionLog:
                 self.segment_list.active,
                 self.epochs,
                 end_offset=self.segment_list.end_offset,
-                truncation_count=self.truncation_count,
+                truncation_count=self.truncations.count,
             )
         except OSError as error:
             raise self.refused(f"flush of {self.topic_partition}", error) from error
@@ -447,7 +448,7 @@ class PartitionLog:
         if job.refusal is not None:
             self.pending_flush.restore(job, self.segments)
             raise self.health.refused(f"flush of {self.topic_partition}", job.refusal) from job.refusal
-        is_current = job.truncation_count == self.truncation_count
+        is_current = job.truncation_count == self.truncations.count
         if job.vanished is not None and is_current and job.active in self.segments:  # not removed by this program
             raise self.health.missing(f"fsync of {self.topic_partition}", str(job.vanished))
         if is_current and job.end_offset > self.flushed_offset:
@@ -654,7 +655,7 @@ class PartitionLog:
     def update_high_watermark(self, high_watermark: int) -> None:
         """Set the high watermark: transactions whose marker is below it are final, and retention may come up to it."""
         self.high_watermark = high_watermark
-        if not self.producers.is_stable:
+        if self.producers.unreplicated:
             self.producers.high_watermark_updated(high_watermark)
 
     def reconfigure(self, config: LogConfig) -> None:

@@ -29,10 +29,10 @@ class PendingFlush:
         "_epochs_pending",
         "_epochs_written",
         "_files",
-        "_needs_checkpoint",
         "_partition_metadata_backup",
         "_paths",
         "_sealed",
+        "needs_checkpoint",
     )
 
     def __init__(self, files: FileSystem) -> None:
@@ -44,7 +44,8 @@ class PendingFlush:
         self._epochs_written: tuple[EpochEntry, ...] | None = ()  # the file's content; None: unknown
         self._epochs_backup: BackedUpFile | None = None
         self._partition_metadata_backup: BackedUpFile | None = None
-        self._needs_checkpoint = False
+        # Whether the recovery point on the disk may be beyond the log's end: no flush counts before it is lowered.
+        self.needs_checkpoint = False
         self._aborted: list[tuple[PurePath, AbortedTransaction]] = []  # entries that are not in a file yet
 
     def __bool__(self) -> bool:
@@ -76,18 +77,13 @@ class PendingFlush:
         """Note the copy of `partition.metadata` as it is now, for the checkpoints that follow."""
         self._partition_metadata_backup = backup
 
-    @property
-    def needs_checkpoint(self) -> bool:
-        """Whether the recovery point on the disk may be beyond the log's end: no flush counts before it is lowered."""
-        return self._needs_checkpoint
-
     def require_checkpoint(self) -> None:
         """Require a checkpoint before the next flush: the log was truncated."""
-        self._needs_checkpoint = True
+        self.needs_checkpoint = True
 
     def checkpointed(self) -> None:
         """Note that the checkpoint files have the log's recovery point."""
-        self._needs_checkpoint = False
+        self.needs_checkpoint = False
 
     def add_sealed(self, segments: Iterable[Segment]) -> None:
         """Add segments that were sealed, and whose index entries may still be in memory."""

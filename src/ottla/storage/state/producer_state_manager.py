@@ -139,12 +139,12 @@ class _CompletedTransaction(NamedTuple):
 class ProducerStateManager:
     """The producers and transactions of one log."""
 
-    __slots__ = ("_entries", "_ongoing", "_unreplicated", "_verifications")
+    __slots__ = ("_entries", "_ongoing", "_verifications", "unreplicated")
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerStateEntry] = {}
         self._ongoing: dict[int, int] = {}  # producer id -> first offset, ascending: transactions begin at the end
-        self._unreplicated: list[_CompletedTransaction] = []  # whose marker is not below the high watermark yet
+        self.unreplicated: list[_CompletedTransaction] = []  # whose marker is not below the high watermark yet
         self._verifications: dict[int, VerificationGuard] = {}
 
     def __len__(self) -> int:
@@ -380,7 +380,7 @@ class ProducerStateManager:
         if first_offset == NO_OFFSET:
             return None
         del self._ongoing[producer_id]
-        self._unreplicated.append(_CompletedTransaction(first_offset, offset))
+        self.unreplicated.append(_CompletedTransaction(first_offset, offset))
         if marker.type is not MarkerType.ABORT:
             return None
         first_undecided = self.first_undecided_offset()
@@ -401,7 +401,7 @@ class ProducerStateManager:
     @property
     def is_stable(self) -> bool:
         """Whether no transaction holds up readers of committed records."""
-        return not self._ongoing and not self._unreplicated
+        return not self._ongoing and not self.unreplicated
 
     def first_undecided_offset(self) -> int | None:
         """Return the first offset of the oldest open transaction."""
@@ -410,15 +410,15 @@ class ProducerStateManager:
     def first_unstable_offset(self) -> int | None:
         """Return the offset at which read_committed consumers must stop; None if no transaction is undecided."""
         first_undecided = self.first_undecided_offset()
-        if not self._unreplicated:
+        if not self.unreplicated:
             return first_undecided
-        first_unreplicated = min(done.first_offset for done in self._unreplicated)
+        first_unreplicated = min(done.first_offset for done in self.unreplicated)
         return first_unreplicated if first_undecided is None else min(first_undecided, first_unreplicated)
 
     def high_watermark_updated(self, high_watermark: int) -> None:
         """Release the transactions whose marker is below the high watermark: they are final."""
-        if self._unreplicated:
-            self._unreplicated = [done for done in self._unreplicated if done.last_offset >= high_watermark]
+        if self.unreplicated:
+            self.unreplicated = [done for done in self.unreplicated if done.last_offset >= high_watermark]
 
     # ---- All producers
 
@@ -467,7 +467,7 @@ class ProducerStateManager:
         """Remove everything (truncation, before the replay)."""
         self._entries.clear()
         self._ongoing.clear()
-        self._unreplicated.clear()
+        self.unreplicated.clear()
         self._verifications.clear()
 
     def load(self, entries: dict[int, ProducerStateEntry]) -> None:

@@ -71,18 +71,8 @@ def validate_batch(header: BatchHeader, records: memoryview, config: LogConfig) 
     Raises CorruptMessage, InvalidRecord, MessageTooLarge or RecordListTooLarge.
     """
     size = header.size_bytes
-    given = records.nbytes
-    fault = framing_fault(header, given)
-    if fault == WRONG_MAGIC:
-        if not 0 <= header.magic < MAGIC or header.batch_length < _OLD_RECORD_BYTES:
-            raise CorruptMessage(f"Record batch has the unknown magic {header.magic}, or no possible length")
-        raise InvalidRecord(f"Record batches must have magic version 2, this has {header.magic}")
-    if size != given:
-        if fault == WRONG_LENGTH:
-            raise CorruptMessage(f"Record batch of {size} bytes is smaller than its own header")
-        if size > given:
-            raise InvalidRecord(f"{_ONE_BATCH}; this one has {size} bytes, and {given} came")
-        raise InvalidRecord(_ONE_BATCH)
+    if header.magic != MAGIC or size != records.nbytes:
+        raise _framing_error(header, records.nbytes)
     if size > config.max_message_bytes:
         raise MessageTooLarge(
             f"The record batch size in the append is {size} bytes which exceeds the maximum configured value of "
@@ -99,6 +89,20 @@ def validate_batch(header: BatchHeader, records: memoryview, config: LogConfig) 
         raise RecordListTooLarge(
             f"Append of {size} bytes exceeds the maximum configured segment size of {config.segment_bytes}"
         )
+
+
+def _framing_error(header: BatchHeader, given: int) -> KafkaError:
+    """Return the error for bytes that are not exactly one batch of magic 2."""
+    size, fault = header.size_bytes, framing_fault(header, given)
+    if fault == WRONG_MAGIC:
+        if not 0 <= header.magic < MAGIC or header.batch_length < _OLD_RECORD_BYTES:
+            return CorruptMessage(f"Record batch has the unknown magic {header.magic}, or no possible length")
+        return InvalidRecord(f"Record batches must have magic version 2, this has {header.magic}")
+    if fault == WRONG_LENGTH:
+        return CorruptMessage(f"Record batch of {size} bytes is smaller than its own header")
+    if size > given:
+        return InvalidRecord(f"{_ONE_BATCH}; this one has {size} bytes, and {given} came")
+    return InvalidRecord(_ONE_BATCH)
 
 
 def check_client_batch(header: BatchHeader) -> None:
@@ -125,8 +129,8 @@ def validate_for_append(
     Raises the errors of `validate_batch` and of `validated`.
     """
     validate_batch(header, records, config)
-    if from_client:
-        check_client_batch(header)
+    if from_client and (header.attributes & _CHECKED_ATTRIBUTES or header.base_offset or header.producer_id >= 0):
+        check_client_batch(header)  # most batches have nothing that it could refuse
     if not (
         config.requires_record_validation
         or header.max_timestamp > now_ms + config.timestamp_after_max_ms

@@ -9,14 +9,15 @@ byte for byte and field for field, to the plans in `wire/compiled_codec.py` and 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ottla.core.errors import UnsupportedVersion
 from ottla.core.files import FileRegion
-from ottla.wire.compiled_codec import Slices, Slicing, skip_tags, tag_count
+from ottla.wire.compiled_codec import ELEMENTS_MAX, skip_tags, tag_count
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.hot.reading import (
+    AT_ONCE,
     BAD_BYTES,
     SHORT_ELEMENTS_MAX,
     TAGS_MAX,
@@ -25,7 +26,6 @@ from ottla.wire.hot.reading import (
     name_at,
     refuse_elements,
     string_at,
-    topic_id_at,
     uuid_at,
 )
 from ottla.wire.hot.writing import string_bytes, write_endpoints, write_leader_tag
@@ -112,21 +112,27 @@ class ForgottenTopic:
 
 
 class FetchRequest:
-    """A whole request."""
+    """A request, and how much of it has been read."""
 
     __slots__ = (
         "cluster_id",
+        "elements",
+        "elements_max",
+        "forgotten_left",
         "forgotten_topics_data",
         "isolation_level",
         "max_bytes",
         "max_wait_ms",
         "min_bytes",
+        "partitions_left",
+        "position",
         "rack_id",
         "replica_id",
         "replica_state",
         "session_epoch",
         "session_id",
         "topics",
+        "topics_left",
     )
 
     def __init__(self) -> None:
@@ -142,6 +148,11 @@ class FetchRequest:
         self.topics: list[FetchTopic] = []
         self.forgotten_topics_data: list[ForgottenTopic] = []
         self.rack_id = ""
+        self.topics_left = self.elements = 0  # to be read; announced so far, with the partitions
+        self.forgotten_left = -1  # topics to be read; -1: their number is not read yet
+        self.partitions_left = 0  # of the last topic
+        self.elements_max = SHORT_ELEMENTS_MAX
+        self.position = 0  # in the frame, of what is to be read next
 
 
 class FetchedTopic:
@@ -155,15 +166,14 @@ class FetchedTopic:
         self.partitions = partitions
 
 
-def decode_fetch_request(body: memoryview, version: int, at: int = 0) -> FetchRequest:
+def decode_fetch_request(body: memoryview, version: int, at: int = 0, *, is_long: bool = False) -> FetchRequest:
     """Decode the request whose body begins at `at`.
 
     Raises LongRequest if it has more than `SHORT_ELEMENTS_MAX` topics and partitions, MalformedRequest if the bytes are
-    anything else. `codec.decode_request_slices` reads long ones.
+    anything else. With `is_long` the topics and what follows are left to `read_topics`, which reads some at a time.
     """
     if not FIRST <= version <= LAST:
         raise UnsupportedVersion(f"no Fetch version {version}")
-    flexible = version >= _FLEXIBLE_SINCE
     request = FetchRequest()
     try:
         if version < _REPLICA_STATE_SINCE:
@@ -174,45 +184,81 @@ def decode_fetch_request(body: memoryview, version: int, at: int = 0) -> FetchRe
         if version >= _SESSION_SINCE:
             request.session_id, request.session_epoch = _SESSION(body, at)
             at += 8
-        count, at = count_at(body, at, flexible)
-        elements = count
-        for _ in range(count):
-            topic, at = _topic_at(body, at, version, flexible, elements)
-            request.topics.append(topic)
-            elements += len(topic.partitions)
-        if version >= _SESSION_SINCE:
-            count, at = count_at(body, at, flexible)
-            elements += count
-            for _ in range(count):
-                forgotten, at = _forgotten_at(body, at, version, flexible, elements)
-                request.forgotten_topics_data.append(forgotten)
-                elements += len(forgotten.partitions)
-        if flexible and body[at] == 1:  # most clients have no rack
-            at += 1
-        elif version >= _RACK_SINCE:
-            request.rack_id, at = name_at(body, at, flexible)
-        if flexible and body[at] != 0:
-            _read_request_tags(body, at, version, request)
+        request.topics_left, request.position = count_at(body, at, version >= _FLEXIBLE_SINCE)
     except BAD_BYTES as error:
         raise MalformedRequest(f"Fetch version {version}: {error}") from error
+    request.elements = request.topics_left
+    if is_long:
+        request.elements_max = ELEMENTS_MAX
+    else:
+        read_topics(body, version, request, SHORT_ELEMENTS_MAX)
     return request
 
 
-def _topic_at(body: memoryview, at: int, version: int, flexible: bool, elements: int) -> tuple[FetchTopic, int]:
-    topic_id, name = NO_TOPIC_ID, ""
-    if version >= FIRST_WITH_TOPIC_IDS:
-        topic_id, at = topic_id_at(body, at)
-    else:
-        name, at = name_at(body, at, flexible)
-    count, at = count_at(body, at, flexible)
-    if elements + count > SHORT_ELEMENTS_MAX:
-        refuse_elements(body, elements + count)
-    partitions: list[FetchPartition] = []
-    for _ in range(count):
-        partition, at = _flexible_partition_at(body, at, version) if flexible else _partition_at(body, at, version)
-        partitions.append(partition)
-    at = at + 1 if flexible and body[at] == 0 else after_tags(body, at, flexible)
-    return FetchTopic(name, topic_id, partitions), at
+def read_topics(body: memoryview, version: int, request: FetchRequest, elements_max: int) -> bool:
+    """Read so many topics and partitions of a request, or fewer; returns whether the whole request is read.
+
+    A topic of more partitions becomes several. Raises what `decode_fetch_request` does.
+    """
+    flexible = version >= _FLEXIBLE_SINCE
+    at, left = request.position, elements_max
+    try:
+        while request.topics_left and left > 0:
+            topic_id, name = NO_TOPIC_ID, ""
+            if request.partitions_left:
+                topic_id, name = request.topics[-1].topic_id, request.topics[-1].topic
+            else:
+                if version >= FIRST_WITH_TOPIC_IDS:
+                    topic_id, at = bytes(body[at : at + 16]), at + 16
+                else:
+                    name, at = name_at(body, at, flexible)
+                request.partitions_left, at = count_at(body, at, flexible)
+                request.elements += request.partitions_left
+                if request.elements > request.elements_max:
+                    refuse_elements(body, request.elements)
+            few = min(request.partitions_left, left)
+            partitions: list[FetchPartition] = []
+            for _ in range(few):
+                if flexible:
+                    partition, at = _flexible_partition_at(body, at, version)
+                else:
+                    partition, at = _partition_at(body, at, version)
+                partitions.append(partition)
+            request.topics.append(FetchTopic(name, topic_id, partitions))
+            request.partitions_left -= few
+            left -= few + 1
+            if not request.partitions_left:
+                request.topics_left -= 1
+                at = at + 1 if flexible and body[at] == 0 else after_tags(body, at, flexible)
+        request.position = at
+        return not request.topics_left and _read_rest(body, version, flexible, request, left)
+    except BAD_BYTES as error:
+        raise MalformedRequest(f"Fetch version {version}: {error}") from error
+
+
+def _read_rest(body: memoryview, version: int, flexible: bool, request: FetchRequest, left: int) -> bool:
+    """Read so many forgotten topics, or fewer, and what follows all of them; returns whether all is read."""
+    at = request.position
+    if request.forgotten_left < 0:
+        request.forgotten_left = 0
+        if version >= _SESSION_SINCE:
+            request.forgotten_left, at = count_at(body, at, flexible)
+            request.elements += request.forgotten_left
+    while request.forgotten_left and left > 0:
+        before = request.elements
+        at = _read_forgotten(body, at, version, flexible, request)
+        request.forgotten_left -= 1
+        left -= 1 + request.elements - before
+    request.position = at
+    if request.forgotten_left:
+        return False
+    if flexible and body[at] == 1:  # most clients have no rack
+        at += 1
+    elif version >= _RACK_SINCE:
+        request.rack_id, at = name_at(body, at, flexible)
+    if flexible and body[at] != 0:
+        _read_request_tags(body, at, version, request)
+    return True
 
 
 def _partition_at(body: memoryview, at: int, version: int) -> tuple[FetchPartition, int]:
@@ -301,20 +347,24 @@ def _read_request_tags(body: memoryview, at: int, version: int, request: FetchRe
             raise MalformedRequest(f"tagged field {tag} does not fill its {at - start} bytes")
 
 
-def _forgotten_at(body: memoryview, at: int, version: int, flexible: bool, elements: int) -> tuple[ForgottenTopic, int]:
+def _read_forgotten(body: memoryview, at: int, version: int, flexible: bool, request: FetchRequest) -> int:
+    """Read a topic of the partitions that leave the session; one of many becomes several. Returns where it ends."""
     topic_id, name = NO_TOPIC_ID, ""
     if version >= FIRST_WITH_TOPIC_IDS:
-        topic_id, at = topic_id_at(body, at)
+        topic_id, at = bytes(body[at : at + 16]), at + 16
     else:
         name, at = name_at(body, at, flexible)
     count, at = count_at(body, at, flexible)
     end = at + 4 * count
     if end > len(body):
         raise MalformedRequest(f"an array of {count} partitions in {len(body) - at} bytes")
-    if elements + count > SHORT_ELEMENTS_MAX:
-        refuse_elements(body, elements + count)
+    request.elements += count
+    if request.elements > request.elements_max:
+        refuse_elements(body, request.elements)
     partitions = list(struct.unpack_from(f">{count}i", body, at))
-    return ForgottenTopic(name, topic_id, partitions), after_tags(body, end, flexible)
+    for first in range(0, max(count, 1), AT_ONCE):
+        request.forgotten_topics_data.append(ForgottenTopic(name, topic_id, partitions[first : first + AT_ONCE]))
+    return after_tags(body, end, flexible)
 
 
 def encode_fetch_response(
@@ -327,14 +377,43 @@ def encode_fetch_response(
     throttle_time_ms: int = 0,
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[RecordBytes]:
-    """Encode the response's frame in parts, with length and header; fields that the version lacks are left out."""
+    """Encode the response's frame in parts, as `write_fetch_response` writes them."""
+    parts: list[RecordBytes] = []
+    for _ in write_fetch_response(
+        parts,
+        topics,
+        version,
+        correlation_id,
+        session_id=session_id,
+        error_code=error_code,
+        throttle_time_ms=throttle_time_ms,
+        endpoints=endpoints,
+    ):
+        pass
+    return parts
+
+
+def write_fetch_response(
+    parts: list[RecordBytes],
+    topics: Sequence[FetchedTopic],
+    version: int,
+    correlation_id: int,
+    *,
+    session_id: int = 0,
+    error_code: int = 0,
+    throttle_time_ms: int = 0,
+    endpoints: Sequence[NodeEndpoint] = (),
+) -> Iterator[None]:
+    """Write the response's frame to `parts`, with length and header; fields that the version lacks are left out.
+
+    Yields after each `AT_ONCE` topics and partitions, so that the loop may turn while a long one is written.
+    """
     if not FIRST <= version <= LAST:
         raise UnsupportedVersion(f"no Fetch version {version}")
     flexible = version >= _FLEXIBLE_SINCE
-    parts: list[RecordBytes] = []
     header = _RESPONSE_HEADER_WITH_TAGS(0, correlation_id, 0) if flexible else _RESPONSE_HEADER(0, correlation_id)
     first = out = bytearray(header)
-    size = -4  # of the frame without its length
+    size, written = -4, 0  # of the frame without its length; topics and partitions
     if version >= _SESSION_SINCE:
         out += _HEAD_7(throttle_time_ms, error_code, session_id)
     else:
@@ -342,62 +421,12 @@ def encode_fetch_response(
     write_length(out, len(topics), flexible)
     for topic in topics:
         out += topic.topic_id if version >= FIRST_WITH_TOPIC_IDS else string_bytes(topic.topic, flexible)
-        write_length(out, len(topic.partitions), flexible)
+        if flexible and len(topic.partitions) < 0x7F:  # one byte, as almost always
+            out.append(len(topic.partitions) + 1)
+        else:
+            write_length(out, len(topic.partitions), flexible)
         for partition in topic.partitions:
-            _write_head(out, partition, version, flexible)
-            records = partition.records
-            length = 0
-            if records is not None:
-                length = records.size if isinstance(records, FileRegion) else len(records)
-            write_length(out, length, flexible)
-            if records is not None and length:
-                if length <= JOIN_BYTES_MAX and not isinstance(records, FileRegion):
-                    out += records
-                else:
-                    size += len(out) + length
-                    parts.append(out)
-                    parts.append(records)
-                    out = bytearray()
-            if flexible:
-                _write_partition_tags(out, partition)
-        if flexible:
-            out.append(0)
-    if version >= FIRST_WITH_LEADERS and endpoints:
-        write_endpoints(out, endpoints)
-    elif flexible:
-        out.append(0)
-    if out:
-        size += len(out)
-        parts.append(out)
-    _INT32_INTO(first, 0, size)
-    return parts
-
-
-def encode_fetch_slices(
-    topics: Sequence[FetchedTopic],
-    version: int,
-    correlation_id: int,
-    slicing: Slicing,
-    *,
-    session_id: int = 0,
-    endpoints: Sequence[NodeEndpoint] = (),
-) -> Slices[list[RecordBytes]]:
-    """Encode a response in slices of work."""
-    flexible = version >= _FLEXIBLE_SINCE
-    parts: list[RecordBytes] = []
-    header = _RESPONSE_HEADER_WITH_TAGS(0, correlation_id, 0) if flexible else _RESPONSE_HEADER(0, correlation_id)
-    first = out = bytearray(header)
-    size = -4
-    out += _HEAD_7(0, 0, session_id) if version >= _SESSION_SINCE else _INT32_BYTES(0)
-    write_length(out, len(topics), flexible)
-    for topic in topics:
-        out += topic.topic_id if version >= FIRST_WITH_TOPIC_IDS else string_bytes(topic.topic, flexible)
-        write_length(out, len(topic.partitions), flexible)
-        for partition in topic.partitions:
-            _write_head(out, partition, version, flexible)
-            records = partition.records
-            length = _length_of(records)
-            write_length(out, length, flexible)
+            length, records = _write_head(out, partition, version, flexible), partition.records
             if records is not None and length:
                 if length <= JOIN_BYTES_MAX and not isinstance(records, FileRegion):
                     out += records
@@ -407,30 +436,26 @@ def encode_fetch_slices(
                     out = bytearray()
             if flexible:
                 _write_partition_tags(out, partition)
-            if slicing.spend(0):
+            written += 1
+            if not written % AT_ONCE:
                 yield
         if flexible:
             out.append(0)
-        if slicing.spend(0):
+        written += 1
+        if not written % AT_ONCE:
             yield
-    if version >= FIRST_WITH_LEADERS:
+    if version >= FIRST_WITH_LEADERS and endpoints:
         write_endpoints(out, endpoints)
     elif flexible:
         out.append(0)
-    size += len(out)
-    parts.append(out)
+    if out:
+        size += len(out)
+        parts.append(out)
     _INT32_INTO(first, 0, size)
-    return parts
 
 
-def _length_of(records: RecordBytes | None) -> int:
-    if records is None:
-        return 0
-    return records.size if isinstance(records, FileRegion) else len(records)
-
-
-def _write_head(out: bytearray, data: PartitionData, version: int, flexible: bool) -> None:
-    """Write the fields of a partition before its records."""
+def _write_head(out: bytearray, data: PartitionData, version: int, flexible: bool) -> int:
+    """Write the fields of a partition before its records; returns the length of these."""
     index, error, high_watermark, stable = (
         data.partition_index,
         data.error_code,
@@ -444,10 +469,18 @@ def _write_head(out: bytearray, data: PartitionData, version: int, flexible: boo
     aborted = data.aborted_transactions
     if aborted:
         _write_aborted(out, aborted, flexible)
+    elif flexible:
+        out.append(0 if aborted is None else 1)
     else:
         write_length(out, -1 if aborted is None else 0, flexible)
     if version >= _RACK_SINCE:
         out += _INT32_BYTES(data.preferred_read_replica)
+    records = data.records
+    length = 0
+    if records is not None:
+        length = records.size if isinstance(records, FileRegion) else len(records)
+    write_length(out, length, flexible)
+    return length
 
 
 def _write_aborted(out: bytearray, aborted: list[AbortedTransaction], flexible: bool) -> None:

@@ -11,26 +11,25 @@ equal, byte for byte and field for field, to the plans in `wire/compiled_codec.p
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ottla.core.errors import UnsupportedVersion
-from ottla.wire.compiled_codec import Slices, Slicing
+from ottla.wire.compiled_codec import ELEMENTS_MAX
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.hot.reading import (
+    AT_ONCE,
     BAD_BYTES,
     SHORT_ELEMENTS_MAX,
     after_tags,
     count_at,
-    name_at,
     name_bounds,
     refuse_elements,
     string_at,
-    topic_id_at,
 )
 from ottla.wire.hot.writing import LeaderEndpoint, string_bytes, write_endpoints, write_leader_tag
 from ottla.wire.messages.produce import PartitionProduceResponse
-from ottla.wire.primitives import length_bytes, read_uvarint, write_length
+from ottla.wire.primitives import read_uvarint, write_length
 
 FIRST: Final = 3
 LAST: Final = 13
@@ -39,9 +38,6 @@ _ERRORS_SINCE: Final = 8
 _FLEXIBLE_SINCE: Final = 9
 _LEADER_SINCE: Final = 10
 FIRST_WITH_TOPIC_IDS: Final = 13  # in place of topic names (KIP-516)
-
-_AT_ONCE: Final = 100
-"""Partitions of a long request that are read or written between two looks at the slice of work."""
 
 _HEAD: Final = struct.Struct(">hi").unpack_from  # acks, timeout
 _INT32: Final = struct.Struct(">i").unpack_from
@@ -55,7 +51,6 @@ _PARTITION_3: Final = struct.Struct(">ihqq").pack
 _PARTITION_5: Final = struct.Struct(">ihqqq").pack
 _PARTITION_8: Final = struct.Struct(">ihqqqih").pack
 _PARTITION_9: Final = struct.Struct(">ihqqqBBB").pack
-_NO_TAGS: Final = b"\x00"
 
 
 class ProducePartition:
@@ -85,22 +80,36 @@ class ProduceTopic:
 
 
 class ProduceRequest:
-    """A whole request."""
+    """A request, and how much of it has been read."""
 
-    __slots__ = ("acks", "timeout_ms", "topics", "transactional_id")
+    __slots__ = (
+        "acks",
+        "elements",
+        "elements_max",
+        "partitions_left",
+        "position",
+        "timeout_ms",
+        "topics",
+        "topics_left",
+        "transactional_id",
+    )
 
-    def __init__(self, transactional_id: str | None, acks: int, timeout_ms: int, topics: list[ProduceTopic]) -> None:
+    def __init__(self, transactional_id: str | None, acks: int, timeout_ms: int, topics_left: int = 0) -> None:
         self.transactional_id = transactional_id
         self.acks = acks
         self.timeout_ms = timeout_ms
-        self.topics = topics
+        self.topics: list[ProduceTopic] = []
+        self.topics_left = self.elements = topics_left  # to be read; announced so far, with the partitions
+        self.partitions_left = 0  # of the last topic
+        self.elements_max = SHORT_ELEMENTS_MAX
+        self.position = 0  # in the frame, of what is to be read next
 
 
-def decode_produce_request(frame: memoryview, version: int, at: int = 0) -> ProduceRequest:
+def decode_produce_request(frame: memoryview, version: int, at: int = 0, *, is_long: bool = False) -> ProduceRequest:
     """Decode the request whose body begins at `at`.
 
     Raises LongRequest if it has more than `SHORT_ELEMENTS_MAX` topics and partitions, MalformedRequest if the bytes are
-    anything else.
+    anything else. With `is_long` the topics are left to `read_topics`, which reads some of them at a time.
     """
     if not FIRST <= version <= LAST:
         raise UnsupportedVersion(f"no Produce version {version}")
@@ -118,182 +127,148 @@ def decode_produce_request(frame: memoryview, version: int, at: int = 0) -> Prod
             at += 1
         else:
             topic_count, at = count_at(frame, at, flexible)
-        elements = topic_count
-        topics: list[ProduceTopic] = []
-        for _ in range(topic_count):
-            begins = at
-            if version >= FIRST_WITH_TOPIC_IDS:
-                at += 16
-                if at > len(frame):
-                    raise MalformedRequest("an id that ends after the message")
-                wire_name, name = bytes(frame[begins:at]), ""
-            else:
-                name_begins, at = name_bounds(frame, at, flexible)
-                wire_name = bytes(frame[begins:at])
-                name = wire_name[name_begins - begins :].decode()
-            count = frame[at] - 1
-            if flexible and 0 <= count < 0x7F:
-                at += 1
-            else:
-                count, at = count_at(frame, at, flexible)
-            elements += count
-            if elements > SHORT_ELEMENTS_MAX:
-                refuse_elements(frame, elements)
-            partitions: list[ProducePartition] = []
-            at = _read_partitions(frame, at, count, flexible, partitions)
-            if flexible:
-                at = at + 1 if frame[at] == 0 else after_tags(frame, at, flexible)
-            topics.append(ProduceTopic(wire_name, name, partitions))
-        if flexible and frame[at] != 0:
+    except BAD_BYTES as error:
+        raise MalformedRequest(f"Produce version {version}: {error}") from error
+    request = ProduceRequest(transactional_id, acks, timeout_ms, topic_count)
+    request.position = at
+    if is_long:
+        request.elements_max = ELEMENTS_MAX
+    else:
+        read_topics(frame, version, request, SHORT_ELEMENTS_MAX)
+    return request
+
+
+def read_topics(frame: memoryview, version: int, request: ProduceRequest, elements_max: int) -> bool:
+    """Read so many topics and partitions of a request, or fewer; returns whether all are read.
+
+    Raises what `decode_produce_request` does.
+    """
+    flexible = version >= _FLEXIBLE_SINCE
+    at, left = request.position, elements_max
+    try:
+        while request.topics_left and left > 0:
+            if not request.partitions_left:
+                begins, name = at, ""
+                if version >= FIRST_WITH_TOPIC_IDS:
+                    at += 16
+                else:
+                    name_begins, at = name_bounds(frame, at, flexible)
+                    name = str(frame[name_begins:at], "utf-8")
+                request.topics.append(ProduceTopic(bytes(frame[begins:at]), name, []))
+                count = frame[at] - 1
+                if flexible and 0 <= count < 0x7F:
+                    at += 1
+                else:
+                    count, at = count_at(frame, at, flexible)
+                request.partitions_left = count
+                request.elements += count
+                if request.elements > request.elements_max:
+                    refuse_elements(frame, request.elements)
+            partitions = request.topics[-1].partitions
+            few = min(request.partitions_left, left)
+            for _ in range(few):
+                if flexible:
+                    index: int = _INT32(frame, at)[0]
+                    length, at = read_uvarint(frame, at + 4)
+                    length -= 1
+                else:
+                    index, length = _INDEX_AND_LENGTH(frame, at)
+                    at += 8
+                end = at + max(length, 0)
+                if length < -1 or end > len(frame):
+                    raise MalformedRequest(f"{length} bytes of records with {len(frame) - at} left")
+                partitions.append(ProducePartition(index, None if length < 0 else frame[at:end]))
+                at = end
+                if flexible:
+                    at = at + 1 if frame[at] == 0 else after_tags(frame, at, flexible)
+            request.partitions_left -= few
+            left -= few + 1
+            if not request.partitions_left:
+                request.topics_left -= 1
+                if flexible:
+                    at = at + 1 if frame[at] == 0 else after_tags(frame, at, flexible)
+        if flexible and not request.topics_left and frame[at] != 0:
             after_tags(frame, at, flexible)
     except BAD_BYTES as error:
         raise MalformedRequest(f"Produce version {version}: {error}") from error
-    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+    request.position = at
+    return not request.topics_left
 
 
-def decode_produce_slices(frame: memoryview, version: int, at: int, slicing: Slicing) -> Slices[ProduceRequest]:
-    """Decode a request of any length, in slices of work and with at most `ELEMENTS_MAX` elements."""
-    flexible = version >= _FLEXIBLE_SINCE
-    try:
-        transactional_id, at = string_at(frame, at, flexible)
-        acks, timeout_ms = _HEAD(frame, at)
-        topic_count, at = count_at(frame, at + 6, flexible)
-        slicing.begin_array(topic_count)
-        topics: list[ProduceTopic] = []
-        for _ in range(topic_count):
-            begins = at
-            name = ""
-            if version >= FIRST_WITH_TOPIC_IDS:
-                _, at = topic_id_at(frame, at)
-            else:
-                name, at = name_at(frame, at, flexible)
-            wire_name = bytes(frame[begins:at])
-            count, at = count_at(frame, at, flexible)
-            slicing.begin_array(count)
-            partitions: list[ProducePartition] = []
-            while len(partitions) < count:
-                at = _read_partitions(frame, at, min(count - len(partitions), _AT_ONCE), flexible, partitions)
-                if slicing.spend_on(_AT_ONCE):
-                    yield
-            at = after_tags(frame, at, flexible)
-            topics.append(ProduceTopic(wire_name, name, partitions))
-            if slicing.spend(at - begins if not count else 0):
-                yield
-        after_tags(frame, at, flexible)
-    except BAD_BYTES as error:
-        raise MalformedRequest(f"Produce version {version}: {error}") from error
-    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+def in_chunks(topics: Sequence[ProduceTopic], at_once: int) -> Iterator[list[ProduceTopic]]:
+    """Yield the topics of a long request, so many topics and partitions at a time; a topic may be cut."""
+    chunk: list[ProduceTopic] = []
+    size = 0
+    for topic in topics:
+        partitions = topic.partitions
+        for first in range(0, max(len(partitions), 1), at_once):
+            part = topic
+            if len(partitions) > at_once:
+                part = ProduceTopic(topic.wire_name, topic.name, partitions[first : first + at_once])
+            chunk.append(part)
+            size += 1 + len(part.partitions)
+            if size >= at_once:
+                yield chunk
+                chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
-def _read_partitions(frame: memoryview, at: int, count: int, flexible: bool, partitions: list[ProducePartition]) -> int:
-    """Read some partitions; returns where what follows them begins."""
-    for _ in range(count):
-        if flexible:
-            index: int = _INT32(frame, at)[0]
-            length, at = read_uvarint(frame, at + 4)
-            length -= 1
-        else:
-            index, length = _INDEX_AND_LENGTH(frame, at)
-            at += 8
-        records: memoryview | None = None
-        if length >= 0:
-            end = at + length
-            if end > len(frame):
-                raise MalformedRequest(f"{length} bytes of records with {len(frame) - at} left")
-            records = frame[at:end]
-            at = end
-        elif length != -1:
-            raise MalformedRequest(f"{length} bytes of records")
-        if flexible:
-            at = at + 1 if frame[at] == 0 else after_tags(frame, at, flexible)
-        partitions.append(ProducePartition(index, records))
-    return at
-
-
-def encode_produce_response(
+def write_produce_response(
+    out: bytearray,
     topics: Sequence[ProduceTopic],
     version: int,
     correlation_id: int,
     *,
     throttle_time_ms: int = 0,
     endpoints: Sequence[LeaderEndpoint] = (),
-) -> bytes:
-    """Encode the response's whole frame, with length and header; fields that the version lacks are left out."""
+) -> Iterator[None]:
+    """Write the response's whole frame to `out`, with length and header; fields that the version lacks are left out.
+
+    Yields after each `AT_ONCE` topics and partitions, so that the loop may turn while a long one is written.
+    """
     if not FIRST <= version <= LAST:
         raise UnsupportedVersion(f"no Produce version {version}")
     flexible = version >= _FLEXIBLE_SINCE
-    body = [length_bytes(len(topics), flexible)]
-    for topic in topics:
-        body.append(topic.wire_name)
-        body.append(length_bytes(len(topic.partitions), flexible))
-        for part in topic.partitions:
-            if part.failure is not None:
-                body.append(_failure_bytes(part.failure, version, flexible))
-                continue
-            index, offset, time_ms, start = (
-                part.index,
-                part.base_offset,
-                part.log_append_time_ms,
-                part.log_start_offset,
-            )
-            if flexible:
-                body.append(_PARTITION_9(index, 0, offset, time_ms, start, 1, 0, 0))
-            elif version >= _ERRORS_SINCE:
-                body.append(_PARTITION_8(index, 0, offset, time_ms, start, 0, -1))
-            elif version >= _LOG_START_SINCE:
-                body.append(_PARTITION_5(index, 0, offset, time_ms, start))
-            else:
-                body.append(_PARTITION_3(index, 0, offset, time_ms))
-        if flexible:
-            body.append(_NO_TAGS)
-    body.append(_INT32_BYTES(throttle_time_ms))
-    if version >= _LEADER_SINCE and endpoints:
-        tags = bytearray()
-        write_endpoints(tags, endpoints)
-        body.append(bytes(tags))
-    elif flexible:
-        body.append(_NO_TAGS)
-    joined = b"".join(body)
-    if flexible:
-        return _RESPONSE_HEADER_WITH_TAGS(len(joined) + 5, correlation_id, 0) + joined
-    return _RESPONSE_HEADER(len(joined) + 4, correlation_id) + joined
-
-
-def encode_produce_slices(
-    topics: Sequence[ProduceTopic],
-    version: int,
-    correlation_id: int,
-    slicing: Slicing,
-    *,
-    endpoints: Sequence[LeaderEndpoint] = (),
-) -> Slices[bytearray]:
-    """Encode a response in slices of work: some partitions at a time are cut out of a response that has only them."""
-    flexible = version >= _FLEXIBLE_SINCE
-    header = _RESPONSE_HEADER_WITH_TAGS(0, correlation_id, 0) if flexible else _RESPONSE_HEADER(0, correlation_id)
-    before = len(header) + (2 if flexible else 8)  # with the lengths of two arrays
-    after = 6 if flexible else 4  # throttle time, and the tags of the topic and of the response
-    out = bytearray(header)
-    write_length(out, len(topics), flexible)
+    out += _RESPONSE_HEADER_WITH_TAGS(0, correlation_id, 0) if flexible else _RESPONSE_HEADER(0, correlation_id)
+    written = 0
+    if flexible and len(topics) < 0x7F:  # one byte, as almost always
+        out.append(len(topics) + 1)
+    else:
+        write_length(out, len(topics), flexible)
     for topic in topics:
         out += topic.wire_name
-        write_length(out, len(topic.partitions), flexible)
-        for first in range(0, len(topic.partitions), _AT_ONCE):
-            few = ProduceTopic(b"", "", topic.partitions[first : first + _AT_ONCE])
-            response = encode_produce_response((few,), version, 0)
-            out += response[before : len(response) - after]
-            if slicing.spend_on(_AT_ONCE):
+        if flexible and len(topic.partitions) < 0x7F:
+            out.append(len(topic.partitions) + 1)
+        else:
+            write_length(out, len(topic.partitions), flexible)
+        for part in topic.partitions:
+            index, offset, start = part.index, part.base_offset, part.log_start_offset
+            time_ms = part.log_append_time_ms
+            if part.failure is not None:
+                out += _failure_bytes(part.failure, version, flexible)
+            elif flexible:
+                out += _PARTITION_9(index, 0, offset, time_ms, start, 1, 0, 0)
+            elif version >= _ERRORS_SINCE:
+                out += _PARTITION_8(index, 0, offset, time_ms, start, 0, -1)
+            elif version >= _LOG_START_SINCE:
+                out += _PARTITION_5(index, 0, offset, time_ms, start)
+            else:
+                out += _PARTITION_3(index, 0, offset, time_ms)
+            written += 1
+            if not written % AT_ONCE:
                 yield
         if flexible:
             out.append(0)
-        if slicing.spend(0):
+        written += 1
+        if not written % AT_ONCE:
             yield
-    out += _INT32_BYTES(0)  # throttle time
-    if version >= _LEADER_SINCE:
+    out += _INT32_BYTES(throttle_time_ms)
+    if version >= _LEADER_SINCE and endpoints:
         write_endpoints(out, endpoints)
     elif flexible:
         out.append(0)
     _INT32_INTO(out, 0, len(out) - 4)
-    return out
 
 
 def _failure_bytes(failure: PartitionProduceResponse, version: int, flexible: bool) -> bytes:

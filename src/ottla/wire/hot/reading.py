@@ -11,7 +11,7 @@ from typing import Final
 from uuid import UUID
 
 from ottla.core.ids import NO_TOPIC_ID
-from ottla.wire.compiled_codec import skip_tags
+from ottla.wire.compiled_codec import ELEMENTS_MAX, skip_tags
 from ottla.wire.errors import LongRequest, MalformedRequest
 from ottla.wire.primitives import STRING_BYTES_MAX, read_uvarint
 
@@ -19,6 +19,9 @@ BAD_BYTES: Final = (struct.error, IndexError, UnicodeDecodeError)
 
 SHORT_ELEMENTS_MAX: Final = 200
 """Topics and partitions of a request that is decoded, handled and answered in one turn of the event loop."""
+
+AT_ONCE: Final = SHORT_ELEMENTS_MAX
+"""Topics and partitions of a longer request that are decoded, or answered, between two looks at the slice of work."""
 
 TAGS_MAX: Final = 32
 """Tagged fields that one struct may have; the protocol defines two."""
@@ -87,18 +90,12 @@ def count_at(view: memoryview, at: int, flexible: bool) -> tuple[int, int]:
 
 
 def refuse_elements(view: memoryview, elements: int) -> None:
-    """Raise LongRequest, or MalformedRequest if there are more elements than bytes."""
+    """Raise LongRequest, or MalformedRequest if no request may have so many, or there are more elements than bytes."""
     if elements > len(view):
         raise MalformedRequest(f"{elements} elements in {len(view)} bytes")
+    if elements > ELEMENTS_MAX:
+        raise MalformedRequest(f"more than {ELEMENTS_MAX} elements in the arrays of a request")
     raise LongRequest
-
-
-def topic_id_at(view: memoryview, at: int) -> tuple[bytes, int]:
-    """Read the 16 bytes of a topic's id."""
-    end = at + 16
-    if end > len(view):
-        raise MalformedRequest("an id that ends after the message")
-    return bytes(view[at:end]), end
 
 
 def uuid_at(view: memoryview, at: int) -> tuple[UUID, int]:

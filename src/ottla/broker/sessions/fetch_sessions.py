@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ottla.core.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
 from ottla.core.settings import INT_MAX
 
 if TYPE_CHECKING:  # the message classes are imported with the first Fetch
-    from ottla.limits.loop_slices import LoopSlices
     from ottla.replication.partition import Partition
-    from ottla.wire.hot.fetch import FetchRequest
+    from ottla.wire.hot.fetch import FetchRequest, FetchTopic, ForgottenTopic
     from ottla.wire.messages.fetch import FetchPartition
 
 NO_SESSION: Final = 0
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 EVICT_AFTER_SECONDS: Final = 120.0
-_AT_ONCE: Final = 50  # partitions of a long request that are applied between two looks at the slice of work
 
 PartitionKey = tuple[str, bytes, int]
 """Topic name (empty from version 13 on), topic id (zero before), partition."""
@@ -71,10 +69,10 @@ class FetchSession:
         self.last_used = now
         self.partitions: OrderedDict[PartitionKey, FetchSessionPartition] = OrderedDict()
 
-    def apply(self, request: FetchRequest) -> None:
+    def apply(self, topics: Sequence[FetchTopic], forgotten_topics: Sequence[ForgottenTopic]) -> None:
         """Add, change and remove partitions as requested."""
         partitions = self.partitions
-        for topic in request.topics:
+        for topic in topics:
             for asked in topic.partitions:
                 known = partitions.get((topic.topic, topic.topic_id, asked.partition))
                 if known is None:
@@ -82,16 +80,9 @@ class FetchSession:
                     partitions[known.key] = known
                 else:
                     known.asked = asked
-        for forgotten in request.forgotten_topics_data:
+        for forgotten in forgotten_topics:
             for index in forgotten.partitions:
                 partitions.pop((forgotten.topic, forgotten.topic_id, index), None)
-
-    async def apply_in_slices(self, request: FetchRequest, slices: LoopSlices) -> None:
-        """Apply a request of many partitions in slices of work. The session may be changed or used meanwhile."""
-        for piece in _pieces(request):
-            self.apply(piece)
-            if slices.spend(1 + sum(len(topic.partitions) for topic in piece.topics)):
-                await slices.yield_to_loop()
 
     def rotate(self, served: Iterable[FetchSessionPartition]) -> None:
         """Move the partitions that had data to the end: they wait longest for their next turn."""
@@ -122,7 +113,7 @@ class FetchSessions:
         session = self.find(request, by_id=by_id, now=now)
         if session is None:
             return None, partitions_of(request)
-        session.apply(request)
+        session.apply(request.topics, request.forgotten_topics_data)
         return session, session.partitions.values()
 
     def find(self, request: FetchRequest, *, by_id: bool, now: float) -> FetchSession | None:
@@ -161,25 +152,3 @@ def partitions_of(request: FetchRequest) -> Collection[FetchSessionPartition]:
             partition = FetchSessionPartition(topic.topic, topic.topic_id, asked)
             partitions[partition.key] = partition
     return partitions.values()
-
-
-def _pieces(request: FetchRequest) -> Iterator[FetchRequest]:
-    """Yield requests that together name the partitions of a long one, some at a time."""
-    from ottla.wire.hot import fetch
-
-    for topic in request.topics:
-        for first in range(0, len(topic.partitions) or 1, _AT_ONCE):
-            piece = fetch.FetchRequest()
-            piece.topics.append(
-                fetch.FetchTopic(topic.topic, topic.topic_id, topic.partitions[first : first + _AT_ONCE])
-            )
-            yield piece
-    for forgotten in request.forgotten_topics_data:
-        for first in range(0, len(forgotten.partitions) or 1, _AT_ONCE):
-            piece = fetch.FetchRequest()
-            piece.forgotten_topics_data.append(
-                fetch.ForgottenTopic(
-                    forgotten.topic, forgotten.topic_id, forgotten.partitions[first : first + _AT_ONCE]
-                )
-            )
-            yield piece

@@ -1,18 +1,11 @@
-"""Counts what the broker does for one request: Python frames, calls into C, allocations, system calls.
+"""Counts the system calls of the broker for one request, by `strace -c`.
 
-Counts do not depend on how busy the machine is, so they can be compared between two commits and between two days.
-`python -m benchmarks.hot_path_counts` starts a broker in a process of its own for each kind of count, sends the same
-requests to each and prints averages per request. Busy polling is off, because it would count idle turns of the loop.
+`python -m benchmarks.system_calls` starts a broker in a process of its own, sends the same requests to it and prints
+averages per request. Busy polling is off, because it would count idle turns of the loop. The replicated path is counted
+in a process with three brokers on one event loop, over one metadata store in memory, so its figures are those of the
+leader and both followers together; what they do in one turn shares its system calls.
 
-- frames, C calls: `sys.setprofile` in every thread of the broker (the loop and the group commit alike);
-- allocations: requests for memory in CPython's object domain, by a small C library (left out without a C compiler).
-  Objects that come from a free list (short tuples, floats, lists) are not among them;
-- system calls: `strace -c` (left out where it is missing).
-
-The replicated path is counted in a process with three brokers on one event loop, over one metadata store in memory, so
-its figures are those of the leader and both followers together; what they do in one turn shares its system calls.
-
-A compiled module has no Python frames: compare the plain form with the plain form.
+Frames, calls into C and allocations are counted by `tests/support/hot_path_counts.py`.
 """
 
 from __future__ import annotations
@@ -20,22 +13,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import ctypes
-import itertools
-import json
 import os
 import shutil
 import signal
 import struct
 import subprocess
 import sys
-import sysconfig
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from tests.support.batches import Written, batch
@@ -48,114 +35,13 @@ WARM_UP, REQUESTS = 200, 400
 PARTITIONS_POLLED = 100
 VALUE = Written(bytes(200), None)
 
-_ALLOCATION_COUNTER = r"""
-#include <Python.h>
-static PyMemAllocatorEx below;
-static volatile long count, enabled;
-static void *counting_malloc(void *c, size_t n) { count += enabled; return below.malloc(below.ctx, n); }
-static void *counting_calloc(void *c, size_t m, size_t n) { count += enabled; return below.calloc(below.ctx, m, n); }
-static void *counting_realloc(void *c, void *p, size_t n) { return below.realloc(below.ctx, p, n); }
-static void counting_free(void *c, void *p) { below.free(below.ctx, p); }
-void install(void) {
-    PyMem_GetAllocator(PYMEM_DOMAIN_OBJ, &below);
-    PyMemAllocatorEx ours = {0, counting_malloc, counting_calloc, counting_realloc, counting_free};
-    PyMem_SetAllocator(PYMEM_DOMAIN_OBJ, &ours);
-}
-void enable(int on) { enabled = on; }
-long total(void) { return count; }
-"""
-
-
 # ---- In the broker's process
 
 
-class Frames:
-    """Counts 'call' and 'c_call' events of all threads that start after `install`, and of the calling one."""
-
-    def __init__(self) -> None:
-        self.enabled = False
-        self.frames = self.c_calls = 0
-        self.by_function: dict[str, int] = {}
-
-    def install(self) -> None:
-        """Begin to listen."""
-        threading.setprofile(self._event)
-        sys.setprofile(self._event)
-
-    def _event(self, frame: FrameType, event: str, _: object) -> None:
-        if not self.enabled:
-            return
-        if event == "call":
-            self.frames += 1
-            name = f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_qualname}"
-            self.by_function[name] = self.by_function.get(name, 0) + 1
-        elif event == "c_call":
-            self.c_calls += 1
-
-    def enable(self, *, on: bool) -> None:
-        """Count from now on, or no longer."""
-        self.enabled = on
-
-    def report(self) -> dict[str, Any]:
-        """Everything counted so far."""
-        return {"frames": self.frames, "c_calls": self.c_calls, "by_function": self.by_function}
-
-
-class Allocations:
-    """Counts allocations by a C library, because no Python code can count them without allocating."""
-
-    def __init__(self, library: Path) -> None:
-        self._library = ctypes.PyDLL(str(library))
-        self._library.total.restype = ctypes.c_long
-
-    def install(self) -> None:
-        """Wrap the allocator."""
-        self._library.install()
-
-    def enable(self, *, on: bool) -> None:
-        """Count from now on, or no longer."""
-        self._library.enable(int(on))
-
-    def report(self) -> dict[str, Any]:
-        """Everything counted so far."""
-        return {"allocations": int(self._library.total())}
-
-
-class Nothing:
-    """Counts nothing: strace does, from outside."""
-
-    def install(self) -> None:
-        """Nothing to install."""
-
-    def enable(self, *, on: bool) -> None:
-        """Nothing to enable."""
-
-    def report(self) -> dict[str, Any]:
-        """Nothing to report."""
-        return {}
-
-
-def serve(data: Path, kind: str, library: Path, brokers: int) -> int:
-    """Run brokers that count between the lines `on` and `off` on the standard input."""
+def serve(data: Path, brokers: int) -> int:
+    """Run brokers until the process is terminated."""
     from ottla.broker.process.server import run
 
-    counter: Frames | Allocations | Nothing
-    match kind:
-        case "frames":
-            counter = Frames()
-        case "allocations":
-            counter = Allocations(library)
-        case _:
-            counter = Nothing()
-
-    def control() -> None:
-        for line in sys.stdin:
-            counter.enable(on=line.strip() == "on")
-            sys.stdout.write(json.dumps(counter.report()) + "\n")
-            sys.stdout.flush()
-
-    threading.Thread(target=control, daemon=True).start()  # before `install`: this thread is not counted
-    counter.install()
     options = {"ottla.busy.poll.us": "0", "log.flush.interval.ms": "10000"}
     if brokers == 1:
         return run(options={**options, "log.dirs": str(data)}, port=0)
@@ -173,62 +59,27 @@ async def _run_cluster(data: Path, options: dict[str, str], brokers: int) -> Non
     await asyncio.Event().wait()  # until the process is terminated
 
 
-def build_library(directory: Path) -> Path | None:
-    """The compiled allocation counter; None without a C compiler."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        return None
-    source, library = directory / "allocations.c", directory / "allocations.so"
-    source.write_text(_ALLOCATION_COUNTER, encoding="ascii")
-    include = sysconfig.get_path("include")
-    built = subprocess.run([compiler, "-shared", "-fPIC", "-O1", f"-I{include}", source, "-o", library], check=False)
-    return library if built.returncode == 0 else None
-
-
 # ---- In the client's process
 
 
-class CountedBroker:
-    """One broker or several in a process of their own, with one kind of counter."""
+class TracedBroker:
+    """One broker or several in a process of their own."""
 
-    def __init__(self, directory: Path, kind: str, library: Path | None, brokers: int) -> None:
-        self.kind, self._strace = kind, directory / f"strace-{kind}"
-        data = directory / f"{kind}-{brokers}"
-        command = [sys.executable, __file__, "--serve", str(data), kind, str(library or ""), str(brokers)]
+    def __init__(self, directory: Path, brokers: int) -> None:
+        self._strace = directory / "strace"
+        command = [sys.executable, __file__, "--serve", str(directory / str(brokers)), str(brokers)]
         self._process = subprocess.Popen(
             command,
-            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
             env={**os.environ, "PYTHONPATH": str(Path.cwd())},
         )
-        self.port = int(self._line().split("127.0.0.1:")[1].split()[0].rstrip(","))
-
-    def _line(self) -> str:
         assert self._process.stdout is not None
-        return self._process.stdout.readline()
+        self.port = int(self._process.stdout.readline().split("127.0.0.1:")[1].split()[0].rstrip(","))
 
-    def _control(self, line: str) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{line}\n")
-        self._process.stdin.flush()
-        found: dict[str, Any] = json.loads(self._line())
-        return found
-
-    def measure(self, requests: Callable[[], None]) -> dict[str, Any]:
-        """What the broker did while `requests` ran."""
-        if self.kind == "calls":
-            return self._traced(requests)
-        before = self._control("on")
-        requests()
-        after = self._control("off")
-        return {
-            name: after[name] - count if isinstance(count, int) else _difference(count, after[name])
-            for name, count in before.items()
-        }
-
-    def _traced(self, requests: Callable[[], None]) -> dict[str, Any]:
+    def measure(self, requests: Callable[[], None]) -> dict[str, int]:
+        """Return the system calls of the broker while `requests` ran."""
         tracer = subprocess.Popen(
             ["strace", "-f", "-c", "-o", self._strace, "-p", str(self._process.pid)], stderr=subprocess.PIPE, text=True
         )
@@ -242,16 +93,12 @@ class CountedBroker:
             fields = line.split()
             if len(fields) >= 5 and fields[-1] != "total" and fields[3].isdigit():
                 calls[fields[-1]] = int(fields[3])
-        return {"calls": calls}
+        return calls
 
     def stop(self) -> None:
         """End the process."""
         self._process.terminate()
         self._process.wait()
-
-
-def _difference(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
-    return {name: count - before.get(name, 0) for name, count in after.items() if count != before.get(name, 0)}
 
 
 def _make_topic(wire: Wire, name: str, partitions: int, *, factor: int = 1, durability: str = "fsync") -> Any:
@@ -436,8 +283,8 @@ SCENARIOS: dict[int, tuple[Callable[[int], Scenario], ...]] = {
 
 
 @contextlib.contextmanager
-def _broker(directory: Path, kind: str, library: Path | None, brokers: int) -> Iterator[CountedBroker]:
-    broker = CountedBroker(directory, kind, library, brokers)
+def _broker(directory: Path, brokers: int) -> Iterator[TracedBroker]:
+    broker = TracedBroker(directory, brokers)
     try:
         yield broker
     finally:
@@ -447,35 +294,27 @@ def _broker(directory: Path, kind: str, library: Path | None, brokers: int) -> I
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--functions", action="store_true", help="list the functions entered, too")
     parser.add_argument("--brokers", type=int, choices=list(SCENARIOS), help="only with so many; default: both")
-    parser.add_argument("--serve", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        data, kind, library, brokers = options.serve
-        os._exit(serve(Path(data), kind, Path(library), int(brokers)))
+        data, brokers = options.serve
+        os._exit(serve(Path(data), int(brokers)))
+    if not shutil.which("strace"):
+        sys.exit("strace is not installed")
     with tempfile.TemporaryDirectory() as scratch:
-        directory = Path(scratch)
-        library_path = build_library(directory)
-        kinds = ["frames", *(["allocations"] if library_path else []), *(["calls"] if shutil.which("strace") else [])]
-        wanted = [options.brokers] if options.brokers else list(SCENARIOS)
-        for kind, brokers in itertools.product(kinds, wanted):
-            with _broker(directory, kind, library_path, brokers) as broker:
-                for make in SCENARIOS[brokers]:
+        for number in [options.brokers] if options.brokers else list(SCENARIOS):
+            with _broker(Path(scratch), number) as broker:
+                for make in SCENARIOS[number]:
                     scenario = make(broker.port)
                     scenario.run(WARM_UP)
-                    found = broker.measure(lambda scenario=scenario: scenario.run(REQUESTS))  # type: ignore[misc]
-                    _print(scenario.name, found, functions=options.functions)
+                    _print(scenario.name, broker.measure(lambda scenario=scenario: scenario.run(REQUESTS)))  # type: ignore[misc]
 
 
-def _print(name: str, found: dict[str, Any], *, functions: bool) -> None:
-    for what, count in found.items():
-        if isinstance(count, int):
-            sys.stdout.write(f"{name}: {what} {count / REQUESTS:.1f}\n")
-        elif what == "calls" or functions:
-            ordered = sorted(count.items(), key=lambda item: -item[1])
-            parts = [f"{each} {number / REQUESTS:.2f}" for each, number in ordered if number >= REQUESTS // 50]
-            sys.stdout.write(f"{name}: {what}: {', '.join(parts)}\n")
+def _print(name: str, calls: dict[str, int]) -> None:
+    ordered = sorted(calls.items(), key=lambda item: -item[1])
+    parts = [f"{call} {number / REQUESTS:.2f}" for call, number in ordered if number >= REQUESTS // 50]
+    sys.stdout.write(f"{name}: {', '.join(parts)}\n")
     sys.stdout.flush()
 
 

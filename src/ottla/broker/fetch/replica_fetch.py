@@ -1,8 +1,8 @@
 """Serves the fetches of followers: reads those partitions of a session that have something to send.
 
-The sessions are in broker/fetch/replica_sessions.py. A request reads the partitions with news and no others, whatever
-the number of partitions in the session. A high watermark or a log start that moved is news of its own: it goes with
-the next response that is due, at the latest when the wait of a request ends.
+The sessions are in broker/sessions/replica_sessions.py. A request reads the partitions with news and no others,
+whatever the number of partitions in the session. A high watermark or a log start that moved is news of its own: it goes
+with the next response that is due, at the latest when the wait of a request ends.
 
 A follower may send its next request while the one before it waits: that ends the wait.
 """
@@ -16,9 +16,9 @@ import logging
 from ottla.broker.context import Services
 from ottla.broker.delayed_operations import DelayedOperation
 from ottla.broker.fetch.fetch_data import data_of, divergence, offsets_of, refusal, size_of, topic_name
-from ottla.broker.fetch.fetch_sessions import INITIAL_EPOCH, NO_SESSION
-from ottla.broker.fetch.replica_sessions import ReplicaPartition, ReplicaSession
 from ottla.broker.handler_parts.new_leaders import current_leader
+from ottla.broker.sessions.fetch_sessions import INITIAL_EPOCH, NO_SESSION
+from ottla.broker.sessions.replica_sessions import ReplicaPartition, ReplicaSession
 from ottla.core.errors import FencedLeaderEpoch, KafkaError, NotLeaderOrFollower, UnknownTopicId
 from ottla.net.connection import PendingResponse
 from ottla.replication.fetch_data_info import FetchDataInfo

@@ -2,7 +2,7 @@
 
 A follower names a partition when its position changes, and gets the records after that position once. The session notes
 the partitions with news: those that were named, and those to which the leader has appended while the follower was at
-their end. broker/replica_fetch.py serves the requests.
+their end. broker/fetch/replica_fetch.py serves the requests.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterator
 from typing import Protocol
 
-from ottla.broker.fetch.fetch_sessions import (
+from ottla.broker.sessions.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     NO_SESSION,

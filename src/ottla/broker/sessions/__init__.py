@@ -1,0 +1,1 @@
+"""Keeps the fetch sessions of consumers and of followers."""
