@@ -477,15 +477,16 @@ class Partition:
         """
         if not self.is_serving or current_leader_epoch not in (ANY_EPOCH, self.leader_epoch):
             self.check_serving(current_leader_epoch)
-        state, log, (node_id, broker_epoch) = self.leader_state, self.log, replica
+        state, log = self.leader_state, self.log
         assert state is not None
+        node_id, broker_epoch = replica
         follower = state.follower(node_id, broker_epoch, is_epoch_named=current_leader_epoch != ANY_EPOCH)
         diverging = diverging_end(log, fetch_offset, last_fetched_epoch)
         if diverging is not None:
             return diverging
-        leader_end, is_moved = log.end_offset, fetch_offset != follower.end_offset
+        is_moved = fetch_offset != follower.end_offset
         is_start_moved = log_start_offset != follower.log_start_offset
-        follower.update(fetch_offset, log_start_offset, broker_epoch, leader_end=leader_end, now_s=now_s)
+        follower.update(fetch_offset, log_start_offset, broker_epoch, leader_end=log.end_offset, now_s=now_s)
         if is_moved:
             self._advance(self.durable_end)
         if is_start_moved:
