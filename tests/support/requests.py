@@ -14,7 +14,6 @@ from ottla.broker.requests.registry import APIS, INTER_BROKER_APIS
 from ottla.broker.requests.request import Request
 from ottla.broker.sessions.fetch_sessions import FetchSessions
 from ottla.limits.budget import ByteBudget
-from ottla.net.busy_poll import BusyPoller
 from ottla.net.connection import PendingResponse, ServerConnection
 from ottla.net.malformed_requests import MalformedRequestLog
 from ottla.replication.replicas import Replicas
@@ -34,7 +33,7 @@ def connection_without_socket(*, host: str = "127.0.0.1", listener: str = "PLAIN
         on_open=lambda _: True,
         on_close=lambda _: None,
         budget=ByteBudget(1 << 30),
-        busy_poller=BusyPoller(seconds=0, now=time.monotonic),
+        busy_poller=None,
         frame_bytes_max=1 << 20,
         now=time.monotonic,
         listener=listener,
