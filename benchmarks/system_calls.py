@@ -25,8 +25,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ottla.testing.cluster import TestCluster
+from ottla.testing.real_machine import RealMachines
 from tests.support.batches import Written, batch
-from tests.support.cluster import InProcessCluster
 from tests.support.wire_client import Wire, encode
 
 BROKERS = 3
@@ -52,7 +53,7 @@ def serve(data: Path, brokers: int) -> int:
 
 
 async def _run_cluster(data: Path, options: dict[str, str], brokers: int) -> None:
-    cluster = InProcessCluster(data, options=options)
+    cluster = TestCluster(RealMachines(data), options=options)
     await cluster.start(brokers)
     sys.stdout.write(f"serving at 127.0.0.1:{cluster.ports[1]}\n")
     sys.stdout.flush()

@@ -10,17 +10,16 @@ describes brokers and not Ottla alone.
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import gc
 import inspect
 import os
 import shutil
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import hypothesis
 import pytest
@@ -28,8 +27,9 @@ import pytest
 from ottla import compiled  # the first import of the package: it decides which form this process runs
 from ottla.pipeline.jars import JarsNotFound
 from ottla.pipeline.java import JavaNotFound
-from ottla.testing.sim_loop import simulate
-from tests.support import form
+from ottla.testing.cluster import TestCluster
+from tests.support import async_tests, form
+from tests.support.clusters import started_cluster
 from tests.support.jvm import cache_directory
 from tests.support.kafka_jars import kafka_jars as fetched_jars
 from tests.support.ottla_process import OttlaProcess
@@ -51,7 +51,6 @@ ALLOWED_SKIPS = (
     *(() if shutil.which("systemd-analyze") else ("systemd-analyze is not installed",)),
 )
 """Parts of the reasons for which CI may skip a test."""
-ASYNC_TIMEOUT_S = 60
 
 # A busy machine is slow, and that is no fault of a test.
 hypothesis.settings.register_profile("ottla", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -140,14 +139,21 @@ def _group(item: pytest.Item) -> str:
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object | None:
     """Run an async test: in real time, or in simulated time if it is marked `simulated_time`."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
-    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-    if pyfuncitem.get_closest_marker("simulated_time"):
-        simulate(lambda _: pyfuncitem.obj(**arguments), seed=1)
-    else:
-        asyncio.run(asyncio.wait_for(pyfuncitem.obj(**arguments), ASYNC_TIMEOUT_S))
-    return True
+    return async_tests.run_test(pyfuncitem) or None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: Any, request: pytest.FixtureRequest) -> Generator[None, object, object]:
+    """Run an async fixture on the loop of its test."""
+    function = fixturedef.func
+    if not inspect.isasyncgenfunction(function) and not inspect.iscoroutinefunction(function):
+        return (yield)
+    assert fixturedef.scope == "function", f"the loop of {fixturedef.argname} would end before it"
+    fixturedef.func = async_tests.as_plain_fixture(function, request.node)
+    try:
+        return (yield)
+    finally:
+        fixturedef.func = function
 
 
 @pytest.hookimpl(wrapper=True)
@@ -237,6 +243,16 @@ def ottla_server(tmp_path: Path) -> Iterator[OttlaProcess]:
 def ottla_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OttlaProcess]:
     """An Ottla shared by the tests of a file; its log must hold no traceback at the end."""
     yield from _running(tmp_path_factory.mktemp("ottla") / "broker")
+
+
+@pytest.fixture
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TestCluster]:
+    """Three brokers in this process, or `brokers(n)`, with the settings `options({...})` and `own_options({n: {...}})`.
+
+    With `simulated_time` they are simulated, disks and network too; otherwise they have sockets, and `tmp_path`.
+    """
+    async with started_cluster(request, tmp_path, brokers=3) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +20,8 @@ from kafka import KafkaConsumer, KafkaProducer
 
 from ottla.broker.fetch.replica_selector import RACK_AWARE_SELECTOR
 from ottla.core.ids import OFFSETS_TOPIC
+from ottla.testing.cluster import TestCluster
 from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
-from tests.support.cluster import InProcessCluster, with_cluster
 from tests.unit.broker.test_leader_changes import RACKS
 from tests.unit.broker.test_replicated_topic import create, in_sync, leader_of, send
 
@@ -35,7 +34,7 @@ Work = Callable[[str, "Progress"], list[int]]
 """Produces and consumes against the bootstrap addresses; returns the values consumed, in order of arrival."""
 
 
-async def create_groups(cluster: InProcessCluster) -> None:
+async def create_groups(cluster: TestCluster) -> None:
     """Have the topic of groups created: it needs all three brokers."""
     request = FindCoordinatorRequest(key="team", key_type=0)
     await cluster.handlers(cluster.controller).call("find_coordinator", 3, request)
@@ -126,35 +125,26 @@ def aiokafka(bootstrap: str, progress: Progress) -> list[int]:
 
 @pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stopped"])
 @pytest.mark.parametrize(("work", "is_idempotent"), [(confluent, True), (kafka_python, False), (aiokafka, True)])
-def test_nothing_is_lost_when_the_leader_goes(
-    tmp_path: Path, work: Work, *, is_idempotent: bool, is_killed: bool
+@pytest.mark.timeout(120)
+async def test_nothing_is_lost_when_the_leader_goes(
+    cluster: TestCluster, work: Work, *, is_idempotent: bool, is_killed: bool
 ) -> None:
-    async def scenario(cluster: InProcessCluster) -> None:
-        await create(cluster)
-        await create_groups(cluster)
-        progress = Progress()
-        working = asyncio.ensure_future(asyncio.to_thread(work, cluster.bootstrap, progress))
-        await cluster.until(lambda: progress.sent > RECORDS // 3 or working.done(), seconds=PATIENCE_S)
-        was = leader_of(cluster)
-        await (cluster.kill(was) if is_killed else cluster.stop(was))
-        found = await asyncio.wait_for(working, 2 * PATIENCE_S)
-        assert sorted(set(found)) == list(range(RECORDS))
-        if is_idempotent:
-            assert found == list(range(RECORDS))
-        await cluster.restart(was)
-        await in_sync(cluster, 3)
-
-    with_cluster(tmp_path, scenario, seconds=120)
+    await create(cluster)
+    await create_groups(cluster)
+    progress = Progress()
+    working = asyncio.ensure_future(asyncio.to_thread(work, cluster.bootstrap, progress))
+    await cluster.until(lambda: progress.sent > RECORDS // 3 or working.done(), seconds=PATIENCE_S)
+    was = leader_of(cluster)
+    await (cluster.kill(was) if is_killed else cluster.stop(was))
+    found = await asyncio.wait_for(working, 2 * PATIENCE_S)
+    assert sorted(set(found)) == list(range(RECORDS))
+    if is_idempotent:
+        assert found == list(range(RECORDS))
+    await cluster.restart(was)
+    await in_sync(cluster, 3)
 
 
-def test_the_admin_client_uses_any_broker_and_sees_the_cluster(tmp_path: Path) -> None:
-    async def scenario(cluster: InProcessCluster) -> None:
-        await asyncio.to_thread(administer, cluster.bootstrap)
-        await cluster.known_everywhere("made")
-        topic = cluster.services(1).cluster.current.topics["made"]
-        assert all(sorted(partition.isr) == [1, 2, 3] for partition in topic.partitions)
-        assert OFFSETS_TOPIC not in cluster.services(1).cluster.current.topics
-
+async def test_the_admin_client_uses_any_broker_and_sees_the_cluster(cluster: TestCluster) -> None:
     def administer(bootstrap: str) -> None:
         for address in bootstrap.split(","):
             admin = AdminClient({"bootstrap.servers": address})
@@ -165,10 +155,16 @@ def test_the_admin_client_uses_any_broker_and_sees_the_cluster(tmp_path: Path) -
         described = admin.describe_cluster().result(10)
         assert len(described.nodes) == 3
 
-    with_cluster(tmp_path, scenario)
+    await asyncio.to_thread(administer, cluster.bootstrap)
+    await cluster.known_everywhere("made")
+    topic = cluster.services(1).cluster.current.topics["made"]
+    assert all(sorted(partition.isr) == [1, 2, 3] for partition in topic.partitions)
+    assert OFFSETS_TOPIC not in cluster.services(1).cluster.current.topics
 
 
-def test_a_client_with_a_rack_reads_from_the_follower_in_it(tmp_path: Path) -> None:
+@pytest.mark.options({"replica.selector.class": RACK_AWARE_SELECTOR})
+@pytest.mark.own_options(RACKS)
+async def test_a_client_with_a_rack_reads_from_the_follower_in_it(cluster: TestCluster) -> None:
     """KIP-392, by librdkafka's own account of where it fetches from; without the follower it reads from the leader."""
 
     def consume(bootstrap: str, rack: str, count: int) -> tuple[list[int], int]:
@@ -202,17 +198,13 @@ def test_a_client_with_a_rack_reads_from_the_follower_in_it(tmp_path: Path) -> N
         consumer.close()
         return found, places[-1]
 
-    async def scenario(cluster: InProcessCluster) -> None:
-        await create(cluster)
-        await send(cluster, range(100))
-        leader = leader_of(cluster)
-        other = next(node for node in cluster.brokers if node != leader)
-        values = list(range(100))
-        assert await asyncio.to_thread(consume, cluster.bootstrap, f"rack-{other}", 100) == (values, other)
-        assert await asyncio.to_thread(consume, cluster.bootstrap, "elsewhere", 100) == (values, leader)
-        await cluster.kill(other)
-        await cluster.until(lambda: other not in cluster.services(leader).cluster.current.brokers)
-        assert await asyncio.to_thread(consume, cluster.bootstrap, f"rack-{other}", 100) == (values, leader)
-
-    options = {"replica.selector.class": RACK_AWARE_SELECTOR}
-    with_cluster(tmp_path, scenario, options=options, own_options=RACKS)
+    await create(cluster)
+    await send(cluster, range(100))
+    leader = leader_of(cluster)
+    other = next(node for node in cluster.brokers if node != leader)
+    values = list(range(100))
+    assert await asyncio.to_thread(consume, cluster.bootstrap, f"rack-{other}", 100) == (values, other)
+    assert await asyncio.to_thread(consume, cluster.bootstrap, "elsewhere", 100) == (values, leader)
+    await cluster.kill(other)
+    await cluster.until(lambda: other not in cluster.services(leader).cluster.current.brokers)
+    assert await asyncio.to_thread(consume, cluster.bootstrap, f"rack-{other}", 100) == (values, leader)

@@ -214,19 +214,15 @@ def test_the_command_line_signs_in_by_options_or_by_the_environment(secured: Sec
     assert (code, "write name=value" in output) == (2, True), output
 
 
-def test_a_session_that_may_not_live_long_is_followed_by_another(secured: SecuredKafka) -> None:
+async def test_a_session_that_may_not_live_long_is_followed_by_another(secured: SecuredKafka) -> None:
     """KIP-368: the broker says how long a session lives; the connection is replaced before the broker cuts it."""
-
-    async def scenario() -> None:
-        listener, properties = ways(secured)["SCRAM-SHA-256 over TLS"]
-        addresses = parse_addresses(secured.bootstrap(listener))
-        async with await Cluster.connect(addresses, options=client_options(properties)) as cluster:
-            first = await cluster.connection(1)
-            assert first._usable_until is not None
-            assert await cluster.connection(1) is first
-            first._usable_until = asyncio.get_running_loop().time()
-            second = await cluster.connection(1)
-            assert second is not first
-            assert (await describe_cluster(cluster)).nodes
-
-    asyncio.run(scenario())
+    listener, properties = ways(secured)["SCRAM-SHA-256 over TLS"]
+    addresses = parse_addresses(secured.bootstrap(listener))
+    async with await Cluster.connect(addresses, options=client_options(properties)) as cluster:
+        first = await cluster.connection(1)
+        assert first._usable_until is not None
+        assert await cluster.connection(1) is first
+        first._usable_until = asyncio.get_running_loop().time()
+        second = await cluster.connection(1)
+        assert second is not first
+        assert (await describe_cluster(cluster)).nodes

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 
@@ -103,21 +102,18 @@ def test_a_new_producer_fences_the_one_before_and_aborts_its_transaction(broker:
     assert committed(broker, created, 1) == [b"of the new one"]
 
 
-def test_aiokafka_commits_and_aborts(broker: Broker, created: str, fresh: Callable[[str], str]) -> None:
+async def test_aiokafka_commits_and_aborts(broker: Broker, created: str, fresh: Callable[[str], str]) -> None:
     from aiokafka import AIOKafkaProducer
 
-    async def produce() -> None:
-        producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=fresh("aiokafka"))
-        await producer.start()
-        try:
-            for number in range(4):
-                await producer.begin_transaction()
-                await producer.send_and_wait(created, str(number).encode(), partition=0)
-                await (producer.abort_transaction() if number % 2 else producer.commit_transaction())
-        finally:
-            await producer.stop()
-
-    asyncio.run(asyncio.wait_for(produce(), 60))
+    producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=fresh("aiokafka"))
+    await producer.start()
+    try:
+        for number in range(4):
+            await producer.begin_transaction()
+            await producer.send_and_wait(created, str(number).encode(), partition=0)
+            await (producer.abort_transaction() if number % 2 else producer.commit_transaction())
+    finally:
+        await producer.stop()
     assert committed(broker, created, 2) == [b"0", b"2"]
 
 

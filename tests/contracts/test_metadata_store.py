@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import pytest
 
@@ -147,16 +147,14 @@ def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> Sessions:
             return ZooKeeperSessions(request.getfixturevalue("zookeeper"))
 
 
-def run(scenario: Callable[[MetadataStore], Awaitable[Any]], sessions: Sessions) -> Any:
-    async def run_scenario() -> Any:
-        store = await sessions.open()
-        try:
-            return await asyncio.wait_for(scenario(store), 10)
-        finally:
-            await store.close()
-            await sessions.close()
-
-    return asyncio.run(run_scenario())
+@pytest.fixture
+async def store(sessions: Sessions) -> AsyncIterator[MetadataStore]:
+    opened = await sessions.open()
+    try:
+        yield opened
+    finally:
+        await opened.close()
+        await sessions.close()
 
 
 async def taken(changes: Watch) -> dict[str, bytes | None]:
@@ -164,42 +162,30 @@ async def taken(changes: Watch) -> dict[str, bytes | None]:
     return {change.path: change.node.value if change.node else None for change in await anext(changes)}
 
 
-def test_a_created_node_is_read_back_at_version_0(sessions: Sessions) -> None:
-    async def scenario(store: MetadataStore) -> None:
-        assert await store.commit([Create("/a", b"one")]) == [0]
-        node = await store.get("/a")
-        assert node is not None
-        assert (node.value, node.version, node.ephemeral) == (b"one", 0, False)
-
-    run(scenario, sessions)
+async def test_a_created_node_is_read_back_at_version_0(store: MetadataStore) -> None:
+    assert await store.commit([Create("/a", b"one")]) == [0]
+    node = await store.get("/a")
+    assert node is not None
+    assert (node.value, node.version, node.ephemeral) == (b"one", 0, False)
 
 
-def test_a_node_that_is_not_there_is_none_and_has_no_children(sessions: Sessions) -> None:
-    async def scenario(store: MetadataStore) -> None:
-        assert await store.get("/nowhere") is None
-        assert await store.children("/nowhere") == frozenset()
-
-    run(scenario, sessions)
+async def test_a_node_that_is_not_there_is_none_and_has_no_children(store: MetadataStore) -> None:
+    assert await store.get("/nowhere") is None
+    assert await store.children("/nowhere") == frozenset()
 
 
-def test_of_two_writers_who_read_the_same_version_one_wins(sessions: Sessions) -> None:
-    async def scenario(store: MetadataStore) -> list[Any]:
-        await store.commit([Create("/controller", b"none")])
-        rivals = (store.commit([Put("/controller", name, expected_version=0)]) for name in (b"broker 1", b"broker 2"))
-        return await asyncio.gather(*rivals, return_exceptions=True)
-
-    outcomes = run(scenario, sessions)
+async def test_of_two_writers_who_read_the_same_version_one_wins(store: MetadataStore) -> None:
+    await store.commit([Create("/controller", b"none")])
+    rivals = (store.commit([Put("/controller", name, expected_version=0)]) for name in (b"broker 1", b"broker 2"))
+    outcomes = await asyncio.gather(*rivals, return_exceptions=True)
 
     assert sorted(type(outcome).__name__ for outcome in outcomes) == ["VersionConflict", "list"]
 
 
-def test_each_write_adds_one_to_the_version_and_the_results_say_so(sessions: Sessions) -> None:
-    async def scenario(store: MetadataStore) -> None:
-        results = await store.commit([Create("/a"), Put("/a", b"1"), Put("/a", b"2", 1), Check("/a", 2), Delete("/a")])
-        assert results == [0, 1, 2, NO_VERSION, NO_VERSION]
-        assert await store.get("/a") is None
-
-    run(scenario, sessions)
+async def test_each_write_adds_one_to_the_version_and_the_results_say_so(store: MetadataStore) -> None:
+    results = await store.commit([Create("/a"), Put("/a", b"1"), Put("/a", b"2", 1), Check("/a", 2), Delete("/a")])
+    assert results == [0, 1, 2, NO_VERSION, NO_VERSION]
+    assert await store.get("/a") is None
 
 
 @pytest.mark.parametrize(
@@ -217,317 +203,267 @@ def test_each_write_adds_one_to_the_version_and_the_results_say_so(sessions: Ses
         ([Check("/nowhere")], NoSuchNode, "/nowhere"),
     ],
 )
-def test_a_commit_with_one_impossible_operation_changes_nothing(
-    sessions: Sessions, ops: Sequence[Op], refusal: type[StoreError], path: str
+async def test_a_commit_with_one_impossible_operation_changes_nothing(
+    store: MetadataStore, ops: Sequence[Op], refusal: type[StoreError], path: str
 ) -> None:
-    async def scenario(store: MetadataStore) -> None:
-        await store.commit([Create("/a"), Create("/a/b"), Create("/a/alive", ephemeral=True)])
-        await store.commit([Create("/b", b"before"), Create("/c")])
+    await store.commit([Create("/a"), Create("/a/b"), Create("/a/alive", ephemeral=True)])
+    await store.commit([Create("/b", b"before"), Create("/c")])
 
-        # Harmless operations around it: they must leave no trace. None touches what the impossible one is about.
-        with pytest.raises(refusal) as caught:
-            await store.commit([Put("/b", b"after"), Create("/new"), Delete("/c"), *ops, Create("/newer")])
+    # Harmless operations around it: they must leave no trace. None touches what the impossible one is about.
+    with pytest.raises(refusal) as caught:
+        await store.commit([Put("/b", b"after"), Create("/new"), Delete("/c"), *ops, Create("/newer")])
 
-        assert caught.value.path == path
-        node = await store.get("/b")
-        assert node is not None
-        assert (node.value, node.version) == (b"before", 0)
-        assert await store.children("/") >= {"a", "b", "c"}
-        assert not await store.children("/") & {"new", "newer"}
-        assert await store.children("/a") == {"b", "alive"}
-
-    run(scenario, sessions)
+    assert caught.value.path == path
+    node = await store.get("/b")
+    assert node is not None
+    assert (node.value, node.version) == (b"before", 0)
+    assert await store.children("/") >= {"a", "b", "c"}
+    assert not await store.children("/") & {"new", "newer"}
+    assert await store.children("/a") == {"b", "alive"}
 
 
-def test_a_parent_and_its_children_go_in_one_commit(sessions: Sessions) -> None:
-    async def scenario(store: MetadataStore) -> None:
-        await store.commit([Create("/a"), Create("/a/b"), Create("/a/b/c")])
-        await store.commit([Delete("/a/b/c"), Delete("/a/b"), Delete("/a")])
-        assert await store.children("/a") == frozenset()
-        assert await store.get("/a") is None
-
-    run(scenario, sessions)
+async def test_a_parent_and_its_children_go_in_one_commit(store: MetadataStore) -> None:
+    await store.commit([Create("/a"), Create("/a/b"), Create("/a/b/c")])
+    await store.commit([Delete("/a/b/c"), Delete("/a/b"), Delete("/a")])
+    assert await store.children("/a") == frozenset()
+    assert await store.get("/a") is None
 
 
-def test_a_node_made_again_is_younger_and_starts_at_version_0(sessions: Sessions) -> None:
-    async def scenario(store: MetadataStore) -> None:
-        await store.commit([Create("/a"), Put("/a", b"x")])
-        first = await store.get("/a")
-        await store.commit([Delete("/a")])
-        await store.commit([Create("/a")])
-        second = await store.get("/a")
-        assert first is not None
-        assert second is not None
-        assert second.created > first.created
-        assert second.version == 0
-
-    run(scenario, sessions)
+async def test_a_node_made_again_is_younger_and_starts_at_version_0(store: MetadataStore) -> None:
+    await store.commit([Create("/a"), Put("/a", b"x")])
+    first = await store.get("/a")
+    await store.commit([Delete("/a")])
+    await store.commit([Create("/a")])
+    second = await store.get("/a")
+    assert first is not None
+    assert second is not None
+    assert second.created > first.created
+    assert second.version == 0
 
 
-def test_an_ephemeral_node_goes_with_its_session_and_others_see_it_go(sessions: Sessions) -> None:
-    async def scenario(store: MetadataStore) -> None:
-        other = await sessions.open()
-        await store.commit([Create("/ids")])
-        await other.commit([Create("/ids/2", b"alive", ephemeral=True), Create("/kept")])
-        await store.sync()
-        assert await store.children("/ids") == {"2"}
-        changes = store.watch("/ids")
-        assert await taken(changes) == {"/ids": b"", "/ids/2": b"alive"}
+async def test_an_ephemeral_node_goes_with_its_session_and_others_see_it_go(
+    store: MetadataStore, sessions: Sessions
+) -> None:
+    other = await sessions.open()
+    await store.commit([Create("/ids")])
+    await other.commit([Create("/ids/2", b"alive", ephemeral=True), Create("/kept")])
+    await store.sync()
+    assert await store.children("/ids") == {"2"}
+    changes = store.watch("/ids")
+    assert await taken(changes) == {"/ids": b"", "/ids/2": b"alive"}
 
+    await other.close()
+
+    assert await taken(changes) == {"/ids/2": None}
+    await store.sync()
+    assert await store.children("/ids") == frozenset()
+    assert await store.get("/kept") is not None
+    lost = await asyncio.wait_for(other.next_state(SessionState(1, SessionStatus.CONNECTED)), 5)
+    assert lost == SessionState(1, SessionStatus.LOST)
+
+
+async def test_a_session_that_is_over_refuses_everything(store: MetadataStore, sessions: Sessions) -> None:
+    other = await sessions.open()
+    await other.close()
+    await other.close()
+    for attempt in (other.get("/a"), other.children("/a"), other.commit([Create("/a", ephemeral=True)])):
+        with pytest.raises(SessionLost):
+            await attempt
+    assert await store.get("/a") is None
+
+
+async def test_a_watch_ends_with_its_session(store: MetadataStore, sessions: Sessions) -> None:
+    other = await sessions.open()
+    await store.commit([Create("/a")])
+    seen = 0
+    async for _ in other.watch("/"):
+        seen += 1
         await other.close()
-
-        assert await taken(changes) == {"/ids/2": None}
-        await store.sync()
-        assert await store.children("/ids") == frozenset()
-        assert await store.get("/kept") is not None
-        lost = await asyncio.wait_for(other.next_state(SessionState(1, SessionStatus.CONNECTED)), 5)
-        assert lost == SessionState(1, SessionStatus.LOST)
-
-    run(scenario, sessions)
+    assert seen == 1
 
 
-def test_a_session_that_is_over_refuses_everything(sessions: Sessions) -> None:
-    async def scenario(store: MetadataStore) -> None:
-        other = await sessions.open()
-        await other.close()
-        await other.close()
-        for attempt in (other.get("/a"), other.children("/a"), other.commit([Create("/a", ephemeral=True)])):
-            with pytest.raises(SessionLost):
-                await attempt
-        assert await store.get("/a") is None
+async def test_a_watch_has_what_is_there_and_then_what_changed_below_its_path_only(store: MetadataStore) -> None:
+    await store.commit([Create("/a"), Create("/a/b"), Create("/ab")])
+    changes = store.watch("/a")
+    assert await taken(changes) == {"/a": b"", "/a/b": b""}
 
-    run(scenario, sessions)
+    await store.commit([Put("/ab", b"not below"), Create("/a/c")])
+    await store.commit([Put("/a/b", b"x")])
+    await store.commit([Delete("/a/c")])
 
-
-def test_a_watch_ends_with_its_session(sessions: Sessions) -> None:
-    async def scenario(store: MetadataStore) -> int:
-        other = await sessions.open()
-        await store.commit([Create("/a")])
-        seen = 0
-        async for _ in other.watch("/"):
-            seen += 1
-            await other.close()
-        return seen
-
-    assert run(scenario, sessions) == 1
+    seen: dict[str, bytes | None] = {}
+    while not (seen.get("/a/b") and "/a/c" in seen):
+        seen |= await taken(changes)
+    assert seen == {"/a/b": b"x", "/a/c": None}
 
 
-def test_a_watch_has_what_is_there_and_then_what_changed_below_its_path_only(sessions: Sessions) -> None:
-    async def scenario(store: MetadataStore) -> None:
-        await store.commit([Create("/a"), Create("/a/b"), Create("/ab")])
-        changes = store.watch("/a")
-        assert await taken(changes) == {"/a": b"", "/a/b": b""}
+async def test_a_watcher_who_looks_late_still_learns_of_every_path_that_changed(store: MetadataStore) -> None:
+    await store.commit([Create("/t")])
+    changes = store.watch("/t")
+    await anext(changes)
+    for number in range(20):
+        await store.commit([Create(f"/t/{number}")])
 
-        await store.commit([Put("/ab", b"not below"), Create("/a/c")])
-        await store.commit([Put("/a/b", b"x")])
-        await store.commit([Delete("/a/c")])
-
-        seen: dict[str, bytes | None] = {}
-        while not (seen.get("/a/b") and "/a/c" in seen):
-            seen |= await taken(changes)
-        assert seen == {"/a/b": b"x", "/a/c": None}
-
-    run(scenario, sessions)
+    seen: set[str] = set()
+    while len(seen) < 20:
+        seen |= (await taken(changes)).keys()
+    assert seen == {f"/t/{number}" for number in range(20)}
 
 
-def test_a_watcher_who_looks_late_still_learns_of_every_path_that_changed(sessions: Sessions) -> None:
-    async def scenario(store: MetadataStore) -> None:
-        await store.commit([Create("/t")])
-        changes = store.watch("/t")
-        await anext(changes)
-        for number in range(20):
-            await store.commit([Create(f"/t/{number}")])
-
-        seen: set[str] = set()
-        while len(seen) < 20:
-            seen |= (await taken(changes)).keys()
-        assert seen == {f"/t/{number}" for number in range(20)}
-
-    run(scenario, sessions)
+async def test_a_watch_of_nothing_begins_empty_and_complete(store: MetadataStore) -> None:
+    changes = store.watch("/later")
+    assert await changes.wait()
+    assert (changes.is_complete, changes.take(), changes.is_complete) == (True, (), False)
+    await store.commit([Create("/later")])
+    assert await taken(changes) == {"/later": b""}
 
 
-def test_a_watch_of_nothing_begins_empty_and_complete(sessions: Sessions) -> None:
-    async def scenario(store: MetadataStore) -> None:
-        changes = store.watch("/later")
-        assert await changes.wait()
-        assert (changes.is_complete, changes.take(), changes.is_complete) == (True, (), False)
-        await store.commit([Create("/later")])
-        assert await taken(changes) == {"/later": b""}
-
-    run(scenario, sessions)
-
-
-def test_a_committer_finds_the_change_in_its_own_watch_at_once(sessions: Sessions) -> None:
-    async def scenario(store: MetadataStore) -> None:
-        changes = store.watch("/")
-        await changes.wait()
-        changes.take()
-        for number in range(20):
-            await store.commit([Create(f"/{number}", str(number).encode())])
-            (change,) = changes.take()
-            node = await store.get(f"/{number}")
-            assert (change.path, change.node) == (f"/{number}", node)
-
-    run(scenario, sessions)
+async def test_a_committer_finds_the_change_in_its_own_watch_at_once(store: MetadataStore) -> None:
+    changes = store.watch("/")
+    await changes.wait()
+    changes.take()
+    for number in range(20):
+        await store.commit([Create(f"/{number}", str(number).encode())])
+        (change,) = changes.take()
+        node = await store.get(f"/{number}")
+        assert (change.path, change.node) == (f"/{number}", node)
 
 
-def test_changes_come_in_the_order_of_the_commits_with_growing_numbers(sessions: Sessions) -> None:
-    async def scenario(store: MetadataStore) -> None:
-        await store.commit([Create("/n", b"")])
-        changes = store.watch("/n")
-        await anext(changes)
-        numbers = []
-        other = await sessions.open()
-        for number in range(10):
-            await (store, other)[number % 2].commit([Put("/n", str(number).encode()), Create(f"/n/{number}")])
-        await store.sync()
-        for change in changes.take():
-            numbers.append(change.number)
-            if change.node is not None and change.path != "/n":
-                assert change.node.created == change.number
-        await other.close()
-        assert numbers == sorted(numbers)
-        assert len(set(numbers)) >= 10
+async def test_changes_come_in_the_order_of_the_commits_with_growing_numbers(
+    store: MetadataStore, sessions: Sessions
+) -> None:
+    await store.commit([Create("/n", b"")])
+    changes = store.watch("/n")
+    await anext(changes)
+    numbers = []
+    other = await sessions.open()
+    for number in range(10):
+        await (store, other)[number % 2].commit([Put("/n", str(number).encode()), Create(f"/n/{number}")])
+    await store.sync()
+    for change in changes.take():
+        numbers.append(change.number)
+        if change.node is not None and change.path != "/n":
+            assert change.node.created == change.number
+    await other.close()
+    assert numbers == sorted(numbers)
+    assert len(set(numbers)) >= 10
 
-    run(scenario, sessions)
 
-
-def test_a_commit_is_seen_whole_by_others(sessions: Sessions) -> None:
+async def test_a_commit_is_seen_whole_by_others(store: MetadataStore, sessions: Sessions) -> None:
     async def write(store: MetadataStore) -> None:
         for number in range(1, 30):
             text = str(number).encode()
             await store.commit([Put("/left", text), Put("/right", text)])
 
-    async def scenario(store: MetadataStore) -> None:
-        await store.commit([Create("/left", b"0"), Create("/right", b"0")])
-        other = await sessions.open()
-        changes = other.watch("/")
-        writing = asyncio.ensure_future(write(store))
-        seen: dict[str, bytes | None] = {}
-        while seen.get("/left") != b"29":
-            seen |= await taken(changes)
-            assert seen["/left"] == seen["/right"]
-        await writing
-        await other.close()
-
-    run(scenario, sessions)
+    await store.commit([Create("/left", b"0"), Create("/right", b"0")])
+    other = await sessions.open()
+    changes = other.watch("/")
+    writing = asyncio.ensure_future(write(store))
+    seen: dict[str, bytes | None] = {}
+    while seen.get("/left") != b"29":
+        seen |= await taken(changes)
+        assert seen["/left"] == seen["/right"]
+    await writing
+    await other.close()
 
 
-def test_sync_waits_for_what_others_committed_before(sessions: Sessions) -> None:
-    async def scenario(store: MetadataStore) -> None:
-        other = await sessions.open()
-        changes = other.watch("/")
-        await changes.wait()
-        changes.take()
-        for number in range(10):
-            await store.commit([Create(f"/{number}")])
-            await other.sync()
-            assert await other.get(f"/{number}") is not None
-            assert [change.path for change in changes.take()] == [f"/{number}"]
-        await other.close()
-
-    run(scenario, sessions)
+async def test_sync_waits_for_what_others_committed_before(store: MetadataStore, sessions: Sessions) -> None:
+    other = await sessions.open()
+    changes = other.watch("/")
+    await changes.wait()
+    changes.take()
+    for number in range(10):
+        await store.commit([Create(f"/{number}")])
+        await other.sync()
+        assert await other.get(f"/{number}") is not None
+        assert [change.path for change in changes.take()] == [f"/{number}"]
+    await other.close()
 
 
-def test_all_nodes_below_a_path_are_listed_with_their_values(sessions: Sessions) -> None:
-    async def scenario(store: MetadataStore) -> None:
-        await store.commit([Create("/a", b"1"), Create("/a/b", b"2"), Create("/a/b/c", b"3"), Create("/ab", b"4")])
-        found = await store.list_nodes("/a")
-        assert {path: node.value for path, node in found.items()} == {"/a": b"1", "/a/b": b"2", "/a/b/c": b"3"}
-        assert list(found) == ["/a", "/a/b", "/a/b/c"]
-        assert found["/a/b"] == await store.get("/a/b")
-        assert await store.list_nodes("/nowhere") == {}
-        everything = await store.list_nodes("/")
-        assert everything.keys() >= {"/a", "/a/b", "/a/b/c", "/ab"}
-        assert "/" not in everything
-
-    run(scenario, sessions)
+async def test_all_nodes_below_a_path_are_listed_with_their_values(store: MetadataStore) -> None:
+    await store.commit([Create("/a", b"1"), Create("/a/b", b"2"), Create("/a/b/c", b"3"), Create("/ab", b"4")])
+    found = await store.list_nodes("/a")
+    assert {path: node.value for path, node in found.items()} == {"/a": b"1", "/a/b": b"2", "/a/b/c": b"3"}
+    assert list(found) == ["/a", "/a/b", "/a/b/c"]
+    assert found["/a/b"] == await store.get("/a/b")
+    assert await store.list_nodes("/nowhere") == {}
+    everything = await store.list_nodes("/")
+    assert everything.keys() >= {"/a", "/a/b", "/a/b/c", "/ab"}
+    assert "/" not in everything
 
 
-def test_sequential_nodes_have_growing_numbers_also_after_deletions(sessions: Sessions) -> None:
-    async def scenario(store: MetadataStore) -> None:
-        await store.commit([Create("/c")])
-        numbers = []
-        for _ in range(3):
-            first, second = await store.commit(
-                [Create("/c/n_", b"x", sequential=True), Create("/c/n_", ephemeral=True, sequential=True)]
-            )
-            numbers += [first, second]
-            node = await store.get(sequential_path("/c/n_", second))
-            assert node is not None
-            assert node.ephemeral
-            await store.commit([Delete(sequential_path("/c/n_", first)), Delete(sequential_path("/c/n_", second))])
-        assert numbers == sorted(set(numbers))
-        await store.commit([Create("/after")])
-
-    run(scenario, sessions)
+async def test_sequential_nodes_have_growing_numbers_also_after_deletions(store: MetadataStore) -> None:
+    await store.commit([Create("/c")])
+    numbers = []
+    for _ in range(3):
+        first, second = await store.commit(
+            [Create("/c/n_", b"x", sequential=True), Create("/c/n_", ephemeral=True, sequential=True)]
+        )
+        numbers += [first, second]
+        node = await store.get(sequential_path("/c/n_", second))
+        assert node is not None
+        assert node.ephemeral
+        await store.commit([Delete(sequential_path("/c/n_", first)), Delete(sequential_path("/c/n_", second))])
+    assert numbers == sorted(set(numbers))
+    await store.commit([Create("/after")])
 
 
-def test_a_lost_session_can_do_nothing_until_it_is_renewed(sessions: Sessions) -> None:
-    async def scenario(store: MetadataStore) -> None:
-        other = await sessions.open()
+async def test_a_lost_session_can_do_nothing_until_it_is_renewed(store: MetadataStore, sessions: Sessions) -> None:
+    other = await sessions.open()
+    await other.commit([Create("/alive", ephemeral=True)])
+    changes = other.watch("/")
+    await anext(changes)
+
+    await sessions.expire(other)
+
+    async with asyncio.timeout(5):
+        state = other.state
+        while state.status is not SessionStatus.LOST:
+            state = await other.next_state(state)
+    assert state == SessionState(1, SessionStatus.LOST)
+    assert not await changes.wait()
+    with pytest.raises(SessionLost):
         await other.commit([Create("/alive", ephemeral=True)])
-        changes = other.watch("/")
-        await anext(changes)
+    await store.sync()
+    assert await store.get("/alive") is None
 
-        await sessions.expire(other)
-
-        async with asyncio.timeout(5):
-            state = other.state
-            while state.status is not SessionStatus.LOST:
-                state = await other.next_state(state)
-        assert state == SessionState(1, SessionStatus.LOST)
-        assert not await changes.wait()
-        with pytest.raises(SessionLost):
-            await other.commit([Create("/alive", ephemeral=True)])
-        await store.sync()
-        assert await store.get("/alive") is None
-
+    await other.renew()
+    assert other.state == SessionState(2, SessionStatus.CONNECTED)
+    await other.commit([Create("/alive", b"again", ephemeral=True)])
+    assert await taken(other.watch("/alive")) == {"/alive": b"again"}
+    await other.close()
+    with pytest.raises(SessionLost):
         await other.renew()
-        assert other.state == SessionState(2, SessionStatus.CONNECTED)
-        await other.commit([Create("/alive", b"again", ephemeral=True)])
-        assert await taken(other.watch("/alive")) == {"/alive": b"again"}
-        await other.close()
-        with pytest.raises(SessionLost):
-            await other.renew()
-
-    run(scenario, sessions)
 
 
-def test_many_commits_at_once_keep_their_order_and_each_has_its_own_outcome(sessions: Sessions) -> None:
-    async def scenario(store: MetadataStore) -> None:
-        await store.commit([Create("/n", b"0")])
-        commits: list[list[Op]] = [[Put("/n", b"%d" % number, number)] for number in range(30)]
-        commits.insert(10, [Put("/n", b"x", 5), Create("/never")])
-        commits.insert(20, [Create("/n/child"), Create("/n/child/below")])
-        commits += [[Delete("/n/child")], [Delete("/n/child/below")], [Delete("/n/child")]]
+async def test_many_commits_at_once_keep_their_order_and_each_has_its_own_outcome(store: MetadataStore) -> None:
+    await store.commit([Create("/n", b"0")])
+    commits: list[list[Op]] = [[Put("/n", b"%d" % number, number)] for number in range(30)]
+    commits.insert(10, [Put("/n", b"x", 5), Create("/never")])
+    commits.insert(20, [Create("/n/child"), Create("/n/child/below")])
+    commits += [[Delete("/n/child")], [Delete("/n/child/below")], [Delete("/n/child")]]
 
-        outcomes = await asyncio.gather(*map(store.commit, commits), return_exceptions=True)
+    outcomes = await asyncio.gather(*map(store.commit, commits), return_exceptions=True)
 
-        failed = [(type(outcome), at) for at, outcome in enumerate(outcomes) if isinstance(outcome, BaseException)]
-        assert failed == [(VersionConflict, 10), (NodeHasChildren, 32)]
+    failed = [(type(outcome), at) for at, outcome in enumerate(outcomes) if isinstance(outcome, BaseException)]
+    assert failed == [(VersionConflict, 10), (NodeHasChildren, 32)]
+    node = await store.get("/n")
+    assert node is not None
+    assert (node.value, node.version) == (b"29", 30)
+    assert await store.get("/never") is None
+    assert await store.children("/n") == frozenset()
+
+
+async def test_a_committer_sees_its_commit_at_once(store: MetadataStore) -> None:
+    await store.commit([Create("/n", b"0")])
+    for number in range(1, 10):
+        await store.commit([Put("/n", str(number).encode())])
         node = await store.get("/n")
         assert node is not None
-        assert (node.value, node.version) == (b"29", 30)
-        assert await store.get("/never") is None
-        assert await store.children("/n") == frozenset()
-
-    run(scenario, sessions)
+        assert (node.value, node.version) == (str(number).encode(), number)
 
 
-def test_a_committer_sees_its_commit_at_once(sessions: Sessions) -> None:
-    async def scenario(store: MetadataStore) -> None:
-        await store.commit([Create("/n", b"0")])
-        for number in range(1, 10):
-            await store.commit([Put("/n", str(number).encode())])
-            node = await store.get("/n")
-            assert node is not None
-            assert (node.value, node.version) == (str(number).encode(), number)
-
-    run(scenario, sessions)
-
-
-def test_many_increments_by_compare_and_set_lose_none(sessions: Sessions) -> None:
+async def test_many_increments_by_compare_and_set_lose_none(store: MetadataStore) -> None:
     async def increment(store: MetadataStore) -> None:
         while True:
             node = await store.get("/n")
@@ -538,11 +474,8 @@ def test_many_increments_by_compare_and_set_lose_none(sessions: Sessions) -> Non
                 continue
             return
 
-    async def scenario(store: MetadataStore) -> bytes:
-        await store.commit([Create("/n", b"0")])
-        await asyncio.gather(*(increment(store) for _ in range(12)))
-        node = await store.get("/n")
-        assert node is not None
-        return node.value
-
-    assert run(scenario, sessions) == b"12"
+    await store.commit([Create("/n", b"0")])
+    await asyncio.gather(*(increment(store) for _ in range(12)))
+    node = await store.get("/n")
+    assert node is not None
+    assert node.value == b"12"

@@ -511,8 +511,6 @@ def test_an_unretrieved_failure_is_reported() -> None:
         simulate(main, seed=1)
 
 
-def test_threads_are_answered_in_simulated_time() -> None:
-    async def main(rng: random.Random) -> int:
-        return await asyncio.to_thread(lambda: 41 + 1)
-
-    assert simulate(main, seed=1) == 42
+@pytest.mark.simulated_time
+async def test_threads_are_answered_in_simulated_time() -> None:
+    assert (await asyncio.to_thread(lambda: 41 + 1)) == 42

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,9 +20,9 @@ from ottla.core.clock import SystemClock
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from ottla.internal_topics.partitioning import partition_of
+from ottla.testing.cluster import TestCluster
 from ottla.wire.apis import ApiKey
 from ottla.wire.messages import consumer_group_heartbeat as heartbeat
-from tests.support.cluster import InProcessCluster, with_cluster
 from tests.unit.broker.test_moving_coordinators import (
     NODES,
     PARTITIONS,
@@ -35,7 +33,7 @@ from tests.unit.broker.test_moving_coordinators import (
     names_by_coordinator,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore:coroutine 'handle' was never awaited:RuntimeWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine '.*' was never awaited:RuntimeWarning")
 """A killed broker does not run the requests that it has just received."""
 
 REPLICATED = {
@@ -52,11 +50,7 @@ REPLICATED = {
 WEB = TopicPartition("web", 0)
 
 
-def with_replicas(path: Path, scenario: Callable[[InProcessCluster], Awaitable[None]]) -> None:
-    with_cluster(path, scenario, options=REPLICATED, seconds=90)
-
-
-async def in_sync(cluster: InProcessCluster, topic: str) -> None:
+async def in_sync(cluster: TestCluster, topic: str) -> None:
     """Wait until all running brokers are in sync on a topic."""
 
     def is_in_sync() -> bool:
@@ -92,55 +86,53 @@ class Committer:
                 await asyncio.sleep(0.01)
 
 
-def test_no_commit_is_lost_when_its_coordinator_is_killed_again_and_again(tmp_path: Path) -> None:
-    async def scenario(cluster: InProcessCluster) -> None:
-        await create(cluster, "web", factor=3)
-        groups = list((await names_by_coordinator(cluster, OFFSETS_TOPIC, 0)).values())
-        await in_sync(cluster, OFFSETS_TOPIC)
-        async with await cluster.client() as client:
-            committers = [Committer(client, group_id) for group_id in groups]
-            running = [asyncio.create_task(committer.run()) for committer in committers]
-            for killed in (1, 2, 3):
-                await asyncio.gather(*(committer.advance() for committer in committers))
-                before = [committer.acknowledged for committer in committers]
-                await cluster.kill(killed)
-                for committer, acknowledged in zip(committers, before, strict=True):
-                    assert await committer.committed() >= acknowledged
-                await asyncio.gather(*(committer.advance() for committer in committers))
-                await cluster.restart(killed)
-                await in_sync(cluster, OFFSETS_TOPIC)
-            for committer in committers:
-                committer.is_stopping = True
-            await asyncio.gather(*running)
-            for committer in committers:
-                assert await committer.committed() == committer.acknowledged
+@pytest.mark.options(REPLICATED)
+@pytest.mark.timeout(90)
+async def test_no_commit_is_lost_when_its_coordinator_is_killed_again_and_again(cluster: TestCluster) -> None:
+    await create(cluster, "web", factor=3)
+    groups = list((await names_by_coordinator(cluster, OFFSETS_TOPIC, 0)).values())
+    await in_sync(cluster, OFFSETS_TOPIC)
+    async with await cluster.client() as client:
+        committers = [Committer(client, group_id) for group_id in groups]
+        running = [asyncio.create_task(committer.run()) for committer in committers]
+        for killed in (1, 2, 3):
+            await asyncio.gather(*(committer.advance() for committer in committers))
+            before = [committer.acknowledged for committer in committers]
+            await cluster.kill(killed)
+            for committer, acknowledged in zip(committers, before, strict=True):
+                assert await committer.committed() >= acknowledged
+            await asyncio.gather(*(committer.advance() for committer in committers))
+            await cluster.restart(killed)
+            await in_sync(cluster, OFFSETS_TOPIC)
+        for committer in committers:
+            committer.is_stopping = True
+        await asyncio.gather(*running)
+        for committer in committers:
+            assert await committer.committed() == committer.acknowledged
 
-    with_replicas(tmp_path, scenario)
 
-
-def test_a_group_has_one_coordinator_which_is_the_leader_after_a_kill(tmp_path: Path) -> None:
-    async def scenario(cluster: InProcessCluster) -> None:
-        await create(cluster, "web", factor=3)
-        names = await names_by_coordinator(cluster, OFFSETS_TOPIC, 0)
-        await in_sync(cluster, OFFSETS_TOPIC)
-        group_id = names[2]
-        async with await cluster.client(1, 3) as client:
-            await commit_offsets(client, group_id, {WEB: 7})
-            await cluster.kill(2)
-            found = await committed_offsets(client, group_id)
-            assert found[WEB].offset == 7
-            leader = leader_of(cluster, OFFSETS_TOPIC, partition_of(group_id, 3))
-            assert leader in {1, 3}
-            assert await client.coordinator(group_id) == leader
-            (other,) = {1, 3} - {leader}
-            try:
-                cluster.services(other).coordinators.groups.fetch(group_id)
-            except KafkaError as error:
-                assert error.code.name == "NOT_COORDINATOR"  # noqa: PT017
-            else:
-                raise AssertionError("two coordinators")
-
-    with_replicas(tmp_path, scenario)
+@pytest.mark.options(REPLICATED)
+@pytest.mark.timeout(90)
+async def test_a_group_has_one_coordinator_which_is_the_leader_after_a_kill(cluster: TestCluster) -> None:
+    await create(cluster, "web", factor=3)
+    names = await names_by_coordinator(cluster, OFFSETS_TOPIC, 0)
+    await in_sync(cluster, OFFSETS_TOPIC)
+    group_id = names[2]
+    async with await cluster.client(1, 3) as client:
+        await commit_offsets(client, group_id, {WEB: 7})
+        await cluster.kill(2)
+        found = await committed_offsets(client, group_id)
+        assert found[WEB].offset == 7
+        leader = leader_of(cluster, OFFSETS_TOPIC, partition_of(group_id, 3))
+        assert leader in {1, 3}
+        assert await client.coordinator(group_id) == leader
+        (other,) = {1, 3} - {leader}
+        try:
+            cluster.services(other).coordinators.groups.fetch(group_id)
+        except KafkaError as error:
+            assert error.code.name == "NOT_COORDINATOR"  # noqa: PT017
+        else:
+            raise AssertionError("two coordinators")
 
 
 # ---- Transactions
@@ -200,45 +192,46 @@ async def read_committed(client: Cluster, topic: str) -> dict[int, list[bytes]]:
 
 
 @pytest.mark.parametrize("first_version", [False, True])
-def test_transactions_are_exactly_once_when_brokers_are_killed(tmp_path: Path, *, first_version: bool) -> None:
-    async def scenario(cluster: InProcessCluster) -> None:
-        await create(cluster, "web", factor=3)
-        groups = await names_by_coordinator(cluster, OFFSETS_TOPIC, 0)
-        ids = await names_by_coordinator(cluster, TRANSACTIONS_TOPIC, 1)
-        for topic in ("web", OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
-            await in_sync(cluster, topic)
-        async with await cluster.client() as client:
-            copiers = [
-                Copier(client, ids[node_id], groups[node_id % 3 + 1], first_version=first_version) for node_id in NODES
-            ]
-            running = [asyncio.create_task(copier.run(TRANSACTIONS)) for copier in copiers]
-            for number, killed in enumerate((1, 2, 3), start=1):
-                await cluster.until(lambda at=8 * number: all(copier.done >= at for copier in copiers), seconds=30)  # type: ignore[misc]
-                await cluster.kill(killed)
-                await asyncio.sleep(0.3)
-                await cluster.restart(killed)
-                for topic in ("web", OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
-                    await in_sync(cluster, topic)
-            await asyncio.gather(*running)
-            expected = sorted(
-                b"%s %d" % (copier.transactional_id.encode(), n) for copier in copiers for n in range(TRANSACTIONS)
-            )
+@pytest.mark.options(REPLICATED)
+@pytest.mark.timeout(90)
+async def test_transactions_are_exactly_once_when_brokers_are_killed(
+    cluster: TestCluster, *, first_version: bool
+) -> None:
+    await create(cluster, "web", factor=3)
+    groups = await names_by_coordinator(cluster, OFFSETS_TOPIC, 0)
+    ids = await names_by_coordinator(cluster, TRANSACTIONS_TOPIC, 1)
+    for topic in ("web", OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+        await in_sync(cluster, topic)
+    async with await cluster.client() as client:
+        copiers = [
+            Copier(client, ids[node_id], groups[node_id % 3 + 1], first_version=first_version) for node_id in NODES
+        ]
+        running = [asyncio.create_task(copier.run(TRANSACTIONS)) for copier in copiers]
+        for number, killed in enumerate((1, 2, 3), start=1):
+            await cluster.until(lambda at=8 * number: all(copier.done >= at for copier in copiers), seconds=30)  # type: ignore[misc]
+            await cluster.kill(killed)
+            await asyncio.sleep(0.3)
+            await cluster.restart(killed)
+            for topic in ("web", OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+                await in_sync(cluster, topic)
+        await asyncio.gather(*running)
+        expected = sorted(
+            b"%s %d" % (copier.transactional_id.encode(), n) for copier in copiers for n in range(TRANSACTIONS)
+        )
 
-            async def all_decided() -> None:
-                while any(  # noqa: ASYNC110
-                    len(values) < len(expected) for values in (await read_committed(client, "web")).values()
-                ):
-                    await asyncio.sleep(0.1)
+        async def all_decided() -> None:
+            while any(  # noqa: ASYNC110
+                len(values) < len(expected) for values in (await read_committed(client, "web")).values()
+            ):
+                await asyncio.sleep(0.1)
 
-            await asyncio.wait_for(all_decided(), 20)
-            for values in (await read_committed(client, "web")).values():
-                assert sorted(values) == expected
-                for copier in copiers:
-                    name = copier.transactional_id.encode() + b" "
-                    numbers = [int(value.removeprefix(name)) for value in values if value.startswith(name)]
-                    assert numbers == list(range(TRANSACTIONS))
-
-    with_replicas(tmp_path, scenario)
+        await asyncio.wait_for(all_decided(), 20)
+        for values in (await read_committed(client, "web")).values():
+            assert sorted(values) == expected
+            for copier in copiers:
+                name = copier.transactional_id.encode() + b" "
+                numbers = [int(value.removeprefix(name)) for value in values if value.startswith(name)]
+                assert numbers == list(range(TRANSACTIONS))
 
 
 # ---- Members of groups
@@ -274,84 +267,82 @@ class ModernMember:
         await self.client.retrying(attempt)
 
 
-def test_a_group_continues_without_a_rebalance_when_its_coordinator_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.options(REPLICATED)
+@pytest.mark.timeout(90)
+async def test_a_group_continues_without_a_rebalance_when_its_coordinator_is_killed(
+    cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(cluster: InProcessCluster) -> None:
-        await create(cluster, "web", factor=3)
-        names = await names_by_coordinator(cluster, OFFSETS_TOPIC, 0)
-        await in_sync(cluster, OFFSETS_TOPIC)
-        async with await cluster.client() as client:
-            rebalances: list[int] = []
-            classic, modern = names[2] + "-classic", names[2] + "-modern"
-            number = 0
-            while {leader_of(cluster, OFFSETS_TOPIC, partition_of(name, 3)) for name in (classic, modern)} != {2}:
-                number += 1
-                classic = classic.partition("/")[0] + f"/{number % 7}"
-                modern = modern.partition("/")[0] + f"/{number // 7}"
-            accepted, request = 0, client.request
+    await create(cluster, "web", factor=3)
+    names = await names_by_coordinator(cluster, OFFSETS_TOPIC, 0)
+    await in_sync(cluster, OFFSETS_TOPIC)
+    async with await cluster.client() as client:
+        rebalances: list[int] = []
+        classic, modern = names[2] + "-classic", names[2] + "-modern"
+        number = 0
+        while {leader_of(cluster, OFFSETS_TOPIC, partition_of(name, 3)) for name in (classic, modern)} != {2}:
+            number += 1
+            classic = classic.partition("/")[0] + f"/{number % 7}"
+            modern = modern.partition("/")[0] + f"/{number // 7}"
+        accepted, request = 0, client.request
 
-            async def count_heartbeats(node_id: int, key: ApiKey, message: Any, **options: Any) -> Any:
-                nonlocal accepted
-                answer = await request(node_id, key, message, **options)
-                accepted += key is ApiKey.HEARTBEAT and answer.error_code == ErrorCode.NONE
-                return answer
+        async def count_heartbeats(node_id: int, key: ApiKey, message: Any, **options: Any) -> Any:
+            nonlocal accepted
+            answer = await request(node_id, key, message, **options)
+            accepted += key is ApiKey.HEARTBEAT and answer.error_code == ErrorCode.NONE
+            return answer
 
-            monkeypatch.setattr(client, "request", count_heartbeats)
-            old = GroupMember(client, classic, ["web"], on_rebalance=lambda: rebalances.append(1), heartbeat_s=0.1)
-            new = ModernMember(client, modern)
-            assert len(await old.join()) == 3
-            while len(new.assigned) < 3:
-                await new.beat()
-            identity, epoch = (old.member_id, old.generation_id), new.epoch
-            assert await old.commit({WEB: 5})
-            await cluster.kill(2)
-            assert await old.commit({WEB: 6})
-            before = accepted
-            await cluster.until(lambda: accepted >= before + 5)
-            for _ in range(5):
-                await new.beat()
-            assert rebalances == []
-            assert (old.member_id, old.generation_id) == identity
-            assert (new.epoch, new.assigned) == (epoch, {0, 1, 2})
-            assert (await committed_offsets(client, classic))[WEB].offset == 6
-            await old.leave()
-
-    with_replicas(tmp_path, scenario)
+        monkeypatch.setattr(client, "request", count_heartbeats)
+        old = GroupMember(client, classic, ["web"], on_rebalance=lambda: rebalances.append(1), heartbeat_s=0.1)
+        new = ModernMember(client, modern)
+        assert len(await old.join()) == 3
+        while len(new.assigned) < 3:
+            await new.beat()
+        identity, epoch = (old.member_id, old.generation_id), new.epoch
+        assert await old.commit({WEB: 5})
+        await cluster.kill(2)
+        assert await old.commit({WEB: 6})
+        before = accepted
+        await cluster.until(lambda: accepted >= before + 5)
+        for _ in range(5):
+            await new.beat()
+        assert rebalances == []
+        assert (old.member_id, old.generation_id) == identity
+        assert (new.epoch, new.assigned) == (epoch, {0, 1, 2})
+        assert (await committed_offsets(client, classic))[WEB].offset == 6
+        await old.leave()
 
 
 # ---- Share groups
 
 
-def test_accepted_records_are_not_delivered_again_when_leaders_and_share_coordinators_are_killed(
-    tmp_path: Path,
+@pytest.mark.options(REPLICATED)
+@pytest.mark.timeout(90)
+async def test_accepted_records_are_not_delivered_again_when_leaders_and_share_coordinators_are_killed(
+    cluster: TestCluster,
 ) -> None:
-    async def scenario(cluster: InProcessCluster) -> None:
-        await create(cluster, "web", factor=3)
-        names = await names_by_coordinator(cluster, OFFSETS_TOPIC, 0)
-        async with await cluster.client() as client:
-            group_id = names[1]
-            await from_the_start(client, group_id)
-            member = ShareMember(client, group_id, "web")
-            await member.join(3)
+    await create(cluster, "web", factor=3)
+    names = await names_by_coordinator(cluster, OFFSETS_TOPIC, 0)
+    async with await cluster.client() as client:
+        group_id = names[1]
+        await from_the_start(client, group_id)
+        member = ShareMember(client, group_id, "web")
+        await member.join(3)
+        for topic in ("web", OFFSETS_TOPIC, SHARE_STATE_TOPIC):
+            await in_sync(cluster, topic)
+        for number, killed in enumerate((1, 2, 3), start=1):
+            async with Producer(client, clock=SystemClock()) as producer:
+                for partition in PARTITIONS:
+                    for _ in range(10):
+                        await (await producer.send("web", value=b"v", partition=partition))
+            for partition in PARTITIONS:
+                await member.take_until(partition, 10 * number)
+            await cluster.kill(killed)
+            await asyncio.sleep(0.2)
+            await member.beat()
+            await cluster.restart(killed)
             for topic in ("web", OFFSETS_TOPIC, SHARE_STATE_TOPIC):
                 await in_sync(cluster, topic)
-            for number, killed in enumerate((1, 2, 3), start=1):
-                async with Producer(client, clock=SystemClock()) as producer:
-                    for partition in PARTITIONS:
-                        for _ in range(10):
-                            await (await producer.send("web", value=b"v", partition=partition))
-                for partition in PARTITIONS:
-                    await member.take_until(partition, 10 * number)
-                await cluster.kill(killed)
-                await asyncio.sleep(0.2)
-                await member.beat()
-                await cluster.restart(killed)
-                for topic in ("web", OFFSETS_TOPIC, SHARE_STATE_TOPIC):
-                    await in_sync(cluster, topic)
-            for partition in PARTITIONS:
-                accepted = member.accepted[partition]
-                assert len(accepted) == len(set(accepted)), "what was accepted is not delivered again"
-                assert len(accepted) > 15, "most answers came"
-
-    with_replicas(tmp_path, scenario)
+        for partition in PARTITIONS:
+            accepted = member.accepted[partition]
+            assert len(accepted) == len(set(accepted)), "what was accepted is not delivered again"
+            assert len(accepted) > 15, "most answers came"

@@ -71,7 +71,7 @@ class Workload:
 
     async def _produce(self, name: str) -> None:
         rng = self.loop.rng_for(f"client/{name}")
-        client = await self.cluster.client(name, retry_s=DELIVERY_S)
+        client = await self.cluster.patient_client(name, retry_s=DELIVERY_S)
         options = ProducerOptions(delivery_timeout_s=DELIVERY_S, linger_s=0.002, auto_create=False)
         producer = Producer(client, clock=SimClock(), options=options)
         counters = dict.fromkeys(self.partitions, 0)
@@ -102,7 +102,7 @@ class Workload:
 
     async def _transact(self, name: str) -> None:
         rng = self.loop.rng_for(f"client/{name}")
-        client = await self.cluster.client(name, retry_s=DELIVERY_S)
+        client = await self.cluster.patient_client(name, retry_s=DELIVERY_S)
         options = ProducerOptions(delivery_timeout_s=DELIVERY_S, linger_s=0.002, auto_create=False)
         counters = dict.fromkeys(self.partitions, 0)
         is_old = rng.random() < _FIRST_VERSION_SHARE
@@ -155,7 +155,7 @@ class Workload:
     # ---- Consumers
 
     async def _consume(self, name: str, *, read_committed: bool) -> None:
-        client = await self.cluster.client(name, retry_s=2.0)
+        client = await self.cluster.patient_client(name, retry_s=2.0)
         positions = dict.fromkeys(self.partitions, 0)
         while not self.is_stopping:
             consumer = Consumer(client, positions, options=ConsumerOptions(read_committed=read_committed))
@@ -178,7 +178,7 @@ class Workload:
 
     async def _commit(self, group: str) -> None:
         rng = self.loop.rng_for(f"client/{group}")
-        client = await self.cluster.client(group, retry_s=5.0)
+        client = await self.cluster.patient_client(group, retry_s=5.0)
         number = 0
         while not self.is_stopping:
             number += 1
@@ -197,7 +197,7 @@ class Workload:
 
     async def read_all(self) -> None:
         """Read every partition from its start in both isolation levels, and the committed offsets."""
-        client = await self.cluster.client("final", retry_s=40.0)
+        client = await self.cluster.patient_client("final", retry_s=40.0)
         for final, read_committed in ((self.history.final, False), (self.history.final_committed, True)):
             final.update({partition: [] for partition in self.partitions})
             ends = await end_offsets(client, self.partitions, read_committed=read_committed)
@@ -230,7 +230,7 @@ class Workload:
         self._start(f"admin-{self._moves}", self._reassign(self.partitions[index], replicas))
 
     async def _reassign(self, partition: TopicPartition, replicas: list[int]) -> None:
-        client = await self.cluster.client("admin")
+        client = await self.cluster.patient_client("admin")
         try:
             await alter_reassignments(client, {partition: replicas})
         except (KafkaError, CannotConnect, OSError):
@@ -250,17 +250,17 @@ class Workload:
 
     async def elect_preferred(self, partition: TopicPartition) -> None:
         """Let the first replica of a partition lead."""
-        await elect_leaders(await self.cluster.client("admin"), ElectionType.PREFERRED, [partition])
+        await elect_leaders(await self.cluster.patient_client("admin"), ElectionType.PREFERRED, [partition])
 
     async def move(self, partition: TopicPartition, replicas: list[int]) -> None:
         """Begin to move a partition to these brokers, or change the order of its replicas."""
-        await alter_reassignments(await self.cluster.client("admin"), {partition: replicas})
+        await alter_reassignments(await self.cluster.patient_client("admin"), {partition: replicas})
 
     async def create_topic(self) -> None:
         """Create the topic; tries until it exists."""
         from ottla.client.admin import NewTopic, create_topics
 
-        client: Client = await self.cluster.client("admin")
+        client: Client = await self.cluster.patient_client("admin")
         configs = {"min.insync.replicas": str(self.scenario.min_isr)}
         if self.scenario.is_page_cache:
             configs["durability"] = "page-cache"

@@ -92,7 +92,7 @@ class Run:
         for machine in self.cluster.machines.values():
             machine.start()
         machines = self.cluster.machines.values()
-        await self.cluster.until(lambda: all(m.state == "up" for m in machines), seconds=10, what="all brokers start")
+        await self.cluster.holds_within(10, lambda: all(m.state == "up" for m in machines), "all brokers start")
         if not await self.workload.in_process("admin", self.workload.create_topic(), seconds=20, what="create a topic"):
             return
         for fault in self.scenario.faults:
@@ -102,17 +102,17 @@ class Run:
             await self._script(self)
         await asyncio.sleep(max(self.scenario.duration_s - self.loop.time(), 0))
         self.heal()
-        if not await self.cluster.until(
-            lambda: self.is_whole(LAG_UNDER_LOAD), seconds=HEAL_WITHIN_S, what="full ISR, no lag after healing"
+        if not await self.cluster.holds_within(
+            HEAL_WITHIN_S, lambda: self.is_whole(LAG_UNDER_LOAD), "full ISR, no lag after healing"
         ):
             self._describe()
         self.note("whole")
         await self.workload.stop()
         self.note("clients have ended")
-        if not await self.cluster.until(self.is_whole, seconds=HEAL_WITHIN_S, what="no lag after the clients' end"):
+        if not await self.cluster.holds_within(HEAL_WITHIN_S, self.is_whole, "no lag after the clients' end"):
             self._describe()
-        if self.scenario.directories > 1 and not await self.cluster.until(
-            lambda: not any(machine.moves_left() for machine in machines), seconds=HEAL_WITHIN_S, what="no move left"
+        if self.scenario.directories > 1 and not await self.cluster.holds_within(
+            HEAL_WITHIN_S, lambda: not any(machine.moves_left() for machine in machines), "no move left"
         ):
             self.note(f"left: {[machine.moves_left() for machine in machines]}")
             self._describe()

@@ -16,7 +16,7 @@ async def send(a_run: Run, name: str, count: int, *, within_s: float = 10.0) -> 
     partition = a_run.workload.partitions[0]
 
     async def work() -> list[Any]:
-        client = await a_run.cluster.client(name, retry_s=within_s)
+        client = await a_run.cluster.patient_client(name, retry_s=within_s)
         options = ProducerOptions(delivery_timeout_s=within_s, linger_s=0.001, auto_create=False)
         producer = Producer(client, clock=SimClock(), options=options)
         return [await a_run.workload._send(producer, partition, Value(name, at)) for at in range(count)]

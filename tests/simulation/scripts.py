@@ -233,7 +233,7 @@ async def topic_created_again(a_run: Run) -> None:
     down.pause()  # its session goes on for a while: replicas of the new topic are placed on it
 
     async def again() -> None:
-        client = await a_run.cluster.client("admin")
+        client = await a_run.cluster.patient_client("admin")
         for outcome in await delete_topics(client, ["web"]):
             assert outcome.error is None, outcome
         await a_run.workload.create_topic()

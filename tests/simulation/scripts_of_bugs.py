@@ -151,7 +151,7 @@ async def client_of_the_former_leader(a_run: Run) -> None:
     await a_run.lead(first, second, third)
 
     async def begin() -> None:
-        client = await a_run.cluster.client("old")
+        client = await a_run.cluster.patient_client("old")
         producer = Producer(
             client, clock=SimClock(), options=ProducerOptions(delivery_timeout_s=8.0, linger_s=0.001, auto_create=False)
         )
@@ -445,7 +445,7 @@ async def marker_of_an_earlier_coordinator(a_run: Run) -> None:
     producers: list[TransactionalProducer] = []
 
     async def begin(name: str) -> None:
-        client = await a_run.cluster.client(name)
+        client = await a_run.cluster.patient_client(name)
         options = ProducerOptions(delivery_timeout_s=20.0, linger_s=0.001, auto_create=False)
         producer = TransactionalProducer(client, name, clock=SimClock(), options=options, first_version=True)
         await producer.init()
@@ -522,14 +522,14 @@ async def commit_just_before_the_coordinator_dies(a_run: Run) -> None:
         return first if leader < 0 else a_run.cluster.machines[leader]
 
     async def commit(number: int) -> None:
-        client = await a_run.cluster.client("committer")
+        client = await a_run.cluster.patient_client("committer")
         made = Commit(group, number, partition, a_run.loop.time())
         history.commits.append(made)
         await commit_offsets(client, group, {partition: number})
         made.completed_s, made.outcome = a_run.loop.time(), Outcome.OK
 
     async def read() -> None:
-        client = await a_run.cluster.client("committer")
+        client = await a_run.cluster.patient_client("committer")
         found = await committed_offsets(client, group, [partition])
         history.final_commits[group, partition] = found[partition].offset if partition in found else -1
 

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from ottla.core.files import FileRegion
 from ottla.net.connection import PendingResponse
+from ottla.testing.requests import connection_without_socket
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.headers import parse_response_header
@@ -14,7 +15,6 @@ from ottla.wire.hot import produce as hot_produce
 from ottla.wire.hot.writing import string_bytes
 from ottla.wire.messages import fetch, produce
 from ottla.wire.schema import RecordBytes
-from tests.support.requests import connection_without_socket
 from tests.support.waiting import until
 
 CORRELATION_ID = 77

@@ -37,9 +37,10 @@ from types import FrameType
 from typing import Any, Protocol
 
 from ottla.coordination import broker_registration, znodes
+from ottla.testing.cluster import TestCluster
+from ottla.testing.real_machine import RealMachines
 from ottla.wire.hot.replica_fetch import FetchRequestWriter, decode_fetch_answer
 from tests.support.batches import Written, batch
-from tests.support.cluster import InProcessCluster
 from tests.support.form import is_compiled
 from tests.support.wire_client import Wire, encode
 
@@ -181,14 +182,14 @@ class SteppedBrokers:
 
     def __init__(self, path: Path, brokers: int) -> None:
         self._loop = asyncio.new_event_loop()
-        self.cluster: InProcessCluster = self.run(self._start(path, brokers))
+        self.cluster: TestCluster = self.run(self._start(path, brokers))
 
-    async def _start(self, path: Path, brokers: int) -> InProcessCluster:
+    async def _start(self, path: Path, brokers: int) -> TestCluster:
         options = {
             "ottla.busy.poll.us": "0",  # turns without work would be counted
             "offsets.topic.replication.factor": "1",
         }
-        cluster = InProcessCluster(path, options=options)
+        cluster = TestCluster(RealMachines(path), options=options)
         await cluster.start(brokers)
         return cluster
 

@@ -40,7 +40,7 @@ def test_a_topic_setting_is_shown_to_work_or_says_why_it_does_not(key: str) -> N
         return
     path, test = PROOFS[key]
     text = (ROOT / path).read_text(encoding="utf-8")
-    assert re.search(rf"^ *(def test_{test}\(|{test} = )", text, re.MULTILINE), f"{path} has no test {test}"
+    assert re.search(rf"^ *((async )?def test_{test}\(|{test} = )", text, re.MULTILINE), f"{path} has no test {test}"
 
 
 def test_no_proof_is_of_a_setting_that_is_not_there() -> None:

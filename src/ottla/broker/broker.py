@@ -77,9 +77,11 @@ class Broker:
         descriptors: DescriptorLimits = UNLIMITED,
         on_all_lost: Callable[[], None] = lambda: None,
         open_store: OpenStore | None = None,
+        has_own_store: bool = False,
     ) -> None:
         self._config, self._paths, self._clock, self._files = config, paths, clock, files
         self._open_store = open_store  # of a cluster; without it the store is a file of this broker
+        self._is_alone = open_store is None or has_own_store  # no other broker can join
         self._descriptors = descriptors
         self._on_all_lost = on_all_lost  # no log directory can be used any more
         self._node_id = config.server.node_id
@@ -191,13 +193,13 @@ class Broker:
                 self._clock, make_executor("record-validation", loop.call_soon_threadsafe, threads=THREADS)
             ),
             delayed_operations=DelayedOperations(),
-            has_own_store=self._open_store is None,
+            has_own_store=self._is_alone,
             slices=slices,
         )
 
     def _inter_broker_listener(self) -> str:
         """Return the listener of all brokers. One broker alone needs none, whatever its settings name."""
-        if self._open_store is None:
+        if self._is_alone:
             return self._config.net.inter_broker_listener_name
         return endpoints.inter_broker_listener(self._config.net)
 
@@ -249,7 +251,7 @@ class Broker:
 
     async def _follow_cluster(self, storage: OpenedStorage, services: Services, cluster: MetadataCache) -> None:
         """Begin replication, and apply the cluster's changes to this broker."""
-        if self._open_store is not None:
+        if not self._is_alone:
             from ottla.broker.remote.alter_partition import AlterPartitionChannel
 
             sender = AlterPartitionChannel(
@@ -291,7 +293,7 @@ class Broker:
 
     async def _report_at_start(self, storage: OpenedStorage, services: Services) -> znodes.ReplicaReport | None:
         """Return what to report of this broker's replicas with its registration. None if it is alone."""
-        if self._open_store is None:
+        if self._is_alone:
             return None
         from ottla.broker.maintenance.replica_reports import read_cluster, report_at_start
         from ottla.replication.replica_inspection import inspect_replicas
@@ -355,6 +357,11 @@ class Broker:
     # ---- State
 
     @property
+    def services(self) -> Services | None:
+        """Return what handlers use; None before the start has come to it."""
+        return self._services
+
+    @property
     def cluster_id(self) -> str:
         """Return the id of the cluster that this broker has joined; empty before the start."""
         return "" if self._services is None else self._services.cluster.current.cluster_id
@@ -400,7 +407,7 @@ class Broker:
     async def stop(self) -> None:
         """Hand over what this broker leads, then stop everything in the reverse order; also after a failed start."""
         services = self._services
-        if services is not None and self._open_store is not None:
+        if services is not None and not self._is_alone:
             await self._hand_over(services)
         if services is not None:
             services.stopping.set()

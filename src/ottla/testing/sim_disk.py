@@ -77,6 +77,7 @@ class SimDisk:
         self._cut_short: tuple[PurePath, int, bytes] | None = None  # the write that the power cut prevented
         self._fail_at: dict[int, int] = {}
         self._refusing: dict[str, tuple[int, str]] = {}
+        self._full: PurePath | None = None
 
     # ---- For tests
 
@@ -103,6 +104,18 @@ class SimDisk:
     def stop_refusing(self) -> None:
         """End all refusals."""
         self._refusing.clear()
+
+    def fill(self, path: PurePath) -> None:
+        """Leave no space at or below a path, until `free`."""
+        self._full = path
+
+    def free(self) -> None:
+        """Give space again."""
+        self._full = None
+
+    def is_full(self, path: PurePath) -> bool:
+        """Return whether a test has filled the disk at a path."""
+        return self._full is not None and (path == self._full or self._full in path.parents)
 
     def power_cut(self, rng: random.Random, survival: Survival = Survival.TORN) -> None:
         """Apply a power cut. Open handles become invalid, locks are released, planned failures are cleared."""
@@ -173,6 +186,7 @@ class SimDisk:
         if node is None:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+            self.check_space(path)
             self.step(f"create {path}")
             node = Inode(modified=self.tick())
             parent.change({path.name: node})
@@ -192,6 +206,7 @@ class SimDisk:
 
     def make_directory(self, path: PurePath) -> None:
         """Create a directory and its parents."""
+        self.check_space(path)
         at = self._root
         for part in path.parts[1:]:
             node = at.names.get(part)
@@ -263,8 +278,7 @@ class SimDisk:
 
     def free_bytes(self, path: PurePath) -> int:
         """Return the free space in bytes."""
-        del path  # there is one disk
-        return self.capacity_bytes - self._used_bytes
+        return 0 if self.is_full(path) else self.capacity_bytes - self._used_bytes
 
     def total_bytes(self, path: PurePath) -> int:
         """Return the capacity in bytes."""
@@ -310,6 +324,11 @@ class SimDisk:
         """Return the time of the next write, later than all before."""
         self._ticks += 1
         return self._ticks
+
+    def check_space(self, path: PurePath) -> None:
+        """Raise OSError where a test has filled the disk."""
+        if self.is_full(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     def cut_short(self, path: PurePath, position: int, raw: bytes) -> None:
         """Note the write that a power cut prevented; only the first one was in progress."""
@@ -370,6 +389,7 @@ class SimFile:
     def write_at(self, position: int, data: Buffer) -> None:
         """Write data at a position; a failure leaves half of it in the file."""
         raw = bytes(data)
+        self._disk.check_space(self._path)
         try:
             self._step("write")
         except PowerCut:

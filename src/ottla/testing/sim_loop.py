@@ -35,6 +35,7 @@ T = TypeVar("T")
 EPOCH_WALL_MS = 1_700_000_000_000
 """The start of simulated time, so that times of day are realistic."""
 
+_END_SECONDS = 5.0
 _JOB_SECONDS = 0.001
 """A job of an executor begins and ends within this time."""
 
@@ -157,7 +158,7 @@ class SimLoop(_AbstractLoop):
         self.on_turn: Callable[[SimProcess], object] | None = None  # a check of invariants after each turn
         self._seed = seed
         self._rngs: dict[str, random.Random] = {}
-        self._now, self._limit_s, self._turn_s, self._shuffles = 0.0, limit_s, turn_s, shuffles
+        self._now, self.limit_s, self._turn_s, self._shuffles = 0.0, limit_s, turn_s, shuffles
         self._timers: list[tuple[float, int, SimHandle]] = []
         self._numbered = 0
         self._runnable: list[SimProcess] = []
@@ -307,7 +308,7 @@ class SimLoop(_AbstractLoop):
         while not runnable:
             self._wait_for_timer()
         process = runnable[int(self.rng.random() * len(runnable))] if len(runnable) > 1 else runnable[0]
-        if self._shuffles and len(process.ready) > 1:
+        if self._shuffles and self.network is None and len(process.ready) > 1:  # transports depend on the order
             shuffled = list(process.ready)
             self.rng.shuffle(shuffled)
             process.ready = deque(shuffled)
@@ -352,7 +353,7 @@ class SimLoop(_AbstractLoop):
         if not timers:
             raise Deadlock(f"after {self._now:g} s no task can run and no timer is set")
         self._now = max(self._now, timers[0][0])
-        if self._now > self._limit_s:
+        if self._now > self.limit_s:
             raise TooLong(f"{self._now:g} s of simulated time are over and the run is not")
         self._take_due_timers()
 
@@ -461,27 +462,49 @@ class SimClock:
         return self._loop.time()
 
 
+class Simulation:
+    """Runs one coroutine after another in simulated time, callbacks in random order, in one process named "test"."""
+
+    def __init__(self, *, seed: int, limit_s: float = 30 * 24 * 3600) -> None:
+        self.seed = seed
+        self.loop = SimLoop(random.Random(seed), limit_s=limit_s, shuffles=True)
+        self._context = contextvars.copy_context()
+        self._context.run(current_process.set, self.loop.process("test"))
+
+    def run(self, work: Awaitable[T]) -> T:
+        """Run to the end. Raises what `work` raises, with the seed added; `Deadlock`; `TooLong`."""
+        try:
+            task = self.loop.create_task(_as_coroutine(work), context=self._context)
+            result: T = self.loop.run_until_complete(task)
+        except BaseException as error:
+            error.add_note(f"simulation seed: {self.seed}")
+            raise
+        return result
+
+    def close(self, *, checks_unseen: bool = True) -> None:
+        """Cancel the tasks that still run. Raises Unseen for a failure that no code has awaited."""
+        try:
+            _end_the_rest(self.loop)
+            if self.loop.unseen and checks_unseen:
+                failed = self.loop.unseen[0]
+                raise Unseen(f"{failed.get('message')}; simulation seed: {self.seed}") from failed.get("exception")
+        finally:
+            self.loop.close()
+
+
 def simulate(main: Callable[[random.Random], Awaitable[T]], *, seed: int, limit_s: float = 30 * 24 * 3600) -> T:
     """Run `main(rng)` to its end in simulated time, callbacks in random order. Same seed, same run.
 
     Raises what `main` raises, with the seed added; `Deadlock`; `TooLong`; `Unseen`.
     """
-    loop = SimLoop(random.Random(seed), limit_s=limit_s, shuffles=True)
-    context = contextvars.copy_context()
-    context.run(current_process.set, loop.process("test"))
+    simulation = Simulation(seed=seed, limit_s=limit_s)
     try:
-        task = loop.create_task(_as_coroutine(main(loop.rng)), context=context)
-        result: T = loop.run_until_complete(task)
-        _end_the_rest(loop)
-        if loop.unseen:
-            failed = loop.unseen[0]
-            raise Unseen(str(failed.get("message"))) from failed.get("exception")
-        return result
-    except BaseException as error:
-        error.add_note(f"simulation seed: {seed}")
+        result = simulation.run(main(simulation.loop.rng))
+    except BaseException:
+        simulation.close(checks_unseen=False)
         raise
-    finally:
-        loop.close()
+    simulation.close()
+    return result
 
 
 async def _as_coroutine(awaitable: Awaitable[T]) -> T:
@@ -489,13 +512,16 @@ async def _as_coroutine(awaitable: Awaitable[T]) -> T:
 
 
 def _end_the_rest(loop: SimLoop) -> None:
-    """Cancel the tasks that still run, as `asyncio.run` does."""
+    """Cancel the tasks that still run, as `asyncio.run` does. Those of killed processes never end."""
     rest = asyncio.all_tasks(loop)
     for task in rest:
         task.cancel()
     if rest:
-        loop.run_until_complete(_gather(rest))
+        loop.run_until_complete(_wait(rest))
 
 
-async def _gather(tasks: set[asyncio.Task[Any]]) -> None:
-    await asyncio.gather(*tasks, return_exceptions=True)
+async def _wait(tasks: set[asyncio.Task[Any]]) -> None:
+    await asyncio.wait(tasks, timeout=_END_SECONDS)
+    for task in tasks:
+        if task.done() and not task.cancelled():
+            task.exception()

@@ -16,7 +16,6 @@ from ottla.testing.sim_loop import EPOCH_WALL_MS, SimLoop, SimProcess, current_p
 
 _SLOW_SHARE = 0.02
 _SLOW_SECONDS = 0.2
-_CAPACITY_BYTES = 16 << 20
 
 
 class SimRuntime:
@@ -69,8 +68,8 @@ class ProcessClock:
 class TimedDisk(SimDisk):
     """A disk whose fsyncs take time, so that the code under test treats it as slow or as fast."""
 
-    def __init__(self, loop: SimLoop, *, sync_s: float) -> None:
-        super().__init__(capacity_bytes=_CAPACITY_BYTES)
+    def __init__(self, loop: SimLoop, *, sync_s: float, capacity_bytes: int) -> None:
+        super().__init__(capacity_bytes=capacity_bytes)
         self._loop, self._sync_s = loop, sync_s
         self.set_clock(EPOCH_WALL_MS)
         self.on_stop: Callable[[], None] | None = None  # called at the moment that `stop_at` planned

@@ -51,6 +51,7 @@ class StoreLink:
         """The number of sessions that the store has ended."""
         self.session: SimSession | None = None
         self._last: SimSession | None = None
+        self._kept: SimSession | None = None
         self._whole: list[asyncio.Future[None]] = []
         self._cuts = 0
         self._has_gap = False
@@ -136,14 +137,18 @@ class StoreLink:
         self.is_cut = self._has_gap = self.is_held = False
         self._cuts += 1
 
+    def keep_session(self) -> None:
+        """Keep the session of a broker that is gone until `expire`, or until its next start."""
+        self._kept = self._last
+
     async def expire(self) -> None:
-        """End the session now."""
-        if self.session is not None:
-            await self.in_store(self._expire(self.session))
+        """End the session now, also that of a broker that is gone."""
+        if self._last is not None:
+            await self.in_store(self._expire(self._last))
 
     async def _expire_later(self, session: SimSession, cut: int | None) -> None:
         await asyncio.sleep(self.timeout_s)
-        if cut is None or cut == self._cuts:
+        if session is not self._kept and (cut is None or cut == self._cuts):
             await self._expire(session)
 
     async def _expire(self, session: SimSession) -> None:

@@ -217,10 +217,9 @@ def test_without_the_control_topic_a_repeat_writes_again(broker: Broker, topic: 
     assert in_topic(broker, topic) == Counter({row: 2 * count for row, count in Counter(rows).items()})
 
 
-def test_a_topic_that_gets_more_partitions_between_two_attempts_still_has_each_row_once(
+async def test_a_topic_that_gets_more_partitions_between_two_attempts_still_has_each_row_once(
     broker: Broker, topic: str
 ) -> None:
-    import asyncio
 
     from ottla.client.admin import create_partitions
     from ottla.client.cluster import Cluster
@@ -229,11 +228,8 @@ def test_a_topic_that_gets_more_partitions_between_two_attempts_still_has_each_r
     with pytest.raises(Dies):
         write_task(what, this, batches_of(rows, dies_after=60))
 
-    async def grow() -> None:
-        async with await Cluster.connect(parse_addresses(broker.bootstrap)) as cluster:
-            assert (await create_partitions(cluster, topic, PARTITIONS + 2)).error is None
-
-    asyncio.run(grow())
+    async with await Cluster.connect(parse_addresses(broker.bootstrap)) as cluster:
+        assert (await create_partitions(cluster, topic, PARTITIONS + 2)).error is None
     write_task(what, this, batches_of(rows))
     found = Counter(
         (row.key, row.value)

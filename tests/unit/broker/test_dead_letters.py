@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,15 +19,17 @@ from ottla.replication.partition import Partition
 from ottla.share_coordinator.records import SharePartitionKey
 from ottla.share_coordinator.states import RecordState
 from ottla.share_partitions.machine import EXHAUSTED, REJECTED
+from ottla.testing.cluster import BrokerHandlers, TestCluster
 from ottla.wire.messages import create_topics, incremental_alter_configs
-from tests.support.cluster import InProcessCluster, with_cluster
-from tests.support.in_process_broker import InProcessBroker, with_broker
+from tests.support.async_tests import setup_of
 from tests.support.waiting import until
 from tests.unit.broker.test_share_fetch import ACCEPT, GAP, OPTIONS, REJECT, RELEASE, ShareClient, acquired
 
 GROUP, TOPIC, BROKER = 32, 2, 4
 QUEUE = "dlq.team"
 CREATING = {**OPTIONS, "errors.deadletterqueue.auto.create.topics.enable": "true", "num.partitions": "2"}
+
+pytestmark = [pytest.mark.simulated_time, pytest.mark.options(CREATING)]
 AT_MS = 1_700_000_000_000
 ALONE = {"share.coordinator.state.topic.replication.factor": "1", "share.coordinator.state.topic.min.isr": "1"}
 
@@ -38,7 +39,7 @@ class Team:
 
     PARTITION = 2
 
-    def __init__(self, server: InProcessBroker) -> None:
+    def __init__(self, server: BrokerHandlers) -> None:
         self.server, self.services = server, server.services
         self.topic_id = self.services.cluster.current.topics["t"].topic_id
         self.partition = self.services.replicas.find("t", self.PARTITION)
@@ -78,7 +79,7 @@ def records_of(partition: Partition) -> list[Record]:
     return [Record(*row) for row in rows]
 
 
-async def alter(server: InProcessBroker, kind: int, name: str, settings: Mapping[str, str | None]) -> int:
+async def alter(server: BrokerHandlers, kind: int, name: str, settings: Mapping[str, str | None]) -> int:
     configs = [
         incremental_alter_configs.AlterableConfig(name=key, config_operation=int(value is None), value=value)
         for key, value in settings.items()
@@ -90,7 +91,7 @@ async def alter(server: InProcessBroker, kind: int, name: str, settings: Mapping
     return int(answer.responses[0].error_code)
 
 
-async def create(server: InProcessBroker, name: str, partitions: int, **configs: str) -> None:
+async def create(server: BrokerHandlers, name: str, partitions: int, **configs: str) -> None:
     wanted = [
         create_topics.CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()
     ]
@@ -102,26 +103,20 @@ async def create(server: InProcessBroker, name: str, partitions: int, **configs:
 Scenario = Callable[[Team], Awaitable[None]]
 
 
-def with_team(
-    path: Path,
-    scenario: Scenario,
-    *,
-    options: dict[str, str] | None = None,
-    settings: dict[str, str] | None = None,
-    is_new: bool = True,
-) -> None:
-    async def run(server: InProcessBroker) -> None:
-        if is_new:
-            await create(server, "t", 3)
-            await create_if_absent(server.services, SHARE_STATE_TOPIC)
-        await server.services.coordinators.share_states.led.wait_until_loaded()
-        team = Team(server)
-        if is_new:
-            await server.services.coordinators.share_states.initialize(team.key, 0, 0)
-            await team.configure({"topic.name": QUEUE, **(settings or {})})
-        await scenario(team)
+async def started_team(server: BrokerHandlers, settings: Mapping[str, str]) -> Team:
+    """Create the topic of a team, and the state of its share partition."""
+    await create(server, "t", 3)
+    await create_if_absent(server.services, SHARE_STATE_TOPIC)
+    await server.services.coordinators.share_states.led.wait_until_loaded()
+    team = Team(server)
+    await server.services.coordinators.share_states.initialize(team.key, 0, 0)
+    await team.configure({"topic.name": QUEUE, **settings})
+    return team
 
-    with_broker(path, run, options={**CREATING, **(options or {})})
+
+@pytest.fixture
+async def team(request: pytest.FixtureRequest, broker: BrokerHandlers) -> Team:
+    return await started_team(broker, setup_of(request).get("settings", {}))
 
 
 def named(record: Record) -> dict[str, str]:
@@ -133,152 +128,134 @@ def ten() -> list[NewRecord]:
     return [NewRecord(b"key%d" % n, b"value%d" % n, AT_MS + n, (("own", b"x"),)) for n in range(10)]
 
 
-def test_rejected_records_go_to_the_dead_letter_queue_and_are_archived(tmp_path: Path) -> None:
-    async def scenario(team: Team) -> None:
-        team.produce(*ten())
-        ada = team.client()
-        assert acquired(await ada.fetch()) == [(0, 9, 1)]
-        assert await ada.acknowledge(0, 5, ACCEPT, REJECT, REJECT, ACCEPT, GAP, REJECT) == ErrorCode.NONE
-        await until(team.is_done(6))
-        letters = team.letters()
-        assert [named(one) for one in letters] == [
-            {
-                "topic": "t",
-                "partition": "2",
-                "offset": str(offset),
-                "group": "team",
-                "delivery.count": "1",
-                "message": REJECTED,
-            }
-            for offset in (1, 2, 5)
-        ]
-        assert {(one.key, one.value) for one in letters} == {(None, None)}
-        topic = team.services.cluster.current.topics[QUEUE]
-        assert len(topic.partitions) == 2
-        assert topic.config == {"errors.deadletterqueue.group.enable": "true", "message.timestamp.type": "CreateTime"}
-        assert team.letters(partition=1) == [], "partition 2 goes to partition 2 modulo 2"
-
-    with_team(tmp_path, scenario)
+async def test_rejected_records_go_to_the_dead_letter_queue_and_are_archived(team: Team) -> None:
+    team.produce(*ten())
+    ada = team.client()
+    assert acquired(await ada.fetch()) == [(0, 9, 1)]
+    assert await ada.acknowledge(0, 5, ACCEPT, REJECT, REJECT, ACCEPT, GAP, REJECT) == ErrorCode.NONE
+    await until(team.is_done(6))
+    letters = team.letters()
+    assert [named(one) for one in letters] == [
+        {
+            "topic": "t",
+            "partition": "2",
+            "offset": str(offset),
+            "group": "team",
+            "delivery.count": "1",
+            "message": REJECTED,
+        }
+        for offset in (1, 2, 5)
+    ]
+    assert {(one.key, one.value) for one in letters} == {(None, None)}
+    topic = team.services.cluster.current.topics[QUEUE]
+    assert len(topic.partitions) == 2
+    assert topic.config == {"errors.deadletterqueue.group.enable": "true", "message.timestamp.type": "CreateTime"}
+    assert team.letters(partition=1) == [], "partition 2 goes to partition 2 modulo 2"
 
 
-def test_a_record_that_is_released_after_its_last_delivery_goes_to_the_dead_letter_queue(tmp_path: Path) -> None:
-    async def scenario(team: Team) -> None:
-        team.produce(NewRecord(b"k", b"v", AT_MS))
-        ada, bob = team.client("ada"), team.client("bob")
-        assert acquired(await ada.fetch()) == [(0, 0, 1)]
-        assert await ada.acknowledge(0, 0, RELEASE) == ErrorCode.NONE
-        assert acquired(await bob.fetch()) == [(0, 0, 2)]
-        await bob.fetch(epoch=-1)  # its session ends, which releases the record
-        await until(team.is_done(1))
-        (letter,) = team.letters()
-        assert (named(letter)["message"], named(letter)["delivery.count"]) == (EXHAUSTED, "2")
-
-    with_team(tmp_path, scenario, options={"group.share.delivery.count.limit": "2"})
+@pytest.mark.options({"group.share.delivery.count.limit": "2"})
+async def test_a_record_that_is_released_after_its_last_delivery_goes_to_the_dead_letter_queue(team: Team) -> None:
+    team.produce(NewRecord(b"k", b"v", AT_MS))
+    ada, bob = team.client("ada"), team.client("bob")
+    assert acquired(await ada.fetch()) == [(0, 0, 1)]
+    assert await ada.acknowledge(0, 0, RELEASE) == ErrorCode.NONE
+    assert acquired(await bob.fetch()) == [(0, 0, 2)]
+    await bob.fetch(epoch=-1)  # its session ends, which releases the record
+    await until(team.is_done(1))
+    (letter,) = team.letters()
+    assert (named(letter)["message"], named(letter)["delivery.count"]) == (EXHAUSTED, "2")
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-def test_with_copies_a_dead_letter_has_the_key_and_the_value(tmp_path: Path, codec: int) -> None:
-    async def scenario(team: Team) -> None:
-        team.produce(*ten(), codec=codec)
-        team.produce(NewRecord(None, b"", AT_MS), NewRecord(b"", None, AT_MS))
-        ada = team.client()
-        await ada.fetch()
-        assert await ada.acknowledge(3, 11, REJECT) == ErrorCode.NONE
-        await until(lambda: len(team.letters()) == 9 if QUEUE in team.services.cluster.current.topics else False)
-        expected = [(b"key%d" % n, b"value%d" % n) for n in range(3, 10)] + [(None, b""), (b"", None)]
-        assert [(one.key, one.value) for one in team.letters()] == expected
-        assert "own" not in named(team.letters()[0]), "as in Kafka the record's own headers are not copied"
-
-    with_team(tmp_path, scenario, settings={"copy.record.enable": "true"})
+@pytest.mark.setup(settings={"copy.record.enable": "true"})
+async def test_with_copies_a_dead_letter_has_the_key_and_the_value(team: Team, codec: int) -> None:
+    team.produce(*ten(), codec=codec)
+    team.produce(NewRecord(None, b"", AT_MS), NewRecord(b"", None, AT_MS))
+    ada = team.client()
+    await ada.fetch()
+    assert await ada.acknowledge(3, 11, REJECT) == ErrorCode.NONE
+    await until(lambda: len(team.letters()) == 9 if QUEUE in team.services.cluster.current.topics else False)
+    expected = [(b"key%d" % n, b"value%d" % n) for n in range(3, 10)] + [(None, b""), (b"", None)]
+    assert [(one.key, one.value) for one in team.letters()] == expected
+    assert "own" not in named(team.letters()[0]), "as in Kafka the record's own headers are not copied"
 
 
-def test_more_dead_letters_than_fit_into_a_batch_are_written_in_several(tmp_path: Path) -> None:
-    async def scenario(team: Team) -> None:
-        await create(team.server, QUEUE, 1, errors_deadletterqueue_group_enable="true", max_message_bytes="2000")
-        team.produce(*[NewRecord(b"k", b"v" * 500, AT_MS) for _ in range(10)])
-        ada = team.client()
-        await ada.fetch()
-        assert await ada.acknowledge(0, 9, REJECT) == ErrorCode.NONE
-        await until(team.is_done(10))
-        assert [named(one)["offset"] for one in team.letters()] == [str(n) for n in range(10)]
-
-    with_team(tmp_path, scenario, settings={"copy.record.enable": "true"})
+@pytest.mark.setup(settings={"copy.record.enable": "true"})
+async def test_more_dead_letters_than_fit_into_a_batch_are_written_in_several(team: Team) -> None:
+    await create(team.server, QUEUE, 1, errors_deadletterqueue_group_enable="true", max_message_bytes="2000")
+    team.produce(*[NewRecord(b"k", b"v" * 500, AT_MS) for _ in range(10)])
+    ada = team.client()
+    await ada.fetch()
+    assert await ada.acknowledge(0, 9, REJECT) == ErrorCode.NONE
+    await until(team.is_done(10))
+    assert [named(one)["offset"] for one in team.letters()] == [str(n) for n in range(10)]
 
 
-def test_a_copy_that_is_too_large_for_the_queue_leaves_the_others_whole(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.setup(settings={"copy.record.enable": "true"})
+async def test_a_copy_that_is_too_large_for_the_queue_leaves_the_others_whole(
+    team: Team, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(team: Team) -> None:
-        await create(team.server, QUEUE, 1, errors_deadletterqueue_group_enable="true", max_message_bytes="2000")
-        team.produce(NewRecord(b"a", b"1", AT_MS), NewRecord(b"b", b"2" * 3000, AT_MS), NewRecord(b"c", b"3", AT_MS))
-        ada = team.client()
-        await ada.fetch()
-        assert await ada.acknowledge(0, 2, REJECT) == ErrorCode.NONE
-        await until(team.is_done(3))
-        assert [one.key for one in team.letters()] == [b"a", b"c"]
-        (message,) = [line.getMessage() for line in caplog.records if "dead letter queue" in line.getMessage()]
-        assert "records of t-2 that group team archived are not all in its dead letter queue" in message
-
-    with_team(tmp_path, scenario, settings={"copy.record.enable": "true"})
+    await create(team.server, QUEUE, 1, errors_deadletterqueue_group_enable="true", max_message_bytes="2000")
+    team.produce(NewRecord(b"a", b"1", AT_MS), NewRecord(b"b", b"2" * 3000, AT_MS), NewRecord(b"c", b"3", AT_MS))
+    ada = team.client()
+    await ada.fetch()
+    assert await ada.acknowledge(0, 2, REJECT) == ErrorCode.NONE
+    await until(team.is_done(3))
+    assert [one.key for one in team.letters()] == [b"a", b"c"]
+    (message,) = [line.getMessage() for line in caplog.records if "dead letter queue" in line.getMessage()]
+    assert "records of t-2 that group team archived are not all in its dead letter queue" in message
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "of_topic", "why"),
+    ("name", "of_topic", "why"),
     [
-        ("dlq.team", {"errors.deadletterqueue.auto.create.topics.enable": "false"}, None, "does not exist"),
-        ("other", {}, None, "must begin with dlq."),
-        ("dlq.team", {}, {}, "takes no dead letters"),
-        ("dlq.te/am", {}, None, "te/am"),
+        pytest.param(
+            "dlq.team",
+            None,
+            "does not exist",
+            marks=pytest.mark.options({"errors.deadletterqueue.auto.create.topics.enable": "false"}),
+        ),
+        ("other", None, "must begin with dlq."),
+        ("dlq.team", {}, "takes no dead letters"),
+        ("dlq.te/am", None, "te/am"),
     ],
 )
-def test_what_may_not_be_written_is_archived_and_logged(
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    name: str,
-    options: dict[str, str],
-    of_topic: dict[str, str] | None,
-    why: str,
+async def test_what_may_not_be_written_is_archived_and_logged(
+    broker: BrokerHandlers, caplog: pytest.LogCaptureFixture, name: str, of_topic: dict[str, str] | None, why: str
 ) -> None:
-    async def scenario(team: Team) -> None:
-        if of_topic is not None:
-            await create(team.server, name, 1, **of_topic)
-        team.produce(*ten())
-        ada = team.client()
-        await ada.fetch()
-        assert await ada.acknowledge(0, 9, REJECT) == ErrorCode.NONE
-        await until(team.is_done(10))
-        (message,) = [line.getMessage() for line in caplog.records if line.levelno == logging.ERROR]
-        assert why in message
-        assert "offsets 0 to 9" in message
-        assert of_topic is not None or name not in team.services.cluster.current.topics
-
-    with_team(tmp_path, scenario, options=options, settings={"topic.name": name})
+    team = await started_team(broker, {"topic.name": name})
+    if of_topic is not None:
+        await create(team.server, name, 1, **of_topic)
+    team.produce(*ten())
+    ada = team.client()
+    await ada.fetch()
+    assert await ada.acknowledge(0, 9, REJECT) == ErrorCode.NONE
+    await until(team.is_done(10))
+    (message,) = [line.getMessage() for line in caplog.records if line.levelno == logging.ERROR]
+    assert why in message
+    assert "offsets 0 to 9" in message
+    assert of_topic is not None or name not in team.services.cluster.current.topics
 
 
-def test_another_prefix_applies_without_a_restart(tmp_path: Path) -> None:
-    async def scenario(team: Team) -> None:
-        await alter(team.server, BROKER, "", {"errors.deadletterqueue.topic.name.prefix": "poison-"})
-        team.produce(*ten())
-        ada = team.client()
-        await ada.fetch()
-        assert await ada.acknowledge(0, 0, REJECT) == ErrorCode.NONE
-        await until(team.is_done(1))
-        assert len(team.letters("poison-team")) == 1
-
-    with_team(tmp_path, scenario, settings={"topic.name": "poison-team"})
+@pytest.mark.setup(settings={"topic.name": "poison-team"})
+async def test_another_prefix_applies_without_a_restart(team: Team) -> None:
+    await alter(team.server, BROKER, "", {"errors.deadletterqueue.topic.name.prefix": "poison-"})
+    team.produce(*ten())
+    ada = team.client()
+    await ada.fetch()
+    assert await ada.acknowledge(0, 0, REJECT) == ErrorCode.NONE
+    await until(team.is_done(1))
+    assert len(team.letters("poison-team")) == 1
 
 
-def test_a_group_without_a_topic_for_dead_letters_archives_at_once(tmp_path: Path) -> None:
-    async def scenario(team: Team) -> None:
-        team.produce(*ten())
-        ada = team.client()
-        await ada.fetch()
-        await team.configure({"topic.name": None})
-        assert await ada.acknowledge(0, 9, REJECT) == ErrorCode.NONE
-        assert team.is_done(10)()
-        assert QUEUE not in team.services.cluster.current.topics
-
-    with_team(tmp_path, scenario)
+async def test_a_group_without_a_topic_for_dead_letters_archives_at_once(team: Team) -> None:
+    team.produce(*ten())
+    ada = team.client()
+    await ada.fetch()
+    await team.configure({"topic.name": None})
+    assert await ada.acknowledge(0, 9, REJECT) == ErrorCode.NONE
+    assert team.is_done(10)()
+    assert QUEUE not in team.services.cluster.current.topics
 
 
 class Unreachable:
@@ -295,69 +272,64 @@ class Unreachable:
 
 
 @pytest.mark.parametrize(("failures", "written"), [(4, 10), (5, 0)])
-def test_a_write_is_tried_five_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int, written: int
+async def test_a_write_is_tried_five_times(
+    team: Team, monkeypatch: pytest.MonkeyPatch, failures: int, written: int
 ) -> None:
     monkeypatch.setattr(writing, "BACKOFF_S", 0.0)
 
-    async def scenario(team: Team) -> None:
-        await create(team.server, QUEUE, 1, errors_deadletterqueue_group_enable="true")
-        manager: Any = team.services.coordinators.share_partitions
-        writer = manager._dead_letters
-        writer._append = Unreachable(failures, writer._append)
-        team.produce(*ten())
-        ada = team.client()
-        await ada.fetch()
-        assert await ada.acknowledge(0, 9, REJECT) == ErrorCode.NONE
-        await until(team.is_done(10))
-        assert len(team.letters()) == written
-
-    with_team(tmp_path, scenario)
+    await create(team.server, QUEUE, 1, errors_deadletterqueue_group_enable="true")
+    manager: Any = team.services.coordinators.share_partitions
+    writer = manager._dead_letters
+    writer._append = Unreachable(failures, writer._append)
+    team.produce(*ten())
+    ada = team.client()
+    await ada.fetch()
+    assert await ada.acknowledge(0, 9, REJECT) == ErrorCode.NONE
+    await until(team.is_done(10))
+    assert len(team.letters()) == written
 
 
-def test_dead_letters_that_a_stopped_broker_had_not_written_are_written_after_its_restart(tmp_path: Path) -> None:
+async def test_dead_letters_that_a_stopped_broker_had_not_written_are_written_after_its_restart(
+    broker: BrokerHandlers, team: Team
+) -> None:
     def states(team: Team) -> list[RecordState]:
         partition = team.services.coordinators.share_partitions.find(team.key)
         assert partition is not None
         assert partition._machine is not None
         return [each.state for each in partition._machine.ranges()]
 
-    async def before(team: Team) -> None:
-        await create(team.server, QUEUE, 1, errors_deadletterqueue_group_enable="true")
-        manager: Any = team.services.coordinators.share_partitions
-        manager._dead_letters._append = Unreachable(1_000, None)
-        team.produce(*ten())
-        ada = team.client()
-        await ada.fetch()
-        assert await ada.acknowledge(2, 3, REJECT) == ErrorCode.NONE
-        assert await ada.acknowledge(0, 1, ACCEPT) == ErrorCode.NONE
-        await ada.fetch(epoch=-1)
-        assert states(team)[0] is RecordState.ARCHIVING, "it stays loaded without sessions, and holds the start"
-
-    async def after(team: Team) -> None:
-        assert acquired(await team.client().fetch(max_wait_ms=5_000)) == [(4, 9, 2)]
-        await until(team.is_done(4))
-        assert [(named(one)["offset"], named(one)["message"]) for one in team.letters()] == [
-            ("2", REJECTED),
-            ("3", REJECTED),
-        ]
-
-    with_team(tmp_path, before)
-    with_team(tmp_path, after, is_new=False)
+    await create(team.server, QUEUE, 1, errors_deadletterqueue_group_enable="true")
+    manager: Any = team.services.coordinators.share_partitions
+    manager._dead_letters._append = Unreachable(1_000, None)
+    team.produce(*ten())
+    ada = team.client()
+    await ada.fetch()
+    assert await ada.acknowledge(2, 3, REJECT) == ErrorCode.NONE
+    assert await ada.acknowledge(0, 1, ACCEPT) == ErrorCode.NONE
+    await ada.fetch(epoch=-1)
+    assert states(team)[0] is RecordState.ARCHIVING, "it stays loaded without sessions, and holds the start"
+    await broker.restart()
+    await broker.services.coordinators.share_states.led.wait_until_loaded()
+    team = Team(broker)
+    assert acquired(await team.client().fetch(max_wait_ms=5_000)) == [(4, 9, 2)]
+    await until(team.is_done(4))
+    assert [(named(one)["offset"], named(one)["message"]) for one in team.letters()] == [
+        ("2", REJECTED),
+        ("3", REJECTED),
+    ]
 
 
-def test_the_name_of_a_queue_must_not_begin_as_those_of_internal_topics(tmp_path: Path) -> None:
-    async def scenario(team: Team) -> None:
-        setting = "errors.deadletterqueue.topic.name"
-        assert await alter(team.server, GROUP, "team", {setting: "__dlq"}) == ErrorCode.INVALID_CONFIG
-        assert await alter(team.server, GROUP, "team", {setting: "any/thing"}) == ErrorCode.NONE
-        assert await alter(team.server, GROUP, "team", {setting: ""}) == ErrorCode.NONE
-
-    with_team(tmp_path, scenario)
+async def test_the_name_of_a_queue_must_not_begin_as_those_of_internal_topics(team: Team) -> None:
+    setting = "errors.deadletterqueue.topic.name"
+    assert await alter(team.server, GROUP, "team", {setting: "__dlq"}) == ErrorCode.INVALID_CONFIG
+    assert await alter(team.server, GROUP, "team", {setting: "any/thing"}) == ErrorCode.NONE
+    assert await alter(team.server, GROUP, "team", {setting: ""}) == ErrorCode.NONE
 
 
-def test_dead_letters_go_to_the_broker_that_leads_the_queue(tmp_path: Path) -> None:
-    async def create_on(cluster: InProcessCluster, name: str, node_id: int, **configs: str) -> None:
+@pytest.mark.brokers(2)
+@pytest.mark.options(ALONE)
+async def test_dead_letters_go_to_the_broker_that_leads_the_queue(cluster: TestCluster) -> None:
+    async def create_on(cluster: TestCluster, name: str, node_id: int, **configs: str) -> None:
         wanted = [create_topics.CreatableTopicConfig(name=key.replace("_", "."), value=configs[key]) for key in configs]
         placed = [create_topics.CreatableReplicaAssignment(partition_index=0, broker_ids=[node_id])]
         topic = create_topics.CreatableTopic(
@@ -368,28 +340,25 @@ def test_dead_letters_go_to_the_broker_that_leads_the_queue(tmp_path: Path) -> N
         assert answer.topics[0].error_code == 0, answer
         await cluster.known_everywhere(name)
 
-    async def scenario(cluster: InProcessCluster) -> None:
-        await create_on(cluster, "t", 1)
-        await create_on(cluster, QUEUE, 2, errors_deadletterqueue_group_enable="true")
-        here = cluster.services(1)
-        await create_if_absent(here, SHARE_STATE_TOPIC)
-        await cluster.known_everywhere(SHARE_STATE_TOPIC)
-        topic_id = here.cluster.current.topics["t"].topic_id
-        key = SharePartitionKey("team", topic_id, 0)
-        await here.coordinators._share_state_persister.initialize(key, 0, 0)
-        names = {"errors.deadletterqueue.topic.name": QUEUE, "errors.deadletterqueue.copy.record.enable": "true"}
-        assert await alter(cluster.handlers(cluster.controller), GROUP, "team", names) == ErrorCode.NONE
-        await cluster.until(lambda: "team" in here.cluster.current.configs.get("groups", {}))
-        partition = here.replicas.find("t", 0)
-        partition.append_as_leader(memoryview(bytearray(build_batch(ten()))), acks=-1, now_ms=AT_MS)
-        ada = ShareClient(cluster.handlers(1), topic_id, "ada")
-        assert acquired(await ada.fetch(max_wait_ms=10_000)) == [(0, 9, 1)]
-        assert await ada.acknowledge(0, 9, REJECT) == ErrorCode.NONE
-        queue = cluster.services(2).replicas.find(QUEUE, 0)
-        await cluster.until(lambda: queue.high_watermark == 10)
-        share_partition = here.coordinators.share_partitions.find(key)
-        assert share_partition is not None
-        await cluster.until(lambda: not share_partition.dead_letter_writes)
-        assert [one.value for one in records_of(queue)] == [b"value%d" % n for n in range(10)]
-
-    with_cluster(tmp_path, scenario, brokers=2, options=ALONE)
+    await create_on(cluster, "t", 1)
+    await create_on(cluster, QUEUE, 2, errors_deadletterqueue_group_enable="true")
+    here = cluster.services(1)
+    await create_if_absent(here, SHARE_STATE_TOPIC)
+    await cluster.known_everywhere(SHARE_STATE_TOPIC)
+    topic_id = here.cluster.current.topics["t"].topic_id
+    key = SharePartitionKey("team", topic_id, 0)
+    await here.coordinators._share_state_persister.initialize(key, 0, 0)
+    names = {"errors.deadletterqueue.topic.name": QUEUE, "errors.deadletterqueue.copy.record.enable": "true"}
+    assert await alter(cluster.handlers(cluster.controller), GROUP, "team", names) == ErrorCode.NONE
+    await cluster.until(lambda: "team" in here.cluster.current.configs.get("groups", {}))
+    partition = here.replicas.find("t", 0)
+    partition.append_as_leader(memoryview(bytearray(build_batch(ten()))), acks=-1, now_ms=AT_MS)
+    ada = ShareClient(cluster.handlers(1), topic_id, "ada")
+    assert acquired(await ada.fetch(max_wait_ms=10_000)) == [(0, 9, 1)]
+    assert await ada.acknowledge(0, 9, REJECT) == ErrorCode.NONE
+    queue = cluster.services(2).replicas.find(QUEUE, 0)
+    await cluster.until(lambda: queue.high_watermark == 10)
+    share_partition = here.coordinators.share_partitions.find(key)
+    assert share_partition is not None
+    await cluster.until(lambda: not share_partition.dead_letter_writes)
+    assert [one.value for one in records_of(queue)] == [b"value%d" % n for n in range(10)]

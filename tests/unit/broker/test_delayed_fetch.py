@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import cast
 
 import pytest
@@ -18,6 +16,8 @@ from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.net.connection import PendingResponse
 from ottla.storage.log.segment_list import SegmentList
+from ottla.testing.cluster import BrokerHandlers
+from ottla.testing.requests import request_to
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.headers import parse_response_header
@@ -27,20 +27,20 @@ from ottla.wire.messages.fetch import FetchPartition, FetchResponse
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.support.batches import Written, batch
 from tests.support.hot_messages import CollectedResponse, hot_produce_request
-from tests.support.in_process_broker import InProcessBroker, with_broker
-from tests.support.requests import request_to
 from tests.support.waiting import until
+
+pytestmark = pytest.mark.simulated_time
 
 FETCH_VERSION, PRODUCE_VERSION = 12, 9
 PARTITIONS = 20
 
 
-def context(server: InProcessBroker, version: int) -> Request:
+def context(server: BrokerHandlers, version: int) -> Request:
     return request_to(server.services, version)
 
 
 async def fetch(
-    server: InProcessBroker,
+    server: BrokerHandlers,
     *,
     session: tuple[int, int] = (0, -1),
     offsets: dict[int, int] | None = None,
@@ -87,7 +87,7 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     LEFT.clear()
 
 
-def produce(server: InProcessBroker, index: int, size: int = 100) -> CollectedResponse:
+def produce(server: BrokerHandlers, index: int, size: int = 100) -> CollectedResponse:
     records = batch([Written(bytes(size))], base_timestamp_ms=server.services.clock.wall_ms())
     topic = TopicProduceData(name="t", partition_data=[PartitionProduceData(index=index, records=records)])
     request = hot_produce_request(ProduceRequest(acks=-1, timeout_ms=20_000, topic_data=[topic]), PRODUCE_VERSION)
@@ -109,11 +109,11 @@ def sizes(response: FetchResponse) -> dict[int, int]:
     return {part.partition_index: len(part.records or b"") for topic in response.responses for part in topic.partitions}
 
 
-def watchers(server: InProcessBroker) -> int:
+def watchers(server: BrokerHandlers) -> int:
     return sum(len(partition.watchers) for partition in server.services.replicas.partitions.values())
 
 
-async def until_found(server: InProcessBroker, size: int) -> None:
+async def until_found(server: BrokerHandlers, size: int) -> None:
     """Wait until the only fetch has found so many bytes; it completes in the turn in which they are enough."""
     partitions = server.services.replicas.partitions.values()
     (waiting,) = {watcher for partition in partitions for watcher in partition.watchers}
@@ -121,142 +121,114 @@ async def until_found(server: InProcessBroker, size: int) -> None:
     await until(lambda: waiting._bytes >= size)
 
 
-def run(path: Path, scenario: Callable[[InProcessBroker], Awaitable[None]]) -> None:
-    async def begun(server: InProcessBroker) -> None:
-        new = create_topics.CreatableTopic(name="t", num_partitions=PARTITIONS, replication_factor=1)
-        request = create_topics.CreateTopicsRequest(topics=[new], timeout_ms=20_000)
-        made = await server.call("create_topics", 5, request)
-        assert not made.topics[0].error_code
-        await scenario(server)
-
-    with_broker(path, begun)
+@pytest.fixture
+async def server(broker: BrokerHandlers) -> BrokerHandlers:
+    """A broker with a topic."""
+    new = create_topics.CreatableTopic(name="t", num_partitions=PARTITIONS, replication_factor=1)
+    made = await broker.call("create_topics", 5, create_topics.CreateTopicsRequest(topics=[new], timeout_ms=20_000))
+    assert not made.topics[0].error_code
+    return broker
 
 
-def test_a_waiting_fetch_gets_the_records_of_the_partition_that_moved(tmp_path: Path) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        waiting = await fetch(server)
+async def test_a_waiting_fetch_gets_the_records_of_the_partition_that_moved(server: BrokerHandlers) -> None:
+    waiting = await fetch(server)
+    assert not waiting.is_sent
+    assert watchers(server) == PARTITIONS
+    await produce(server, 7).frame()
+    found = sizes(await response_of(waiting))
+    assert [index for index, size in found.items() if size] == [7]
+    assert len(found) == PARTITIONS, "without a session all partitions are in the response"
+    assert watchers(server) == 0
+
+
+async def test_a_waiting_fetch_adds_up_the_bytes_of_all_partitions_until_they_are_enough(
+    server: BrokerHandlers,
+) -> None:
+    waiting = await fetch(server, min_bytes=1500)
+    for count, index in enumerate((3, 4, 3), start=1):
+        await produce(server, index, size=400).frame()
+        await until_found(server, 400 * count)
         assert not waiting.is_sent
-        assert watchers(server) == PARTITIONS
-        await produce(server, 7).frame()
-        found = sizes(await response_of(waiting))
-        assert [index for index, size in found.items() if size] == [7]
-        assert len(found) == PARTITIONS, "without a session all partitions are in the response"
-        assert watchers(server) == 0
-
-    run(tmp_path, scenario)
+    await produce(server, 5, size=400).frame()
+    found = sizes(await response_of(waiting))
+    assert {index for index, size in found.items() if size} == {3, 4, 5}
+    assert found[3] > 800, "both batches"
 
 
-def test_a_waiting_fetch_adds_up_the_bytes_of_all_partitions_until_they_are_enough(tmp_path: Path) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        waiting = await fetch(server, min_bytes=1500)
-        for count, index in enumerate((3, 4, 3), start=1):
-            await produce(server, index, size=400).frame()
-            await until_found(server, 400 * count)
-            assert not waiting.is_sent
-        await produce(server, 5, size=400).frame()
-        found = sizes(await response_of(waiting))
-        assert {index for index, size in found.items() if size} == {3, 4, 5}
-        assert found[3] > 800, "both batches"
-
-    run(tmp_path, scenario)
+async def test_large_records_that_were_found_while_waiting_are_read_again_for_the_response(
+    server: BrokerHandlers,
+) -> None:
+    waiting = await fetch(server, min_bytes=60_000)
+    await produce(server, 1, size=40_000).frame()
+    await until_found(server, 40_000)
+    assert not waiting.is_sent
+    await produce(server, 2, size=40_000).frame()
+    found = sizes(await response_of(waiting))
+    assert found[1] > 40_000
+    assert found[2] > 40_000
 
 
-def test_large_records_that_were_found_while_waiting_are_read_again_for_the_response(tmp_path: Path) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        waiting = await fetch(server, min_bytes=60_000)
-        await produce(server, 1, size=40_000).frame()
-        await until_found(server, 40_000)
-        assert not waiting.is_sent
-        await produce(server, 2, size=40_000).frame()
-        found = sizes(await response_of(waiting))
-        assert found[1] > 40_000
-        assert found[2] > 40_000
-
-    run(tmp_path, scenario)
+async def test_at_the_deadline_a_fetch_responds_with_what_there_is(server: BrokerHandlers) -> None:
+    waiting = await fetch(server, min_bytes=1 << 20, max_wait_ms=200)
+    await produce(server, 1).frame()
+    found = sizes(await response_of(waiting))
+    assert found[1] > 100
+    assert watchers(server) == 0
 
 
-def test_at_the_deadline_a_fetch_responds_with_what_there_is(tmp_path: Path) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        waiting = await fetch(server, min_bytes=1 << 20, max_wait_ms=200)
-        await produce(server, 1).frame()
-        found = sizes(await response_of(waiting))
-        assert found[1] > 100
-        assert watchers(server) == 0
-
-    run(tmp_path, scenario)
-
-
-def test_in_a_session_only_partitions_with_something_new_are_in_the_response(tmp_path: Path) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        first = await response_of(await fetch(server, session=(0, 0), max_wait_ms=0))
-        assert len(sizes(first)) == PARTITIONS
-        waiting = await fetch(server, session=(first.session_id, 1), offsets={})
-        await produce(server, 9).frame()
-        found = sizes(await response_of(waiting))
-        assert list(found) == [9]
-        again = await response_of(await fetch(server, session=(first.session_id, 2), offsets={9: 1}, max_wait_ms=0))
-        assert sizes(again) == {}
-
-    run(tmp_path, scenario)
+async def test_in_a_session_only_partitions_with_something_new_are_in_the_response(server: BrokerHandlers) -> None:
+    first = await response_of(await fetch(server, session=(0, 0), max_wait_ms=0))
+    assert len(sizes(first)) == PARTITIONS
+    waiting = await fetch(server, session=(first.session_id, 1), offsets={})
+    await produce(server, 9).frame()
+    found = sizes(await response_of(waiting))
+    assert list(found) == [9]
+    again = await response_of(await fetch(server, session=(first.session_id, 2), offsets={9: 1}, max_wait_ms=0))
+    assert sizes(again) == {}
 
 
-def test_a_response_has_the_throttle_time_that_its_request_was_given(tmp_path: Path) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        response = await response_of(await fetch(server, max_wait_ms=0, throttle_time_ms=7))
-        assert response.throttle_time_ms == 7
-
-    run(tmp_path, scenario)
+async def test_a_response_has_the_throttle_time_that_its_request_was_given(server: BrokerHandlers) -> None:
+    response = await response_of(await fetch(server, max_wait_ms=0, throttle_time_ms=7))
+    assert response.throttle_time_ms == 7
 
 
-def test_a_partition_that_does_not_exist_ends_no_wait_unless_there_is_no_other(tmp_path: Path) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        unknown = PARTITIONS + 5
-        waiting = await fetch(server, offsets={unknown: 0, 3: 0}, max_wait_ms=60_000)
-        assert not waiting.is_sent
-        await produce(server, 3).frame()
-        response = await response_of(waiting)
-        errors = {part.partition_index: part.error_code for part in response.responses[0].partitions}
-        assert errors == {unknown: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 3: ErrorCode.NONE}
-        assert sizes(response)[3] > 0
-        alone = await response_of(await fetch(server, offsets={unknown: 0}, max_wait_ms=60_000))
-        assert alone.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-    run(tmp_path, scenario)
+async def test_a_partition_that_does_not_exist_ends_no_wait_unless_there_is_no_other(server: BrokerHandlers) -> None:
+    unknown = PARTITIONS + 5
+    waiting = await fetch(server, offsets={unknown: 0, 3: 0}, max_wait_ms=60_000)
+    assert not waiting.is_sent
+    await produce(server, 3).frame()
+    response = await response_of(waiting)
+    errors = {part.partition_index: part.error_code for part in response.responses[0].partitions}
+    assert errors == {unknown: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 3: ErrorCode.NONE}
+    assert sizes(response)[3] > 0
+    alone = await response_of(await fetch(server, offsets={unknown: 0}, max_wait_ms=60_000))
+    assert alone.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_deleted_topic_ends_a_wait_with_an_error(tmp_path: Path) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        waiting = await fetch(server)
-        server.services.replicas.partition(TopicPartition("t", 2)).remove()
-        response = await response_of(waiting)
-        errors = {part.partition_index: part.error_code for part in response.responses[0].partitions}
-        assert [index for index, code in errors.items() if code] == [2]
-
-    run(tmp_path, scenario)
+async def test_a_deleted_topic_ends_a_wait_with_an_error(server: BrokerHandlers) -> None:
+    waiting = await fetch(server)
+    server.services.replicas.partition(TopicPartition("t", 2)).remove()
+    response = await response_of(waiting)
+    errors = {part.partition_index: part.error_code for part in response.responses[0].partitions}
+    assert [index for index, code in errors.items() if code] == [2]
 
 
-def test_a_stop_ends_all_waits_and_lets_no_new_one_begin(tmp_path: Path) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        waiting = await fetch(server)
-        server.services.delayed_operations.stop()
-        await asyncio.wait_for(waiting.sent(), 5)
-        assert (await fetch(server)).is_sent
-
-    run(tmp_path, scenario)
+async def test_a_stop_ends_all_waits_and_lets_no_new_one_begin(server: BrokerHandlers) -> None:
+    waiting = await fetch(server)
+    server.services.delayed_operations.stop()
+    await asyncio.wait_for(waiting.sent(), 5)
+    assert (await fetch(server)).is_sent
 
 
-def test_a_fetch_whose_client_disconnects_releases_the_partitions(tmp_path: Path) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        if begin is begin_short:
-            return  # it releases them at its deadline
-        await fetch(server)
-        assert watchers(server) == PARTITIONS
-        await asyncio.sleep(0)  # the dispatcher waits for it at once
-        LEFT[0].cancel()
-        await asyncio.wait(LEFT)
-        assert watchers(server) == 0
-
-    run(tmp_path, scenario)
+async def test_a_fetch_whose_client_disconnects_releases_the_partitions(server: BrokerHandlers) -> None:
+    if begin is begin_short:
+        return  # it releases them at its deadline
+    await fetch(server)
+    assert watchers(server) == PARTITIONS
+    await asyncio.sleep(0)  # the dispatcher waits for it at once
+    LEFT[0].cancel()
+    await asyncio.wait(LEFT)
+    assert watchers(server) == 0
 
 
 class BrokenSegments:
@@ -268,18 +240,17 @@ class BrokenSegments:
 
 
 @pytest.mark.plain_form("puts a fault in place of a compiled class's attribute")
-def test_an_unexpected_error_while_a_fetch_waits_closes_the_connection_before_the_deadline(tmp_path: Path) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        waiting = await fetch(server)
-        partition = server.services.replicas.partition(TopicPartition("t", 2))
-        segments, partition.log.segment_list = partition.log.segment_list, cast("SegmentList", BrokenSegments())
-        try:
-            for watcher in tuple(partition.watchers):
-                watcher.partition_changed(partition)
-            await asyncio.sleep(0)
-        finally:
-            partition.log.segment_list = segments
-        assert waiting.is_closed
-        assert watchers(server) == 0
-
-    run(tmp_path, scenario)
+async def test_an_unexpected_error_while_a_fetch_waits_closes_the_connection_before_the_deadline(
+    server: BrokerHandlers,
+) -> None:
+    waiting = await fetch(server)
+    partition = server.services.replicas.partition(TopicPartition("t", 2))
+    segments, partition.log.segment_list = partition.log.segment_list, cast("SegmentList", BrokenSegments())
+    try:
+        for watcher in tuple(partition.watchers):
+            watcher.partition_changed(partition)
+        await asyncio.sleep(0)
+    finally:
+        partition.log.segment_list = segments
+    assert waiting.is_closed
+    assert watchers(server) == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ottla.groups.consumer.group import ConsumerGroup
+from ottla.testing.cluster import BrokerHandlers
 from ottla.wire.messages import (
     consumer_group_heartbeat,
     create_topics,
@@ -21,7 +21,8 @@ from ottla.wire.messages import (
     init_producer_id,
     list_groups,
 )
-from tests.support.in_process_broker import InProcessBroker, with_broker
+
+pytestmark = pytest.mark.simulated_time
 
 OPTIONS = {"offsets.topic.num.partitions": "2", "transaction.state.log.num.partitions": "2"}
 AGAIN = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR, ErrorCode.CONCURRENT_TRANSACTIONS}
@@ -36,7 +37,7 @@ async def _retried(call: Callable[[], Awaitable[Any]]) -> tuple[Any, set[int]]:
     return answer, seen
 
 
-async def _coordinator(broker: InProcessBroker, key: str, kind: int) -> None:
+async def _coordinator(broker: BrokerHandlers, key: str, kind: int) -> None:
     request = find_coordinator.FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
     while (await broker.call("find_coordinator", 4, request)).coordinators[0].error_code:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
@@ -54,68 +55,59 @@ def _heartbeat(group_id: str, member_id: str, epoch: int) -> consumer_group_hear
     )
 
 
-def test_the_members_of_a_group_whose_step_failed_go_on_with_their_assignment(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.options(OPTIONS)
+async def test_the_members_of_a_group_whose_step_failed_go_on_with_their_assignment(
+    broker: BrokerHandlers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(broker: InProcessBroker) -> None:
-        topic = create_topics.CreatableTopic(name="t", num_partitions=4, replication_factor=1)
-        await broker.call("create_topics", 7, create_topics.CreateTopicsRequest(topics=[topic], timeout_ms=9_000))
-        await _coordinator(broker, "team", 0)
-        led = broker.services.coordinators.groups.led
-        beside = next(
-            name for name in (str(n) for n in range(99)) if led.partition_for(name) == led.partition_for("team")
-        )
+    topic = create_topics.CreatableTopic(name="t", num_partitions=4, replication_factor=1)
+    await broker.call("create_topics", 7, create_topics.CreateTopicsRequest(topics=[topic], timeout_ms=9_000))
+    await _coordinator(broker, "team", 0)
+    led = broker.services.coordinators.groups.led
+    beside = next(name for name in (str(n) for n in range(99)) if led.partition_for(name) == led.partition_for("team"))
 
-        async def beat(group_id: str, epoch: int) -> tuple[Any, set[int]]:
-            request = _heartbeat(group_id, "m", epoch)
-            return await _retried(lambda: broker.call("consumer_group_heartbeat", 1, request))
+    async def beat(group_id: str, epoch: int) -> tuple[Any, set[int]]:
+        request = _heartbeat(group_id, "m", epoch)
+        return await _retried(lambda: broker.call("consumer_group_heartbeat", 1, request))
 
-        epochs = {group_id: (await beat(group_id, 0))[0].member_epoch for group_id in ("team", beside)}
-        runtime = led.shard_of("team").find("team")
-        assert runtime is not None
-        assert isinstance(runtime.group, ConsumerGroup)
-        runtime.group.by_instance["ghost"] = "m"
-        answer, seen = await beat("team", epochs["team"])
-        assert (answer.error_code, answer.member_epoch) == (ErrorCode.NONE, epochs["team"])
-        assert seen == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-        assert (await beat(beside, epochs[beside]))[0].error_code == ErrorCode.NONE
-        listed = await broker.call("list_groups", 5, list_groups.ListGroupsRequest())
-        assert {group.group_id for group in listed.groups} == {"team", beside}
-        assert (await beat("team", -1))[0].error_code == ErrorCode.NONE
-
-    with_broker(tmp_path, scenario, options=OPTIONS)
+    epochs = {group_id: (await beat(group_id, 0))[0].member_epoch for group_id in ("team", beside)}
+    runtime = led.shard_of("team").find("team")
+    assert runtime is not None
+    assert isinstance(runtime.group, ConsumerGroup)
+    runtime.group.by_instance["ghost"] = "m"
+    answer, seen = await beat("team", epochs["team"])
+    assert (answer.error_code, answer.member_epoch) == (ErrorCode.NONE, epochs["team"])
+    assert seen == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+    assert (await beat(beside, epochs[beside]))[0].error_code == ErrorCode.NONE
+    listed = await broker.call("list_groups", 5, list_groups.ListGroupsRequest())
+    assert {group.group_id for group in listed.groups} == {"team", beside}
+    assert (await beat("team", -1))[0].error_code == ErrorCode.NONE
     errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert len(errors) == 1
     assert OFFSETS_TOPIC in errors[0]
     assert "MemberHeartbeat(member_id='m'" in errors[0]
 
 
-def test_a_producer_whose_transactional_id_failed_a_step_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.options(OPTIONS)
+async def test_a_producer_whose_transactional_id_failed_a_step_goes_on(
+    broker: BrokerHandlers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(broker: InProcessBroker) -> None:
-        await _coordinator(broker, "app", 1)
-        begin = init_producer_id.InitProducerIdRequest(
-            transactional_id="app", transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
-        )
-        first, _ = await _retried(lambda: broker.call("init_producer_id", 5, begin))
-        coordinator = broker.services.coordinators.transactions
-        runtime = coordinator.led.shard_of("app").find("app")
-        assert runtime is not None
-        runtime.machine.metadata = replace(runtime.machine.metadata, next_producer_id=7)  # of no prepared transaction
-        second, seen = await _retried(lambda: broker.call("init_producer_id", 5, begin))
-        assert seen == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
-        assert (second.error_code, second.producer_id) == (ErrorCode.NONE, first.producer_id)
-        assert second.producer_epoch == first.producer_epoch + 1
-        abort = end_txn.EndTxnRequest(
-            transactional_id="app",
-            producer_id=second.producer_id,
-            producer_epoch=second.producer_epoch,
-            committed=False,
-        )
-        assert (await _retried(lambda: broker.call("end_txn", 5, abort)))[0].error_code == ErrorCode.NONE
-
-    with_broker(tmp_path, scenario, options=OPTIONS)
+    await _coordinator(broker, "app", 1)
+    begin = init_producer_id.InitProducerIdRequest(
+        transactional_id="app", transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
+    )
+    first, _ = await _retried(lambda: broker.call("init_producer_id", 5, begin))
+    coordinator = broker.services.coordinators.transactions
+    runtime = coordinator.led.shard_of("app").find("app")
+    assert runtime is not None
+    runtime.machine.metadata = replace(runtime.machine.metadata, next_producer_id=7)  # of no prepared transaction
+    second, seen = await _retried(lambda: broker.call("init_producer_id", 5, begin))
+    assert seen == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+    assert (second.error_code, second.producer_id) == (ErrorCode.NONE, first.producer_id)
+    assert second.producer_epoch == first.producer_epoch + 1
+    abort = end_txn.EndTxnRequest(
+        transactional_id="app", producer_id=second.producer_id, producer_epoch=second.producer_epoch, committed=False
+    )
+    assert (await _retried(lambda: broker.call("end_txn", 5, abort)))[0].error_code == ErrorCode.NONE
     errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert len(errors) == 1
     assert TRANSACTIONS_TOPIC in errors[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -71,10 +71,12 @@ async def fill(broker: BrokerReplicas, *, leave_bytes: int = 0) -> None:
         assert await broker.send("web", b"x" * 20_000) is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def run(scenario: Callable[[BrokerReplicas], Awaitable[None]]) -> None:
+@pytest.fixture
+async def broker() -> AsyncIterator[BrokerReplicas]:
     harness = ReplicaHarness(DATA, config=SLOW)
     harness.disk.capacity_bytes = CAPACITY
-    harness.run(scenario)
+    async with harness.running() as broker:
+        yield broker
 
 
 def delete_records(broker: BrokerReplicas) -> None:
@@ -91,56 +93,44 @@ def delete_topic(broker: BrokerReplicas) -> None:
 
 
 @pytest.mark.parametrize("command", [delete_records, lower_retention, delete_topic])
-def test_a_command_that_makes_records_deletable_frees_a_full_disk_at_once(
-    command: Callable[[BrokerReplicas], None],
+async def test_a_command_that_makes_records_deletable_frees_a_full_disk_at_once(
+    broker: BrokerReplicas, command: Callable[[BrokerReplicas], None]
 ) -> None:
-    async def scenario(broker: BrokerReplicas) -> None:
-        async with tasks_of(broker):
-            await fill(broker)
-            command(broker)
-            await broker.until(lambda: broker.disk.free_bytes(DATA) > CAPACITY // 3, "the space")
-            await broker.until(lambda: not broker.directory(DATA).health.is_full, "that records are accepted")
-            broker.add(topic("new", 1))
-            await broker.until_sent("new", b"x")
-
-    run(scenario)
+    async with tasks_of(broker):
+        await fill(broker)
+        command(broker)
+        await broker.until(lambda: broker.disk.free_bytes(DATA) > CAPACITY // 3, "the space")
+        await broker.until(lambda: not broker.directory(DATA).health.is_full, "that records are accepted")
+        broker.add(topic("new", 1))
+        await broker.until_sent("new", b"x")
 
 
-def test_a_nearly_full_disk_is_freed_at_once_too() -> None:
-    async def scenario(broker: BrokerReplicas) -> None:
-        async with tasks_of(broker):
-            await fill(broker, leave_bytes=CAPACITY // 50)
-            await broker.until(lambda: broker.directory(DATA).is_short_of_space, "that it is noticed")
-            delete_records(broker)
-            await broker.until(lambda: broker.disk.free_bytes(DATA) > CAPACITY // 3, "the space")
-
-    run(scenario)
+async def test_a_nearly_full_disk_is_freed_at_once_too(broker: BrokerReplicas) -> None:
+    async with tasks_of(broker):
+        await fill(broker, leave_bytes=CAPACITY // 50)
+        await broker.until(lambda: broker.directory(DATA).is_short_of_space, "that it is noticed")
+        delete_records(broker)
+        await broker.until(lambda: broker.disk.free_bytes(DATA) > CAPACITY // 3, "the space")
 
 
-def test_where_there_is_space_the_delay_of_deleted_files_counts() -> None:
-    async def scenario(broker: BrokerReplicas) -> None:
-        async with tasks_of(broker):
-            broker.add(topic("web", 1))
-            for _ in range(3):
-                assert await broker.send("web", b"x" * 500) is ErrorCode.NONE
-            directory = broker.directory(DATA)
-            delete_records(broker)
-            assert directory.run_retention(broker.harness.clock.wall_ms())
-            directory.look_at_space()
-            assert not directory.purge_deleted(broker.harness.clock.wall_ms())
-            assert [name for name in broker.disk.names_in(DATA / "web-0") if name.endswith(".deleted")]
-
-    run(scenario)
+async def test_where_there_is_space_the_delay_of_deleted_files_counts(broker: BrokerReplicas) -> None:
+    async with tasks_of(broker):
+        broker.add(topic("web", 1))
+        for _ in range(3):
+            assert await broker.send("web", b"x" * 500) is ErrorCode.NONE
+        directory = broker.directory(DATA)
+        delete_records(broker)
+        assert directory.run_retention(broker.harness.clock.wall_ms())
+        directory.look_at_space()
+        assert not directory.purge_deleted(broker.harness.clock.wall_ms())
+        assert [name for name in broker.disk.names_in(DATA / "web-0") if name.endswith(".deleted")]
 
 
-def test_a_reader_of_a_segment_that_is_removed_without_the_delay_reads_on() -> None:
-    async def scenario(broker: BrokerReplicas) -> None:
-        async with tasks_of(broker):
-            await fill(broker)
-            read = broker.replicas.partition(WEB).read(0, max_bytes=1, committed_only=False, at_least_one=True)
-            delete_records(broker)
-            await broker.until(lambda: broker.disk.free_bytes(DATA) > CAPACITY // 3, "the space")
-            assert read.region is not None
-            assert len(read.region.read()) == read.region.size
-
-    run(scenario)
+async def test_a_reader_of_a_segment_that_is_removed_without_the_delay_reads_on(broker: BrokerReplicas) -> None:
+    async with tasks_of(broker):
+        await fill(broker)
+        read = broker.replicas.partition(WEB).read(0, max_bytes=1, committed_only=False, at_least_one=True)
+        delete_records(broker)
+        await broker.until(lambda: broker.disk.free_bytes(DATA) > CAPACITY // 3, "the space")
+        assert read.region is not None
+        assert len(read.region.read()) == read.region.size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
@@ -39,8 +39,9 @@ from ottla.groups.coordinator import GroupCoordinator
 from ottla.groups.share_group_coordinator import ShareGroupCoordinator
 from ottla.replication.replicas import Replicas
 from ottla.storage.config import LogConfig
+from ottla.testing.requests import connection_without_socket, request_to
 from ottla.testing.sim_disk import SimDisk
-from ottla.testing.sim_loop import SimClock, simulate
+from ottla.testing.sim_loop import SimClock
 from ottla.wire.messages import delete_groups as dg
 from ottla.wire.messages import describe_groups as desc
 from ottla.wire.messages import find_coordinator as fc
@@ -53,9 +54,10 @@ from ottla.wire.messages import offset_delete as od
 from ottla.wire.messages import offset_fetch as of
 from ottla.wire.messages import sync_group as sg
 from tests.support.group_driver import subscription
-from tests.support.requests import connection_without_socket, request_to
 from tests.support.storage import StillClock, open_directories
 from tests.support.topic_logs import MemoryTopicLog
+
+pytestmark = pytest.mark.simulated_time
 
 NOTHING = cast("Any", None)
 WEB_ID, OFFSETS_ID = uuid.UUID(int=7), uuid.UUID(int=8)
@@ -126,34 +128,28 @@ class Broker:
         return [each.error_code for each in answer.topics[0].partitions]
 
 
-def run(scenario: Callable[[Broker], Awaitable[None]]) -> None:
-    async def main(rng: random.Random) -> None:
-        broker = Broker()
-        await broker.groups.led.wait_until_loaded()
-        await scenario(broker)
-        await broker.groups.close()
-
-    simulate(main, seed=1)
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    broker = Broker()
+    await broker.groups.led.wait_until_loaded()
+    yield broker
+    await broker.groups.close()
 
 
-def test_offsets_are_committed_by_name_or_by_id_and_unknown_topics_fail_alone() -> None:
-    async def scenario(broker: Broker) -> None:
-        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert await broker.commit() == [0, unknown]
-        assert await broker.commit(topic={"name": "other"}) == [unknown, unknown]
-        assert await broker.commit(version=10, topic={"name": "", "topic_id": WEB_ID}) == [0, unknown]
-        by_id = ErrorCode.UNKNOWN_TOPIC_ID
-        assert await broker.commit(version=10, topic={"topic_id": uuid.UUID(int=1)}) == [by_id, by_id]
-
-    run(scenario)
+async def test_offsets_are_committed_by_name_or_by_id_and_unknown_topics_fail_alone(broker: Broker) -> None:
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert await broker.commit() == [0, unknown]
+    assert await broker.commit(topic={"name": "other"}) == [unknown, unknown]
+    assert await broker.commit(version=10, topic={"name": "", "topic_id": WEB_ID}) == [0, unknown]
+    by_id = ErrorCode.UNKNOWN_TOPIC_ID
+    assert await broker.commit(version=10, topic={"topic_id": uuid.UUID(int=1)}) == [by_id, by_id]
 
 
 @pytest.mark.parametrize(("version", "error"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)])
-def test_a_member_of_an_unknown_group_is_refused_as_its_version_knows_it(version: int, error: ErrorCode) -> None:
-    async def scenario(broker: Broker) -> None:
-        assert (await broker.commit(version=version, generation_id_or_member_epoch=3, member_id="m"))[0] == error
-
-    run(scenario)
+async def test_a_member_of_an_unknown_group_is_refused_as_its_version_knows_it(
+    broker: Broker, version: int, error: ErrorCode
+) -> None:
+    assert (await broker.commit(version=version, generation_id_or_member_epoch=3, member_id="m"))[0] == error
 
 
 async def fetched(broker: Broker, version: int, topics: list[Any] | None, group: str = "team") -> list[Any]:
@@ -166,65 +162,53 @@ async def fetched(broker: Broker, version: int, topics: list[Any] | None, group:
 
 
 @pytest.mark.parametrize("version", range(1, 11))
-def test_offsets_are_fetched_in_every_version(version: int) -> None:
-    async def scenario(broker: Broker) -> None:
-        await broker.commit()
-        named = {"topic_id": WEB_ID} if version >= 10 else {"name": "web"}
-        kind: Any = of.OffsetFetchRequestTopics if version >= 8 else of.OffsetFetchRequestTopic
-        (found,) = await fetched(broker, version, [kind(**named, partition_indexes=[0, 1])])
-        assert [(each.partition_index, each.committed_offset) for each in found.partitions] == [(0, 5), (1, -1)]
-        if version >= 2:
-            (found,) = await fetched(broker, version, None)
-            assert [(each.partition_index, each.committed_offset) for each in found.partitions] == [(0, 5)]
-            assert await fetched(broker, version, None, "unknown") == []
-        if version >= 10:
-            (found,) = await fetched(broker, version, [kind(topic_id=uuid.UUID(int=1), partition_indexes=[0])])
-            assert found.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
-
-    run(scenario)
+async def test_offsets_are_fetched_in_every_version(broker: Broker, version: int) -> None:
+    await broker.commit()
+    named = {"topic_id": WEB_ID} if version >= 10 else {"name": "web"}
+    kind: Any = of.OffsetFetchRequestTopics if version >= 8 else of.OffsetFetchRequestTopic
+    (found,) = await fetched(broker, version, [kind(**named, partition_indexes=[0, 1])])
+    assert [(each.partition_index, each.committed_offset) for each in found.partitions] == [(0, 5), (1, -1)]
+    if version >= 2:
+        (found,) = await fetched(broker, version, None)
+        assert [(each.partition_index, each.committed_offset) for each in found.partitions] == [(0, 5)]
+        assert await fetched(broker, version, None, "unknown") == []
+    if version >= 10:
+        (found,) = await fetched(broker, version, [kind(topic_id=uuid.UUID(int=1), partition_indexes=[0])])
+        assert found.partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
 @pytest.mark.parametrize("version", [1, 2, 8])
-def test_while_groups_are_loading_the_error_is_in_the_field_of_the_version(version: int) -> None:
-    async def scenario(broker: Broker) -> None:
-        broker.groups.led.resign(0)
-        kind: Any = of.OffsetFetchRequestTopics if version >= 8 else of.OffsetFetchRequestTopic
-        topics = [kind(name="web", partition_indexes=[0])]
-        request = of.OffsetFetchRequest(group_id="team", topics=topics)
-        if version >= 8:
-            request = of.OffsetFetchRequest(groups=[of.OffsetFetchRequestGroup(group_id="team", topics=topics)])
-        answer = await offset_fetch.handle(broker.at(version), request)
-        away = ErrorCode.NOT_COORDINATOR
-        if version == 1:
-            assert answer.topics[0].partitions[0].error_code == away
-        else:
-            assert (answer.groups[0] if version == 8 else answer).error_code == away
-
-    run(scenario)
+async def test_while_groups_are_loading_the_error_is_in_the_field_of_the_version(broker: Broker, version: int) -> None:
+    broker.groups.led.resign(0)
+    kind: Any = of.OffsetFetchRequestTopics if version >= 8 else of.OffsetFetchRequestTopic
+    topics = [kind(name="web", partition_indexes=[0])]
+    request = of.OffsetFetchRequest(group_id="team", topics=topics)
+    if version >= 8:
+        request = of.OffsetFetchRequest(groups=[of.OffsetFetchRequestGroup(group_id="team", topics=topics)])
+    answer = await offset_fetch.handle(broker.at(version), request)
+    away = ErrorCode.NOT_COORDINATOR
+    if version == 1:
+        assert answer.topics[0].partitions[0].error_code == away
+    else:
+        assert (answer.groups[0] if version == 8 else answer).error_code == away
 
 
-def test_an_offset_does_not_meet_a_new_topic_of_the_same_name() -> None:
-    async def scenario(broker: Broker) -> None:
-        await broker.commit()
-        view = broker.cluster.current
-        broker.log.failing = StorageError()  # the tombstones cannot be written, as after a crash
-        broker.show(view.with_topics({"web": None}))
-        broker.show(view.with_topics({"web": topic("web", uuid.UUID(int=99), 2)}))
-        await asyncio.sleep(1)
-        (found,) = await fetched(broker, 9, [of.OffsetFetchRequestTopics(name="web", partition_indexes=[0])])
-        assert found.partitions[0].committed_offset == -1
-
-    run(scenario)
+async def test_an_offset_does_not_meet_a_new_topic_of_the_same_name(broker: Broker) -> None:
+    await broker.commit()
+    view = broker.cluster.current
+    broker.log.failing = StorageError()  # the tombstones cannot be written, as after a crash
+    broker.show(view.with_topics({"web": None}))
+    broker.show(view.with_topics({"web": topic("web", uuid.UUID(int=99), 2)}))
+    await asyncio.sleep(1)
+    (found,) = await fetched(broker, 9, [of.OffsetFetchRequestTopics(name="web", partition_indexes=[0])])
+    assert found.partitions[0].committed_offset == -1
 
 
-def test_the_offsets_of_a_deleted_topic_go_away() -> None:
-    async def scenario(broker: Broker) -> None:
-        await broker.commit()
-        broker.show(broker.cluster.current.with_topics({"web": None}))
-        await asyncio.sleep(1)
-        assert await fetched(broker, 9, None) == []
-
-    run(scenario)
+async def test_the_offsets_of_a_deleted_topic_go_away(broker: Broker) -> None:
+    await broker.commit()
+    broker.show(broker.cluster.current.with_topics({"web": None}))
+    await asyncio.sleep(1)
+    assert await fetched(broker, 9, None) == []
 
 
 def join_request(**more: Any) -> jg.JoinGroupRequest:
@@ -251,113 +235,89 @@ async def one_member(broker: Broker) -> jg.JoinGroupResponse:
     return joined
 
 
-def test_a_member_joins_syncs_beats_and_leaves_in_old_versions() -> None:
-    async def scenario(broker: Broker) -> None:
-        joined = await one_member(broker)
-        beat = hb.HeartbeatRequest(group_id="team", member_id=joined.member_id, generation_id=1)
-        assert (await heartbeat.handle(broker.at(0), beat)).error_code == 0
-        leave = lg.LeaveGroupRequest(group_id="team", member_id=joined.member_id)
-        assert (await leave_group.handle(broker.at(1), leave)).error_code == 0
-        assert (await leave_group.handle(broker.at(1), leave)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-
-    run(scenario)
+async def test_a_member_joins_syncs_beats_and_leaves_in_old_versions(broker: Broker) -> None:
+    joined = await one_member(broker)
+    beat = hb.HeartbeatRequest(group_id="team", member_id=joined.member_id, generation_id=1)
+    assert (await heartbeat.handle(broker.at(0), beat)).error_code == 0
+    leave = lg.LeaveGroupRequest(group_id="team", member_id=joined.member_id)
+    assert (await leave_group.handle(broker.at(1), leave)).error_code == 0
+    assert (await leave_group.handle(broker.at(1), leave)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 @pytest.mark.parametrize(("version", "protocol_name"), [(6, ""), (7, None)])
-def test_an_answer_without_a_protocol_says_so_as_its_version_can(version: int, protocol_name: str | None) -> None:
-    async def scenario(broker: Broker) -> None:
-        answer = await join_group.handle(broker.at(version), join_request(session_timeout_ms=1))
-        assert (answer.error_code, answer.protocol_name) == (ErrorCode.INVALID_SESSION_TIMEOUT, protocol_name)
+async def test_an_answer_without_a_protocol_says_so_as_its_version_can(
+    broker: Broker, version: int, protocol_name: str | None
+) -> None:
+    answer = await join_group.handle(broker.at(version), join_request(session_timeout_ms=1))
+    assert (answer.error_code, answer.protocol_name) == (ErrorCode.INVALID_SESSION_TIMEOUT, protocol_name)
 
-    run(scenario)
 
-
-def test_the_newest_sync_must_name_the_protocol() -> None:
-    async def scenario(broker: Broker) -> None:
-        request = sg.SyncGroupRequest(group_id="team", member_id="m", generation_id=1, protocol_type="consumer")
-        answer = await sync_group.handle(broker.at(5), request)
-        assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        assert (await sync_group.handle(broker.at(4), request)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-
-    run(scenario)
+async def test_the_newest_sync_must_name_the_protocol(broker: Broker) -> None:
+    request = sg.SyncGroupRequest(group_id="team", member_id="m", generation_id=1, protocol_type="consumer")
+    answer = await sync_group.handle(broker.at(5), request)
+    assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert (await sync_group.handle(broker.at(4), request)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 @pytest.mark.parametrize(
     ("version", "error", "message"), [(5, 0, None), (6, ErrorCode.GROUP_ID_NOT_FOUND, "Group unknown not found.")]
 )
-def test_an_unknown_group_is_dead_and_from_v6_on_an_error(version: int, error: int, message: str | None) -> None:
-    async def scenario(broker: Broker) -> None:
-        (answer,) = (
-            await describe_groups.handle(broker.at(version), desc.DescribeGroupsRequest(groups=["unknown"]))
-        ).groups
-        assert (answer.group_state, answer.error_code, answer.error_message) == ("Dead", error, message)
+async def test_an_unknown_group_is_dead_and_from_v6_on_an_error(
+    broker: Broker, version: int, error: int, message: str | None
+) -> None:
+    (answer,) = (
+        await describe_groups.handle(broker.at(version), desc.DescribeGroupsRequest(groups=["unknown"]))
+    ).groups
+    assert (answer.group_state, answer.error_code, answer.error_message) == ("Dead", error, message)
 
-    run(scenario)
 
-
-def test_a_stable_group_is_described_with_its_members() -> None:
-    async def scenario(broker: Broker) -> None:
-        joined = await one_member(broker)
-        request = desc.DescribeGroupsRequest(groups=["team"], include_authorized_operations=True)
-        (answer,) = (await describe_groups.handle(broker.at(5), request)).groups
-        (member,) = answer.members
-        assert (answer.group_state, answer.protocol_data, answer.authorized_operations) == ("Stable", "range", 3400)
-        assert (member.member_id, member.client_host, member.member_assignment) == (
-            joined.member_id,
-            "/10.0.0.1",
-            b"all",
-        )
-
-    run(scenario)
+async def test_a_stable_group_is_described_with_its_members(broker: Broker) -> None:
+    joined = await one_member(broker)
+    request = desc.DescribeGroupsRequest(groups=["team"], include_authorized_operations=True)
+    (answer,) = (await describe_groups.handle(broker.at(5), request)).groups
+    (member,) = answer.members
+    assert (answer.group_state, answer.protocol_data, answer.authorized_operations) == ("Stable", "range", 3400)
+    assert (member.member_id, member.client_host, member.member_assignment) == (joined.member_id, "/10.0.0.1", b"all")
 
 
 @pytest.mark.parametrize(
     ("states", "types", "listed"),
     [([], [], 1), (["sTABLE"], [], 1), (["Empty"], [], 0), ([], ["Classic"], 1), ([], ["consumer"], 0)],
 )
-def test_groups_are_listed_through_filters(states: list[str], types: list[str], listed: int) -> None:
-    async def scenario(broker: Broker) -> None:
-        await one_member(broker)
-        request = ls.ListGroupsRequest(states_filter=states, types_filter=types)
-        assert len((await list_groups.handle(broker.at(5), request)).groups) == listed
-
-    run(scenario)
-
-
-def test_groups_and_offsets_are_deleted_each_with_its_own_outcome() -> None:
-    async def scenario(broker: Broker) -> None:
-        await one_member(broker)
-        await broker.commit(group="idle")
-        partitions = [od.OffsetDeleteRequestPartition(partition_index=i) for i in (0, 9)]
-        topics = [od.OffsetDeleteRequestTopic(name="web", partitions=partitions)]
-        gone = await offset_delete.handle(broker.at(0), od.OffsetDeleteRequest(group_id="unknown", topics=topics))
-        assert (gone.error_code, gone.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
-        held = await offset_delete.handle(broker.at(0), od.OffsetDeleteRequest(group_id="team", topics=topics))
-        assert [each.error_code for each in held.topics[0].partitions] == [
-            ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ]
-        request = dg.DeleteGroupsRequest(groups_names=["team", "idle", "unknown", "idle"])
-        results = (await delete_groups.handle(broker.at(1), request)).results
-        assert [(each.group_id, each.error_code) for each in results] == [
-            ("team", ErrorCode.NON_EMPTY_GROUP),
-            ("idle", ErrorCode.NONE),
-            ("unknown", ErrorCode.GROUP_ID_NOT_FOUND),
-        ]
-
-    run(scenario)
+async def test_groups_are_listed_through_filters(
+    broker: Broker, states: list[str], types: list[str], listed: int
+) -> None:
+    await one_member(broker)
+    request = ls.ListGroupsRequest(states_filter=states, types_filter=types)
+    assert len((await list_groups.handle(broker.at(5), request)).groups) == listed
 
 
-def test_coordinators_are_found_one_by_one_and_many_at_once() -> None:
-    async def scenario(broker: Broker) -> None:
-        one = await find_coordinator.handle(broker.at(2), fc.FindCoordinatorRequest(key="team"))
-        assert (one.error_code, one.error_message, one.node_id, one.host, one.port) == (0, "NONE", 1, "host", 9092)
-        many = await find_coordinator.handle(broker.at(4), fc.FindCoordinatorRequest(coordinator_keys=["a", "b"]))
-        assert [(each.key, each.node_id, each.error_code) for each in many.coordinators] == [("a", 1, 0), ("b", 1, 0)]
-        share = await find_coordinator.handle(
-            broker.at(6), fc.FindCoordinatorRequest(coordinator_keys=["a"], key_type=2)
-        )
-        assert (share.coordinators[0].error_code, share.coordinators[0].node_id) == (ErrorCode.INVALID_REQUEST, -1)
-        assert broker.groups.list_groups() == []  # asking makes no group
+async def test_groups_and_offsets_are_deleted_each_with_its_own_outcome(broker: Broker) -> None:
+    await one_member(broker)
+    await broker.commit(group="idle")
+    partitions = [od.OffsetDeleteRequestPartition(partition_index=i) for i in (0, 9)]
+    topics = [od.OffsetDeleteRequestTopic(name="web", partitions=partitions)]
+    gone = await offset_delete.handle(broker.at(0), od.OffsetDeleteRequest(group_id="unknown", topics=topics))
+    assert (gone.error_code, gone.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
+    held = await offset_delete.handle(broker.at(0), od.OffsetDeleteRequest(group_id="team", topics=topics))
+    assert [each.error_code for each in held.topics[0].partitions] == [
+        ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    request = dg.DeleteGroupsRequest(groups_names=["team", "idle", "unknown", "idle"])
+    results = (await delete_groups.handle(broker.at(1), request)).results
+    assert [(each.group_id, each.error_code) for each in results] == [
+        ("team", ErrorCode.NON_EMPTY_GROUP),
+        ("idle", ErrorCode.NONE),
+        ("unknown", ErrorCode.GROUP_ID_NOT_FOUND),
+    ]
 
-    run(scenario)
+
+async def test_coordinators_are_found_one_by_one_and_many_at_once(broker: Broker) -> None:
+    one = await find_coordinator.handle(broker.at(2), fc.FindCoordinatorRequest(key="team"))
+    assert (one.error_code, one.error_message, one.node_id, one.host, one.port) == (0, "NONE", 1, "host", 9092)
+    many = await find_coordinator.handle(broker.at(4), fc.FindCoordinatorRequest(coordinator_keys=["a", "b"]))
+    assert [(each.key, each.node_id, each.error_code) for each in many.coordinators] == [("a", 1, 0), ("b", 1, 0)]
+    share = await find_coordinator.handle(broker.at(6), fc.FindCoordinatorRequest(coordinator_keys=["a"], key_type=2))
+    assert (share.coordinators[0].error_code, share.coordinators[0].node_id) == (ErrorCode.INVALID_REQUEST, -1)
+    assert broker.groups.list_groups() == []  # asking makes no group

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -16,25 +15,21 @@ from tests.support.storage import NOW_MS, TP, StillClock, batch, open_directorie
 COMPACTED = replace(LogConfig(), cleanup_policy=("compact",), segment_bytes=300, min_cleanable_dirty_ratio=0.0)
 
 
-def test_the_next_pass_over_a_log_waits_until_the_log_has_moved() -> None:
+async def test_the_next_pass_over_a_log_waits_until_the_log_has_moved() -> None:
     """Otherwise a tombstone may be removed that the copy, which has the value already, does not have yet."""
-
-    async def main() -> None:
-        directories = open_directories(SimDisk(), PurePosixPath("/a"), PurePosixPath("/b"), config=COMPACTED)
-        a, b = directories.opened
-        log = a.create_log(TP, uuid.UUID(int=7), COMPACTED)
-        for value in range(8):
-            log.append(batch(b"%d" % value * 100, key=b"key"), leader_epoch=0, now_ms=NOW_MS)
-        log.flush()
-        log.update_high_watermark(log.end_offset)
-        cleaner = LogCleaner(lambda: directories.opened, config=CleanerConfig, clock=StillClock())
-        try:
-            assert cleaner._candidate(a, log) is not None
-            b.create_future_log(log)
-            assert cleaner._candidate(a, log) is None
-            b.delete_future_log(TP)
-            assert cleaner._candidate(a, log) is not None
-        finally:
-            await cleaner.stop()
-
-    asyncio.run(main())
+    directories = open_directories(SimDisk(), PurePosixPath("/a"), PurePosixPath("/b"), config=COMPACTED)
+    a, b = directories.opened
+    log = a.create_log(TP, uuid.UUID(int=7), COMPACTED)
+    for value in range(8):
+        log.append(batch(b"%d" % value * 100, key=b"key"), leader_epoch=0, now_ms=NOW_MS)
+    log.flush()
+    log.update_high_watermark(log.end_offset)
+    cleaner = LogCleaner(lambda: directories.opened, config=CleanerConfig, clock=StillClock())
+    try:
+        assert cleaner._candidate(a, log) is not None
+        b.create_future_log(log)
+        assert cleaner._candidate(a, log) is None
+        b.delete_future_log(TP)
+        assert cleaner._candidate(a, log) is not None
+    finally:
+        await cleaner.stop()

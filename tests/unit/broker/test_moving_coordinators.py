@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import uuid
-from pathlib import Path
+
+import pytest
 
 from ottla.client.cluster import Cluster
 from ottla.client.errors import raise_for
@@ -14,16 +15,17 @@ from ottla.client.offsets import list_offsets
 from ottla.client.producer import Producer
 from ottla.client.share_groups import start_offsets
 from ottla.client.transactions import ConsumerGroupMetadata, TransactionalProducer
-from ottla.core.clock import SystemClock
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from ottla.internal_topics.partitioning import partition_of
+from ottla.testing.cluster import TestCluster
 from ottla.wire.apis import ApiKey
 from ottla.wire.messages import incremental_alter_configs as altering
 from ottla.wire.messages import share_acknowledge as acknowledging
 from ottla.wire.messages import share_fetch as fetching
 from ottla.wire.messages import share_group_heartbeat as heartbeat
-from tests.support.cluster import InProcessCluster, with_cluster
+
+pytestmark = pytest.mark.simulated_time
 
 ALONE = {
     "offsets.topic.replication.factor": "1",
@@ -36,20 +38,20 @@ NODES = (1, 2, 3)
 PARTITIONS = (0, 1, 2)
 
 
-async def create(cluster: InProcessCluster, topic: str, *, partitions: int = 3, factor: int = 1) -> None:
+async def create(cluster: TestCluster, topic: str, *, partitions: int = 3, factor: int = 1) -> None:
     controller = cluster.services(cluster.controller).controller
     await controller.create_topic(topic, partitions=partitions, replication_factor=factor)
     await cluster.known_everywhere(topic)
 
 
-def leader_of(cluster: InProcessCluster, topic: str, partition: int) -> int:
+def leader_of(cluster: TestCluster, topic: str, partition: int) -> int:
     """Return the leader that the controller's broker knows."""
     found = cluster.services(cluster.controller).cluster.current.partition(topic, partition)
     assert found is not None
     return found.leader
 
 
-async def names_by_coordinator(cluster: InProcessCluster, topic: str, key_type: int) -> dict[int, str]:
+async def names_by_coordinator(cluster: TestCluster, topic: str, key_type: int) -> dict[int, str]:
     """Return for each broker a key that it coordinates; the topic is created with the first one."""
     async with await cluster.client() as client:
         await client.retrying(lambda: client.coordinator("first", key_type=key_type))
@@ -69,47 +71,41 @@ async def committed_ends(client: Cluster, topic: str) -> list[int]:
     return [found[where].offset for where in wanted]
 
 
-def test_any_broker_finds_the_coordinator_and_the_others_refuse(tmp_path: Path) -> None:
-    async def scenario(cluster: InProcessCluster) -> None:
-        names = await names_by_coordinator(cluster, OFFSETS_TOPIC, 0)
-        for node_id in NODES:
-            async with await cluster.client(node_id) as client:
-                for coordinator, name in names.items():
-                    assert await client.coordinator(name) == coordinator
-
-    with_cluster(tmp_path, scenario, options=ALONE)
+@pytest.mark.options(ALONE)
+async def test_any_broker_finds_the_coordinator_and_the_others_refuse(cluster: TestCluster) -> None:
+    names = await names_by_coordinator(cluster, OFFSETS_TOPIC, 0)
+    for node_id in NODES:
+        async with await cluster.client(node_id) as client:
+            for coordinator, name in names.items():
+                assert await client.coordinator(name) == coordinator
 
 
-def test_a_transaction_spans_partitions_and_groups_of_all_brokers(tmp_path: Path) -> None:
-    async def scenario(cluster: InProcessCluster) -> None:
-        await create(cluster, "web")
-        assert {leader_of(cluster, "web", index) for index in PARTITIONS} == set(NODES)
-        groups = await names_by_coordinator(cluster, OFFSETS_TOPIC, 0)
-        ids = await names_by_coordinator(cluster, TRANSACTIONS_TOPIC, 1)
-        async with await cluster.client() as client:
-            expected = 0
-            for number, (name, first_version) in enumerate((name, v) for name in ids.values() for v in (False, True)):
-                producer = TransactionalProducer(client, name, clock=SystemClock(), first_version=first_version)
-                async with producer:
-                    for is_committed in (True, False):
-                        producer.begin()
-                        for partition in PARTITIONS:
-                            await (await producer.send("web", value=b"v", partition=partition))
-                        offset = OffsetAndMetadata(10 * number + 1 + (not is_committed), -1, "")
-                        for group_id in groups.values():
-                            await producer.send_offsets(
-                                ConsumerGroupMetadata(group_id), {TopicPartition("web", 0): offset}
-                            )
-                        await (producer.commit() if is_committed else producer.abort())
-                        expected += 2  # a record and a marker
-                async with asyncio.timeout(20):
-                    while await committed_ends(client, "web") != [expected] * 3:  # noqa: ASYNC110
-                        await asyncio.sleep(0.02)
-                for group_id in groups.values():
-                    found = await committed_offsets(client, group_id)
-                    assert found[TopicPartition("web", 0)].offset == 10 * number + 1
-
-    with_cluster(tmp_path, scenario, options=ALONE)
+@pytest.mark.options(ALONE)
+async def test_a_transaction_spans_partitions_and_groups_of_all_brokers(cluster: TestCluster) -> None:
+    await create(cluster, "web")
+    assert {leader_of(cluster, "web", index) for index in PARTITIONS} == set(NODES)
+    groups = await names_by_coordinator(cluster, OFFSETS_TOPIC, 0)
+    ids = await names_by_coordinator(cluster, TRANSACTIONS_TOPIC, 1)
+    async with await cluster.client() as client:
+        expected = 0
+        for number, (name, first_version) in enumerate((name, v) for name in ids.values() for v in (False, True)):
+            producer = TransactionalProducer(client, name, clock=cluster.clock, first_version=first_version)
+            async with producer:
+                for is_committed in (True, False):
+                    producer.begin()
+                    for partition in PARTITIONS:
+                        await (await producer.send("web", value=b"v", partition=partition))
+                    offset = OffsetAndMetadata(10 * number + 1 + (not is_committed), -1, "")
+                    for group_id in groups.values():
+                        await producer.send_offsets(ConsumerGroupMetadata(group_id), {TopicPartition("web", 0): offset})
+                    await (producer.commit() if is_committed else producer.abort())
+                    expected += 2  # a record and a marker
+            async with asyncio.timeout(20):
+                while await committed_ends(client, "web") != [expected] * 3:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            for group_id in groups.values():
+                found = await committed_offsets(client, group_id)
+                assert found[TopicPartition("web", 0)].offset == 10 * number + 1
 
 
 # ---- Share groups
@@ -225,26 +221,24 @@ async def from_the_start(client: Cluster, group_id: str) -> None:
     raise_for(answer.responses[0].error_code, answer.responses[0].error_message)
 
 
-def test_share_partitions_keep_their_state_with_coordinators_on_all_brokers(tmp_path: Path) -> None:
-    async def scenario(cluster: InProcessCluster) -> None:
-        await create(cluster, "web")
-        groups = await names_by_coordinator(cluster, OFFSETS_TOPIC, 0)
-        async with await cluster.client() as client:
-            async with Producer(client, clock=SystemClock()) as producer:
-                for partition in PARTITIONS:
-                    for _ in range(10):
-                        await (await producer.send("web", value=b"v", partition=partition))
-            for group_id in groups.values():
-                await from_the_start(client, group_id)
-                member = ShareMember(client, group_id, "web")
-                await member.join(3)
-                for partition in PARTITIONS:
-                    await member.take_until(partition, 10)
-                    assert member.accepted[partition] == list(range(10))
-                assert {where.partition for where in await start_offsets(client, group_id)} == {0, 1, 2}
-                another = ShareMember(client, group_id, "web")
-                await another.join(1)
-                for partition in PARTITIONS:
-                    assert await another.take(partition) == [], "everything is accepted, durably"
-
-    with_cluster(tmp_path, scenario, options=ALONE)
+@pytest.mark.options(ALONE)
+async def test_share_partitions_keep_their_state_with_coordinators_on_all_brokers(cluster: TestCluster) -> None:
+    await create(cluster, "web")
+    groups = await names_by_coordinator(cluster, OFFSETS_TOPIC, 0)
+    async with await cluster.client() as client:
+        async with Producer(client, clock=cluster.clock) as producer:
+            for partition in PARTITIONS:
+                for _ in range(10):
+                    await (await producer.send("web", value=b"v", partition=partition))
+        for group_id in groups.values():
+            await from_the_start(client, group_id)
+            member = ShareMember(client, group_id, "web")
+            await member.join(3)
+            for partition in PARTITIONS:
+                await member.take_until(partition, 10)
+                assert member.accepted[partition] == list(range(10))
+            assert {where.partition for where in await start_offsets(client, group_id)} == {0, 1, 2}
+            another = ShareMember(client, group_id, "web")
+            await another.join(1)
+            for partition in PARTITIONS:
+                assert await another.take(partition) == [], "everything is accepted, durably"

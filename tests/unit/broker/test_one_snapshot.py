@@ -16,8 +16,9 @@ from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.coordination.znodes import Endpoint
 from ottla.core.errors import KafkaError
+from ottla.testing.requests import answer_to, request_to
 from ottla.wire.messages import describe_configs, metadata
-from tests.support.requests import answer_to, bare_services, request_to
+from tests.support.requests import bare_services
 
 NOTHING = cast("Any", None)
 TOPICS = [f"topic-{number}" for number in range(400)]

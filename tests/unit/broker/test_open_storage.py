@@ -16,11 +16,8 @@ from ottla.core.clock import SystemClock
 from ottla.core.files import SystemFiles
 from ottla.storage.directories.log_directory import ForeignDirectory
 from ottla.storage.integrity.metadata_backup import FILE_NAME as BACKUP_FILE
-from tests.support.in_process_broker import InProcessBroker, with_broker
-
-
-async def create_topic(broker: InProcessBroker) -> None:
-    await broker.services.controller.create_topic("web", partitions=1, configs={"retention.ms": "1000"})
+from ottla.testing.cluster import TestCluster
+from ottla.testing.real_machine import RealMachines
 
 
 def open_and_close(*paths: Path, options: dict[str, str] | None = None) -> str:
@@ -57,7 +54,13 @@ def field(text: str, key: str) -> str:
 def used(tmp_path: Path) -> Path:
     """A directory in which a broker has run."""
     path = tmp_path / "used"
-    with_broker(path, create_topic)
+
+    async def use() -> None:
+        async with TestCluster(RealMachines(path), has_shared_store=False) as cluster:
+            await cluster.start(1)
+            await cluster.create_topic("web", configs={"retention.ms": "1000"})
+
+    asyncio.run(use())
     return path
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
 
@@ -13,6 +11,8 @@ from ottla.broker.handlers import fetch, produce
 from ottla.broker.requests.request import Request
 from ottla.core.error_codes import ErrorCode
 from ottla.core.ids import TopicPartition
+from ottla.testing.cluster import BrokerHandlers
+from ottla.testing.requests import request_to
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
@@ -22,22 +22,23 @@ from ottla.wire.messages import create_topics, find_coordinator, list_offsets, o
 from ottla.wire.messages.fetch import FetchPartition
 from ottla.wire.messages.fetch import PartitionData as FetchPartitionData
 from ottla.wire.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
+from tests.support.async_tests import setup_of
 from tests.support.batches import batch, numbered
 from tests.support.hot_messages import CollectedResponse, hot_produce_request
-from tests.support.in_process_broker import InProcessBroker, with_broker
-from tests.support.requests import request_to
+
+pytestmark = pytest.mark.simulated_time
 
 VERSION, FETCH_VERSION = 9, 11
 ACKS_ALL, ACKS_LEADER, ACKS_NONE = -1, 1, 0
 LATEST = -1
 
 
-def context_of(server: InProcessBroker, version: int) -> Request:
+def context_of(server: BrokerHandlers, version: int) -> Request:
     return request_to(server.services, version)
 
 
 def sent(
-    server: InProcessBroker, topic: str, *, acks: int, timeout_ms: int, is_long: bool = False, throttle_time_ms: int = 0
+    server: BrokerHandlers, topic: str, *, acks: int, timeout_ms: int, is_long: bool = False, throttle_time_ms: int = 0
 ) -> CollectedResponse:
     """Send a request; with `is_long` serve it as one of many partitions is served."""
     part = PartitionProduceData(index=0, records=batch(numbered(1), base_timestamp_ms=server.services.clock.wall_ms()))
@@ -62,7 +63,7 @@ async def answered(response: CollectedResponse) -> PartitionProduceResponse:
     return part
 
 
-async def latest_offset(server: InProcessBroker, topic: str) -> int:
+async def latest_offset(server: BrokerHandlers, topic: str) -> int:
     asked = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=LATEST)
     request = list_offsets.ListOffsetsRequest(
         replica_id=-1, topics=[list_offsets.ListOffsetsTopic(name=topic, partitions=[asked])]
@@ -72,28 +73,18 @@ async def latest_offset(server: InProcessBroker, topic: str) -> int:
     return offset
 
 
-def run_scenario(
-    scenario: Callable[[InProcessBroker], Awaitable[None]],
-    path: Path,
-    topic: str,
-    config: dict[str, str],
-    *,
-    options: dict[str, str] | None = None,
-) -> None:
+@pytest.fixture
+async def server(request: pytest.FixtureRequest, broker: BrokerHandlers) -> BrokerHandlers:
     """A broker with one topic of one partition."""
-
-    async def begun(server: InProcessBroker) -> None:
-        configs = [create_topics.CreatableTopicConfig(name=key, value=value) for key, value in config.items()]
-        wanted = create_topics.CreatableTopic(name=topic, num_partitions=1, replication_factor=1, configs=configs)
-        request = create_topics.CreateTopicsRequest(topics=[wanted], timeout_ms=20_000)
-        made = await server.call("create_topics", 5, request)
-        assert not made.topics[0].error_code, made
-        await scenario(server)
-
-    with_broker(path, begun, options=options)
+    config = setup_of(request).get("config", {})
+    configs = [create_topics.CreatableTopicConfig(name=key, value=value) for key, value in config.items()]
+    topic = create_topics.CreatableTopic(name="t", num_partitions=1, replication_factor=1, configs=configs)
+    made = await broker.call("create_topics", 5, create_topics.CreateTopicsRequest(topics=[topic], timeout_ms=20_000))
+    assert not made.topics[0].error_code, made
+    return broker
 
 
-async def fetched(server: InProcessBroker, topic: str, offset: int) -> FetchPartitionData:
+async def fetched(server: BrokerHandlers, topic: str, offset: int) -> FetchPartitionData:
     """Fetch from one partition without waiting for records."""
     request = FetchRequest()
     request.max_wait_ms = 0
@@ -108,17 +99,14 @@ async def fetched(server: InProcessBroker, topic: str, offset: int) -> FetchPart
     return found
 
 
-def test_after_the_answer_to_acks_1_list_offsets_and_fetches_see_the_record(tmp_path: Path) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        for count in range(1, 21):
-            response = sent(server, "t", acks=ACKS_LEADER, timeout_ms=20_000)
-            assert (await answered(response)).error_code == ErrorCode.NONE
-            found = await fetched(server, "t", count - 1)
-            assert found.high_watermark == count
-            assert found.records
-            assert await latest_offset(server, "t") == count
-
-    run_scenario(scenario, tmp_path, "t", {})
+async def test_after_the_answer_to_acks_1_list_offsets_and_fetches_see_the_record(server: BrokerHandlers) -> None:
+    for count in range(1, 21):
+        response = sent(server, "t", acks=ACKS_LEADER, timeout_ms=20_000)
+        assert (await answered(response)).error_code == ErrorCode.NONE
+        found = await fetched(server, "t", count - 1)
+        assert found.high_watermark == count
+        assert found.records
+        assert await latest_offset(server, "t") == count
 
 
 class _BusyDisk:
@@ -133,79 +121,67 @@ class _BusyDisk:
 
 @pytest.mark.parametrize("acks", [ACKS_LEADER, ACKS_ALL])
 @pytest.mark.parametrize("timeout_ms", [1, 0, -1, -(2**31)])
-def test_a_short_timeout_does_not_fail_a_write_to_the_only_in_sync_replica(
-    tmp_path: Path, acks: int, timeout_ms: int
+async def test_a_short_timeout_does_not_fail_a_write_to_the_only_in_sync_replica(
+    server: BrokerHandlers, acks: int, timeout_ms: int
 ) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        (commit,) = server.services.replicas._commits.values()
-        for _ in range(3):
-            commit._executor.submit(_BusyDisk())
-            response = sent(server, "t", acks=acks, timeout_ms=timeout_ms)
-            part = await answered(response)
-            assert part.error_code == ErrorCode.NONE
-            assert await latest_offset(server, "t") == part.base_offset + 1
-
-    run_scenario(scenario, tmp_path, "t", {})
+    (commit,) = server.services.replicas._commits.values()
+    for _ in range(3):
+        commit._executor.submit(_BusyDisk())
+        response = sent(server, "t", acks=acks, timeout_ms=timeout_ms)
+        part = await answered(response)
+        assert part.error_code == ErrorCode.NONE
+        assert await latest_offset(server, "t") == part.base_offset + 1
 
 
 @pytest.mark.parametrize("is_long", [False, True])
 @pytest.mark.parametrize("acks", [ACKS_LEADER, ACKS_ALL])
-def test_a_producer_that_waits_is_answered_when_the_partition_is_removed(
-    tmp_path: Path, acks: int, is_long: bool
+async def test_a_producer_that_waits_is_answered_when_the_partition_is_removed(
+    server: BrokerHandlers, acks: int, is_long: bool
 ) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        partition = server.services.replicas.partition(TopicPartition("t", 0))
-        response = sent(server, "t", acks=acks, timeout_ms=1, is_long=is_long)
-        while not len(partition.waiters):  # noqa: ASYNC110 - a task appends, and the flush must not be over
-            await asyncio.sleep(0)
-        partition.remove()
-        assert (await answered(response)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-    run_scenario(scenario, tmp_path, "t", {})
+    partition = server.services.replicas.partition(TopicPartition("t", 0))
+    response = sent(server, "t", acks=acks, timeout_ms=1, is_long=is_long)
+    while not len(partition.waiters):  # noqa: ASYNC110 - a task appends, and the flush must not be over
+        await asyncio.sleep(0)
+    partition.remove()
+    assert (await answered(response)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 @pytest.mark.parametrize("is_long", [False, True])
-def test_a_response_has_the_throttle_time_that_its_request_was_given(tmp_path: Path, is_long: bool) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        response = sent(server, "t", acks=ACKS_ALL, timeout_ms=20_000, is_long=is_long, throttle_time_ms=7)
-        assert (await asyncio.wait_for(response.produce(VERSION), 20)).throttle_time_ms == 7
-
-    run_scenario(scenario, tmp_path, "t", {})
+async def test_a_response_has_the_throttle_time_that_its_request_was_given(
+    server: BrokerHandlers, is_long: bool
+) -> None:
+    response = sent(server, "t", acks=ACKS_ALL, timeout_ms=20_000, is_long=is_long, throttle_time_ms=7)
+    assert (await asyncio.wait_for(response.produce(VERSION), 20)).throttle_time_ms == 7
 
 
 @pytest.mark.parametrize("is_long", [False, True])
-def test_a_refusal_with_acks_0_closes_the_connection(tmp_path: Path, is_long: bool) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        response = sent(server, "unknown", acks=ACKS_NONE, timeout_ms=20_000, is_long=is_long)
-        if is_long:  # the dispatcher closes it
-            with pytest.raises(MalformedRequest, match="acks=0"):
-                await asyncio.gather(*response.connection._tasks)
-        else:
-            assert response.is_closed
-
-    run_scenario(scenario, tmp_path, "t", {})
+async def test_a_refusal_with_acks_0_closes_the_connection(server: BrokerHandlers, is_long: bool) -> None:
+    response = sent(server, "unknown", acks=ACKS_NONE, timeout_ms=20_000, is_long=is_long)
+    if is_long:  # the dispatcher closes it
+        with pytest.raises(MalformedRequest, match="acks=0"):
+            await asyncio.gather(*response.connection._tasks)
+    else:
+        assert response.is_closed
 
 
-def test_with_durability_page_cache_acks_1_does_not_wait_for_the_disk(tmp_path: Path) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        response = sent(server, "t", acks=ACKS_LEADER, timeout_ms=20_000)
-        assert response.is_sent
-        assert await latest_offset(server, "t") == 1
-
-    run_scenario(scenario, tmp_path, "t", {"durability": "page-cache"})
+@pytest.mark.setup(config={"durability": "page-cache"})
+async def test_with_durability_page_cache_acks_1_does_not_wait_for_the_disk(server: BrokerHandlers) -> None:
+    response = sent(server, "t", acks=ACKS_LEADER, timeout_ms=20_000)
+    assert response.is_sent
+    assert await latest_offset(server, "t") == 1
 
 
-def test_one_broker_with_min_insync_replicas_2_accepts_acks_all_and_offset_commits(tmp_path: Path) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        response = sent(server, "t", acks=ACKS_ALL, timeout_ms=20_000)
-        assert (await answered(response)).error_code == ErrorCode.NONE
-        await server.call("find_coordinator", 4, find_coordinator.FindCoordinatorRequest(coordinator_keys=["g"]))
-        assert await commit_offset(server, "g", "t") == ErrorCode.NONE
+@pytest.mark.options({"min.insync.replicas": "2"})
+async def test_one_broker_with_min_insync_replicas_2_accepts_acks_all_and_offset_commits(
+    server: BrokerHandlers,
+) -> None:
+    response = sent(server, "t", acks=ACKS_ALL, timeout_ms=20_000)
+    assert (await answered(response)).error_code == ErrorCode.NONE
+    await server.call("find_coordinator", 4, find_coordinator.FindCoordinatorRequest(coordinator_keys=["g"]))
+    assert await commit_offset(server, "g", "t") == ErrorCode.NONE
 
-    run_scenario(scenario, tmp_path, "t", {}, options={"min.insync.replicas": "2"})
 
-
-async def commit_offset(server: InProcessBroker, group: str, topic: str) -> int:
+async def commit_offset(server: BrokerHandlers, group: str, topic: str) -> int:
     """Commit an offset once the group's coordinator is loaded."""
     part = offset_commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
     request = offset_commit.OffsetCommitRequest(

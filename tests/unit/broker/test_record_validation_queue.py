@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -20,14 +19,17 @@ from ottla.records.batch import HEADER_BYTES, BatchHeader, split
 from ottla.records.record_reader import read_records
 from ottla.replication.partition import Partition
 from ottla.storage.validation.record_validator import LOOP_RECORDS_MAX
+from ottla.testing.cluster import BrokerHandlers
+from ottla.testing.requests import request_to
 from ottla.wire.messages import create_topics
 from ottla.wire.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
+from tests.support.async_tests import setup_of
 from tests.support.batches import Written, batch, numbered, with_payload
 from tests.support.bombs import BOMBS
 from tests.support.hot_messages import CollectedResponse, hot_produce_request
-from tests.support.in_process_broker import InProcessBroker, with_broker
-from tests.support.requests import request_to
 from tests.support.storage import content
+
+pytestmark = pytest.mark.simulated_time
 
 VERSION = 9
 ACKS_ALL, ACKS_LEADER, ACKS_NONE = -1, 1, 0
@@ -45,11 +47,11 @@ class _Validated:
         self.batch.set_result(batch)
 
 
-def at(server: InProcessBroker) -> int:
+def at(server: BrokerHandlers) -> int:
     return server.services.clock.wall_ms()
 
 
-def sent(server: InProcessBroker, *parts: tuple[str, bytes], acks: int = ACKS_LEADER) -> CollectedResponse:
+def sent(server: BrokerHandlers, *parts: tuple[str, bytes], acks: int = ACKS_LEADER) -> CollectedResponse:
     """Pass a request to the handler; the buffer that it is read from is used for something else afterwards."""
     context = request_to(server.services, VERSION)
     topics = [
@@ -72,29 +74,29 @@ async def answered(answer: CollectedResponse) -> list[PartitionProduceResponse]:
     return [part for topic in response.responses for part in topic.partition_responses]
 
 
-def run_scenario(
-    scenario: Callable[[InProcessBroker], Awaitable[None]], path: Path, topics: dict[str, dict[str, str]]
-) -> None:
+async def create(server: BrokerHandlers, topics: Mapping[str, Mapping[str, str]]) -> None:
+    """Create topics of one partition each."""
+    asked = [
+        create_topics.CreatableTopic(
+            name=name,
+            num_partitions=1,
+            replication_factor=1,
+            configs=[create_topics.CreatableTopicConfig(name=key, value=value) for key, value in config.items()],
+        )
+        for name, config in topics.items()
+    ]
+    made = await server.call("create_topics", 5, create_topics.CreateTopicsRequest(topics=asked, timeout_ms=20_000))
+    assert not any(topic.error_code for topic in made.topics), made
+
+
+@pytest.fixture
+async def server(request: pytest.FixtureRequest, broker: BrokerHandlers) -> BrokerHandlers:
     """A broker with topics of one partition each."""
-
-    async def begun(server: InProcessBroker) -> None:
-        asked = [
-            create_topics.CreatableTopic(
-                name=name,
-                num_partitions=1,
-                replication_factor=1,
-                configs=[create_topics.CreatableTopicConfig(name=key, value=value) for key, value in config.items()],
-            )
-            for name, config in topics.items()
-        ]
-        made = await server.call("create_topics", 5, create_topics.CreateTopicsRequest(topics=asked, timeout_ms=20_000))
-        assert not any(topic.error_code for topic in made.topics), made
-        await scenario(server)
-
-    with_broker(path, begun)
+    await create(broker, setup_of(request).get("topics", {}))
+    return broker
 
 
-def replica(server: InProcessBroker, topic: str) -> Partition:
+def replica(server: BrokerHandlers, topic: str) -> Partition:
     return server.services.replicas.partition(TopicPartition(topic, 0))
 
 
@@ -105,69 +107,70 @@ def stored(partition: Partition) -> list[tuple[BatchHeader, list[bytes | None]]]
     return [(header, [each.value for each in read_records(data[where:])]) for where, header in split(data)]
 
 
-def test_batches_of_one_partition_keep_their_order_whatever_each_takes(tmp_path: Path) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        now_ms, answers = at(server), []
-        for number in range(12):
-            light = number % 3 == 2  # already as the topic wants it: nothing to be done but to wait
-            records = [Written(b"%d" % number + bytes(30_000 * (not light)))]
-            answers.append(sent(server, ("slow", batch(records, attributes=ZSTD * light, base_timestamp_ms=now_ms))))
-        partition = replica(server, "slow")
-        assert partition.log.end_offset == 0, "the first is in a thread, and the others wait for it"
-        parts = [part for answer in answers for part in await answered(answer)]
-        assert [part.base_offset for part in parts] == list(range(12))
-        assert [int((values[0] or b"").rstrip(b"\0")) for _, values in stored(partition)] == list(range(12))
-        assert {header.codec for header, _ in stored(partition)} == {ZSTD}
-        assert server.services.record_validation.held_bytes == 0
-
-    run_scenario(scenario, tmp_path, {"slow": SLOW})
+@pytest.mark.setup(topics={"slow": SLOW})
+async def test_batches_of_one_partition_keep_their_order_whatever_each_takes(server: BrokerHandlers) -> None:
+    now_ms, answers = at(server), []
+    for number in range(12):
+        light = number % 3 == 2  # already as the topic wants it: nothing to be done but to wait
+        records = [Written(b"%d" % number + bytes(30_000 * (not light)))]
+        answers.append(sent(server, ("slow", batch(records, attributes=ZSTD * light, base_timestamp_ms=now_ms))))
+    partition = replica(server, "slow")
+    assert partition.log.end_offset == 0, "the first is in a thread, and the others wait for it"
+    parts = [part for answer in answers for part in await answered(answer)]
+    assert [part.base_offset for part in parts] == list(range(12))
+    assert [int((values[0] or b"").rstrip(b"\0")) for _, values in stored(partition)] == list(range(12))
+    assert {header.codec for header, _ in stored(partition)} == {ZSTD}
+    assert server.services.record_validation.held_bytes == 0
 
 
-def test_other_partitions_do_not_wait_and_a_light_batch_is_in_its_log_at_once(tmp_path: Path) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        now_ms = at(server)
-        heavy = sent(server, ("slow", batch([Written(bytes(30_000))], base_timestamp_ms=now_ms)))
-        for topic in ("plain", "compact", "gzip"):
-            sent(server, (topic, batch(numbered(3), base_timestamp_ms=now_ms)))
-            assert replica(server, topic).log.end_offset == 3, topic
-        assert [header.codec for header, _ in stored(replica(server, "gzip"))] == [1]
-        assert replica(server, "slow").log.end_offset == 0
-        await answered(heavy)
-
-    kinds = {"plain": {}, "compact": {"cleanup.policy": "compact"}, "gzip": {"compression.type": "gzip"}}
-    run_scenario(scenario, tmp_path, {"slow": SLOW, **kinds})
-
-
-def test_a_large_batch_is_not_validated_on_the_loop(tmp_path: Path) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        values = [Written(bytes(1000)) for _ in range(400)]
-        for codec in range(1, 5):  # small, and large inside
-            before = replica(server, "compact").log.end_offset
-            answer = sent(server, ("compact", batch(values, attributes=codec, base_timestamp_ms=at(server))))
-            assert replica(server, "compact").log.end_offset == before
-            assert (await answered(answer))[0].base_offset == before
-
-    run_scenario(scenario, tmp_path, {"compact": {}})
+@pytest.mark.setup(
+    topics={"slow": SLOW, "plain": {}, "compact": {"cleanup.policy": "compact"}, "gzip": {"compression.type": "gzip"}}
+)
+async def test_other_partitions_do_not_wait_and_a_light_batch_is_in_its_log_at_once(server: BrokerHandlers) -> None:
+    now_ms = at(server)
+    heavy = sent(server, ("slow", batch([Written(bytes(30_000))], base_timestamp_ms=now_ms)))
+    for topic in ("plain", "compact", "gzip"):
+        sent(server, (topic, batch(numbered(3), base_timestamp_ms=now_ms)))
+        assert replica(server, topic).log.end_offset == 3, topic
+    assert [header.codec for header, _ in stored(replica(server, "gzip"))] == [1]
+    assert replica(server, "slow").log.end_offset == 0
+    await answered(heavy)
 
 
-def test_an_uncompressed_batch_is_validated_on_the_loop_unless_it_has_very_many_records(tmp_path: Path) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        log = replica(server, "plain").log
-        few = sent(server, ("plain", batch([Written(bytes(300_000))] * 3, base_timestamp_ms=at(server))))
-        assert log.end_offset == 3, "not copied, and not passed to a thread"
-        many = [Written(b"", None)] * (LOOP_RECORDS_MAX + 1)
-        last = sent(server, ("plain", batch(many, base_timestamp_ms=at(server))))
-        assert log.end_offset == 3
-        assert [(await answered(each))[0].base_offset for each in (few, last)] == [0, 3]
-
-    run_scenario(scenario, tmp_path, {"plain": {}})
+@pytest.mark.setup(topics={"compact": {}})
+async def test_a_large_batch_is_not_validated_on_the_loop(server: BrokerHandlers) -> None:
+    values = [Written(bytes(1000)) for _ in range(400)]
+    for codec in range(1, 5):  # small, and large inside
+        before = replica(server, "compact").log.end_offset
+        answer = sent(server, ("compact", batch(values, attributes=codec, base_timestamp_ms=at(server))))
+        assert replica(server, "compact").log.end_offset == before
+        assert (await answered(answer))[0].base_offset == before
 
 
-def test_no_refusal_leaves_a_reference_cycle(tmp_path: Path) -> None:
+@pytest.mark.setup(topics={"plain": {}})
+async def test_an_uncompressed_batch_is_validated_on_the_loop_unless_it_has_very_many_records(
+    server: BrokerHandlers,
+) -> None:
+    log = replica(server, "plain").log
+    few = sent(server, ("plain", batch([Written(bytes(300_000))] * 3, base_timestamp_ms=at(server))))
+    assert log.end_offset == 3, "not copied, and not passed to a thread"
+    many = [Written(b"", None)] * (LOOP_RECORDS_MAX + 1)
+    last = sent(server, ("plain", batch(many, base_timestamp_ms=at(server))))
+    assert log.end_offset == 3
+    assert [(await answered(each))[0].base_offset for each in (few, last)] == [0, 3]
+
+
+@pytest.mark.setup(
+    topics={
+        "compact": {"cleanup.policy": "compact"},
+        "recoded": {"compression.type": "zstd", "cleanup.policy": "compact"},
+    }
+)
+async def test_no_refusal_leaves_a_reference_cycle(server: BrokerHandlers) -> None:
     """It would keep what the batch was unpacked to until Python's collector runs."""
     many = [Written(bytes(1000), None)] * 400
 
-    async def refuse_all(server: InProcessBroker) -> None:
+    async def refuse_all(server: BrokerHandlers) -> None:
         now_ms = at(server)
         for codec in range(5):
             truncated = with_payload(
@@ -185,147 +188,132 @@ def test_no_refusal_leaves_a_reference_cycle(tmp_path: Path) -> None:
         partition.log.reconfigure(replace(partition.log.config, max_message_bytes=1))
         assert (await answered(moved))[0].error_code
 
-    async def scenario(server: InProcessBroker) -> None:
-        await refuse_all(server)  # what is made once is not counted
+    await refuse_all(server)  # what is made once is not counted
+    await asyncio.sleep(0)
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        await refuse_all(server)
         await asyncio.sleep(0)
         gc.collect()
-        gc.disable()
-        gc.set_debug(gc.DEBUG_SAVEALL)
-        try:
-            await refuse_all(server)
-            await asyncio.sleep(0)
-            gc.collect()
-            cyclic = [each for each in gc.garbage if isinstance(each, BaseException | FrameType | memoryview)]
-        finally:
-            gc.set_debug(0)
-            gc.garbage.clear()
-            gc.enable()
-        assert not cyclic
-
-    recoded = {"compression.type": "zstd", "cleanup.policy": "compact"}
-    run_scenario(scenario, tmp_path, {"compact": {"cleanup.policy": "compact"}, "recoded": recoded})
+        cyclic = [each for each in gc.garbage if isinstance(each, BaseException | FrameType | memoryview)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert not cyclic
 
 
-def test_one_request_answers_for_all_its_partitions_when_the_last_is_validated(tmp_path: Path) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        now_ms = at(server)
-        wrong = batch([Written(bytes(300_000), key=None)], attributes=1, base_timestamp_ms=now_ms)
-        good = batch([Written(bytes(300_000))], attributes=1, base_timestamp_ms=now_ms)
-        for acks in (ACKS_LEADER, ACKS_ALL):
-            begin = replica(server, "compact").log.end_offset
-            parts = await answered(sent(server, ("other", wrong), ("plain", good), ("compact", good), acks=acks))
-            assert [part.error_code for part in parts] == [ErrorCode.INVALID_RECORD, 0, 0]
-            assert [part.base_offset for part in parts] == [-1, begin, begin]
-            assert [each.batch_index for each in parts[0].record_errors] == [0]
-            assert replica(server, "compact").high_watermark == begin + 1 or acks == ACKS_LEADER
+@pytest.mark.setup(
+    topics={"compact": {"cleanup.policy": "compact"}, "other": {"cleanup.policy": "compact"}, "plain": {}}
+)
+async def test_one_request_answers_for_all_its_partitions_when_the_last_is_validated(server: BrokerHandlers) -> None:
+    now_ms = at(server)
+    wrong = batch([Written(bytes(300_000), key=None)], attributes=1, base_timestamp_ms=now_ms)
+    good = batch([Written(bytes(300_000))], attributes=1, base_timestamp_ms=now_ms)
+    for acks in (ACKS_LEADER, ACKS_ALL):
+        begin = replica(server, "compact").log.end_offset
+        parts = await answered(sent(server, ("other", wrong), ("plain", good), ("compact", good), acks=acks))
+        assert [part.error_code for part in parts] == [ErrorCode.INVALID_RECORD, 0, 0]
+        assert [part.base_offset for part in parts] == [-1, begin, begin]
+        assert [each.batch_index for each in parts[0].record_errors] == [0]
+        assert replica(server, "compact").high_watermark == begin + 1 or acks == ACKS_LEADER
 
-    compact = {"cleanup.policy": "compact"}
-    run_scenario(scenario, tmp_path, {"compact": compact, "other": compact, "plain": {}})
 
-
-def test_of_a_partition_that_a_request_names_twice_the_last_batch_counts(tmp_path: Path) -> None:
+@pytest.mark.setup(topics={"plain": {}, "other": {}})
+async def test_of_a_partition_that_a_request_names_twice_the_last_batch_counts(server: BrokerHandlers) -> None:
     """As in Kafka: a client could not map two answers for one partition to its batches."""
-
-    async def scenario(server: InProcessBroker) -> None:
-        now_ms = at(server)
-        first, last = (batch(numbered(count), base_timestamp_ms=now_ms) for count in (2, 3))
-        wrong = batch(crc_off_by=1)
-        for parts, codes, end_offset in (
-            ([("plain", first), ("plain", last)], [0], 3),
-            ([("plain", wrong), ("plain", last)], [0], 6),
-            ([("plain", first), ("plain", wrong)], [ErrorCode.CORRUPT_MESSAGE], 6),
-            ([("plain", first), ("other", last), ("plain", last)], [0, 0], 9),
-        ):
-            answer = await answered(sent(server, *parts))
-            assert [part.error_code for part in answer] == codes
-            assert replica(server, "plain").log.end_offset == end_offset
-        assert replica(server, "other").log.end_offset == 3
-
-    run_scenario(scenario, tmp_path, {"plain": {}, "other": {}})
+    now_ms = at(server)
+    first, last = (batch(numbered(count), base_timestamp_ms=now_ms) for count in (2, 3))
+    wrong = batch(crc_off_by=1)
+    for parts, codes, end_offset in (
+        ([("plain", first), ("plain", last)], [0], 3),
+        ([("plain", wrong), ("plain", last)], [0], 6),
+        ([("plain", first), ("plain", wrong)], [ErrorCode.CORRUPT_MESSAGE], 6),
+        ([("plain", first), ("other", last), ("plain", last)], [0, 0], 9),
+    ):
+        answer = await answered(sent(server, *parts))
+        assert [part.error_code for part in answer] == codes
+        assert replica(server, "plain").log.end_offset == end_offset
+    assert replica(server, "other").log.end_offset == 3
 
 
-def test_settings_that_changed_meanwhile_are_those_that_count(tmp_path: Path) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        partition, now_ms = replica(server, "slow"), at(server)
-        answers = [sent(server, ("slow", batch([Written(bytes(30_000))], base_timestamp_ms=now_ms))) for _ in range(3)]
-        keyless = sent(server, ("slow", batch([Written(bytes(30_000), key=None)], base_timestamp_ms=now_ms)))
-        config = replace(partition.log.config, compression_type="lz4", cleanup_policy=("compact",))
-        partition.log.reconfigure(config)
-        assert [(await answered(answer))[0].base_offset for answer in answers] == [0, 1, 2]
-        assert (await answered(keyless))[0].error_code == ErrorCode.INVALID_RECORD
-        assert [header.codec for header, _ in stored(partition)] == [3, 3, 3]
-        assert server.services.record_validation.held_bytes == 0
-        found = _Validated()
-        large = memoryview(batch([Written(bytes(200_000))], base_timestamp_ms=now_ms))
-        server.services.record_validation.validate(partition, large, found, None, now_ms)
-        partition.log.reconfigure(replace(config, compression_type="gzip"))
-        again = await found.batch
-        assert BatchHeader(again.records).codec == 1, "the second look was not left to the loop"
-        assert again.config is partition.log.config
-
-    run_scenario(scenario, tmp_path, {"slow": SLOW})
+@pytest.mark.setup(topics={"slow": SLOW})
+async def test_settings_that_changed_meanwhile_are_those_that_count(server: BrokerHandlers) -> None:
+    partition, now_ms = replica(server, "slow"), at(server)
+    answers = [sent(server, ("slow", batch([Written(bytes(30_000))], base_timestamp_ms=now_ms))) for _ in range(3)]
+    keyless = sent(server, ("slow", batch([Written(bytes(30_000), key=None)], base_timestamp_ms=now_ms)))
+    config = replace(partition.log.config, compression_type="lz4", cleanup_policy=("compact",))
+    partition.log.reconfigure(config)
+    assert [(await answered(answer))[0].base_offset for answer in answers] == [0, 1, 2]
+    assert (await answered(keyless))[0].error_code == ErrorCode.INVALID_RECORD
+    assert [header.codec for header, _ in stored(partition)] == [3, 3, 3]
+    assert server.services.record_validation.held_bytes == 0
+    found = _Validated()
+    large = memoryview(batch([Written(bytes(200_000))], base_timestamp_ms=now_ms))
+    server.services.record_validation.validate(partition, large, found, None, now_ms)
+    partition.log.reconfigure(replace(config, compression_type="gzip"))
+    again = await found.batch
+    assert BatchHeader(again.records).codec == 1, "the second look was not left to the loop"
+    assert again.config is partition.log.config
 
 
-def test_a_batch_that_came_under_another_leader_epoch_is_not_appended(tmp_path: Path) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        partition = replica(server, "slow")
-        answer = sent(server, ("slow", batch([Written(bytes(30_000))], base_timestamp_ms=at(server))))
-        view = server.services.cluster.current.partition("slow", 0)
-        assert view is not None
-        partition.apply(replace(view, leader_epoch=view.leader_epoch + 1))
-        assert (await answered(answer))[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert partition.log.end_offset == 0
-        after = await answered(sent(server, ("slow", batch([Written(bytes(30_000))], base_timestamp_ms=at(server)))))
-        assert after[0].base_offset == 0
-
-    run_scenario(scenario, tmp_path, {"slow": SLOW})
+@pytest.mark.setup(topics={"slow": SLOW})
+async def test_a_batch_that_came_under_another_leader_epoch_is_not_appended(server: BrokerHandlers) -> None:
+    partition = replica(server, "slow")
+    answer = sent(server, ("slow", batch([Written(bytes(30_000))], base_timestamp_ms=at(server))))
+    view = server.services.cluster.current.partition("slow", 0)
+    assert view is not None
+    partition.apply(replace(view, leader_epoch=view.leader_epoch + 1))
+    assert (await answered(answer))[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert partition.log.end_offset == 0
+    after = await answered(sent(server, ("slow", batch([Written(bytes(30_000))], base_timestamp_ms=at(server)))))
+    assert after[0].base_offset == 0
 
 
-def test_without_acks_a_refused_batch_closes_the_connection_and_a_good_one_has_no_answer(tmp_path: Path) -> None:
-    async def scenario(server: InProcessBroker) -> None:
-        good = batch([Written(bytes(300_000))], attributes=1, base_timestamp_ms=at(server))
-        fine = sent(server, ("compact", good), acks=ACKS_NONE)
-        assert not fine.is_sent, "it is in a thread"
-        assert await fine.frame() == b""
-        assert not fine.is_closed
-        assert replica(server, "compact").log.end_offset == 1
-        refused = sent(server, ("compact", batch([Written(bytes(300_000), None)], attributes=1)), acks=ACKS_NONE)
-        assert await refused.frame() == b""
-        assert refused.is_closed
+@pytest.mark.setup(topics={"compact": {"cleanup.policy": "compact"}})
+async def test_without_acks_a_refused_batch_closes_the_connection_and_a_good_one_has_no_answer(
+    server: BrokerHandlers,
+) -> None:
+    good = batch([Written(bytes(300_000))], attributes=1, base_timestamp_ms=at(server))
+    fine = sent(server, ("compact", good), acks=ACKS_NONE)
+    assert not fine.is_sent, "it is in a thread"
+    assert await fine.frame() == b""
+    assert not fine.is_closed
+    assert replica(server, "compact").log.end_offset == 1
+    refused = sent(server, ("compact", batch([Written(bytes(300_000), None)], attributes=1)), acks=ACKS_NONE)
+    assert await refused.frame() == b""
+    assert refused.is_closed
 
-    run_scenario(scenario, tmp_path, {"compact": {"cleanup.policy": "compact"}})
 
-
-def test_a_client_sends_no_more_while_too_much_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.setup(topics={"slow": SLOW})
+async def test_a_client_sends_no_more_while_too_much_is_held(
+    server: BrokerHandlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(record_validation_queue, "HELD_BYTES_MAX", 50_000)
 
-    async def scenario(server: InProcessBroker) -> None:
-        heavy = batch([Written(bytes(30_000))], base_timestamp_ms=at(server))
-        answers = [sent(server, ("slow", heavy)) for _ in range(3)]
-        assert [each.pending.is_pipelined for each in answers] == [True, False, False]
-        for answer in answers:
-            await answered(answer)
-        assert not server.services.record_validation.is_full
-
-    run_scenario(scenario, tmp_path, {"slow": SLOW})
+    heavy = batch([Written(bytes(30_000))], base_timestamp_ms=at(server))
+    answers = [sent(server, ("slow", heavy)) for _ in range(3)]
+    assert [each.pending.is_pipelined for each in answers] == [True, False, False]
+    for answer in answers:
+        await answered(answer)
+    assert not server.services.record_validation.is_full
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_decompression_bomb_is_refused_and_the_next_batch_is_not(name: str, tmp_path: Path) -> None:
+@pytest.mark.setup(
+    topics={
+        "compact": {"cleanup.policy": "compact", "max.message.bytes": "200000000"},
+        "plain": {"compression.type": "uncompressed", "max.message.bytes": "200000000"},
+    }
+)
+async def test_a_decompression_bomb_is_refused_and_the_next_batch_is_not(server: BrokerHandlers, name: str) -> None:
     codec, make = BOMBS[name]
-
-    async def scenario(server: InProcessBroker) -> None:
-        now_ms = at(server)
-        bomb = with_payload(make(), count=9, attributes=codec, base_timestamp_ms=now_ms, newest_ms=now_ms)
-        for topic in ("compact", "plain"):
-            first = sent(server, (topic, bomb))
-            second = sent(server, (topic, batch(base_timestamp_ms=now_ms)))
-            assert (await answered(first))[0].error_code == ErrorCode.INVALID_RECORD
-            assert (await answered(second))[0].base_offset == 0
-
-    large = {"max.message.bytes": "200000000"}
-    run_scenario(
-        scenario,
-        tmp_path,
-        {"compact": {"cleanup.policy": "compact", **large}, "plain": {"compression.type": "uncompressed", **large}},
-    )
+    now_ms = at(server)
+    bomb = with_payload(make(), count=9, attributes=codec, base_timestamp_ms=now_ms, newest_ms=now_ms)
+    for topic in ("compact", "plain"):
+        first = sent(server, (topic, bomb))
+        second = sent(server, (topic, batch(base_timestamp_ms=now_ms)))
+        assert (await answered(first))[0].error_code == ErrorCode.INVALID_RECORD
+        assert (await answered(second))[0].base_offset == 0

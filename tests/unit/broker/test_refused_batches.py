@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import cast
+
+import pytest
 
 from ottla.broker.handlers import produce as produce_handler
 from ottla.broker.refused_batches import BATCHES_MAX, REMEMBERED_S, RefusedBatches
 from ottla.core.errors import ErrorCode
+from ottla.testing.cluster import TestCluster
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.headers import parse_response_header
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from tests.support.batches import Written, batch
-from tests.support.cluster import InProcessCluster, with_cluster
 from tests.support.hot_messages import CollectedResponse, hot_produce_request
 from tests.support.storage import NOW_MS, StillClock
 from tests.unit.broker.test_leader_changes import PRODUCE_VERSION, context, follower_of
 from tests.unit.broker.test_replicated_topic import create, in_sync, leader_of, read, replica
+
+pytestmark = pytest.mark.simulated_time
 
 PRODUCER_ID = 7
 NONE, NOT_LEADER = ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -30,7 +33,7 @@ def batch_of(sequence: int, *, epoch: int = 0, count: int = 2, producer_id: int 
     return batch(records, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
 
 
-async def send(cluster: InProcessCluster, node_id: int, sequence: int, *, epoch: int = 0, codec_id: int = 0) -> int:
+async def send(cluster: TestCluster, node_id: int, sequence: int, *, epoch: int = 0, codec_id: int = 0) -> int:
     """Send a batch of two records; returns the error code."""
     records = batch(
         [Written(str(sequence + index).encode()) for index in range(2)],
@@ -51,100 +54,90 @@ async def send(cluster: InProcessCluster, node_id: int, sequence: int, *, epoch:
     return response.responses[0].partition_responses[0].error_code
 
 
-async def make_leader(cluster: InProcessCluster, node_id: int) -> None:
+async def make_leader(cluster: TestCluster, node_id: int) -> None:
     """Kill the other broker, which leads."""
     await cluster.kill(leader_of(cluster))
     await cluster.until(lambda: leader_of(cluster) == node_id and replica(cluster, node_id).is_serving)
 
 
-def test_requests_in_flight_over_the_begin_of_a_term_are_appended_once_and_in_order(tmp_path: Path) -> None:
+@pytest.mark.brokers(2)
+@pytest.mark.options({"min.insync.replicas": "1"})
+async def test_requests_in_flight_over_the_begin_of_a_term_are_appended_once_and_in_order(cluster: TestCluster) -> None:
     """The first two are refused, the third would have a gap: librdkafka would send all again in another epoch."""
-
-    async def scenario(cluster: InProcessCluster) -> None:
-        await create(cluster, factor=2)
-        other = follower_of(cluster)
-        assert await send(cluster, leader_of(cluster), 0) == NONE
-        await in_sync(cluster, 2)
-        assert [await send(cluster, other, 0), await send(cluster, other, 2)] == [NOT_LEADER] * 2
-        await make_leader(cluster, other)
-        assert [await send(cluster, other, 4), await send(cluster, other, 6)] == [NOT_LEADER] * 2
-        assert [await send(cluster, other, sequence) for sequence in (0, 2, 4, 6)] == [NONE] * 4
-        assert await read(cluster, 8) == list(range(8))
-
-    with_cluster(tmp_path, scenario, brokers=2, options={"min.insync.replicas": "1"})
+    await create(cluster, factor=2)
+    other = follower_of(cluster)
+    assert await send(cluster, leader_of(cluster), 0) == NONE
+    await in_sync(cluster, 2)
+    assert [await send(cluster, other, 0), await send(cluster, other, 2)] == [NOT_LEADER] * 2
+    await make_leader(cluster, other)
+    assert [await send(cluster, other, 4), await send(cluster, other, 6)] == [NOT_LEADER] * 2
+    assert [await send(cluster, other, sequence) for sequence in (0, 2, 4, 6)] == [NONE] * 4
+    assert await read(cluster, 8) == list(range(8))
 
 
-def test_a_producer_that_the_new_leader_does_not_know_begins_with_its_first_batch(tmp_path: Path) -> None:
-    async def scenario(cluster: InProcessCluster) -> None:
-        await create(cluster, factor=2)
-        other = follower_of(cluster)
-        assert await send(cluster, other, 0) == NOT_LEADER
-        await make_leader(cluster, other)
-        assert await send(cluster, other, 2) == NOT_LEADER
-        assert [await send(cluster, other, 0), await send(cluster, other, 2)] == [NONE] * 2
-        assert await read(cluster, 4) == list(range(4))
-
-    with_cluster(tmp_path, scenario, brokers=2, options={"min.insync.replicas": "1"})
-
-
-def test_the_batches_after_one_that_lacked_replicas_wait_for_it(tmp_path: Path) -> None:
-    async def scenario(cluster: InProcessCluster) -> None:
-        await create(cluster, factor=2)
-        leader, other = leader_of(cluster), follower_of(cluster)
-        assert await send(cluster, leader, 0) == NONE
-        await cluster.kill(other)
-        await in_sync(cluster, 1)
-        assert await send(cluster, leader, 2, codec_id=1) == ErrorCode.NOT_ENOUGH_REPLICAS
-        await cluster.restart(other)
-        await in_sync(cluster, 2)
-        assert await send(cluster, leader, 4, codec_id=1) == NOT_LEADER
-        assert [await send(cluster, leader, 2), await send(cluster, leader, 4)] == [NONE] * 2
-        refused = cluster.services(leader).refused_batches
-        assert refused is not None
-        assert await send(cluster, leader, 8) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        assert not refused.batches
-
-    with_cluster(tmp_path, scenario, brokers=2, options={"min.insync.replicas": "2"})
+@pytest.mark.brokers(2)
+@pytest.mark.options({"min.insync.replicas": "1"})
+async def test_a_producer_that_the_new_leader_does_not_know_begins_with_its_first_batch(cluster: TestCluster) -> None:
+    await create(cluster, factor=2)
+    other = follower_of(cluster)
+    assert await send(cluster, other, 0) == NOT_LEADER
+    await make_leader(cluster, other)
+    assert await send(cluster, other, 2) == NOT_LEADER
+    assert [await send(cluster, other, 0), await send(cluster, other, 2)] == [NONE] * 2
+    assert await read(cluster, 4) == list(range(4))
 
 
-def test_a_refused_batch_is_forgotten_when_it_is_not_sent_again_in_time(tmp_path: Path) -> None:
-    async def scenario(cluster: InProcessCluster) -> None:
-        await create(cluster, factor=1)
-        partition, clock = replica(cluster, leader_of(cluster)), StillClock()
-        refused = RefusedBatches(clock)
-        refused.note(partition, memoryview(batch_of(0)))
-        for sequence in range(2, 100, 2):  # those that follow do not make it longer
-            clock.now_ms = NOW_MS + int(REMEMBERED_S * 10 * sequence)
-            assert refused.refuses(partition, memoryview(batch_of(sequence)))
-        clock.now_ms = NOW_MS + int(REMEMBERED_S * 1000)
-        assert not refused.refuses(partition, memoryview(batch_of(100)))
-        assert not refused.batches
-
-    with_cluster(tmp_path, scenario, brokers=1)
-
-
-def test_another_epoch_of_the_producer_ends_the_refusals(tmp_path: Path) -> None:
-    async def scenario(cluster: InProcessCluster) -> None:
-        await create(cluster, factor=1)
-        partition = replica(cluster, leader_of(cluster))
-        refused = RefusedBatches(StillClock())
-        refused.note(partition, memoryview(batch_of(0)))
-        assert not refused.refuses(partition, memoryview(batch_of(0, epoch=1)))
-        assert not refused.refuses(partition, memoryview(batch_of(2)))
-
-    with_cluster(tmp_path, scenario, brokers=1)
+@pytest.mark.brokers(2)
+@pytest.mark.options({"min.insync.replicas": "2"})
+async def test_the_batches_after_one_that_lacked_replicas_wait_for_it(cluster: TestCluster) -> None:
+    await create(cluster, factor=2)
+    leader, other = leader_of(cluster), follower_of(cluster)
+    assert await send(cluster, leader, 0) == NONE
+    await cluster.kill(other)
+    await in_sync(cluster, 1)
+    assert await send(cluster, leader, 2, codec_id=1) == ErrorCode.NOT_ENOUGH_REPLICAS
+    await cluster.restart(other)
+    await in_sync(cluster, 2)
+    assert await send(cluster, leader, 4, codec_id=1) == NOT_LEADER
+    assert [await send(cluster, leader, 2), await send(cluster, leader, 4)] == [NONE] * 2
+    refused = cluster.services(leader).refused_batches
+    assert refused is not None
+    assert await send(cluster, leader, 8) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert not refused.batches
 
 
-def test_the_number_of_remembered_batches_is_bounded(tmp_path: Path) -> None:
-    async def scenario(cluster: InProcessCluster) -> None:
-        await create(cluster, factor=1)
-        partition = replica(cluster, leader_of(cluster))
-        refused = RefusedBatches(StillClock())
-        for producer_id in range(BATCHES_MAX + 5):
-            refused.note(partition, memoryview(batch_of(0, producer_id=producer_id)))
-        refused.note(partition, memoryview(batch(producer_id=-1)))
-        assert len(refused.batches) == BATCHES_MAX
-        assert not refused.refuses(partition, memoryview(batch_of(2, producer_id=4)))
-        assert refused.refuses(partition, memoryview(batch_of(2, producer_id=5)))
+@pytest.mark.brokers(1)
+async def test_a_refused_batch_is_forgotten_when_it_is_not_sent_again_in_time(cluster: TestCluster) -> None:
+    await create(cluster, factor=1)
+    partition, clock = replica(cluster, leader_of(cluster)), StillClock()
+    refused = RefusedBatches(clock)
+    refused.note(partition, memoryview(batch_of(0)))
+    for sequence in range(2, 100, 2):  # those that follow do not make it longer
+        clock.now_ms = NOW_MS + int(REMEMBERED_S * 10 * sequence)
+        assert refused.refuses(partition, memoryview(batch_of(sequence)))
+    clock.now_ms = NOW_MS + int(REMEMBERED_S * 1000)
+    assert not refused.refuses(partition, memoryview(batch_of(100)))
+    assert not refused.batches
 
-    with_cluster(tmp_path, scenario, brokers=1)
+
+@pytest.mark.brokers(1)
+async def test_another_epoch_of_the_producer_ends_the_refusals(cluster: TestCluster) -> None:
+    await create(cluster, factor=1)
+    partition = replica(cluster, leader_of(cluster))
+    refused = RefusedBatches(StillClock())
+    refused.note(partition, memoryview(batch_of(0)))
+    assert not refused.refuses(partition, memoryview(batch_of(0, epoch=1)))
+    assert not refused.refuses(partition, memoryview(batch_of(2)))
+
+
+@pytest.mark.brokers(1)
+async def test_the_number_of_remembered_batches_is_bounded(cluster: TestCluster) -> None:
+    await create(cluster, factor=1)
+    partition = replica(cluster, leader_of(cluster))
+    refused = RefusedBatches(StillClock())
+    for producer_id in range(BATCHES_MAX + 5):
+        refused.note(partition, memoryview(batch_of(0, producer_id=producer_id)))
+    refused.note(partition, memoryview(batch(producer_id=-1)))
+    assert len(refused.batches) == BATCHES_MAX
+    assert not refused.refuses(partition, memoryview(batch_of(2, producer_id=4)))
+    assert refused.refuses(partition, memoryview(batch_of(2, producer_id=5)))

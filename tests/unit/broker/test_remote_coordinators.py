@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
@@ -19,13 +19,14 @@ from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, Topi
 from ottla.core.errors import ErrorCode, NetworkException, RequestTimedOut
 from ottla.core.ids import TRANSACTIONS_TOPIC, TopicPartition
 from ottla.internal_topics.partitioning import partition_of
-from ottla.testing.sim_loop import simulate
 from ottla.transactions.marker_port import TransactionMarker
 from ottla.transactions.metadata import TransactionVersion
 from ottla.wire.apis import ApiKey
 from ottla.wire.codec import decode_request, decode_response, encode_request, encode_response
 from ottla.wire.messages import add_partitions_to_txn as adding
 from ottla.wire.messages import write_txn_markers as markers
+
+pytestmark = pytest.mark.simulated_time
 
 MARKER = TransactionMarker(7, 1, True, 3, TransactionVersion.TV_2)
 HERE, THERE, NOWHERE, UNKNOWN = (TopicPartition("web", index) for index in range(4))
@@ -142,22 +143,19 @@ def answered(request: markers.WriteTxnMarkersRequest, error: ErrorCode) -> marke
     )
 
 
-def with_router(
+@asynccontextmanager
+async def running_router(
     serve: Callable[[Any], Awaitable[Any]],
-    scenario: Callable[[TransactionMarkerChannelManager, Network, Local, Snapshot], Awaitable[None]],
-) -> None:
-    async def main(rng: random.Random) -> None:
-        network, local, snapshot = Network(serve), Local(), Snapshot()
-        router = TransactionMarkerChannelManager(local, cast("Any", snapshot), node_id=1, connect_to=network.connect_to)
-        await scenario(router, network, local, snapshot)
-        await router.close()
-        assert not any(connection.usable for connection in network.connections)
-
-    simulate(main, seed=1)
+) -> AsyncIterator[tuple[TransactionMarkerChannelManager, Network, Local, Snapshot]]:
+    network, local, snapshot = Network(serve), Local(), Snapshot()
+    router = TransactionMarkerChannelManager(local, cast("Any", snapshot), node_id=1, connect_to=network.connect_to)
+    yield router, network, local, snapshot
+    await router.close()
+    assert not any(connection.usable for connection in network.connections)
 
 
-def test_a_marker_goes_to_the_leader_of_each_partition_with_the_epoch_of_the_coordinator() -> None:
-    async def scenario(router: TransactionMarkerChannelManager, network: Network, local: Local, _: Snapshot) -> None:
+async def test_a_marker_goes_to_the_leader_of_each_partition_with_the_epoch_of_the_coordinator() -> None:
+    async with running_router(written) as (router, network, local, _):
         results = await router.send(MARKER, [HERE, THERE, THERE_TOO, NOWHERE, UNKNOWN])
         assert results == {
             HERE: ErrorCode.NONE,
@@ -172,25 +170,21 @@ def test_a_marker_goes_to_the_leader_of_each_partition_with_the_epoch_of_the_coo
         assert (sent.transaction_result, sent.transaction_version) == (True, 2)
         assert {topic.name: topic.partition_indexes for topic in sent.topics} == {"web": [1], "other": [0]}
 
-    with_router(written, scenario)
 
-
-def test_a_partition_that_another_broker_does_not_know_needs_its_marker_all_the_same() -> None:
+async def test_a_partition_that_another_broker_does_not_know_needs_its_marker_all_the_same() -> None:
     async def serve(request: Any) -> Any:
         return answered(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
-    async def scenario(router: TransactionMarkerChannelManager, *_: Any) -> None:
+    async with running_router(serve) as (router, *_):
         assert await router.send(MARKER, [THERE]) == {THERE: ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
-    with_router(serve, scenario)
 
-
-def test_markers_share_requests_while_one_is_in_flight_and_one_producer_has_one_at_a_time() -> None:
+async def test_markers_share_requests_while_one_is_in_flight_and_one_producer_has_one_at_a_time() -> None:
     async def serve(request: Any) -> Any:
         await asyncio.sleep(1)
         return answered(request, ErrorCode.NONE)
 
-    async def scenario(router: TransactionMarkerChannelManager, network: Network, *_: Any) -> None:
+    async with running_router(serve) as (router, network, *_):
         sending = [
             asyncio.create_task(router.send(MARKER._replace(producer_id=each), [THERE])) for each in (1, 2, 3, 3, 4)
         ]
@@ -201,11 +195,9 @@ def test_markers_share_requests_while_one_is_in_flight_and_one_producer_has_one_
         assert all(len(set(request)) == len(request) for request in sent)
         assert len(network.connections) == 1
 
-    with_router(serve, scenario)
 
-
-def test_a_marker_that_cannot_be_sent_is_reported_and_the_next_attempt_connects_again() -> None:
-    async def scenario(router: TransactionMarkerChannelManager, network: Network, *_: Any) -> None:
+async def test_a_marker_that_cannot_be_sent_is_reported_and_the_next_attempt_connects_again() -> None:
+    async with running_router(written) as (router, network, *_):
         network.is_down = True
         assert await router.send(MARKER, [THERE]) == {THERE: ErrorCode.NETWORK_EXCEPTION}
         network.is_down = False
@@ -214,17 +206,13 @@ def test_a_marker_that_cannot_be_sent_is_reported_and_the_next_attempt_connects_
         assert await router.send(MARKER, [THERE]) == {THERE: ErrorCode.NONE}
         assert len(network.connections) == 2
 
-    with_router(written, scenario)
-
 
 @pytest.mark.parametrize("brokers", [{1: 1}, {1: 1, 2: 5}])
-def test_a_request_to_a_broker_that_is_gone_or_was_started_again_ends_at_once(brokers: dict[int, int]) -> None:
+async def test_a_request_to_a_broker_that_is_gone_or_was_started_again_ends_at_once(brokers: dict[int, int]) -> None:
     async def serve(request: Any) -> Any:
         await asyncio.sleep(3600)
 
-    async def scenario(
-        router: TransactionMarkerChannelManager, network: Network, local: Local, snapshot: Snapshot
-    ) -> None:
+    async with running_router(serve) as (router, _network, local, snapshot):
         sending = asyncio.create_task(router.send(MARKER, [THERE]))
         await asyncio.sleep(0.1)
         old, snapshot.current = snapshot.current, view_of({"web": (1, 1, 1)}, brokers)
@@ -234,15 +222,13 @@ def test_a_request_to_a_broker_that_is_gone_or_was_started_again_ends_at_once(br
         assert await router.send(MARKER, [THERE]) == {THERE: ErrorCode.NONE}
         assert local.sent == [THERE], "it goes to the new leader"
 
-    with_router(serve, scenario)
 
-
-def test_a_cancelled_marker_is_not_sent() -> None:
+async def test_a_cancelled_marker_is_not_sent() -> None:
     async def serve(request: Any) -> Any:
         await asyncio.sleep(1)
         return answered(request, ErrorCode.NONE)
 
-    async def scenario(router: TransactionMarkerChannelManager, network: Network, *_: Any) -> None:
+    async with running_router(serve) as (router, network, *_):
         first = asyncio.create_task(router.send(MARKER, [THERE]))
         await asyncio.sleep(0.1)
         second = asyncio.create_task(router.send(MARKER._replace(producer_id=8), [THERE]))
@@ -252,35 +238,29 @@ def test_a_cancelled_marker_is_not_sent() -> None:
         await asyncio.sleep(5)
         assert [[marker.producer_id for marker in request.markers] for request in network.requests] == [[7]]
 
-    with_router(serve, scenario)
+
+@pytest.mark.real_time("it depends on the order in which a loop runs callbacks")
+async def test_an_item_that_is_queued_while_the_broker_stops_ends_its_wait() -> None:
+    queues = BatchingQueues[int, int](cast("Any", None), lambda item: item)
+    sending = asyncio.ensure_future(queues.send(2, 7))
+    await asyncio.sleep(0)  # it is queued, and the task that sends it has not begun
+    await queues.close()
+    await asyncio.wait([sending], timeout=1)
+    assert sending.cancelled()
 
 
-def test_an_item_that_is_queued_while_the_broker_stops_ends_its_wait() -> None:
-    async def main() -> None:
-        queues = BatchingQueues[int, int](cast("Any", None), lambda item: item)
-        sending = asyncio.ensure_future(queues.send(2, 7))
-        await asyncio.sleep(0)  # it is queued, and the task that sends it has not begun
-        await queues.close()
-        await asyncio.wait([sending], timeout=1)
-        assert sending.cancelled()
+@pytest.mark.simulated_time
+async def test_a_broker_that_disappears_while_it_is_connected_to_fails_the_request() -> None:
+    async def connect_to(node_id: int) -> Any:
+        await asyncio.sleep(3600)
 
-    asyncio.run(main())
-
-
-def test_a_broker_that_disappears_while_it_is_connected_to_fails_the_request() -> None:
-    async def main(rng: random.Random) -> None:
-        async def connect_to(node_id: int) -> Any:
-            await asyncio.sleep(3600)
-
-        channels = NodeChannels(connect_to)
-        asking = asyncio.create_task(channels.request(2, ApiKey.WRITE_TXN_MARKERS, None))
-        await asyncio.sleep(0.1)
-        channels.follow(VIEW, view_of({}, {1: 1}))
-        with pytest.raises(NetworkException):
-            await asking
-        await channels.close()
-
-    simulate(main, seed=1)
+    channels = NodeChannels(connect_to)
+    asking = asyncio.create_task(channels.request(2, ApiKey.WRITE_TXN_MARKERS, None))
+    await asyncio.sleep(0.1)
+    channels.follow(VIEW, view_of({}, {1: 1}))
+    with pytest.raises(NetworkException):
+        await asking
+    await channels.close()
 
 
 # ---- Verification
@@ -302,32 +282,28 @@ class Coordinator:
         return ErrorCode.NONE
 
 
-def verify(
-    serve: Callable[[Any], Awaitable[Any]],
-    scenario: Callable[[Callable[..., Awaitable[ErrorCode]], Network, Coordinator], Awaitable[None]],
-    view: ClusterView | None = None,
-) -> None:
-    async def main(rng: random.Random) -> None:
-        network, local = Network(serve), Coordinator()
-        snapshot = Snapshot(view or view_of({TRANSACTIONS_TOPIC: (1, 2, -1)}, {1: 1, 2: 1}))
-        router = AddPartitionsToTxnManager(
-            lambda: cast("PartitionAdder", local), cast("Any", snapshot), node_id=1, connect_to=network.connect_to
+@asynccontextmanager
+async def running_verifier(
+    serve: Callable[[Any], Awaitable[Any]], view: ClusterView | None = None
+) -> AsyncIterator[tuple[Callable[..., Awaitable[ErrorCode]], Network, Coordinator]]:
+    network, local = Network(serve), Coordinator()
+    snapshot = Snapshot(view or view_of({TRANSACTIONS_TOPIC: (1, 2, -1)}, {1: 1, 2: 1}))
+    router = AddPartitionsToTxnManager(
+        lambda: cast("PartitionAdder", local), cast("Any", snapshot), node_id=1, connect_to=network.connect_to
+    )
+
+    def ask(transactional_id: str, *partitions: TopicPartition, verify_only: bool = False) -> Awaitable[ErrorCode]:
+        return router.add_partitions(
+            transactional_id,
+            7,
+            1,
+            frozenset(partitions or (HERE, THERE)),
+            client_version=TransactionVersion.TV_2,
+            verify_only=verify_only,
         )
 
-        def ask(transactional_id: str, *partitions: TopicPartition, verify_only: bool = False) -> Awaitable[ErrorCode]:
-            return router.add_partitions(
-                transactional_id,
-                7,
-                1,
-                frozenset(partitions or (HERE, THERE)),
-                client_version=TransactionVersion.TV_2,
-                verify_only=verify_only,
-            )
-
-        await scenario(ask, network, local)
-        await router.close()
-
-    simulate(main, seed=1)
+    yield ask, network, local
+    await router.close()
 
 
 def verified(request: adding.AddPartitionsToTxnRequest, error: ErrorCode) -> adding.AddPartitionsToTxnResponse:
@@ -352,11 +328,11 @@ def verified(request: adding.AddPartitionsToTxnRequest, error: ErrorCode) -> add
     )
 
 
-def test_the_coordinator_of_the_id_is_asked_wherever_it_is() -> None:
+async def test_the_coordinator_of_the_id_is_asked_wherever_it_is() -> None:
     async def serve(request: Any) -> Any:
         return verified(request, ErrorCode.NONE)
 
-    async def scenario(ask: Callable[..., Awaitable[ErrorCode]], network: Network, local: Coordinator) -> None:
+    async with running_verifier(serve) as (ask, network, local):
         assert await ask(OURS) is ErrorCode.NONE
         assert await ask(THEIRS[0], verify_only=True) is ErrorCode.NONE
         assert await ask(NO_ONES) is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -366,18 +342,14 @@ def test_the_coordinator_of_the_id_is_asked_wherever_it_is() -> None:
         assert sent.verify_only
         assert {topic.name: topic.partitions for topic in sent.topics} == {"web": [0, 1]}
 
-    verify(serve, scenario)
 
-
-def test_before_the_topic_of_transactions_exists_the_own_coordinator_refuses() -> None:
-    async def scenario(ask: Callable[..., Awaitable[ErrorCode]], network: Network, local: Coordinator) -> None:
+async def test_before_the_topic_of_transactions_exists_the_own_coordinator_refuses() -> None:
+    async with running_verifier(written, view_of({}, {1: 1, 2: 1})) as (ask, _network, local):
         await ask(THEIRS[0])
         assert local.asked == [THEIRS[0]]
 
-    verify(written, scenario, view_of({}, {1: 1, 2: 1}))
 
-
-def test_verifications_share_requests_and_each_gets_its_own_result() -> None:
+async def test_verifications_share_requests_and_each_gets_its_own_result() -> None:
     async def serve(request: Any) -> Any:
         await asyncio.sleep(1)
         answer = verified(request, ErrorCode.NONE)
@@ -388,7 +360,7 @@ def test_verifications_share_requests_and_each_gets_its_own_result() -> None:
                     partition.partition_error_code = error
         return answer
 
-    async def scenario(ask: Callable[..., Awaitable[ErrorCode]], network: Network, local: Coordinator) -> None:
+    async with running_verifier(serve) as (ask, network, _local):
         one, other = THEIRS[:2]
         results = await asyncio.gather(ask(one), ask(other), ask(one))
         sent = [[each.transactional_id for each in request.transactions] for request in network.requests]
@@ -400,18 +372,14 @@ def test_verifications_share_requests_and_each_gets_its_own_result() -> None:
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ]
 
-    verify(serve, scenario)
-
 
 @pytest.mark.parametrize(
     ("failure", "error"),
     [(NetworkException(), ErrorCode.NETWORK_EXCEPTION), (RequestTimedOut(), ErrorCode.NETWORK_EXCEPTION)],
 )
-def test_a_coordinator_that_does_not_respond_is_a_retriable_error(failure: Exception, error: ErrorCode) -> None:
+async def test_a_coordinator_that_does_not_respond_is_a_retriable_error(failure: Exception, error: ErrorCode) -> None:
     async def serve(request: Any) -> Any:
         raise failure
 
-    async def scenario(ask: Callable[..., Awaitable[ErrorCode]], network: Network, local: Coordinator) -> None:
+    async with running_verifier(serve) as (ask, _network, _local):
         assert await ask(THEIRS[0]) is error
-
-    verify(serve, scenario)

@@ -23,13 +23,14 @@ from ottla.core.errors import KafkaError, NotController, error_for
 from ottla.limits.budget import ByteBudget
 from ottla.net.connection import PendingResponse
 from ottla.net.identity import ANONYMOUS, ConnectionIdentity
+from ottla.testing.requests import connection_without_socket
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.codec import PLAIN_BYTES_MAX
 from ottla.wire.errors import LongRequest, MalformedRequest
 from ottla.wire.headers import encode_request_header, parse_response_header
 from ottla.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
-from tests.support.requests import bare_services, connection_without_socket
+from tests.support.requests import bare_services
 from tests.support.waiting import until
 
 ROWS = [*APIS.values(), *INTER_BROKER_APIS.values()]

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import pytest
 
 from ottla.client.share_groups import alter_start_offsets
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.share_coordinator.machine import StateWrite
 from ottla.share_coordinator.records import SharePartitionKey
+from ottla.testing.cluster import TestCluster
 from ottla.wire.apis import ApiKey
 from ottla.wire.messages import describe_share_group_offsets as describing
 from ottla.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
-from tests.support.cluster import InProcessCluster, with_cluster
 from tests.unit.broker.test_replicated_topic import create, send
+
+pytestmark = pytest.mark.simulated_time
 
 GROUP, TOPIC, PARTITIONS = "workers", "jobs", [0, 1, 2]
 JOIN, LEAVE = 0, -1
 ONE_STATE_PARTITION = {"share.coordinator.state.topic.num.partitions": "1", "offsets.topic.num.partitions": "1"}
 
 
-async def begin(cluster: InProcessCluster) -> int:
+async def begin(cluster: TestCluster) -> int:
     """Create a group without members that starts at the first records and has done one; returns its coordinator."""
     async with await cluster.client() as client:
         coordinator = await client.coordinator(GROUP)
@@ -41,7 +43,7 @@ async def begin(cluster: InProcessCluster) -> int:
     return coordinator
 
 
-async def lags(cluster: InProcessCluster) -> list[int]:
+async def lags(cluster: TestCluster) -> list[int]:
     """Ask the coordinator of the group."""
     topic = describing.DescribeShareGroupOffsetsRequestTopic(topic_name=TOPIC, partitions=PARTITIONS)
     group = describing.DescribeShareGroupOffsetsRequestGroup(group_id=GROUP, topics=[topic])
@@ -53,28 +55,24 @@ async def lags(cluster: InProcessCluster) -> list[int]:
     return [each.lag for each in described.topics[0].partitions]
 
 
-def test_the_lag_counts_records_of_partitions_that_other_brokers_lead(tmp_path: Path) -> None:
-    async def scenario(cluster: InProcessCluster) -> None:
-        await create(cluster, TOPIC, partitions=len(PARTITIONS), factor=1)
-        state = cluster.services(1).cluster.current.topics[TOPIC].partitions
-        assert sorted(each.leader for each in state) == [1, 2, 3]
-        for index in PARTITIONS:
-            await send(cluster, range(10), TopicPartition(TOPIC, index))
-        await begin(cluster)
-        assert await lags(cluster) == [9, 9, 9]
-
-    with_cluster(tmp_path, scenario, options=ONE_STATE_PARTITION)
+@pytest.mark.options(ONE_STATE_PARTITION)
+async def test_the_lag_counts_records_of_partitions_that_other_brokers_lead(cluster: TestCluster) -> None:
+    await create(cluster, TOPIC, partitions=len(PARTITIONS), factor=1)
+    state = cluster.services(1).cluster.current.topics[TOPIC].partitions
+    assert sorted(each.leader for each in state) == [1, 2, 3]
+    for index in PARTITIONS:
+        await send(cluster, range(10), TopicPartition(TOPIC, index))
+    await begin(cluster)
+    assert await lags(cluster) == [9, 9, 9]
 
 
-def test_the_lag_of_a_partition_without_a_leader_is_unknown(tmp_path: Path) -> None:
-    async def scenario(cluster: InProcessCluster) -> None:
-        await create(cluster, TOPIC, partitions=len(PARTITIONS), factor=1)
-        keeps = await begin(cluster)
-        gone = next(node_id for node_id in cluster.brokers if node_id not in {keeps, cluster.controller})
-        await cluster.kill(gone)
-        view = cluster.services(keeps).cluster
-        lost = [each.index for each in view.current.topics[TOPIC].partitions if each.leader == gone]
-        await cluster.until(lambda: all(view.current.topics[TOPIC].partitions[index].leader < 0 for index in lost))
-        assert [lag for index, lag in enumerate(await lags(cluster)) if index in lost] == [-1]
-
-    with_cluster(tmp_path, scenario, options=ONE_STATE_PARTITION)
+@pytest.mark.options(ONE_STATE_PARTITION)
+async def test_the_lag_of_a_partition_without_a_leader_is_unknown(cluster: TestCluster) -> None:
+    await create(cluster, TOPIC, partitions=len(PARTITIONS), factor=1)
+    keeps = await begin(cluster)
+    gone = next(node_id for node_id in cluster.brokers if node_id not in {keeps, cluster.controller})
+    await cluster.kill(gone)
+    view = cluster.services(keeps).cluster
+    lost = [each.index for each in view.current.topics[TOPIC].partitions if each.leader == gone]
+    await cluster.until(lambda: all(view.current.topics[TOPIC].partitions[index].leader < 0 for index in lost))
+    assert [lag for index, lag in enumerate(await lags(cluster)) if index in lost] == [-1]

@@ -21,7 +21,8 @@ from ottla.coordination import znodes
 from ottla.coordination.store import MetadataStore
 from ottla.core.clock import SystemClock
 from ottla.core.files import SystemFiles
-from tests.support.in_process_broker import OPTIONS
+
+OPTIONS = {"listeners": "PLAINTEXT://127.0.0.1:0", "node.id": "1"}
 
 Scenario = Callable[[Services, MetadataStore], Awaitable[None]]
 
@@ -49,9 +50,9 @@ def live(path: Path, scenario: Scenario, files: Any = None) -> None:
         broker = Broker(given, [path], clock=SystemClock(), files=files or SystemFiles())
         try:
             await broker.start()
-            assert broker._services is not None
+            assert broker.services is not None
             assert broker._storage is not None
-            await asyncio.wait_for(scenario(broker._services, broker._storage.store), 30)
+            await asyncio.wait_for(scenario(broker.services, broker._storage.store), 30)
         finally:
             await broker.stop()
 

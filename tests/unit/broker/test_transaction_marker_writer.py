@@ -36,6 +36,8 @@ from ottla.transactions.marker_port import TransactionMarker
 from ottla.transactions.metadata import TransactionVersion
 from tests.support.storage import NOW_MS, StillClock, batch, content, open_directory
 
+pytestmark = pytest.mark.simulated_time
+
 MARKER = TransactionMarker(7, 1, True, 3, TransactionVersion.TV_2)
 WEB, OFFSETS = TopicPartition("web", 0), TopicPartition(OFFSETS_TOPIC, 2)
 
@@ -144,21 +146,18 @@ def test_a_marker_that_is_not_replicated_in_time_is_reported() -> None:
     assert took_s == pytest.approx(TIMEOUT_S, abs=0.1)
 
 
-def test_markers_that_are_given_up_leave_no_unread_error() -> None:
-    async def main(rng: random.Random) -> None:
-        replicas = Replicas()
-        replicas.are_slow(WEB, OFFSETS)
-        loop = asyncio.get_running_loop()
-        writer = TransactionMarkerWriter(cast("Any", replicas), Offsets(), SimClock())
-        sending = loop.create_task(writer.send(MARKER, [WEB, OFFSETS]))
-        await asyncio.sleep(1)
-        sending.cancel()  # the connection of the coordinator was closed
-        await asyncio.wait([sending])
-        replicas.partitions[OFFSETS].waiters.fail(StorageError("the disk"))
-        del sending, replicas
-        gc.collect()
-
-    simulate(main, seed=1)  # raises what was not read
+async def test_markers_that_are_given_up_leave_no_unread_error() -> None:
+    replicas = Replicas()
+    replicas.are_slow(WEB, OFFSETS)
+    loop = asyncio.get_running_loop()
+    writer = TransactionMarkerWriter(cast("Any", replicas), Offsets(), SimClock())
+    sending = loop.create_task(writer.send(MARKER, [WEB, OFFSETS]))
+    await asyncio.sleep(1)
+    sending.cancel()  # the connection of the coordinator was closed
+    await asyncio.wait([sending])
+    replicas.partitions[OFFSETS].waiters.fail(StorageError("the disk"))
+    del sending, replicas
+    gc.collect()
 
 
 def test_a_group_coordinator_that_loads_is_tried_again() -> None:

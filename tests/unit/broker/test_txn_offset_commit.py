@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,13 +11,15 @@ from ottla.core.error_codes import ErrorCode
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.replication.end_txn_markers import append_end_txn_marker
 from ottla.replication.partition import Partition
+from ottla.testing.cluster import BrokerHandlers
 from ottla.transactions.metadata import TransactionVersion
 from ottla.wire.messages import create_topics
 from ottla.wire.messages import find_coordinator as fc
 from ottla.wire.messages import offset_commit as oc
 from ottla.wire.messages import offset_fetch as of
 from ottla.wire.messages import txn_offset_commit as toc
-from tests.support.in_process_broker import InProcessBroker, with_broker
+
+pytestmark = [pytest.mark.simulated_time, pytest.mark.options({"offsets.topic.num.partitions": "3"})]
 
 GROUP, PRODUCER, VERSIONS = "team", 7, range(6)
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -51,7 +51,7 @@ class FakeCoordinator:
 class Client:
     """A producer that commits offsets of a group, and a reader of them."""
 
-    def __init__(self, server: InProcessBroker) -> None:
+    def __init__(self, server: BrokerHandlers) -> None:
         self.server, self.coordinator = server, FakeCoordinator()
         clock = server.services.clock
         server.services.coordinators.transaction_verifier = TransactionVerifier(self.coordinator, clock)
@@ -99,49 +99,43 @@ class Client:
         await groups.complete_transaction(self.where.partition, PRODUCER, commit=commit)
 
 
-def run(path: Path, scenario: Callable[[Client], Awaitable[None]]) -> None:
-    async def begun(server: InProcessBroker) -> None:
-        wanted = create_topics.CreatableTopic(name="web", num_partitions=2, replication_factor=1)
-        await server.call("create_topics", 5, create_topics.CreateTopicsRequest(topics=[wanted], timeout_ms=20_000))
-        await server.call("find_coordinator", 3, fc.FindCoordinatorRequest(key=GROUP))
-        await server.services.coordinators.groups.led.wait_until_loaded()
-        await scenario(Client(server))
-
-    with_broker(path, begun, options={"offsets.topic.num.partitions": "3"})
+@pytest.fixture
+async def client(broker: BrokerHandlers) -> Client:
+    topic = create_topics.CreatableTopic(name="web", num_partitions=2, replication_factor=1)
+    await broker.call("create_topics", 5, create_topics.CreateTopicsRequest(topics=[topic], timeout_ms=20_000))
+    await broker.call("find_coordinator", 3, fc.FindCoordinatorRequest(key=GROUP))
+    await broker.services.coordinators.groups.led.wait_until_loaded()
+    return Client(broker)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("commit", [False, True])
-def test_offsets_become_visible_or_are_dropped_with_the_marker(tmp_path: Path, version: int, *, commit: bool) -> None:
-    async def scenario(client: Client) -> None:
-        assert await client.send(version) == [0, UNKNOWN, UNKNOWN]
-        adds = version >= 5
-        kind = TransactionVersion.TV_2 if adds else TransactionVersion.TV_0
-        assert client.coordinator.asked == [(frozenset({client.where}), kind, not adds)]
-        assert await client.send(version, offset=6) == [0, UNKNOWN, UNKNOWN]
-        assert len(client.coordinator.asked) == 1  # the transaction is open on the partition
-        assert await client.fetched(stable=True) == (-1, UNSTABLE)
-        assert await client.fetched(stable=False) == (-1, 0)
-        await client.end(commit=commit)
-        assert await client.fetched(stable=True) == (6 if commit else -1, 0)
+async def test_offsets_become_visible_or_are_dropped_with_the_marker(
+    client: Client, version: int, *, commit: bool
+) -> None:
+    assert await client.send(version) == [0, UNKNOWN, UNKNOWN]
+    adds = version >= 5
+    kind = TransactionVersion.TV_2 if adds else TransactionVersion.TV_0
+    assert client.coordinator.asked == [(frozenset({client.where}), kind, not adds)]
+    assert await client.send(version, offset=6) == [0, UNKNOWN, UNKNOWN]
+    assert len(client.coordinator.asked) == 1  # the transaction is open on the partition
+    assert await client.fetched(stable=True) == (-1, UNSTABLE)
+    assert await client.fetched(stable=False) == (-1, 0)
+    await client.end(commit=commit)
+    assert await client.fetched(stable=True) == (6 if commit else -1, 0)
 
-    run(tmp_path, scenario)
 
-
-def test_a_restart_reads_open_and_ended_transactions_from_the_log(tmp_path: Path) -> None:
-    async def first(client: Client) -> None:
-        await client.send(3)
-        await client.end(commit=True)
-        await client.send(3, offset=8)
-
-    async def second(client: Client) -> None:
-        assert await client.fetched(stable=False) == (5, 0)
-        assert await client.fetched(stable=True) == (-1, UNSTABLE)
-        await client.end(commit=True)
-        assert await client.fetched(stable=True) == (8, 0)
-
-    run(tmp_path, first)
-    run(tmp_path, second)
+async def test_a_restart_reads_open_and_ended_transactions_from_the_log(broker: BrokerHandlers, client: Client) -> None:
+    await client.send(3)
+    await client.end(commit=True)
+    await client.send(3, offset=8)
+    await broker.restart()
+    await broker.services.coordinators.groups.led.wait_until_loaded()
+    client = Client(broker)
+    assert await client.fetched(stable=False) == (5, 0)
+    assert await client.fetched(stable=True) == (-1, UNSTABLE)
+    await client.end(commit=True)
+    assert await client.fetched(stable=True) == (8, 0)
 
 
 @pytest.mark.parametrize(
@@ -158,47 +152,35 @@ def test_a_restart_reads_open_and_ended_transactions_from_the_log(tmp_path: Path
         (3, ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
     ],
 )
-def test_errors_of_the_transaction_coordinator(
-    tmp_path: Path, version: int, error: ErrorCode, answer: ErrorCode
+async def test_errors_of_the_transaction_coordinator(
+    client: Client, version: int, error: ErrorCode, answer: ErrorCode
 ) -> None:
-    async def scenario(client: Client) -> None:
-        client.coordinator.error = error
-        assert await client.send(version) == [answer, UNKNOWN, UNKNOWN]
-        assert client.partition.log.end_offset == 0
-
-    run(tmp_path, scenario)
+    client.coordinator.error = error
+    assert await client.send(version) == [answer, UNKNOWN, UNKNOWN]
+    assert client.partition.log.end_offset == 0
 
 
-def test_members_and_groups_are_checked(tmp_path: Path) -> None:
-    async def scenario(client: Client) -> None:
-        assert await client.send(3, group="") == [ErrorCode.INVALID_GROUP_ID, UNKNOWN, UNKNOWN]
-        illegal = ErrorCode.ILLEGAL_GENERATION
-        assert await client.send(3, member_id="m", generation_id=1) == [illegal, UNKNOWN, UNKNOWN]
-        assert await client.send(3, member_id="m") == [0, UNKNOWN, UNKNOWN]  # no generation and no members
-
-    run(tmp_path, scenario)
+async def test_members_and_groups_are_checked(client: Client) -> None:
+    assert await client.send(3, group="") == [ErrorCode.INVALID_GROUP_ID, UNKNOWN, UNKNOWN]
+    illegal = ErrorCode.ILLEGAL_GENERATION
+    assert await client.send(3, member_id="m", generation_id=1) == [illegal, UNKNOWN, UNKNOWN]
+    assert await client.send(3, member_id="m") == [0, UNKNOWN, UNKNOWN]  # no generation and no members
 
 
-def test_an_old_epoch_is_fenced_by_the_log(tmp_path: Path) -> None:
-    async def scenario(client: Client) -> None:
-        await client.send(3, epoch=2)
-        await client.end(commit=False, epoch=2)
-        assert await client.send(3, epoch=1) == [ErrorCode.INVALID_PRODUCER_EPOCH, UNKNOWN, UNKNOWN]
-
-    run(tmp_path, scenario)
+async def test_an_old_epoch_is_fenced_by_the_log(client: Client) -> None:
+    await client.send(3, epoch=2)
+    await client.end(commit=False, epoch=2)
+    assert await client.send(3, epoch=1) == [ErrorCode.INVALID_PRODUCER_EPOCH, UNKNOWN, UNKNOWN]
 
 
-def test_a_commit_outside_the_transaction_is_not_unstable(tmp_path: Path) -> None:
-    async def scenario(client: Client) -> None:
-        await client.send(3)
-        partition = oc.OffsetCommitRequestPartition(partition_index=1, committed_offset=3)
-        asked = oc.OffsetCommitRequestTopic(name="web", partitions=[partition])
-        await client.server.call("offset_commit", 8, oc.OffsetCommitRequest(group_id=GROUP, topics=[asked]))
-        request = of.OffsetFetchRequest(
-            groups=[of.OffsetFetchRequestGroup(group_id=GROUP, topics=None)], require_stable=True
-        )
-        (group,) = (await client.server.call("offset_fetch", 8, request)).groups
-        found = [(each.partition_index, each.committed_offset, each.error_code) for each in group.topics[0].partitions]
-        assert found == [(1, 3, 0)]
-
-    run(tmp_path, scenario)
+async def test_a_commit_outside_the_transaction_is_not_unstable(client: Client) -> None:
+    await client.send(3)
+    partition = oc.OffsetCommitRequestPartition(partition_index=1, committed_offset=3)
+    asked = oc.OffsetCommitRequestTopic(name="web", partitions=[partition])
+    await client.server.call("offset_commit", 8, oc.OffsetCommitRequest(group_id=GROUP, topics=[asked]))
+    request = of.OffsetFetchRequest(
+        groups=[of.OffsetFetchRequestGroup(group_id=GROUP, topics=None)], require_stable=True
+    )
+    (group,) = (await client.server.call("offset_fetch", 8, request)).groups
+    found = [(each.partition_index, each.committed_offset, each.error_code) for each in group.topics[0].partitions]
+    assert found == [(1, 3, 0)]

@@ -18,7 +18,8 @@ import pytest
 
 from ottla.controller.topics import CreateTopic
 from ottla.coordination.view import TopicView
-from tests.support.cluster import InProcessCluster
+from ottla.testing.cluster import TestCluster
+from ottla.testing.real_machine import RealMachines
 
 PARTITIONS = 600
 CALLS_MAX = 30_000
@@ -43,7 +44,7 @@ class CountedTurns:
         task = getattr(callback, "__self__", None)
         name = getattr(task.get_coro() if isinstance(task, asyncio.Task) else callback, "__qualname__", "")
         if name.startswith(
-            (test_no_turn_of_the_loop_visits_all_partitions_while_leaders_move.__name__, "InProcessCluster")
+            (test_no_turn_of_the_loop_visits_all_partitions_while_leaders_move.__name__, "TestCluster", "RealMachine")
         ):
             run(handle)
             return
@@ -66,38 +67,35 @@ def counted_turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[CountedTurns]:
         yield counted
 
 
-def test_no_turn_of_the_loop_visits_all_partitions_while_leaders_move(
+async def test_no_turn_of_the_loop_visits_all_partitions_while_leaders_move(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        cluster = InProcessCluster(tmp_path)
-        await cluster.start(3)
-        controller = cluster.services(cluster.controller).controller
-        (created,) = await controller.create_topics([CreateTopic("t", PARTITIONS, 3, (), {})])
-        assert isinstance(created, TopicView)
-        await cluster.known_everywhere("t")
+    cluster = TestCluster(RealMachines(tmp_path))
+    await cluster.start(3)
+    controller = cluster.services(cluster.controller).controller
+    (created,) = await controller.create_topics([CreateTopic("t", PARTITIONS, 3, (), {})])
+    assert isinstance(created, TopicView)
+    await cluster.known_everywhere("t")
 
-        def topics() -> list[TopicView]:
-            return [cluster.services(node).cluster.current.topics["t"] for node in cluster.brokers]
+    def topics() -> list[TopicView]:
+        return [cluster.services(node).cluster.current.topics["t"] for node in cluster.brokers]
 
-        def all_led() -> bool:
-            return all(partition.leader in cluster.brokers for topic in topics() for partition in topic.partitions)
+    def all_led() -> bool:
+        return all(partition.leader in cluster.brokers for topic in topics() for partition in topic.partitions)
 
-        def all_in_sync() -> bool:
-            return all(len(partition.isr) == 3 for topic in topics() for partition in topic.partitions)
+    def all_in_sync() -> bool:
+        return all(len(partition.isr) == 3 for topic in topics() for partition in topic.partitions)
 
-        found: dict[str, tuple[int, str]] = {}
+    found: dict[str, tuple[int, str]] = {}
 
-        async def counted(what: str, change: Awaitable[None], holds: Callable[[], bool]) -> None:
-            with counted_turns(monkeypatch) as turns:
-                await change
-                await cluster.until(holds, seconds=60)
-            found[what] = (turns.worst, turns.worst_name)
+    async def counted(what: str, change: Awaitable[None], holds: Callable[[], bool]) -> None:
+        with counted_turns(monkeypatch) as turns:
+            await change
+            await cluster.until(holds, seconds=60)
+        found[what] = (turns.worst, turns.worst_name)
 
-        other = next(node for node in cluster.brokers if node != cluster.controller)
-        await counted("a broker dies", cluster.kill(other), all_led)
-        await counted("it is back", cluster.restart(other), all_in_sync)
-        await cluster.close()
-        assert all(calls <= CALLS_MAX for calls, _ in found.values()), found
-
-    asyncio.run(scenario())
+    other = next(node for node in cluster.brokers if node != cluster.controller)
+    await counted("a broker dies", cluster.kill(other), all_led)
+    await counted("it is back", cluster.restart(other), all_in_sync)
+    await cluster.close()
+    assert all(calls <= CALLS_MAX for calls, _ in found.values()), found

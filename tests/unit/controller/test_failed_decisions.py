@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -59,16 +59,19 @@ class Planted:
         return decide_and_fail
 
 
-def run(scenario: Callable[[Node, LaterClock], Awaitable[None]]) -> None:
-    async def main() -> None:
-        node = Node(EmbeddedMetadataStore())
-        clock = node.controller._clock = node.controller._failed._clock = LaterClock()
-        await node.start()
-        await node.controller.create_topic("t")
-        await scenario(node, clock)
-        await node.stop()
+@pytest.fixture
+def clock() -> LaterClock:
+    return LaterClock()
 
-    asyncio.run(asyncio.wait_for(main(), 20))
+
+@pytest.fixture
+async def node(clock: LaterClock) -> AsyncIterator[Node]:
+    node = Node(EmbeddedMetadataStore())
+    node.controller._clock = node.controller._failed._clock = clock
+    await node.start()
+    await node.controller.create_topic("t")
+    yield node
+    await node.stop()
 
 
 async def _create(controller: Controller) -> list[Any]:
@@ -116,8 +119,8 @@ REQUESTS: dict[str, Callable[[Controller], Awaitable[list[Any]]]] = {
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
-def test_a_decision_that_fails_writes_nothing_and_may_be_repeated(
-    kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_decision_that_fails_writes_nothing_and_may_be_repeated(
+    node: Node, clock: LaterClock, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     planted = Planted(monkeypatch)
 
@@ -127,60 +130,54 @@ def test_a_decision_that_fails_writes_nothing_and_may_be_repeated(
         except KafkaError as error:
             return error
 
-    async def scenario(node: Node, clock: LaterClock) -> None:
-        before = node.cluster.current.topics["t"]
-        epoch = node.cluster.current.controller_epoch
-        planted.kind = kind
-        refused = await ask(node)
-        assert isinstance(refused, NotController), refused
-        assert node.cluster.current.topics["t"] == before
-        assert ("u" in node.cluster.current.topics) == (kind == "CreateTopic"), "the others of the request are decided"
-        await ask(node)
-        assert planted.failed == 1, "a repetition at once is refused without a decision"
-        planted.kind = ""
-        clock.later_s += 5
-        outcome = await ask(node)
-        assert not isinstance(outcome, NotController)
-        assert node.cluster.current.controller_epoch == epoch, "the term goes on"
-
-    run(scenario)
+    before = node.cluster.current.topics["t"]
+    epoch = node.cluster.current.controller_epoch
+    planted.kind = kind
+    refused = await ask(node)
+    assert isinstance(refused, NotController), refused
+    assert node.cluster.current.topics["t"] == before
+    assert ("u" in node.cluster.current.topics) == (kind == "CreateTopic"), "the others of the request are decided"
+    await ask(node)
+    assert planted.failed == 1, "a repetition at once is refused without a decision"
+    planted.kind = ""
+    clock.later_s += 5
+    outcome = await ask(node)
+    assert not isinstance(outcome, NotController)
+    assert node.cluster.current.controller_epoch == epoch, "the term goes on"
     errors = [record for record in caplog.records if record.levelname == "ERROR"]
     assert len(errors) == 1
     assert kind in errors[0].getMessage()
 
 
-def test_an_election_that_fails_is_tried_again_and_the_others_are_made(
+async def test_an_election_that_fails_is_tried_again_and_the_others_are_made(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     planted = Planted(monkeypatch)
 
-    async def main() -> None:
-        tree = EmbeddedMetadataStore()
-        first, second = Node(tree, 1), Node(tree, 2)
-        await first.start()
-        await second.start()
-        await first.until(lambda view: len(view.brokers) == 2)
-        await first.controller.create_topic("t", assignments=[(0, [2, 1])])
-        planted.kind = "BrokersGone"
-        await second.stop()
-        await first.until(lambda view: len(view.brokers) == 1)
-        while not planted.failed:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        topic = await first.controller.create_topic("u")
-        assert topic.partitions[0].leader == 1
-        planted.kind = ""
-        await first.until(lambda view: view.topics["t"].partitions[0].leader == 1)
-        await first.stop()
-
-    asyncio.run(asyncio.wait_for(main(), 30))
+    tree = EmbeddedMetadataStore()
+    first, second = Node(tree, 1), Node(tree, 2)
+    await first.start()
+    await second.start()
+    await first.until(lambda view: len(view.brokers) == 2)
+    await first.controller.create_topic("t", assignments=[(0, [2, 1])])
+    planted.kind = "BrokersGone"
+    await second.stop()
+    await first.until(lambda view: len(view.brokers) == 1)
+    while not planted.failed:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    topic = await first.controller.create_topic("u")
+    assert topic.partitions[0].leader == 1
+    planted.kind = ""
+    await first.until(lambda view: view.topics["t"].partitions[0].leader == 1)
+    await first.stop()
     errors = [record for record in caplog.records if record.levelname == "ERROR"]
     assert errors
     assert "BrokersGone" in errors[0].getMessage()
     assert sum(record.exc_info is not None for record in errors) == 1
 
 
-def test_a_write_that_fails_unexpectedly_ends_the_term_and_the_next_goes_on(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_write_that_fails_unexpectedly_ends_the_term_and_the_next_goes_on(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failing = [True]
 
@@ -191,39 +188,33 @@ def test_a_write_that_fails_unexpectedly_ends_the_term_and_the_next_goes_on(
         failing.append(False)
         return written
 
-    async def scenario(node: Node, clock: LaterClock) -> None:
-        epoch = node.cluster.current.controller_epoch
-        monkeypatch.setattr(shell, "write_in_term", write_and_fail)
-        failing.append(True)
-        with pytest.raises(NotController):
-            await node.controller.create_topic("v")
-        failing[:] = [False]
-        await node.until(lambda view: view.controller_epoch == epoch + 1)
-        while not node.controller.is_active:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        outcomes = await node.controller.create_topics([CreateTopic("v"), CreateTopic("w")])
-        assert [getattr(each, "code", ErrorCode.NONE) for each in outcomes] == [
-            ErrorCode.TOPIC_ALREADY_EXISTS,
-            ErrorCode.NONE,
-        ], "what was written before the failure is there"
-
-    run(scenario)
+    epoch = node.cluster.current.controller_epoch
+    monkeypatch.setattr(shell, "write_in_term", write_and_fail)
+    failing.append(True)
+    with pytest.raises(NotController):
+        await node.controller.create_topic("v")
+    failing[:] = [False]
+    await node.until(lambda view: view.controller_epoch == epoch + 1)
+    while not node.controller.is_active:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    outcomes = await node.controller.create_topics([CreateTopic("v"), CreateTopic("w")])
+    assert [getattr(each, "code", ErrorCode.NONE) for each in outcomes] == [
+        ErrorCode.TOPIC_ALREADY_EXISTS,
+        ErrorCode.NONE,
+    ], "what was written before the failure is there"
     assert [record.levelname for record in caplog.records].count("ERROR") == 1
 
 
-def test_a_change_of_the_cluster_that_the_controller_cannot_follow_is_read_again(
-    caplog: pytest.LogCaptureFixture,
+async def test_a_change_of_the_cluster_that_the_controller_cannot_follow_is_read_again(
+    node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(node: Node, clock: LaterClock) -> None:
-        term = node.controller._term
-        assert term is not None
-        index = term.index
-        term.index = None  # type: ignore[assignment]
-        await node.controller.create_topic("v")
-        while not term.has_taken_over or term.index is None:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        assert type(term.index) is type(index)
-        assert (await node.controller.create_topic("w")).partitions[0].leader == 1
-
-    run(scenario)
+    term = node.controller._term
+    assert term is not None
+    index = term.index
+    term.index = None  # type: ignore[assignment]
+    await node.controller.create_topic("v")
+    while not term.has_taken_over or term.index is None:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert type(term.index) is type(index)
+    assert (await node.controller.create_topic("w")).partitions[0].leader == 1
     assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1

@@ -73,7 +73,7 @@ def test_values_and_versions_survive_a_restart_and_ephemeral_nodes_do_not(tmp_pa
     assert c.created == 2
 
 
-def test_the_epoch_of_an_ephemeral_node_grows_across_restarts(tmp_path: Path) -> None:
+async def test_the_epoch_of_an_ephemeral_node_grows_across_restarts(tmp_path: Path) -> None:
     async def one_life() -> int:
         store = EmbeddedMetadataStore.open(tmp_path / FILE_NAME).session()
         await store.commit([Create("/me", ephemeral=True)])
@@ -82,7 +82,7 @@ def test_the_epoch_of_an_ephemeral_node_grows_across_restarts(tmp_path: Path) ->
         assert node is not None
         return node.created
 
-    epochs = [asyncio.run(one_life()) for _ in range(3)]
+    epochs = [await one_life() for _ in range(3)]
 
     assert epochs == sorted(set(epochs))
 
@@ -148,64 +148,55 @@ def test_a_torn_write_ahead_log_loses_whole_commits_only(tmp_path: Path) -> None
     assert survived >= set(range(7))
 
 
-def test_a_checkpoint_soon_after_a_commit_empties_the_write_ahead_log(tmp_path: Path) -> None:
+async def test_a_checkpoint_soon_after_a_commit_empties_the_write_ahead_log(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
 
-    async def write() -> int:
-        metadata = EmbeddedMetadataStore.open(path)
-        metadata.checkpoint_delay_s = 0
-        store = metadata.session()
-        await store.commit([Create("/a", b"first")])
-        await store.commit([Put("/a", b"last")])
-        assert metadata._checkpointing is not None
-        await metadata._checkpointing
-        size = path.with_name(path.name + "-wal").stat().st_size
-        assert b"last" in path.read_bytes()
-        await store.close()
-        return size
-
-    assert asyncio.run(write()) == 0
+    metadata = EmbeddedMetadataStore.open(path)
+    metadata.checkpoint_delay_s = 0
+    store = metadata.session()
+    await store.commit([Create("/a", b"first")])
+    await store.commit([Put("/a", b"last")])
+    assert metadata._checkpointing is not None
+    await metadata._checkpointing
+    size = path.with_name(path.name + "-wal").stat().st_size
+    assert b"last" in path.read_bytes()
+    await store.close()
+    assert size == 0
 
 
-def test_a_caller_who_gives_up_half_way_leaves_memory_and_file_agreeing(tmp_path: Path) -> None:
+async def test_a_caller_who_gives_up_half_way_leaves_memory_and_file_agreeing(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
 
-    async def scenario() -> None:
-        store = EmbeddedMetadataStore.open(path).session()
-        for number in range(20):
-            task = asyncio.ensure_future(store.commit([Create(f"/{number}")]))
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        names = await store.children("/")
-        await store.close()
-        again = EmbeddedMetadataStore.open(path).session()
-        assert await again.children("/") == names
-        await again.close()
-
-    asyncio.run(scenario())
+    store = EmbeddedMetadataStore.open(path).session()
+    for number in range(20):
+        task = asyncio.ensure_future(store.commit([Create(f"/{number}")]))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    names = await store.children("/")
+    await store.close()
+    again = EmbeddedMetadataStore.open(path).session()
+    assert await again.children("/") == names
+    await again.close()
 
 
-def test_a_full_disk_refuses_the_commit_and_the_next_one_works(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        metadata = EmbeddedMetadataStore.open(tmp_path / FILE_NAME)
-        store = metadata.session()
-        database = metadata._file
-        assert database is not None
-        await store.commit([Create("/a")])
-        database._connection.execute("PRAGMA max_page_count=4")
+async def test_a_full_disk_refuses_the_commit_and_the_next_one_works(tmp_path: Path) -> None:
+    metadata = EmbeddedMetadataStore.open(tmp_path / FILE_NAME)
+    store = metadata.session()
+    database = metadata._file
+    assert database is not None
+    await store.commit([Create("/a")])
+    database._connection.execute("PRAGMA max_page_count=4")
 
-        with pytest.raises(StorageError):
-            await store.commit([Create("/big", bytes(100_000))])
-        assert await store.get("/big") is None
-
-        database._connection.execute("PRAGMA max_page_count=100000")
+    with pytest.raises(StorageError):
         await store.commit([Create("/big", bytes(100_000))])
-        await store.close()
+    assert await store.get("/big") is None
 
-    asyncio.run(scenario())
+    database._connection.execute("PRAGMA max_page_count=100000")
+    await store.commit([Create("/big", bytes(100_000))])
+    await store.close()
 
 
 def test_a_disk_that_refuses_writes_in_its_own_way_is_tried_again_too(tmp_path: Path) -> None:
@@ -231,55 +222,46 @@ def test_a_disk_that_refuses_writes_in_its_own_way_is_tried_again_too(tmp_path: 
     assert big is not None
 
 
-def test_a_commit_to_a_removed_file_fails(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = EmbeddedMetadataStore.open(tmp_path / FILE_NAME).session()
-        await store.commit([Create("/a")])
-        (tmp_path / FILE_NAME).unlink()
-        for _ in range(2):
-            with pytest.raises(StorageError):
-                await store.commit([Create("/b")])
-        assert await store.get("/a") is not None
-        await store.close()
-
-    asyncio.run(scenario())
+async def test_a_commit_to_a_removed_file_fails(tmp_path: Path) -> None:
+    store = EmbeddedMetadataStore.open(tmp_path / FILE_NAME).session()
+    await store.commit([Create("/a")])
+    (tmp_path / FILE_NAME).unlink()
+    for _ in range(2):
+        with pytest.raises(StorageError):
+            await store.commit([Create("/b")])
+    assert await store.get("/a") is not None
+    await store.close()
 
 
-def test_after_a_failed_commit_that_is_in_the_file_the_store_is_unusable(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        metadata = EmbeddedMetadataStore.open(tmp_path / FILE_NAME)
-        store, database = metadata.session(), metadata._file
-        assert database is not None
-        await store.commit([Create("/a")])
-        database._last_commit_failed = True
-        await store.commit([Create("/b")])  # the counter says that nothing happened
-        database._connection.execute("UPDATE counter SET last_commit = last_commit + 1")
-        database._last_commit_failed = True
-        for _ in range(2):
-            with pytest.raises(StorageError):
-                await store.commit([Create("/c")])
-        await store.close()
-
-    asyncio.run(scenario())
+async def test_after_a_failed_commit_that_is_in_the_file_the_store_is_unusable(tmp_path: Path) -> None:
+    metadata = EmbeddedMetadataStore.open(tmp_path / FILE_NAME)
+    store, database = metadata.session(), metadata._file
+    assert database is not None
+    await store.commit([Create("/a")])
+    database._last_commit_failed = True
+    await store.commit([Create("/b")])  # the counter says that nothing happened
+    database._connection.execute("UPDATE counter SET last_commit = last_commit + 1")
+    database._last_commit_failed = True
+    for _ in range(2):
+        with pytest.raises(StorageError):
+            await store.commit([Create("/c")])
+    await store.close()
 
 
-def test_after_any_other_failure_the_store_takes_no_more_changes_but_can_be_read(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        metadata = EmbeddedMetadataStore.open(tmp_path / FILE_NAME)
-        store = metadata.session()
-        database = metadata._file
-        assert database is not None
-        await store.commit([Create("/a")])
-        database._connection.close()
+async def test_after_any_other_failure_the_store_takes_no_more_changes_but_can_be_read(tmp_path: Path) -> None:
+    metadata = EmbeddedMetadataStore.open(tmp_path / FILE_NAME)
+    store = metadata.session()
+    database = metadata._file
+    assert database is not None
+    await store.commit([Create("/a")])
+    database._connection.close()
 
-        for _ in range(2):
-            with pytest.raises(StorageError):
-                await store.commit([Create("/b")])
-        assert await store.get("/a") is not None
-        assert await store.get("/b") is None
-        await store.close()
-
-    asyncio.run(scenario())
+    for _ in range(2):
+        with pytest.raises(StorageError):
+            await store.commit([Create("/b")])
+    assert await store.get("/a") is not None
+    assert await store.get("/b") is None
+    await store.close()
 
 
 def test_a_file_that_is_no_store_is_one_clear_error(tmp_path: Path) -> None:
@@ -422,47 +404,38 @@ def test_commits_that_arrive_during_a_write_share_the_next_one(tmp_path: Path) -
     assert all(read(tmp_path / FILE_NAME, "/first", *(f"/{number}" for number in range(50))))
 
 
-def test_a_caller_who_gives_up_while_it_waits_for_its_turn_has_changed_nothing(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = EmbeddedMetadataStore.open(tmp_path / FILE_NAME).session()
-        first = asyncio.ensure_future(store.commit([Create("/first")]))
-        await asyncio.sleep(0)
-        second = asyncio.ensure_future(store.commit([Create("/second")]))
-        third = asyncio.ensure_future(store.commit([Create("/third")]))
-        await asyncio.sleep(0)
-        second.cancel()
-        await asyncio.gather(first, third)
-        assert await store.children("/") == {"first", "third"}
-        await store.close()
-
-    asyncio.run(scenario())
+async def test_a_caller_who_gives_up_while_it_waits_for_its_turn_has_changed_nothing(tmp_path: Path) -> None:
+    store = EmbeddedMetadataStore.open(tmp_path / FILE_NAME).session()
+    first = asyncio.ensure_future(store.commit([Create("/first")]))
+    await asyncio.sleep(0)
+    second = asyncio.ensure_future(store.commit([Create("/second")]))
+    third = asyncio.ensure_future(store.commit([Create("/third")]))
+    await asyncio.sleep(0)
+    second.cancel()
+    await asyncio.gather(first, third)
+    assert await store.children("/") == {"first", "third"}
+    await store.close()
 
 
-def test_a_writer_who_gives_up_does_not_lose_the_commits_of_others() -> None:
-    async def scenario() -> None:
-        store = EmbeddedMetadataStore().session()
-        many: list[Op] = [Create(f"/many{number}") for number in range(300)]  # more than are checked in one turn
-        first = asyncio.ensure_future(store.commit(many))
-        second = asyncio.ensure_future(store.commit([Create("/second")]))
-        await asyncio.sleep(0)
-        first.cancel()
-        await second
-        assert await store.children("/") == {"second"}
-
-    asyncio.run(scenario())
+async def test_a_writer_who_gives_up_does_not_lose_the_commits_of_others() -> None:
+    store = EmbeddedMetadataStore().session()
+    many: list[Op] = [Create(f"/many{number}") for number in range(300)]  # more than are checked in one turn
+    first = asyncio.ensure_future(store.commit(many))
+    second = asyncio.ensure_future(store.commit([Create("/second")]))
+    await asyncio.sleep(0)
+    first.cancel()
+    await second
+    assert await store.children("/") == {"second"}
 
 
-def test_the_end_of_a_session_deletes_its_own_nodes_without_a_search() -> None:
-    async def scenario() -> None:
-        tree = EmbeddedMetadataStore()
-        one, other = tree.session(), tree.session()
-        await one.commit([Create("/mine", ephemeral=True), Create("/moved", ephemeral=True), Create("/lasting")])
-        await one.commit([Delete("/moved")])
-        await other.commit([Create("/moved", ephemeral=True)])
-        assert {owner: list(paths) for owner, paths in tree._owned.items()} == {1: ["/mine"], 2: ["/moved"]}
-        await one.close()
-        assert await other.children("/") == {"moved", "lasting"}
-        await other.close()
-        assert tree._owned == {}
-
-    asyncio.run(scenario())
+async def test_the_end_of_a_session_deletes_its_own_nodes_without_a_search() -> None:
+    tree = EmbeddedMetadataStore()
+    one, other = tree.session(), tree.session()
+    await one.commit([Create("/mine", ephemeral=True), Create("/moved", ephemeral=True), Create("/lasting")])
+    await one.commit([Delete("/moved")])
+    await other.commit([Create("/moved", ephemeral=True)])
+    assert {owner: list(paths) for owner, paths in tree._owned.items()} == {1: ["/mine"], 2: ["/moved"]}
+    await one.close()
+    assert await other.children("/") == {"moved", "lasting"}
+    await other.close()
+    assert tree._owned == {}

@@ -70,61 +70,50 @@ async def until_gone(tree: EmbeddedMetadataStore, path: str) -> None:
     await until(lambda: path not in tree.nodes)
 
 
-def test_the_socket_is_for_its_user_alone_wherever_it_is(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        deep = tmp_path.joinpath(*["a-directory-with-a-long-name"] * 8)
-        deep.mkdir(parents=True)
-        path = deep / "store.sock"
-        path.write_bytes(b"")  # left by a killed process
-        async with served(path, EmbeddedMetadataStore()):
-            assert stat.S_IMODE(path.stat().st_mode) == 0o600
-            store = await SocketStore.open(path, 1)
-            await store.commit([Create("/a")])
-            await store.close()
-        assert not path.exists()
-
-    asyncio.run(scenario())
+async def test_the_socket_is_for_its_user_alone_wherever_it_is(tmp_path: Path) -> None:
+    deep = tmp_path.joinpath(*["a-directory-with-a-long-name"] * 8)
+    deep.mkdir(parents=True)
+    path = deep / "store.sock"
+    path.write_bytes(b"")  # left by a killed process
+    async with served(path, EmbeddedMetadataStore()):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        store = await SocketStore.open(path, 1)
+        await store.commit([Create("/a")])
+        await store.close()
+    assert not path.exists()
 
 
-def test_the_end_of_a_connection_ends_the_session_at_once(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        tree = EmbeddedMetadataStore()
-        async with served(tmp_path / "s", tree):
-            store = await SocketStore.open(tmp_path / "s", 1)
-            await store.commit([Create("/alive", ephemeral=True)])
-            assert store._writer is not None
-            store._writer.transport.abort()  # as the system does for a killed process
-            await until_gone(tree, "/alive")
-            await until_lost(store)
-            await store.renew()
-            assert store.state == SessionState(2, SessionStatus.CONNECTED)
-            await store.commit([Create("/alive", ephemeral=True)])
-            await store.close()
-            assert "/alive" not in tree.nodes
-
-    asyncio.run(scenario())
+async def test_the_end_of_a_connection_ends_the_session_at_once(tmp_path: Path) -> None:
+    tree = EmbeddedMetadataStore()
+    async with served(tmp_path / "s", tree):
+        store = await SocketStore.open(tmp_path / "s", 1)
+        await store.commit([Create("/alive", ephemeral=True)])
+        assert store._writer is not None
+        store._writer.transport.abort()  # as the system does for a killed process
+        await until_gone(tree, "/alive")
+        await until_lost(store)
+        await store.renew()
+        assert store.state == SessionState(2, SessionStatus.CONNECTED)
+        await store.commit([Create("/alive", ephemeral=True)])
+        await store.close()
+        assert "/alive" not in tree.nodes
 
 
-def test_a_process_that_sends_no_pings_loses_its_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_that_sends_no_pings_loses_its_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_server, "_TICK_S", 0.05)
 
-    async def scenario() -> None:
-        tree = EmbeddedMetadataStore()
-        async with served(tmp_path / "s", tree, timeout_s=0.3):
-            heard = await SocketStore.open(
-                tmp_path / "s", 2, ping_s=0.02
-            )  # the older one: without pings the first to go
-            await heard.commit([Create("/heard", ephemeral=True)])
-            silent = await SocketStore.open(tmp_path / "s", 1, ping_s=3600)
-            await silent.commit([Create("/silent", ephemeral=True)])
-            await until_lost(silent)
-            await until_gone(tree, "/silent")
-            await heard.sync()
-            assert "/heard" in tree.nodes
-            await heard.close()
-            await silent.close()
-
-    asyncio.run(scenario())
+    tree = EmbeddedMetadataStore()
+    async with served(tmp_path / "s", tree, timeout_s=0.3):
+        heard = await SocketStore.open(tmp_path / "s", 2, ping_s=0.02)  # the older one: without pings the first to go
+        await heard.commit([Create("/heard", ephemeral=True)])
+        silent = await SocketStore.open(tmp_path / "s", 1, ping_s=3600)
+        await silent.commit([Create("/silent", ephemeral=True)])
+        await until_lost(silent)
+        await until_gone(tree, "/silent")
+        await heard.sync()
+        assert "/heard" in tree.nodes
+        await heard.close()
+        await silent.close()
 
 
 def test_time_in_which_the_store_itself_was_stopped_ends_no_session(
@@ -147,69 +136,60 @@ def test_time_in_which_the_store_itself_was_stopped_ends_no_session(
     asyncio.run(scenario())
 
 
-def test_a_commit_whose_answer_never_came_has_an_unknown_outcome_and_a_read_has_none(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        tree = EmbeddedMetadataStore()
-        async with served(tmp_path / "s", tree, session=HangingSession):
-            store = await SocketStore.open(tmp_path / "s", 1)
-            commit = asyncio.ensure_future(store.commit([Create("/made")]))
-            await until(lambda: "/made" in tree.nodes)
-            assert store._writer is not None
-            store._writer.transport.abort()
-            with pytest.raises(OutcomeUnknown) as unknown:
-                await commit
-            assert unknown.value.path == "/made"
-            for attempt in (store.get("/made"), store.sync(), store.list_nodes("/"), store.commit([Create("/b")])):
-                with pytest.raises(SessionLost):
-                    await attempt
+async def test_a_commit_whose_answer_never_came_has_an_unknown_outcome_and_a_read_has_none(tmp_path: Path) -> None:
+    tree = EmbeddedMetadataStore()
+    async with served(tmp_path / "s", tree, session=HangingSession):
+        store = await SocketStore.open(tmp_path / "s", 1)
+        commit = asyncio.ensure_future(store.commit([Create("/made")]))
+        await until(lambda: "/made" in tree.nodes)
+        assert store._writer is not None
+        store._writer.transport.abort()
+        with pytest.raises(OutcomeUnknown) as unknown:
+            await commit
+        assert unknown.value.path == "/made"
+        for attempt in (store.get("/made"), store.sync(), store.list_nodes("/"), store.commit([Create("/b")])):
             with pytest.raises(SessionLost):
-                store.watch("/")
-            await store.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_session_is_suspended_while_the_store_does_not_answer(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        answers = asyncio.Event()
-        answers.set()
-
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            with contextlib.suppress(EOFError, OSError):
-                while True:
-                    number, *_ = await read_frame(reader)
-                    await answers.wait()
-                    writer.write(frame([number, "ok", VERSION]))
-            writer.close()
-
-        server = await asyncio.start_unix_server(answer, tmp_path / "s")
-        store = await SocketStore.open(tmp_path / "s", 1, ping_s=0.05)
-        answers.clear()
-        connected = SessionState(1, SessionStatus.CONNECTED)
-        async with asyncio.timeout(5):
-            suspended = await store.next_state(connected)
-            assert suspended == SessionState(1, SessionStatus.SUSPENDED)
-            answers.set()
-            assert await store.next_state(suspended) == connected
+                await attempt
+        with pytest.raises(SessionLost):
+            store.watch("/")
         await store.close()
-        server.close()
-
-    asyncio.run(scenario())
 
 
-def test_errors_of_the_disk_reach_the_other_process(tmp_path: Path) -> None:
+async def test_a_session_is_suspended_while_the_store_does_not_answer(tmp_path: Path) -> None:
+    answers = asyncio.Event()
+    answers.set()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                number, *_ = await read_frame(reader)
+                await answers.wait()
+                writer.write(frame([number, "ok", VERSION]))
+        writer.close()
+
+    server = await asyncio.start_unix_server(answer, tmp_path / "s")
+    store = await SocketStore.open(tmp_path / "s", 1, ping_s=0.05)
+    answers.clear()
+    connected = SessionState(1, SessionStatus.CONNECTED)
+    async with asyncio.timeout(5):
+        suspended = await store.next_state(connected)
+        assert suspended == SessionState(1, SessionStatus.SUSPENDED)
+        answers.set()
+        assert await store.next_state(suspended) == connected
+    await store.close()
+    server.close()
+
+
+async def test_errors_of_the_disk_reach_the_other_process(tmp_path: Path) -> None:
     class FailingSession(EmbeddedSession):
         async def commit(self, ops: Sequence[Op]) -> list[int]:
             raise StorageError("the disk is full")
 
-    async def scenario() -> None:
-        async with served(tmp_path / "s", EmbeddedMetadataStore(), session=FailingSession):
-            store = await SocketStore.open(tmp_path / "s", 1)
-            with pytest.raises(StorageError, match="the disk is full"):
-                await store.commit([Create("/a")])
-            await store.close()
-
-    asyncio.run(scenario())
+    async with served(tmp_path / "s", EmbeddedMetadataStore(), session=FailingSession):
+        store = await SocketStore.open(tmp_path / "s", 1)
+        with pytest.raises(StorageError, match="the disk is full"):
+            await store.commit([Create("/a")])
+        await store.close()
 
 
 def test_without_a_store_there_no_session_is_opened(tmp_path: Path) -> None:
@@ -217,58 +197,49 @@ def test_without_a_store_there_no_session_is_opened(tmp_path: Path) -> None:
         asyncio.run(SocketStore.open(tmp_path / "s", 1))
 
 
-def test_a_session_is_renewed_as_soon_as_the_store_is_served_again(
+async def test_a_session_is_renewed_as_soon_as_the_store_is_served_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket_store, "_RECONNECT_S", 0.01)
 
-    async def scenario() -> None:
-        async with served(tmp_path / "s", EmbeddedMetadataStore()):
-            store = await CountingStore.open(tmp_path / "s", 1)
-        assert isinstance(store, CountingStore)
-        await until_lost(store)
-        renewing = asyncio.ensure_future(store.renew())
-        await until(lambda: store.attempts == 3)
-        assert not renewing.done()
-        async with served(tmp_path / "s", EmbeddedMetadataStore()):
-            await asyncio.wait_for(renewing, 5)
-            await store.commit([Create("/a")])
-        await until_lost(store)
-        renewing = asyncio.ensure_future(store.renew())
-        await asyncio.sleep(0)
+    async with served(tmp_path / "s", EmbeddedMetadataStore()):
+        store = await CountingStore.open(tmp_path / "s", 1)
+    assert isinstance(store, CountingStore)
+    await until_lost(store)
+    renewing = asyncio.ensure_future(store.renew())
+    await until(lambda: store.attempts == 3)
+    assert not renewing.done()
+    async with served(tmp_path / "s", EmbeddedMetadataStore()):
+        await asyncio.wait_for(renewing, 5)
+        await store.commit([Create("/a")])
+    await until_lost(store)
+    renewing = asyncio.ensure_future(store.renew())
+    await asyncio.sleep(0)
+    await store.close()
+    with pytest.raises(SessionLost):
+        await asyncio.wait_for(renewing, 5)
+
+
+async def test_a_watch_that_its_reader_ends_costs_the_store_nothing_more(tmp_path: Path) -> None:
+    async with served(tmp_path / "s", EmbeddedMetadataStore()) as server:
+        store = await SocketStore.open(tmp_path / "s", 1)
+        watch = store.watch("/")
+        await watch.wait()
+        (connection,) = server._connections
+        assert len(connection._watches) == 1
+        watch.end()
+        await store.sync()
+        assert len(connection._watches) == 0
+        await store.commit([Create("/a")])
         await store.close()
-        with pytest.raises(SessionLost):
-            await asyncio.wait_for(renewing, 5)
-
-    asyncio.run(scenario())
 
 
-def test_a_watch_that_its_reader_ends_costs_the_store_nothing_more(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with served(tmp_path / "s", EmbeddedMetadataStore()) as server:
-            store = await SocketStore.open(tmp_path / "s", 1)
-            watch = store.watch("/")
-            await watch.wait()
-            (connection,) = server._connections
-            assert len(connection._watches) == 1
-            watch.end()
-            await store.sync()
-            assert len(connection._watches) == 0
-            await store.commit([Create("/a")])
-            await store.close()
-
-    asyncio.run(scenario())
-
-
-def test_any_bytes_are_values(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with served(tmp_path / "s", EmbeddedMetadataStore()):
-            store = await SocketStore.open(tmp_path / "s", 1)
-            value = bytes(range(256)) + "é€".encode()
-            await store.commit([Create("/é", value)])
-            node = await store.get("/é")
-            assert node is not None
-            assert node.value == value
-            await store.close()
-
-    asyncio.run(scenario())
+async def test_any_bytes_are_values(tmp_path: Path) -> None:
+    async with served(tmp_path / "s", EmbeddedMetadataStore()):
+        store = await SocketStore.open(tmp_path / "s", 1)
+        value = bytes(range(256)) + "é€".encode()
+        await store.commit([Create("/é", value)])
+        node = await store.get("/é")
+        assert node is not None
+        assert node.value == value
+        await store.close()

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -46,9 +45,11 @@ from ottla.groups.share import records as share_records
 from ottla.groups.share.events import OffsetsAltered, ShareHeartbeat, StatesDeleted, StatesInitialized
 from ottla.internal_topics.machine_events import NotStored, Stored
 from ottla.internal_topics.topic_log import AppendedBatch, KeyValue, ProducerIdentity
-from ottla.testing.sim_loop import SimClock, simulate
+from ottla.testing.sim_loop import SimClock
 from tests.support.group_driver import subscription
 from tests.support.topic_logs import MemoryTopicLog
+
+pytestmark = pytest.mark.simulated_time
 
 WEB = TopicPartition("web", 0)
 WEB_ID, OFFSETS_ID = uuid.UUID(int=1), uuid.UUID(int=9)
@@ -227,18 +228,16 @@ EVENTS = [
 ]
 
 
-def run_groups(scenario: Callable[[GroupsHarness], Awaitable[None]]) -> None:
-    async def main(rng: random.Random) -> None:
-        harness = GroupsHarness()
-        await harness.loaded()
-        await harness.commit(harness.beside, 1)
-        await harness.commit(harness.elsewhere, 2)
-        await scenario(harness)
-        harness.log.failing = None
-        harness.log.hold.set()
-        await harness.coordinator.close()
-
-    simulate(main, seed=1)
+@pytest.fixture
+async def harness() -> AsyncIterator[GroupsHarness]:
+    harness = GroupsHarness()
+    await harness.loaded()
+    await harness.commit(harness.beside, 1)
+    await harness.commit(harness.elsewhere, 2)
+    yield harness
+    harness.log.failing = None
+    harness.log.hold.set()
+    await harness.coordinator.close()
 
 
 def failures(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -246,96 +245,91 @@ def failures(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize(("kind", "name", "event"), EVENTS, ids=[f"{kind} {name}" for kind, name, _ in EVENTS])
-def test_a_group_is_loaded_again_after_any_failed_step(
-    kind: str, name: str, event: object, caplog: pytest.LogCaptureFixture
+async def test_a_group_is_loaded_again_after_any_failed_step(
+    harness: GroupsHarness, kind: str, name: str, event: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     set_up, break_state = SET_UP[kind]
 
-    async def scenario(harness: GroupsHarness) -> None:
-        await set_up(harness)
-        runtime = harness.runtime()
-        in_log = len(harness.log.records(harness.partition))
-        outline = runtime.machine.outline
-        if name in ("Stored", "NotStored"):
-            harness.log.hold.clear()
-            asked = asyncio.ensure_future(runtime.ask(LEAVING[kind]))
-            await asyncio.sleep(0.1)
-            break_state(runtime)
-            harness.log.failing = NotEnoughReplicas() if name == "NotStored" else None
-            harness.log.hold.set()
-        else:
-            break_state(runtime)
-            asked = asyncio.ensure_future(runtime.ask(event))
-        error = (await asyncio.gather(asked, return_exceptions=True))[0]
-        assert isinstance(error, KafkaError), error
-        assert error.code in RETRIABLE
-        assert not runtime.is_open
-        harness.log.failing = None
-        await harness.goes_on()
-        if kind != "share":
-            assert harness.committed("team") == 5
-        again = harness.runtime()
-        if name not in ("Stored", "NotStored"):
-            assert in_log <= len(harness.log.records(harness.partition))
-            if kind != "classic" or harness.runtime().group.summary.state == "Stable":
-                assert again.machine.outline == outline, "the state before the event, from the log"
-        if kind == "consumer":
-            answer = await again.ask(a_heartbeat("q"))
-            assert isinstance(answer, HeartbeatAnswer)
-        elif kind == "classic":
-            answer = await again.ask(a_join("q"))
-        else:
-            answer = await again.ask(ShareHeartbeat(member_id="q", member_epoch=0, topics=frozenset({"web"})))
-        assert answer.error is ErrorCode.NONE
-
-    run_groups(scenario)
+    await set_up(harness)
+    runtime = harness.runtime()
+    in_log = len(harness.log.records(harness.partition))
+    outline = runtime.machine.outline
+    if name in ("Stored", "NotStored"):
+        harness.log.hold.clear()
+        asked = asyncio.ensure_future(runtime.ask(LEAVING[kind]))
+        await asyncio.sleep(0.1)
+        break_state(runtime)
+        harness.log.failing = NotEnoughReplicas() if name == "NotStored" else None
+        harness.log.hold.set()
+    else:
+        break_state(runtime)
+        asked = asyncio.ensure_future(runtime.ask(event))
+    error = (await asyncio.gather(asked, return_exceptions=True))[0]
+    assert isinstance(error, KafkaError), error
+    assert error.code in RETRIABLE
+    assert not runtime.is_open
+    harness.log.failing = None
+    await harness.goes_on()
+    if kind != "share":
+        assert harness.committed("team") == 5
+    again = harness.runtime()
+    if name not in ("Stored", "NotStored"):
+        assert in_log <= len(harness.log.records(harness.partition))
+        if kind != "classic" or harness.runtime().group.summary.state == "Stable":
+            assert again.machine.outline == outline, "the state before the event, from the log"
+    if kind == "consumer":
+        answer = await again.ask(a_heartbeat("q"))
+        assert isinstance(answer, HeartbeatAnswer)
+    elif kind == "classic":
+        answer = await again.ask(a_join("q"))
+    else:
+        answer = await again.ask(ShareHeartbeat(member_id="q", member_epoch=0, topics=frozenset({"web"})))
+    assert answer.error is ErrorCode.NONE
     (logged,) = failures(caplog)
     assert "'team'" in logged
     kind_of_event = {"Stored": Stored, "NotStored": NotStored}.get(name, type(event))
     assert kind_of_event.__name__ in logged
 
 
-def test_the_waiting_members_of_the_groups_beside_it_try_again(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(harness: GroupsHarness) -> None:
-        await classic_group(harness)
-        beside = harness.coordinator.led.shard_of(harness.beside).find_or_create(harness.beside)
-        waiting = asyncio.ensure_future(beside.ask(a_join("b")))
-        await asyncio.sleep(0)
-        break_classic(harness.runtime())
-        with pytest.raises(CoordinatorLoadInProgress):
-            await harness.runtime().ask(Heartbeat(member_id="m", generation=1))
-        with pytest.raises(KafkaError) as refused:
-            await waiting
-        assert refused.value.code in RETRIABLE
-        await harness.goes_on()
-
-    run_groups(scenario)
+async def test_the_waiting_members_of_the_groups_beside_it_try_again(
+    harness: GroupsHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    await classic_group(harness)
+    beside = harness.coordinator.led.shard_of(harness.beside).find_or_create(harness.beside)
+    waiting = asyncio.ensure_future(beside.ask(a_join("b")))
+    await asyncio.sleep(0)
+    break_classic(harness.runtime())
+    with pytest.raises(CoordinatorLoadInProgress):
+        await harness.runtime().ask(Heartbeat(member_id="m", generation=1))
+    with pytest.raises(KafkaError) as refused:
+        await waiting
+    assert refused.value.code in RETRIABLE
+    await harness.goes_on()
     assert len(failures(caplog)) == 1
 
 
-def test_a_group_that_fails_again_and_again_is_refused_for_longer_and_longer(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_group_that_fails_again_and_again_is_refused_for_longer_and_longer(
+    harness: GroupsHarness, caplog: pytest.LogCaptureFixture
+) -> None:
     refused_s = []
 
-    async def scenario(harness: GroupsHarness) -> None:
-        await classic_group(harness)
-        loop = asyncio.get_running_loop()
-        for _ in range(12):
-            began_s = loop.time()
-            while True:
-                try:
-                    runtime = harness.runtime()
-                    break
-                except CoordinatorLoadInProgress:
-                    await asyncio.sleep(0.05)
-            refused_s.append(loop.time() - began_s)
-            break_classic(runtime)
-            with pytest.raises(CoordinatorLoadInProgress):
-                await runtime.ask(Heartbeat(member_id="m", generation=1))
-        await asyncio.sleep(DELAY_S_MAX)
-        await harness.loaded()
-        assert harness.committed(harness.beside) == 1
-
-    run_groups(scenario)
+    await classic_group(harness)
+    loop = asyncio.get_running_loop()
+    for _ in range(12):
+        began_s = loop.time()
+        while True:
+            try:
+                runtime = harness.runtime()
+                break
+            except CoordinatorLoadInProgress:
+                await asyncio.sleep(0.05)
+        refused_s.append(loop.time() - began_s)
+        break_classic(runtime)
+        with pytest.raises(CoordinatorLoadInProgress):
+            await runtime.ask(Heartbeat(member_id="m", generation=1))
+    await asyncio.sleep(DELAY_S_MAX)
+    await harness.loaded()
+    assert harness.committed(harness.beside) == 1
     assert refused_s[1] < 0.2
     assert all(earlier < later or later > DELAY_S_MAX - 1 for earlier, later in pairwise(refused_s[1:]))
     assert refused_s[-1] <= DELAY_S_MAX + 1
@@ -380,25 +374,24 @@ def _contradictory(kind: str) -> list[tuple[bytes, bytes | None]]:
 
 
 @pytest.mark.parametrize("kind", SET_UP)
-def test_a_group_that_cannot_be_loaded_leaves_the_others_alone(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(harness: GroupsHarness) -> None:
-        harness.log.put(harness.partition, _contradictory(kind))
-        with pytest.raises(KafkaError):
-            await harness.commit(harness.beside, 1)  # the log has a batch that memory has not
-        await asyncio.sleep(1)
-        await harness.loaded()
-        for _ in range(3):
-            with pytest.raises(CoordinatorLoadInProgress):
-                harness.committed("team")
-        await harness.commit(harness.beside, 4)
-        assert harness.committed(harness.beside) == 4
-        assert harness.beside in {summary.group_id for summary in harness.coordinator.list_groups()}
-        await asyncio.sleep(61)
+async def test_a_group_that_cannot_be_loaded_leaves_the_others_alone(
+    harness: GroupsHarness, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.log.put(harness.partition, _contradictory(kind))
+    with pytest.raises(KafkaError):
+        await harness.commit(harness.beside, 1)  # the log has a batch that memory has not
+    await asyncio.sleep(1)
+    await harness.loaded()
+    for _ in range(3):
         with pytest.raises(CoordinatorLoadInProgress):
             harness.committed("team")
-        await asyncio.sleep(1)
-        await harness.loaded()
-        assert harness.committed(harness.beside) == 4
-
-    run_groups(scenario)
+    await harness.commit(harness.beside, 4)
+    assert harness.committed(harness.beside) == 4
+    assert harness.beside in {summary.group_id for summary in harness.coordinator.list_groups()}
+    await asyncio.sleep(61)
+    with pytest.raises(CoordinatorLoadInProgress):
+        harness.committed("team")
+    await asyncio.sleep(1)
+    await harness.loaded()
+    assert harness.committed(harness.beside) == 4
     assert len(failures(caplog)) == 2, "it is tried again after a minute"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import cast
 
 import pytest
@@ -12,8 +11,10 @@ import pytest
 from ottla.coordination.store import OutcomeUnknown, SessionLost
 from ottla.core.errors import NotCoordinator
 from ottla.internal_topics.session_check import SessionCheck
-from ottla.testing.sim_loop import SimClock, SimLoop, simulate
+from ottla.testing.sim_loop import SimClock, SimLoop
 from tests.unit.internal_topics.test_terms import ANOTHER, NODE, OffsetsPartitionHarness, written_elsewhere
+
+pytestmark = pytest.mark.simulated_time
 
 SESSION_S = 6.0
 
@@ -44,79 +45,67 @@ class Paused:
             self.harness.committed()
 
 
-def run_scenario(scenario: Callable[[Paused], Awaitable[None]]) -> None:
-    async def main(rng: random.Random) -> None:
-        harness = OffsetsPartitionHarness()
-        harness.elect(NODE, 0)
-        await harness.coordinator.led.wait_until_loaded()
-        paused = Paused(harness)
-        await harness.commit(1)
-        await scenario(paused)
-        await paused.check.close()
-        await harness.coordinator.close()
-
-    simulate(main, seed=1)
+@pytest.fixture
+async def paused() -> AsyncIterator[Paused]:
+    harness = OffsetsPartitionHarness()
+    harness.elect(NODE, 0)
+    await harness.coordinator.led.wait_until_loaded()
+    paused = Paused(harness)
+    await harness.commit(1)
+    yield paused
+    await paused.check.close()
+    await harness.coordinator.close()
 
 
-def test_offsets_that_another_broker_has_replaced_meanwhile_are_never_answered() -> None:
-    async def scenario(paused: Paused) -> None:
-        harness = paused.harness
-        paused.confirmations.append(lambda: harness.elect(ANOTHER, 1))
-        harness.log.put(0, written_elsewhere(2))
-        paused.stop(SESSION_S + 1)
-        paused.refused()  # although it does not know of the other one yet
-        await asyncio.sleep(0.1)
-        paused.refused()
-        await asyncio.sleep(1)
-        paused.refused()
-        assert paused.confirmed == 1
-        harness.elect(NODE, 2)
-        await harness.loaded()
-        assert harness.committed() == 2
-
-    run_scenario(scenario)
+async def test_offsets_that_another_broker_has_replaced_meanwhile_are_never_answered(paused: Paused) -> None:
+    harness = paused.harness
+    paused.confirmations.append(lambda: harness.elect(ANOTHER, 1))
+    harness.log.put(0, written_elsewhere(2))
+    paused.stop(SESSION_S + 1)
+    paused.refused()  # although it does not know of the other one yet
+    await asyncio.sleep(0.1)
+    paused.refused()
+    await asyncio.sleep(1)
+    paused.refused()
+    assert paused.confirmed == 1
+    harness.elect(NODE, 2)
+    await harness.loaded()
+    assert harness.committed() == 2
 
 
-def test_a_session_that_is_alive_is_used_again() -> None:
-    async def scenario(paused: Paused) -> None:
-        paused.stop(SESSION_S - 1)  # the last sign of life may have been sent long before
-        paused.refused()
-        await asyncio.sleep(1)
+async def test_a_session_that_is_alive_is_used_again(paused: Paused) -> None:
+    paused.stop(SESSION_S - 1)  # the last sign of life may have been sent long before
+    paused.refused()
+    await asyncio.sleep(1)
+    assert paused.harness.committed() == 1
+    assert paused.confirmed == 1
+
+
+async def test_short_stalls_and_idle_times_are_no_gap(paused: Paused) -> None:
+    for _ in range(5):
+        paused.stop(SESSION_S / 3)
         assert paused.harness.committed() == 1
-        assert paused.confirmed == 1
-
-    run_scenario(scenario)
-
-
-def test_short_stalls_and_idle_times_are_no_gap() -> None:
-    async def scenario(paused: Paused) -> None:
-        for _ in range(5):
-            paused.stop(SESSION_S / 3)
-            assert paused.harness.committed() == 1
-            await asyncio.sleep(10 * SESSION_S)
-            assert paused.harness.committed() == 1
-        assert paused.confirmed == 0
-
-    run_scenario(scenario)
+        await asyncio.sleep(10 * SESSION_S)
+        assert paused.harness.committed() == 1
+    assert paused.confirmed == 0
 
 
-def test_a_lost_session_is_followed_by_another_one_and_a_second_gap_by_another_confirmation() -> None:
+async def test_a_lost_session_is_followed_by_another_one_and_a_second_gap_by_another_confirmation(
+    paused: Paused,
+) -> None:
     def fail(error: Exception) -> Callable[[], None]:
         def raise_it() -> None:
             raise error
 
         return raise_it
 
-    async def scenario(paused: Paused) -> None:
-        paused.confirmations += [fail(SessionLost("/")), fail(OutcomeUnknown("/"))]
-        paused.confirmations += [lambda: paused.stop(2 * SESSION_S), paused.refused]
-        paused.stop(2 * SESSION_S)
-        paused.refused()
-        await asyncio.sleep(5)  # which the second gap ends
-        paused.refused()
-        await asyncio.sleep(1)
-        assert paused.harness.committed() == 1
-        assert paused.confirmed == 2, "the first of them was from before the second gap"
-        assert not paused.confirmations
-
-    run_scenario(scenario)
+    paused.confirmations += [fail(SessionLost("/")), fail(OutcomeUnknown("/"))]
+    paused.confirmations += [lambda: paused.stop(2 * SESSION_S), paused.refused]
+    paused.stop(2 * SESSION_S)
+    paused.refused()
+    await asyncio.sleep(5)  # which the second gap ends
+    paused.refused()
+    await asyncio.sleep(1)
+    assert paused.harness.committed() == 1
+    assert paused.confirmed == 2, "the first of them was from before the second gap"
+    assert not paused.confirmations

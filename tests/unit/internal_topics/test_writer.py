@@ -11,23 +11,20 @@ from ottla.internal_topics.writer import PartitionWriter
 from tests.support.topic_logs import MemoryTopicLog
 
 
-def test_writes_of_one_turn_are_one_batch_and_their_results_come_in_the_next_turn_without_a_task() -> None:
-    async def main() -> None:
-        log = MemoryTopicLog()
-        writer = PartitionWriter(log, 0, leader_epoch=0)
-        writer.begin(0)
-        results: list[tuple[str, ErrorCode]] = []
-        for name in ("a", "b"):
-            writer.write([(name.encode(), b"")], lambda error, name=name: results.append((name, error)))  # type: ignore[misc]
-        assert results == []
-        assert asyncio.all_tasks() == {asyncio.current_task()}
+async def test_writes_of_one_turn_are_one_batch_and_their_results_come_in_the_next_turn_without_a_task() -> None:
+    log = MemoryTopicLog()
+    writer = PartitionWriter(log, 0, leader_epoch=0)
+    writer.begin(0)
+    results: list[tuple[str, ErrorCode]] = []
+    for name in ("a", "b"):
+        writer.write([(name.encode(), b"")], lambda error, name=name: results.append((name, error)))  # type: ignore[misc]
+    assert results == []
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
-        await asyncio.sleep(0)
+    await asyncio.sleep(0)
 
-        assert results == [("a", ErrorCode.NONE), ("b", ErrorCode.NONE)]
-        assert [len(batch.records) for batch in log.batches[0]] == [2]
-
-    asyncio.run(main())
+    assert results == [("a", ErrorCode.NONE), ("b", ErrorCode.NONE)]
+    assert [len(batch.records) for batch in log.batches[0]] == [2]
 
 
 @pytest.mark.simulated_time

@@ -3,13 +3,12 @@
 import asyncio
 import struct
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import pytest
-import uvloop
 
 from ottla.core.files import FileRegion, SystemFile
 from ottla.limits.budget import ByteBudget
@@ -17,9 +16,15 @@ from ottla.net.config import NetConfig
 from ottla.net.connection import BUFFER_BYTES, PendingResponse, ServerConnection
 from ottla.net.outbound import Part
 from ottla.net.server import ListenerAddress, Listeners
+from tests.support.async_tests import setup_of
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.loop("uvloop")
+
 LENGTH = struct.Struct(">i")
+LOOPS = pytest.mark.parametrize(
+    "loop", [pytest.param(name, marks=pytest.mark.loop(name)) for name in ("uvloop", "asyncio")]
+)
 
 
 def framed(payload: bytes) -> bytes:
@@ -54,27 +59,27 @@ class Echo:
         answer.send((framed(payload),))
 
 
-Scenario = Callable[[Echo, Listeners, int], Awaitable[None]]
+@pytest.fixture
+def echo() -> Echo:
+    return Echo()
 
 
-def with_listeners(
-    scenario: Scenario, *, budget_bytes: int = 1 << 30, loop: str = "uvloop", config: NetConfig | None = None
-) -> None:
-    async def main() -> None:
-        echo = Echo()
-        running = asyncio.get_running_loop()
-        listeners = Listeners(config or NetConfig(), budget=ByteBudget(budget_bytes), now=running.time)
-        endpoint = await listeners.bind(ListenerAddress("PLAINTEXT", "127.0.0.1", 0))
-        await listeners.listen(echo)
-        try:
-            await asyncio.wait_for(scenario(echo, listeners, endpoint.port), 30)
-        finally:
-            await listeners.close(within_seconds=1)
+@pytest.fixture
+async def listeners(request: pytest.FixtureRequest, echo: Echo) -> AsyncIterator[Listeners]:
+    setup = setup_of(request)
+    budget = ByteBudget(setup.get("budget_bytes", 1 << 30))
+    config = setup.get("config", NetConfig())
+    listeners = Listeners(config, budget=budget, now=asyncio.get_running_loop().time)
+    await listeners.bind(ListenerAddress("PLAINTEXT", "127.0.0.1", 0))
+    await listeners.listen(echo)
+    yield listeners
+    await listeners.close(within_seconds=1)
 
-    if loop == "uvloop":
-        uvloop.run(main())
-    else:
-        asyncio.run(main())
+
+@pytest.fixture
+def port(listeners: Listeners) -> int:
+    (place,) = listeners._servers.values()
+    return place.port
 
 
 async def read_frame(reader: asyncio.StreamReader) -> bytes:
@@ -82,174 +87,144 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
     return await reader.readexactly(length)
 
 
-@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-def test_answers_come_back_whole_and_in_order_however_the_bytes_arrive(loop: str) -> None:
-    async def scenario(echo: Echo, listeners: Listeners, port: int) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        payloads = [b"a", b"", b"x" * 1000, b"y" * (BUFFER_BYTES * 3), b"z"]
-        stream = b"".join(framed(payload) for payload in payloads)
-        for at in range(0, len(stream), 777):
-            writer.write(stream[at : at + 777])
-            await writer.drain()
+@LOOPS
+async def test_answers_come_back_whole_and_in_order_however_the_bytes_arrive(port: int, loop: str) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    payloads = [b"a", b"", b"x" * 1000, b"y" * (BUFFER_BYTES * 3), b"z"]
+    stream = b"".join(framed(payload) for payload in payloads)
+    for at in range(0, len(stream), 777):
+        writer.write(stream[at : at + 777])
+        await writer.drain()
 
-        assert [await read_frame(reader) for _ in payloads] == payloads
-        writer.close()
-
-    with_listeners(scenario, loop=loop)
+    assert [await read_frame(reader) for _ in payloads] == payloads
+    writer.close()
 
 
-def test_a_later_request_waits_for_a_slow_earlier_one() -> None:
-    async def scenario(echo: Echo, listeners: Listeners, port: int) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(framed(b"later 1") + framed(b"second"))
-        await until(lambda: len(echo.begun) == 1)
-        echo.release()
+async def test_a_later_request_waits_for_a_slow_earlier_one(echo: Echo, port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(framed(b"later 1") + framed(b"second"))
+    await until(lambda: len(echo.begun) == 1)
+    echo.release()
 
-        assert await read_frame(reader) == b"later 1"
-        assert await read_frame(reader) == b"second"
-        assert echo.begun == [b"later 1", b"second"]
-        writer.close()
-
-    with_listeners(scenario)
+    assert await read_frame(reader) == b"later 1"
+    assert await read_frame(reader) == b"second"
+    assert echo.begun == [b"later 1", b"second"]
+    writer.close()
 
 
-def test_pipelined_requests_are_begun_together_and_answered_in_order() -> None:
-    async def scenario(echo: Echo, listeners: Listeners, port: int) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(framed(b"later pipelined 1") + framed(b"later pipelined 2") + framed(b"third"))
-        await until(lambda: len(echo.begun) == 3)
-        echo.held.reverse()
-        echo.release()
-        echo.release()
+async def test_pipelined_requests_are_begun_together_and_answered_in_order(echo: Echo, port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(framed(b"later pipelined 1") + framed(b"later pipelined 2") + framed(b"third"))
+    await until(lambda: len(echo.begun) == 3)
+    echo.held.reverse()
+    echo.release()
+    echo.release()
 
-        assert [await read_frame(reader) for _ in range(3)] == [b"later pipelined 1", b"later pipelined 2", b"third"]
-        writer.close()
-
-    with_listeners(scenario)
+    assert [await read_frame(reader) for _ in range(3)] == [b"later pipelined 1", b"later pipelined 2", b"third"]
+    writer.close()
 
 
-def test_callbacks_of_one_name_replace_each_other_and_come_at_once_after_the_loss() -> None:
-    async def scenario(echo: Echo, listeners: Listeners, port: int) -> None:
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(framed(b"later"))
-        await until(lambda: bool(echo.held))
-        connection, calls = echo.held[0][1].connection, list[str]()
-        for turn in range(3):
-            for name in ("a", "b"):
-                connection.call_when_lost(name, partial(calls.append, f"{name}{turn}"))
-        assert calls == []
-        writer.close()
-        await until(lambda: bool(calls))
-        assert calls == ["a2", "b2"]
-        connection.call_when_lost("a", partial(calls.append, "late"))
-        assert calls == ["a2", "b2", "late"]
-
-    with_listeners(scenario)
+async def test_callbacks_of_one_name_replace_each_other_and_come_at_once_after_the_loss(echo: Echo, port: int) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(framed(b"later"))
+    await until(lambda: bool(echo.held))
+    connection, calls = echo.held[0][1].connection, list[str]()
+    for turn in range(3):
+        for name in ("a", "b"):
+            connection.call_when_lost(name, partial(calls.append, f"{name}{turn}"))
+    assert calls == []
+    writer.close()
+    await until(lambda: bool(calls))
+    assert calls == ["a2", "b2"]
+    connection.call_when_lost("a", partial(calls.append, "late"))
+    assert calls == ["a2", "b2", "late"]
 
 
-def test_a_request_without_an_answer_leaves_no_hole() -> None:
-    async def scenario(echo: Echo, listeners: Listeners, port: int) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(framed(b"none") + framed(b"after"))
+async def test_a_request_without_an_answer_leaves_no_hole(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(framed(b"none") + framed(b"after"))
 
-        assert await read_frame(reader) == b"after"
-        writer.close()
-
-    with_listeners(scenario)
+    assert await read_frame(reader) == b"after"
+    writer.close()
 
 
 @pytest.mark.parametrize("size", [1, 5 << 20])
-def test_a_file_region_arrives_byte_for_byte_even_at_a_slow_reader(size: int) -> None:
-    async def scenario(echo: Echo, listeners: Listeners, port: int) -> None:
-        content = bytes(range(256)) * (size // 256 + 2)
-        with tempfile.TemporaryDirectory() as directory:
-            path = Path(directory) / "segment"
-            path.write_bytes(content)
-            echo.region = FileRegion(SystemFile(path, create=False), 3, size)
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
-            writer.write(framed(b"file") + framed(b"after"))
+async def test_a_file_region_arrives_byte_for_byte_even_at_a_slow_reader(echo: Echo, port: int, size: int) -> None:
+    content = bytes(range(256)) * (size // 256 + 2)
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "segment"
+        path.write_bytes(content)
+        echo.region = FileRegion(SystemFile(path, create=False), 3, size)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        writer.write(framed(b"file") + framed(b"after"))
 
-            assert await read_frame(reader) == content[3 : 3 + size]
-            assert await read_frame(reader) == b"after"
-            writer.close()
-            echo.region.file.close()
-
-    with_listeners(scenario)
-
-
-def test_an_oversized_frame_ends_the_connection_before_its_bytes_are_held() -> None:
-    async def scenario(echo: Echo, listeners: Listeners, port: int) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(LENGTH.pack(2000) + b"x")
-
-        assert await reader.read() == b""
-        assert not echo.begun
+        assert await read_frame(reader) == content[3 : 3 + size]
+        assert await read_frame(reader) == b"after"
         writer.close()
-
-    with_listeners(scenario, config=NetConfig(request_bytes_max=1999))
-
-
-def test_large_requests_wait_for_the_budget_and_all_are_served_in_the_end() -> None:
-    async def scenario(echo: Echo, listeners: Listeners, port: int) -> None:
-        size = 200_000
-        clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
-
-        async def ask(number: int) -> bytes:
-            reader, writer = clients[number]
-            writer.write(framed(bytes([number]) * size))
-            answer = await read_frame(reader)
-            writer.close()
-            return answer
-
-        answers = await asyncio.gather(*(ask(number) for number in range(4)))
-
-        assert answers == [bytes([number]) * size for number in range(4)]
-
-    with_listeners(scenario, budget_bytes=250_000)
+        echo.region.file.close()
 
 
-def test_connections_above_the_limit_are_closed_and_those_below_go_on() -> None:
-    async def scenario(echo: Echo, listeners: Listeners, port: int) -> None:
-        first = await asyncio.open_connection("127.0.0.1", port)
-        await until(lambda: len(listeners.connections) == 1)
-        second = await asyncio.open_connection("127.0.0.1", port)
+@pytest.mark.setup(config=NetConfig(request_bytes_max=1999))
+async def test_an_oversized_frame_ends_the_connection_before_its_bytes_are_held(echo: Echo, port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(LENGTH.pack(2000) + b"x")
 
-        assert await second[0].read() == b""
-        first[1].write(framed(b"still here"))
-        assert await read_frame(first[0]) == b"still here"
-        first[1].close()
-        second[1].close()
-
-    with_listeners(scenario, config=NetConfig(connections_max=1))
+    assert await reader.read() == b""
+    assert not echo.begun
+    writer.close()
 
 
-def test_a_client_that_leaves_while_it_waits_is_forgotten() -> None:
-    async def scenario(echo: Echo, listeners: Listeners, port: int) -> None:
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(framed(b"later"))
-        await until(lambda: bool(echo.held))
+@pytest.mark.setup(budget_bytes=250_000)
+async def test_large_requests_wait_for_the_budget_and_all_are_served_in_the_end(port: int) -> None:
+    size = 200_000
+    clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+
+    async def ask(number: int) -> bytes:
+        reader, writer = clients[number]
+        writer.write(framed(bytes([number]) * size))
+        answer = await read_frame(reader)
         writer.close()
-        await until(lambda: not listeners.connections)
+        return answer
 
-        echo.release()
+    answers = await asyncio.gather(*(ask(number) for number in range(4)))
 
-    with_listeners(scenario)
+    assert answers == [bytes([number]) * size for number in range(4)]
 
 
-def test_a_stop_answers_what_has_begun() -> None:
-    async def scenario(echo: Echo, listeners: Listeners, port: int) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(framed(b"later"))
-        await until(lambda: bool(echo.held))
-        stopping = asyncio.ensure_future(listeners.close(within_seconds=5))
-        await asyncio.sleep(0)
-        echo.release()
+@pytest.mark.setup(config=NetConfig(connections_max=1))
+async def test_connections_above_the_limit_are_closed_and_those_below_go_on(listeners: Listeners, port: int) -> None:
+    first = await asyncio.open_connection("127.0.0.1", port)
+    await until(lambda: len(listeners.connections) == 1)
+    second = await asyncio.open_connection("127.0.0.1", port)
 
-        assert await read_frame(reader) == b"later"
-        await stopping
-        writer.close()
+    assert await second[0].read() == b""
+    first[1].write(framed(b"still here"))
+    assert await read_frame(first[0]) == b"still here"
+    first[1].close()
+    second[1].close()
 
-    with_listeners(scenario)
+
+async def test_a_client_that_leaves_while_it_waits_is_forgotten(echo: Echo, listeners: Listeners, port: int) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(framed(b"later"))
+    await until(lambda: bool(echo.held))
+    writer.close()
+    await until(lambda: not listeners.connections)
+
+    echo.release()
+
+
+async def test_a_stop_answers_what_has_begun(echo: Echo, listeners: Listeners, port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(framed(b"later"))
+    await until(lambda: bool(echo.held))
+    stopping = asyncio.ensure_future(listeners.close(within_seconds=5))
+    await asyncio.sleep(0)
+    echo.release()
+
+    assert await read_frame(reader) == b"later"
+    await stopping
+    writer.close()
 
 
 class ManualClock:
@@ -271,48 +246,41 @@ class ManualClock:
         return self.reads >= before + 4
 
 
-def test_a_response_that_comes_later_begins_busy_polling_as_well() -> None:
+async def test_a_response_that_comes_later_begins_busy_polling_as_well() -> None:
     """Responses of a group commit do: they are sent from a callback of their own, not while the request is read."""
+    echo, clock = Echo(), ManualClock()
+    config = NetConfig(busy_poll_us=1_000_000)
+    listeners = Listeners(config, budget=ByteBudget(1 << 30), now=clock)
+    endpoint = await listeners.bind(ListenerAddress("PLAINTEXT", "127.0.0.1", 0))
+    await listeners.listen(echo)
+    reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
+    writer.write(framed(b"later pipelined"))
+    await until(lambda: bool(echo.held))
+    assert not await clock.is_polled()
 
-    async def main() -> None:
-        echo, clock = Echo(), ManualClock()
-        config = NetConfig(busy_poll_us=1_000_000)
-        listeners = Listeners(config, budget=ByteBudget(1 << 30), now=clock)
-        endpoint = await listeners.bind(ListenerAddress("PLAINTEXT", "127.0.0.1", 0))
-        await listeners.listen(echo)
-        reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
-        writer.write(framed(b"later pipelined"))
-        await until(lambda: bool(echo.held))
-        assert not await clock.is_polled()
+    echo.release()
+    assert await clock.is_polled()
+    assert await read_frame(reader) == b"later pipelined"
 
-        echo.release()
-        assert await clock.is_polled()
-        assert await read_frame(reader) == b"later pipelined"
-
-        clock.seconds = 2.0
-        await asyncio.sleep(0)
-        assert not await clock.is_polled()
-        writer.close()
-        await listeners.close(within_seconds=1)
-
-    asyncio.run(asyncio.wait_for(main(), 30))
+    clock.seconds = 2.0
+    await asyncio.sleep(0)
+    assert not await clock.is_polled()
+    writer.close()
+    await listeners.close(within_seconds=1)
 
 
-def test_after_a_response_to_a_follower_the_loop_sleeps() -> None:
-    async def main() -> None:
-        echo, clock = Echo(), ManualClock()
-        config = NetConfig(busy_poll_us=1_000_000)
-        listeners = Listeners(config, budget=ByteBudget(1 << 30), now=clock)
-        endpoint = await listeners.bind(ListenerAddress("PLAINTEXT", "127.0.0.1", 0))
-        await listeners.listen(echo)
-        reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
-        writer.write(framed(b"later, of a follower"))
-        await until(lambda: bool(echo.held))
+async def test_after_a_response_to_a_follower_the_loop_sleeps() -> None:
+    echo, clock = Echo(), ManualClock()
+    config = NetConfig(busy_poll_us=1_000_000)
+    listeners = Listeners(config, budget=ByteBudget(1 << 30), now=clock)
+    endpoint = await listeners.bind(ListenerAddress("PLAINTEXT", "127.0.0.1", 0))
+    await listeners.listen(echo)
+    reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.port)
+    writer.write(framed(b"later, of a follower"))
+    await until(lambda: bool(echo.held))
 
-        echo.release()
-        assert not await clock.is_polled()
-        assert await read_frame(reader) == b"later, of a follower"
-        writer.close()
-        await listeners.close(within_seconds=1)
-
-    asyncio.run(asyncio.wait_for(main(), 30))
+    echo.release()
+    assert not await clock.is_polled()
+    assert await read_frame(reader) == b"later, of a follower"
+    writer.close()
+    await listeners.close(within_seconds=1)

@@ -10,19 +10,16 @@ import pytest
 from ottla.net import eager_tasks
 
 
-def test_a_coroutine_that_does_not_wait_ends_in_the_present_turn() -> None:
-    async def main() -> None:
-        done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        done.set_result("result")
-        found: list[str] = []
+async def test_a_coroutine_that_does_not_wait_ends_in_the_present_turn() -> None:
+    done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    done.set_result("result")
+    found: list[str] = []
 
-        async def work() -> None:
-            found.append(await done)
+    async def work() -> None:
+        found.append(await done)
 
-        assert eager_tasks.start(work(), "work") is None
-        assert found == ["result"]
-
-    asyncio.run(main())
+    assert eager_tasks.start(work(), "work") is None
+    assert found == ["result"]
 
 
 async def _a_future(steps: list[str]) -> None:
@@ -50,54 +47,45 @@ async def _two_waits(steps: list[str]) -> None:
 
 
 @pytest.mark.parametrize("wait", [_a_future, _a_later_future, _a_turn, _two_waits])
-def test_a_coroutine_that_waits_goes_on_in_a_task(wait: Callable[[list[str]], Awaitable[None]]) -> None:
-    async def main() -> None:
-        steps: list[str] = []
+async def test_a_coroutine_that_waits_goes_on_in_a_task(wait: Callable[[list[str]], Awaitable[None]]) -> None:
+    steps: list[str] = []
 
-        async def work() -> None:
-            steps.append("begun")
-            await wait(steps)
+    async def work() -> None:
+        steps.append("begun")
+        await wait(steps)
 
-        task = eager_tasks.start(work(), "work")
-        assert task is not None
-        assert steps == ["begun"]
-        assert task.get_name() == "work"
-        await task
-        assert steps == ["begun", "result"]
-
-    asyncio.run(main())
+    task = eager_tasks.start(work(), "work")
+    assert task is not None
+    assert steps == ["begun"]
+    assert task.get_name() == "work"
+    await task
+    assert steps == ["begun", "result"]
 
 
-def test_errors_reach_the_coroutine() -> None:
-    async def main() -> None:
-        caught: list[BaseException] = []
+async def test_errors_reach_the_coroutine() -> None:
+    caught: list[BaseException] = []
 
-        async def work(future: asyncio.Future[None]) -> None:
-            try:
-                await future
-            except (ValueError, asyncio.CancelledError) as error:
-                caught.append(error)
+    async def work(future: asyncio.Future[None]) -> None:
+        try:
+            await future
+        except (ValueError, asyncio.CancelledError) as error:
+            caught.append(error)
 
-        failing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        task = eager_tasks.start(work(failing), "work")
-        assert task is not None
-        failing.set_exception(ValueError("of the future"))
-        await task
-        cancelled = eager_tasks.start(work(asyncio.get_running_loop().create_future()), "work")
-        assert cancelled is not None
-        cancelled.cancel()
-        await cancelled
-        assert [type(error) for error in caught] == [ValueError, asyncio.CancelledError]
-
-    asyncio.run(main())
+    failing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    task = eager_tasks.start(work(failing), "work")
+    assert task is not None
+    failing.set_exception(ValueError("of the future"))
+    await task
+    cancelled = eager_tasks.start(work(asyncio.get_running_loop().create_future()), "work")
+    assert cancelled is not None
+    cancelled.cancel()
+    await cancelled
+    assert [type(error) for error in caught] == [ValueError, asyncio.CancelledError]
 
 
-def test_an_error_before_the_first_wait_is_the_callers() -> None:
-    async def main() -> None:
-        async def work() -> None:
-            raise ValueError("before")
+async def test_an_error_before_the_first_wait_is_the_callers() -> None:
+    async def work() -> None:
+        raise ValueError("before")
 
-        with pytest.raises(ValueError, match="before"):
-            eager_tasks.start(work(), "work")
-
-    asyncio.run(main())
+    with pytest.raises(ValueError, match="before"):
+        eager_tasks.start(work(), "work")

@@ -9,7 +9,9 @@ import pytest
 
 from ottla.net.malformed_requests import INTERVAL_SECONDS, OTHERS, SOURCES_MAX, MalformedRequestLog
 from ottla.net.server import Listeners
-from tests.unit.net.test_connection import Echo, framed, read_frame, with_listeners
+from tests.unit.net.test_connection import LOOPS, echo, framed, listeners, port, read_frame
+
+__all__ = ["echo", "listeners", "port"]
 
 NEW = "closing the connection from"
 
@@ -80,29 +82,26 @@ def client_hello() -> bytes:
     return outgoing.read()
 
 
-@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-def test_http_and_tls_are_recognised_and_logged_once(caplog: pytest.LogCaptureFixture, loop: str) -> None:
-    async def scenario(echo: Echo, listeners: Listeners, port: int) -> None:
-        for _ in range(5):
-            for data in (b"GET /health HTTP/1.1\r\nHost: broker\r\n\r\n", client_hello(), b"\xff" * 20):
-                await send(port, data)
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(framed(b"served"))
-        assert await read_frame(reader) == b"served"
-        writer.close()
-        http = (
-            "it sent an HTTP request; listener PLAINTEXT serves the Kafka protocol. Use a Kafka client for this port."
-        )
-        tls = (
-            "it began a TLS handshake; listener PLAINTEXT does not use TLS. "
-            "Set security.protocol=PLAINTEXT in the client."
-        )
-        lines = [line for line in caplog.messages if line.startswith(NEW)]
-        assert lines == [
-            f"{NEW} 127.0.0.1: {http}",
-            f"{NEW} 127.0.0.1: {tls}",
-            f"{NEW} 127.0.0.1: a frame of -1 bytes is announced; the limit is 104857600",
-        ]
-
-    with_listeners(scenario, loop=loop)
+@LOOPS
+async def test_http_and_tls_are_recognised_and_logged_once(
+    listeners: Listeners, port: int, caplog: pytest.LogCaptureFixture, loop: str
+) -> None:
+    for _ in range(5):
+        for data in (b"GET /health HTTP/1.1\r\nHost: broker\r\n\r\n", client_hello(), b"\xff" * 20):
+            await send(port, data)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(framed(b"served"))
+    assert await read_frame(reader) == b"served"
+    writer.close()
+    http = "it sent an HTTP request; listener PLAINTEXT serves the Kafka protocol. Use a Kafka client for this port."
+    tls = (
+        "it began a TLS handshake; listener PLAINTEXT does not use TLS. Set security.protocol=PLAINTEXT in the client."
+    )
+    lines = [line for line in caplog.messages if line.startswith(NEW)]
+    assert lines == [
+        f"{NEW} 127.0.0.1: {http}",
+        f"{NEW} 127.0.0.1: {tls}",
+        f"{NEW} 127.0.0.1: a frame of -1 bytes is announced; the limit is 104857600",
+    ]
+    await listeners.close(within_seconds=1)
     assert len([line for line in caplog.messages if "4 more connections" in line]) == 3

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -153,41 +154,33 @@ class ReplicaHarness:
         failed = self.disk.history[self.fails_at - 1 : self.fails_at]
         return bool(failed) and failed[0].startswith("sync") and f"{path}/" in f"{failed[0]}/"
 
-    def run(
-        self, scenario: Callable[[BrokerReplicas], Awaitable[None]], *, stop: bool = True, missing: str = ""
-    ) -> None:
-        """Open, run the scenario, stop cleanly or die."""
-
-        async def main() -> None:
-            broker = BrokerReplicas(self, missing)
-            try:
-                await asyncio.wait_for(scenario(broker), 30)
-            finally:
-                self.disk.stop_refusing()
-                if stop:
-                    await broker.replicas.close()
-                else:
-                    await asyncio.gather(*(each.close() for each in broker.replicas._commits.values()))
-
-        asyncio.run(main())
+    @asynccontextmanager
+    async def running(self, *, stop: bool = True, missing: str = "") -> AsyncIterator[BrokerReplicas]:
+        """Open, then stop cleanly or die."""
+        broker = BrokerReplicas(self, missing)
+        try:
+            yield broker
+        finally:
+            self.disk.stop_refusing()
+            if stop:
+                await broker.replicas.close()
+            else:
+                await asyncio.gather(*(each.close() for each in broker.replicas._commits.values()))
         if not stop:
             self.disk.process_died()
 
     def power_cut(self, survival: Survival = Survival.LOST, seed: int = 1) -> None:
         self.disk.power_cut(random.Random(seed), survival)
 
-    def assert_all_acked_is_there(self) -> None:
+    async def assert_all_acked_is_there(self) -> None:
         """Assert that the next run has all that was acknowledged and is not deleted."""
-
-        async def look(broker: BrokerReplicas) -> None:
+        async with self.running() as broker:
             for tp, acked in self.acked.items():
                 if tp.topic in self.topics:
                     log = broker.replicas.partition(tp).log
                     held = dict(everything(log))
                     lost = {at: value for at, value in acked.items() if held.get(at) != value}
                     assert not {at for at in lost if at >= log.log_start_offset}, f"{tp} lost {lost}"
-
-        self.run(look)
 
 
 @pytest.fixture(autouse=True)

@@ -79,10 +79,9 @@ async def begin_move(broker: BrokerReplicas, records: int) -> None:
     assert under_way.future.end_offset < len(HELD)
 
 
-def test_a_replica_is_moved_while_it_is_written_and_read() -> None:
+async def test_a_replica_is_moved_while_it_is_written_and_read() -> None:
     harness = ReplicaHarness()
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         await fill(broker)
         partition, before = broker.replicas.partition(WEB), broker.where("web")
         assert before == A
@@ -98,84 +97,63 @@ def test_a_replica_is_moved_while_it_is_written_and_read() -> None:
         assert values(broker.read("web")) == [*HELD, *(b"new %d" % number for number in range(20)), b"last"]
         broker.directory(A).purge_deleted(harness.clock.wall_ms())
         assert not [name for name in harness.disk.names_in(A) if name.startswith("web")]
-
-    harness.run(scenario)
-    harness.assert_all_acked_is_there()
-
-    async def again(broker: BrokerReplicas) -> None:
+    await harness.assert_all_acked_is_there()
+    async with harness.running() as broker:
         assert broker.where("web") == B
         assert move(broker, A) is ErrorCode.NONE
         await until_moved(broker)
         assert broker.where("web") == A
-
-    harness.run(again)
-    harness.assert_all_acked_is_there()
+    await harness.assert_all_acked_is_there()
 
 
 @pytest.mark.parametrize("survival", [Survival.KEPT, Survival.LOST, Survival.TORN])
-def test_a_restart_continues_the_move(survival: Survival) -> None:
+async def test_a_restart_continues_the_move(survival: Survival) -> None:
     harness = ReplicaHarness()
-
-    async def begin(broker: BrokerReplicas) -> None:
+    async with harness.running(stop=survival is Survival.KEPT) as broker:
         await fill(broker)
         await begin_move(broker, 5)
-
-    async def again(broker: BrokerReplicas) -> None:
+    harness.power_cut(survival, seed=3)
+    async with harness.running() as broker:
         assert broker.where("web") == A
         assert futures(broker) == [B]
         assert await broker.send("web", b"more") is ErrorCode.NONE
         await until_moved(broker)
         assert broker.where("web") == B
-
-    harness.run(begin, stop=survival is Survival.KEPT)
-    harness.power_cut(survival, seed=3)
-    harness.run(again)
-    harness.assert_all_acked_is_there()
+    await harness.assert_all_acked_is_there()
 
 
-def test_a_copy_whose_topic_is_not_known_any_more_is_made_again() -> None:
+async def test_a_copy_whose_topic_is_not_known_any_more_is_made_again() -> None:
     harness = ReplicaHarness()
-
-    async def begin(broker: BrokerReplicas) -> None:
+    async with harness.running(stop=False) as broker:
         await fill(broker)
         limit(broker, 1)
         assert move(broker, B) is ErrorCode.NONE
-
-    async def again(broker: BrokerReplicas) -> None:
+    (name,) = (name for name in harness.disk.names_in(B) if name.endswith("-future"))
+    harness.disk.open(B / name / "partition.metadata").truncate(0)
+    async with harness.running() as broker:
         assert futures(broker) == [B]
         await until_moved(broker)
         assert broker.where("web") == B
         assert broker.replicas.partition(WEB).log.topic_id == broker.view.topics["web"].topic_id
-
-    harness.run(begin, stop=False)
-    (name,) = (name for name in harness.disk.names_in(B) if name.endswith("-future"))
-    harness.disk.open(B / name / "partition.metadata").truncate(0)
-    harness.run(again)
-    harness.assert_all_acked_is_there()
+    await harness.assert_all_acked_is_there()
 
 
-def test_the_copy_of_an_earlier_run_is_verified() -> None:
+async def test_the_copy_of_an_earlier_run_is_verified() -> None:
     harness = ReplicaHarness(config=replace(SMALL, segment_bytes=100_000))
-
-    async def begin(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         await fill(broker)
         await begin_move(broker, 20)
-
-    async def again(broker: BrokerReplicas) -> None:
-        await until_moved(broker)
-        assert values(broker.read("web")) == HELD
-
-    harness.run(begin)
     (name,) = (name for name in harness.disk.names_in(B) if name.endswith("-future"))
     harness.disk.flip_bit(B / name / "00000000000000000000.log", 700)
-    harness.run(again)
-    harness.assert_all_acked_is_there()
+    async with harness.running() as broker:
+        await until_moved(broker)
+        assert values(broker.read("web")) == HELD
+    await harness.assert_all_acked_is_there()
 
 
-def test_a_move_back_is_a_cancellation() -> None:
+async def test_a_move_back_is_a_cancellation() -> None:
     harness = ReplicaHarness(A, B, C)
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         await fill(broker)
         limit(broker, 1)
         assert move(broker, A) is ErrorCode.NONE
@@ -195,15 +173,12 @@ def test_a_move_back_is_a_cancellation() -> None:
         go_on(broker)
         await until_moved(broker)
         assert broker.where("web") == C
-
-    harness.run(scenario)
-    harness.assert_all_acked_is_there()
+    await harness.assert_all_acked_is_there()
 
 
-def test_the_errors_are_those_of_kafka() -> None:
+async def test_the_errors_are_those_of_kafka() -> None:
     harness = ReplicaHarness()
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         await fill(broker)
         assert move(broker, C) is ErrorCode.LOG_DIR_NOT_FOUND
         assert move(broker, B, TopicPartition("web", 5)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -221,13 +196,10 @@ def test_the_errors_are_those_of_kafka() -> None:
         assert move(broker, B) is ErrorCode.KAFKA_STORAGE_ERROR
         assert move(broker, A, TopicPartition("new", 0)) is ErrorCode.KAFKA_STORAGE_ERROR
 
-    harness.run(scenario)
 
-
-def test_no_move_begins_while_a_directory_is_offline() -> None:
+async def test_no_move_begins_while_a_directory_is_offline() -> None:
     harness = ReplicaHarness(A, B, C)
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         broker.add(topic("web", 2))
         assert await broker.send("web", b"x", 0) is ErrorCode.NONE
         harness.disk.refuse(errno.EIO, "sync", under=B)
@@ -236,13 +208,10 @@ def test_no_move_begins_while_a_directory_is_offline() -> None:
         assert move(broker, C) is ErrorCode.KAFKA_STORAGE_ERROR
         assert futures(broker) == []
 
-    harness.run(scenario)
 
-
-def test_a_topic_is_deleted_while_it_moves() -> None:
+async def test_a_topic_is_deleted_while_it_moves() -> None:
     harness = ReplicaHarness()
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         await fill(broker)
         await begin_move(broker, 5)
         topic_id = broker.view.topics["web"].topic_id
@@ -258,13 +227,10 @@ def test_a_topic_is_deleted_while_it_moves() -> None:
             broker.directory(path).purge_deleted(harness.clock.wall_ms())
             assert not [name for name in harness.disk.names_in(path) if name.startswith("web")]
 
-    harness.run(scenario)
 
-
-def test_records_deleted_meanwhile_are_deleted_in_the_copy() -> None:
+async def test_records_deleted_meanwhile_are_deleted_in_the_copy() -> None:
     harness = ReplicaHarness()
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running(stop=False) as broker:
         await fill(broker)
         partition = broker.replicas.partition(WEB)
         partition.delete_records(3)
@@ -276,20 +242,14 @@ def test_records_deleted_meanwhile_are_deleted_in_the_copy() -> None:
         assert partition.log.log_start_offset == 7
         assert values(broker.read("web")) == HELD[7:]
         broker.directory(B).run_retention(harness.clock.wall_ms())
-
-    harness.run(scenario, stop=False)
     harness.power_cut(Survival.LOST)
-
-    async def again(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         assert broker.replicas.partition(WEB).log.log_start_offset == 7
 
-    harness.run(again)
 
-
-def test_a_log_whose_records_are_all_deleted_during_the_move() -> None:
+async def test_a_log_whose_records_are_all_deleted_during_the_move() -> None:
     harness = ReplicaHarness()
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         await fill(broker)
         partition = broker.replicas.partition(WEB)
         await begin_move(broker, 10)
@@ -301,13 +261,10 @@ def test_a_log_whose_records_are_all_deleted_during_the_move() -> None:
         assert await broker.send("web", b"next") is ErrorCode.NONE
         assert broker.read("web") == [(len(HELD), b"next")]
 
-    harness.run(scenario)
 
-
-def test_a_truncated_log_truncates_its_copy() -> None:
+async def test_a_truncated_log_truncates_its_copy() -> None:
     harness = ReplicaHarness()
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         await fill(broker)
         log = broker.replicas.partition(WEB).log
         await begin_move(broker, 30)
@@ -322,13 +279,10 @@ def test_a_truncated_log_truncates_its_copy() -> None:
         assert broker.where("web") == B
         assert values(everything(broker.replicas.partition(WEB).log)) == [*HELD[:20], b"of the next leader"]
 
-    harness.run(scenario)
 
-
-def test_the_directory_that_is_copied_to_fails() -> None:
+async def test_the_directory_that_is_copied_to_fails() -> None:
     harness = ReplicaHarness()
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         await fill(broker)
         await begin_move(broker, 5)
         harness.disk.refuse(errno.EIO, "sync", under=B)
@@ -339,21 +293,16 @@ def test_the_directory_that_is_copied_to_fails() -> None:
         assert broker.offline() == set()
         assert await broker.send("web", b"more") is ErrorCode.NONE
         assert values(broker.read("web")) == [*HELD, b"more"]
-
-    async def again(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         await until_moved(broker)
         assert broker.where("web") == B
         assert values(broker.read("web")) == [*HELD, b"more"]
-
-    harness.run(scenario)
-    harness.run(again)
-    harness.assert_all_acked_is_there()
+    await harness.assert_all_acked_is_there()
 
 
-def test_a_failed_sync_of_the_checkpoint_of_a_move_takes_its_directory_offline() -> None:
+async def test_a_failed_sync_of_the_checkpoint_of_a_move_takes_its_directory_offline() -> None:
     harness = ReplicaHarness()
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running(stop=False) as broker:
         await fill(broker)
         await begin_move(broker, 20)
         harness.disk.refuse(errno.EIO, "sync", under=B / "recovery-point-offset-checkpoint.tmp")
@@ -362,17 +311,14 @@ def test_a_failed_sync_of_the_checkpoint_of_a_move_takes_its_directory_offline()
         assert broker.where("web") == A
         assert broker.directory(B).health.failure is not None, "the next sync would succeed without the data"
         assert [name for name in harness.disk.names_in(B) if name.startswith("ottla-failed-sync")]
-
-    harness.run(scenario, stop=False)
     harness.disk.stop_refusing()
     harness.power_cut(Survival.KEPT)
-    harness.assert_all_acked_is_there()
+    await harness.assert_all_acked_is_there()
 
 
-def test_the_directory_that_is_copied_from_fails() -> None:
+async def test_the_directory_that_is_copied_from_fails() -> None:
     harness = ReplicaHarness()
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         await fill(broker)
         await begin_move(broker, 5)
         harness.disk.refuse(errno.EIO, "sync", under=A)
@@ -380,14 +326,10 @@ def test_the_directory_that_is_copied_from_fails() -> None:
         harness.disk.stop_refusing()
         await broker.until(lambda: "web-0" in broker.offline())
         assert broker.replicas.log_dir_move(WEB) is None
-
-    async def again(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         await until_moved(broker)
         assert broker.where("web") == B
-
-    harness.run(scenario)
-    harness.run(again)
-    harness.assert_all_acked_is_there()
+    await harness.assert_all_acked_is_there()
 
 
 async def move_with_failure(broker: BrokerReplicas, nth: int, error: int) -> str:
@@ -413,16 +355,17 @@ async def move_with_failure(broker: BrokerReplicas, nth: int, error: int) -> str
 def operations_of_a_move() -> list[str]:
     harness, done = ReplicaHarness(), list[str]()
 
-    async def scenario(broker: BrokerReplicas) -> None:
-        broker.add(topic("web", 1))
-        for value in HELD[:8]:
-            assert await broker.send("web", value) is ErrorCode.NONE
-        start = len(harness.disk.history)
-        assert move(broker, B) is ErrorCode.NONE
-        await until_moved(broker)
-        done.extend(harness.disk.history[start:])
+    async def run() -> None:
+        async with harness.running() as broker:
+            broker.add(topic("web", 1))
+            for value in HELD[:8]:
+                assert await broker.send("web", value) is ErrorCode.NONE
+            start = len(harness.disk.history)
+            assert move(broker, B) is ErrorCode.NONE
+            await until_moved(broker)
+            done.extend(harness.disk.history[start:])
 
-    harness.run(scenario)
+    asyncio.run(run())
     return done
 
 
@@ -433,60 +376,48 @@ FAILING = [*range(1, REPLACEMENT - 8, 6), *range(REPLACEMENT - 8, len(OPERATIONS
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("survival", [Survival.KEPT, Survival.LOST])
-def test_an_error_of_any_operation_of_a_move_loses_nothing(error: int, survival: Survival) -> None:
+async def test_an_error_of_any_operation_of_a_move_loses_nothing(error: int, survival: Survival) -> None:
     for nth in FAILING:
-        harness, failed = ReplicaHarness(), ""
-
-        async def scenario(broker: BrokerReplicas, nth: int = nth) -> None:
-            nonlocal failed
-            failed = await move_with_failure(broker, nth, error)
-
-        harness.run(scenario, stop=False)
-        assert failed
+        harness = ReplicaHarness()
+        async with harness.running(stop=False) as broker:
+            assert await move_with_failure(broker, nth, error)
         harness.power_cut(survival, seed=nth)
-        harness.assert_all_acked_is_there()
+        await harness.assert_all_acked_is_there()
         assert len(harness.acked[WEB]) >= 8
 
 
-def fail_between_the_renames() -> ReplicaHarness:
+async def fail_between_the_renames() -> ReplicaHarness:
     """Let the other directory fail when the copy has its name and the log has lost it."""
     for nth in range(REPLACEMENT, REPLACEMENT + 20):
-        harness, failed = ReplicaHarness(), ""
-
-        async def scenario(broker: BrokerReplicas, nth: int = nth) -> None:
-            nonlocal failed
+        harness = ReplicaHarness()
+        async with harness.running(stop=False) as broker:
             failed = await move_with_failure(broker, nth, errno.EIO)
             if failed == "sync directory /b":
-                await broker.until(lambda: broker.offline() == {"web-0"})
+                await broker.until(lambda broker=broker: broker.offline() == {"web-0"})  # type: ignore[misc]
                 assert await broker.send("web", b"no more") is ErrorCode.KAFKA_STORAGE_ERROR
                 assert len(broker.harness.acked[WEB]) == 8
-
-        harness.run(scenario, stop=False)
         if failed == "sync directory /b":
             harness.power_cut(Survival.KEPT)
             return harness
     raise AssertionError("the directory is not synced after the rename")
 
 
-def test_a_log_whose_copy_was_lost_with_its_disk_is_kept_and_not_created_again() -> None:
-    harness = fail_between_the_renames()
+async def test_a_log_whose_copy_was_lost_with_its_disk_is_kept_and_not_created_again() -> None:
+    harness = await fail_between_the_renames()
     harness.disk.remove_tree(B)
-
-    async def without(broker: BrokerReplicas) -> None:
-        assert broker.offline() == {"web-0"}
-        broker.replicas.handle_strays()
-
     for _ in range(2):
-        harness.run(without)
+        async with harness.running() as broker:
+            assert broker.offline() == {"web-0"}
+            broker.replicas.handle_strays()
     (name,) = (name for name in harness.disk.names_in(A) if name.endswith("-replaced"))
     harness.disk.rename(A / name, A / "web-0")  # as the error message says
-    harness.assert_all_acked_is_there()
+    await harness.assert_all_acked_is_there()
 
 
 @pytest.mark.parametrize("has_name", [False, True])
-def test_a_log_that_was_created_again_meanwhile_counts(*, has_name: bool) -> None:
+async def test_a_log_that_was_created_again_meanwhile_counts(*, has_name: bool) -> None:
     """Other brokers have the records, and the directory with the copy is back after it was missing for a while."""
-    harness = fail_between_the_renames()
+    harness = await fail_between_the_renames()
     if not has_name:
         (replaced,) = (name for name in harness.disk.names_in(A) if name.endswith("-replaced"))
         harness.disk.rename(B / "web-0", B / replaced.replace("-replaced", "-future"))
@@ -495,29 +426,24 @@ def test_a_log_that_was_created_again_meanwhile_counts(*, has_name: bool) -> Non
     harness.topics = {"web": one._replace(partitions=views)}
     harness.paths = (A,)
 
-    async def alone(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         assert broker.offline() == set()
         assert broker.replicas.partition(WEB).log.end_offset == 0
         broker.replicas.handle_strays()
-
-    async def both(broker: BrokerReplicas) -> None:
-        assert broker.where("web") == A
-        assert broker.replicas.partition(WEB).log.end_offset == 0
-        assert futures(broker) == []
-
-    harness.run(alone)
     harness.paths = (A, B)
     if has_name:
         with pytest.raises(DuplicateLog):  # it may have been written after the replacement: it is unknown which counts
-            harness.run(both)
+            await harness.running().__aenter__()
     else:
-        harness.run(both)
+        async with harness.running() as broker:
+            assert broker.where("web") == A
+            assert broker.replicas.partition(WEB).log.end_offset == 0
+            assert futures(broker) == []
 
 
-def test_a_cancellation_that_the_disk_refused_is_done_by_the_next_request() -> None:
+async def test_a_cancellation_that_the_disk_refused_is_done_by_the_next_request() -> None:
     harness = ReplicaHarness()
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         await fill(broker)
         await begin_move(broker, 5)
         harness.disk.refuse(errno.ENOSPC, "rename", under=B)
@@ -528,13 +454,10 @@ def test_a_cancellation_that_the_disk_refused_is_done_by_the_next_request() -> N
         assert move(broker, A) is ErrorCode.NONE
         assert futures(broker) == []
 
-    harness.run(scenario)
 
-
-def test_a_move_that_was_not_cancelled_goes_on_where_it_is_asked_for_again() -> None:
+async def test_a_move_that_was_not_cancelled_goes_on_where_it_is_asked_for_again() -> None:
     harness = ReplicaHarness()
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         await fill(broker)
         await begin_move(broker, 5)
         harness.disk.refuse(errno.ENOSPC, "rename", under=B)
@@ -544,15 +467,12 @@ def test_a_move_that_was_not_cancelled_goes_on_where_it_is_asked_for_again() -> 
         assert move(broker, B) is ErrorCode.NONE
         await until_moved(broker)
         assert broker.where("web") == B
-
-    harness.run(scenario)
-    harness.assert_all_acked_is_there()
+    await harness.assert_all_acked_is_there()
 
 
-def test_a_full_disk_delays_the_move() -> None:
+async def test_a_full_disk_delays_the_move() -> None:
     harness = ReplicaHarness()
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         await fill(broker)
         await begin_move(broker, 5)
         harness.disk.refuse(errno.ENOSPC, "write", "create", under=B)
@@ -565,16 +485,13 @@ def test_a_full_disk_delays_the_move() -> None:
         harness.clock.now_ms += 100_000
         await until_moved(broker)
         assert broker.where("web") == B
-
-    harness.run(scenario)
-    harness.assert_all_acked_is_there()
+    await harness.assert_all_acked_is_there()
 
 
-def test_a_flush_of_the_old_log_does_not_count_for_the_new_one() -> None:
+async def test_a_flush_of_the_old_log_does_not_count_for_the_new_one() -> None:
     """An fsync in the old directory fails after the replacement: the partition is in another directory."""
     harness = ReplicaHarness()
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         await fill(broker)
         partition = broker.replicas.partition(WEB)
         assert move(broker, B) is ErrorCode.NONE
@@ -583,9 +500,7 @@ def test_a_flush_of_the_old_log_does_not_count_for_the_new_one() -> None:
         assert set(await asyncio.gather(*sends)) == {ErrorCode.NONE}
         assert partition.log.health is broker.directory(B).health
         assert partition.log.flushed_offset == partition.log.end_offset == partition.high_watermark
-
-    harness.run(scenario)
-    harness.assert_all_acked_is_there()
+    await harness.assert_all_acked_is_there()
 
 
 def test_names_of_a_move_are_not_partitions() -> None:

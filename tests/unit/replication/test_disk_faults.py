@@ -11,6 +11,7 @@ retention, a topic that comes and goes. Whatever fails and whenever:
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -98,13 +99,14 @@ def operations() -> list[str]:
     harness = ReplicaHarness()
     done: list[str] = []
 
-    async def scenario(broker: BrokerReplicas) -> None:
-        start = len(harness.disk.history)
-        await run_steps(broker)
-        done.extend(harness.disk.history[start:])
-        assert all(len(acked) == 9 for tp, acked in harness.acked.items() if tp.topic == "web")
+    async def run() -> None:
+        async with harness.running() as broker:
+            start = len(harness.disk.history)
+            await run_steps(broker)
+            done.extend(harness.disk.history[start:])
+            assert all(len(acked) == 9 for tp, acked in harness.acked.items() if tp.topic == "web")
 
-    harness.run(scenario)
+    asyncio.run(run())
     return done
 
 
@@ -122,31 +124,26 @@ async def everything_still_works(broker: BrokerReplicas, offline: set[PurePosixP
             assert broker.read("web", index)[-1][1] == b"goes on"
 
 
-def fail_once(nth: int, error: int) -> str:
+async def fail_once(nth: int, error: int) -> str:
     """Run the steps with one failed operation; return which one it was."""
     harness = ReplicaHarness()
     failed = ""
-
-    async def scenario(broker: BrokerReplicas) -> None:
-        nonlocal failed
+    async with harness.running(stop=False) as broker:
         at = harness.disk.changes + nth
         harness.disk.fail_at(nth, error)
         harness.fails_at = at
         await run_steps(broker)
-        if harness.disk.changes < at:
-            return  # an error before ended the steps early
-        failed = harness.disk.history[at - 1]
-        is_lasting = error in LASTING or failed.startswith("sync")
-        held = {path for path in (A, B) if f"{path}/" in f"{failed}/"}
-        if is_lasting and not failed.startswith("remove") and broker.directories.offline:
-            assert {PurePosixPath(path) for path in broker.directories.offline} == held
-        if not is_lasting:
-            assert not broker.directories.offline, f"{failed} is no reason to give up a directory"
-        await everything_still_works(broker, {PurePosixPath(path) for path in broker.directories.offline})
-
-    harness.run(scenario, stop=False)
+        if harness.disk.changes >= at:  # no error before has ended the steps early
+            failed = harness.disk.history[at - 1]
+            is_lasting = error in LASTING or failed.startswith("sync")
+            held = {path for path in (A, B) if f"{path}/" in f"{failed}/"}
+            if is_lasting and not failed.startswith("remove") and broker.directories.offline:
+                assert {PurePosixPath(path) for path in broker.directories.offline} == held
+            if not is_lasting:
+                assert not broker.directories.offline, f"{failed} is no reason to give up a directory"
+            await everything_still_works(broker, {PurePosixPath(path) for path in broker.directories.offline})
     harness.power_cut(Survival.LOST if nth % 2 else Survival.TORN, seed=nth)
-    harness.assert_all_acked_is_there()
+    await harness.assert_all_acked_is_there()
     return failed
 
 
@@ -161,15 +158,15 @@ def test_the_workload_has_every_kind_of_operation() -> None:
 
 @pytest.mark.parametrize("error", [*PASSING, *LASTING], ids=errno.errorcode.get)
 @pytest.mark.parametrize("phase", range(2))
-def test_one_failed_operation_costs_no_acknowledged_record_and_no_neighbour(error: int, phase: int) -> None:
+async def test_one_failed_operation_costs_no_acknowledged_record_and_no_neighbour(error: int, phase: int) -> None:
     offset = (PASSING + LASTING).index(error) + phase * EVERY // 2
     for nth in range(1 + offset % EVERY, COUNT + 1, EVERY):
-        fail_once(nth, error)
+        await fail_once(nth, error)
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT], ids=errno.errorcode.get)
 @pytest.mark.parametrize("first", range(len(STEPS)))
-def test_after_a_full_disk_has_space_again_no_acknowledged_record_is_lost(error: int, first: int) -> None:
+async def test_after_a_full_disk_has_space_again_no_acknowledged_record_is_lost(error: int, first: int) -> None:
     harness = ReplicaHarness()
 
     def before(step: int) -> None:
@@ -178,19 +175,17 @@ def test_after_a_full_disk_has_space_again_no_acknowledged_record_is_lost(error:
         elif step == first + 3:
             harness.disk.stop_refusing()
 
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running(stop=False) as broker:
         await run_steps(broker, before)
         harness.disk.stop_refusing()
         await everything_still_works(broker, set())
-
-    harness.run(scenario, stop=False)
     harness.power_cut()
-    harness.assert_all_acked_is_there()
+    await harness.assert_all_acked_is_there()
 
 
 @pytest.mark.parametrize("path", [A, B])
 @pytest.mark.parametrize("first", range(1, len(STEPS), 2))
-def test_after_a_disk_without_file_handles_works_again_no_acknowledged_record_is_lost(
+async def test_after_a_disk_without_file_handles_works_again_no_acknowledged_record_is_lost(
     path: PurePosixPath, first: int
 ) -> None:
     harness = ReplicaHarness()
@@ -201,29 +196,24 @@ def test_after_a_disk_without_file_handles_works_again_no_acknowledged_record_is
         elif step == first + 2:
             harness.disk.stop_refusing()
 
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running(stop=False) as broker:
         await run_steps(broker, before)
         harness.disk.stop_refusing()
         await everything_still_works(broker, set())
-
-    harness.run(scenario, stop=False)
     harness.power_cut()
-    harness.assert_all_acked_is_there()
+    await harness.assert_all_acked_is_there()
 
 
 @pytest.mark.parametrize("path", [A, B])
 @pytest.mark.parametrize("first", range(1, len(STEPS)))
-def test_a_directory_that_turns_read_only_costs_itself(path: PurePosixPath, first: int) -> None:
+async def test_a_directory_that_turns_read_only_costs_itself(path: PurePosixPath, first: int) -> None:
     harness = ReplicaHarness()
     changes = ("create", "write", "truncate", "mkdir", "rename", "remove", "rmdir")
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running(stop=False) as broker:
         await run_steps(
             broker, lambda step: harness.disk.refuse(errno.EROFS, *changes, under=path) if step == first else None
         )
         if broker.directories.offline:
             await everything_still_works(broker, {path})
-
-    harness.run(scenario, stop=False)
     harness.power_cut()
-    harness.assert_all_acked_is_there()
+    await harness.assert_all_acked_is_there()

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,6 @@ from ottla.replication.fetcher_manager import ReplicaFetcherManager
 from ottla.replication.follower_state import FetchState
 from ottla.storage.config import LogConfig
 from ottla.storage.state.leader_epochs import EpochEnd
-from ottla.testing.sim_loop import simulate
 from ottla.wire.apis import ApiKey
 from ottla.wire.codec import decode_request, encode_response
 from ottla.wire.headers import parse_request_header, response_header
@@ -46,6 +45,8 @@ from ottla.wire.messages.list_offsets import (
 from tests.support.replicas import TOPIC_ID, Trio, view
 from tests.support.storage import StillClock
 from tests.support.waiting import until
+
+pytestmark = pytest.mark.simulated_time
 
 
 class LeaderConnection(asyncio.Transport):
@@ -221,148 +222,144 @@ class BrokenClock(StillClock):
         raise RuntimeError("no time of day")
 
 
-def with_fetcher(scenario: Callable[[Trio, Leader, ReplicaFetcherManager], Awaitable[None]]) -> None:
-    """Run a scenario in which broker 2 fetches from broker 1; broker 3 is always at the end."""
+@pytest.fixture
+async def trio() -> AsyncIterator[Trio]:
+    """The replicas of brokers 1 and 2, flushed at once; broker 3 is always at the end."""
+    trio = Trio(count=2)
 
-    async def main(rng: random.Random) -> None:
-        trio = Trio(count=2)
-        leader = Leader(trio)
-        node = trio[2]
-        fetchers = ReplicaFetcherManager(leader.connect, node_id=2, config=ReplicationConfig(), context=node.context)
+    async def flush_at_once() -> None:
+        while True:
+            await asyncio.sleep(0.001)
+            trio.clock.now_ms += 1
+            for each in (1, 2):
+                trio[each].commit._begin_round()
+                trio[each].executor.run()
 
-        async def flush_at_once() -> None:
-            while True:
-                await asyncio.sleep(0.001)
-                trio.clock.now_ms += 1
-                for each in (1, 2):
-                    trio[each].commit._begin_round()
-                    trio[each].executor.run()
-
-        flushing = asyncio.ensure_future(flush_at_once())
-        try:
-            await scenario(trio, leader, fetchers)
-        finally:
-            flushing.cancel()
-            await fetchers.close()
-
-    simulate(main, seed=1)
+    flushing = asyncio.ensure_future(flush_at_once())
+    yield trio
+    flushing.cancel()
 
 
-def test_a_follower_reaches_the_end_and_an_idle_partition_is_not_named_again() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
-        trio[1].produce(b"a")
-        fetchers.assign(trio[2].partition)
-        await asyncio.sleep(3)
-        assert trio[2].values() == [(0, b"a")]
-        assert trio[2].partition.high_watermark <= trio[1].partition.high_watermark == 1
-        assert leader.named() == [(0, [0]), (1, [1])]
-        assert leader.requests[0].replica_state.replica_id == 2
-        assert [each.session_epoch for each in leader.requests] == list(range(len(leader.requests)))
-        assert leader.connections == 1
-
-    with_fetcher(scenario)
+@pytest.fixture
+def leader(trio: Trio) -> Leader:
+    return Leader(trio)
 
 
-def test_a_changed_partition_is_named_while_the_request_before_waits_at_the_leader() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
-        fetchers.assign(trio[2].partition)
-        await asyncio.sleep(0.3)
-        (waiting,) = (each for each in leader.requests if not each.topics)
-        trio[1].produce(b"a")
-        trio.apply(view(1, 1, isr=(1, 2), replicas=(1, 2)))
-        fetchers.assign(trio[2].partition)
-        await asyncio.sleep(0.1)  # the leader would have answered after half a second
-        assert trio[2].values() == [(0, b"a")]
-        assert leader.named() == [(0, [0]), (waiting.session_epoch + 1, [0]), (waiting.session_epoch + 2, [1])]
-        assert leader.connections == 1
-
-    with_fetcher(scenario)
+@pytest.fixture
+async def fetchers(trio: Trio, leader: Leader) -> AsyncIterator[ReplicaFetcherManager]:
+    """The fetchers of broker 2, which fetches from broker 1."""
+    fetchers = ReplicaFetcherManager(leader.connect, node_id=2, config=ReplicationConfig(), context=trio[2].context)
+    yield fetchers
+    await fetchers.close()
 
 
-def test_a_slow_flush_of_one_partition_does_not_hold_up_the_others() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
-        fetchers.assign(trio[2].partition)
-        await asyncio.sleep(0.1)
-        (fetcher,) = fetchers._fetchers.values()
-        position = fetcher._session.position((TOPIC_ID.bytes, 0))
-        assert position is not None
-        fetcher._session.name((TOPIC_ID.bytes, 1), position)  # another partition of the session
-        fetcher._syncing[FetchedPartition(fetcher, trio[1].partition)] = None
-        count = len(leader.requests)
-        await asyncio.sleep(3)
-        assert len(leader.requests) > count + 2  # each waits for half a second at the leader
-        assert not any(each.topics for each in leader.requests[count:])
-
-    with_fetcher(scenario)
+async def test_a_follower_reaches_the_end_and_an_idle_partition_is_not_named_again(
+    trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager
+) -> None:
+    trio[1].produce(b"a")
+    fetchers.assign(trio[2].partition)
+    await asyncio.sleep(3)
+    assert trio[2].values() == [(0, b"a")]
+    assert trio[2].partition.high_watermark <= trio[1].partition.high_watermark == 1
+    assert leader.named() == [(0, [0]), (1, [1])]
+    assert leader.requests[0].replica_state.replica_id == 2
+    assert [each.session_epoch for each in leader.requests] == list(range(len(leader.requests)))
+    assert leader.connections == 1
 
 
-def test_an_answer_from_before_the_position_changed_is_not_used() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
-        fetchers.assign(trio[2].partition)
-        await asyncio.sleep(0.3)
-        leader.late = [PartitionData(high_watermark=0, diverging_epoch=EpochEndOffset(epoch=0, end_offset=0))]
-        trio.apply(view(1, 1, isr=(1, 2), replicas=(1, 2)))
-        trio[1].produce(b"a")
-        fetchers.assign(trio[2].partition)
-        count = trio[2].log.truncation_count
-        await asyncio.sleep(0.1)
-        assert not leader.late
-        assert trio[2].values() == [(0, b"a")]
-        assert trio[2].log.truncation_count == count
-        assert not [each for each in fetchers._fetchers.values() if len(each._session) != 1]
+async def test_a_changed_partition_is_named_while_the_request_before_waits_at_the_leader(
+    trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager
+) -> None:
+    fetchers.assign(trio[2].partition)
+    await asyncio.sleep(0.3)
+    (waiting,) = (each for each in leader.requests if not each.topics)
+    trio[1].produce(b"a")
+    trio.apply(view(1, 1, isr=(1, 2), replicas=(1, 2)))
+    fetchers.assign(trio[2].partition)
+    await asyncio.sleep(0.1)  # the leader would have answered after half a second
+    assert trio[2].values() == [(0, b"a")]
+    assert leader.named() == [(0, [0]), (waiting.session_epoch + 1, [0]), (waiting.session_epoch + 2, [1])]
+    assert leader.connections == 1
 
-    with_fetcher(scenario)
+
+async def test_a_slow_flush_of_one_partition_does_not_hold_up_the_others(
+    trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager
+) -> None:
+    fetchers.assign(trio[2].partition)
+    await asyncio.sleep(0.1)
+    (fetcher,) = fetchers._fetchers.values()
+    position = fetcher._session.position((TOPIC_ID.bytes, 0))
+    assert position is not None
+    fetcher._session.name((TOPIC_ID.bytes, 1), position)  # another partition of the session
+    fetcher._syncing[FetchedPartition(fetcher, trio[1].partition)] = None
+    count = len(leader.requests)
+    await asyncio.sleep(3)
+    assert len(leader.requests) > count + 2  # each waits for half a second at the leader
+    assert not any(each.topics for each in leader.requests[count:])
+
+
+async def test_an_answer_from_before_the_position_changed_is_not_used(
+    trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager
+) -> None:
+    fetchers.assign(trio[2].partition)
+    await asyncio.sleep(0.3)
+    leader.late = [PartitionData(high_watermark=0, diverging_epoch=EpochEndOffset(epoch=0, end_offset=0))]
+    trio.apply(view(1, 1, isr=(1, 2), replicas=(1, 2)))
+    trio[1].produce(b"a")
+    fetchers.assign(trio[2].partition)
+    count = trio[2].log.truncation_count
+    await asyncio.sleep(0.1)
+    assert not leader.late
+    assert trio[2].values() == [(0, b"a")]
+    assert trio[2].log.truncation_count == count
+    assert not [each for each in fetchers._fetchers.values() if len(each._session) != 1]
 
 
 @pytest.mark.parametrize("code", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH])
-def test_a_session_error_is_followed_by_a_full_request(code: ErrorCode) -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
-        fetchers.assign(trio[2].partition)
-        await asyncio.sleep(0.1)
-        leader.session_errors = [code]
-        await asyncio.sleep(2)
-        assert leader.named() == [(0, [0]), (0, [0])]
-        assert leader.connections == 1
-
-    with_fetcher(scenario)
+async def test_a_session_error_is_followed_by_a_full_request(
+    trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager, code: ErrorCode
+) -> None:
+    fetchers.assign(trio[2].partition)
+    await asyncio.sleep(0.1)
+    leader.session_errors = [code]
+    await asyncio.sleep(2)
+    assert leader.named() == [(0, [0]), (0, [0])]
+    assert leader.connections == 1
 
 
 @pytest.mark.parametrize("error", [NetworkException("lost"), CannotConnect("b", "refused")])
-def test_a_lost_connection_is_opened_again_and_begins_a_session(error: Exception) -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
-        leader.errors = [error]
-        trio[1].produce(b"a")
-        fetchers.assign(trio[2].partition)
-        await asyncio.sleep(2)
-        assert leader.connections == 2
-        assert trio[2].values() == [(0, b"a")]
+async def test_a_lost_connection_is_opened_again_and_begins_a_session(
+    trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager, error: Exception
+) -> None:
+    leader.errors = [error]
+    trio[1].produce(b"a")
+    fetchers.assign(trio[2].partition)
+    await asyncio.sleep(2)
+    assert leader.connections == 2
+    assert trio[2].values() == [(0, b"a")]
 
-    with_fetcher(scenario)
 
-
-def test_after_an_error_a_partition_leaves_the_session_until_its_back_off_is_over() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
-        leader.errors = [ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER]
-        trio[1].produce(b"a")
-        fetchers.assign(trio[2].partition)
-        await asyncio.sleep(1)
-        assert trio[2].values() == [(0, b"a")]
-        assert [offsets for _, offsets in leader.named()] == [[0], [0], [0], [1]]
-
-    with_fetcher(scenario)
+async def test_after_an_error_a_partition_leaves_the_session_until_its_back_off_is_over(
+    trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager
+) -> None:
+    leader.errors = [ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    trio[1].produce(b"a")
+    fetchers.assign(trio[2].partition)
+    await asyncio.sleep(1)
+    assert trio[2].values() == [(0, b"a")]
+    assert [offsets for _, offsets in leader.named()] == [[0], [0], [0], [1]]
 
 
 @pytest.mark.parametrize("count", [3, 20])
-def test_a_refusal_is_logged_once_it_lasts_and_so_is_its_end(count: int, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
-        leader.errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER] * count
-        trio[1].produce(b"a")
-        fetchers.assign(trio[2].partition)
-        await asyncio.sleep(60)
-        assert trio[2].values() == [(0, b"a")]
-
+async def test_a_refusal_is_logged_once_it_lasts_and_so_is_its_end(
+    trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
-    with_fetcher(scenario)
+    leader.errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER] * count
+    trio[1].produce(b"a")
+    fetchers.assign(trio[2].partition)
+    await asyncio.sleep(60)
+    assert trio[2].values() == [(0, b"a")]
     lasting = [
         "broker 1 does not serve 1 partitions (web-0): NOT_LEADER_OR_FOLLOWER",
         "broker 1 serves 1 partitions (web-0) again",
@@ -370,238 +367,225 @@ def test_a_refusal_is_logged_once_it_lasts_and_so_is_its_end(count: int, caplog:
     assert caplog.messages == ([] if count == 3 else lasting), "a leader may learn of its partitions after a follower"
 
 
-def test_the_loss_of_a_leader_and_its_end_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
-        leader.errors = [CannotConnect("b", "refused")] * 5
-        fetchers.assign(trio[2].partition)
-        await asyncio.sleep(60)
-
+async def test_the_loss_of_a_leader_and_its_end_are_logged_once(
+    trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
-    with_fetcher(scenario)
+    leader.errors = [CannotConnect("b", "refused")] * 5
+    fetchers.assign(trio[2].partition)
+    await asyncio.sleep(60)
     begun, ended = caplog.messages
     assert begun.startswith("fetching from broker 1 failed, and is tried again: ")
     assert ended == "fetching from broker 1 works again"
 
 
 @pytest.mark.parametrize("is_refused", [True, False])
-def test_a_partition_is_named_again_if_another_is_flushed_for_longer_than_its_back_off(is_refused: bool) -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
-        partition = trio[2].partition
-        trio[1].produce(b"a")
-        if is_refused:
-            leader.errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
-        fetchers.assign(partition)
-        (fetcher,) = fetchers._fetchers.values()
-        fetcher._syncing[FetchedPartition(fetcher, trio[1].partition)] = None  # the other one
-        if not is_refused:
-            assert partition.follower is not None
-            leader.before_answer = partition.follower.require_sync
-            await asyncio.sleep(0.1)
-            partition.follower.synced()
-        await asyncio.sleep(3)
-        assert trio[2].values() == [(0, b"a")]
-
-    with_fetcher(scenario)
-
-
-def test_an_unexpected_error_of_one_partition_does_not_end_the_session_of_the_others() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
-        clock, trio[2].context.clock = trio[2].context.clock, BrokenClock()
-        trio[1].produce(b"a")
-        fetchers.assign(trio[2].partition)
-        await asyncio.sleep(3)
-        assert (leader.connections, leader.named()) == (1, [(0, [0])])
-        trio[2].context.clock = clock
-        fetchers.assign(trio[2].partition)  # its state has changed
-        await asyncio.sleep(1)
-        assert (leader.connections, trio[2].values()) == (1, [(0, b"a")])
-
-    with_fetcher(scenario)
+async def test_a_partition_is_named_again_if_another_is_flushed_for_longer_than_its_back_off(
+    trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager, is_refused: bool
+) -> None:
+    partition = trio[2].partition
+    trio[1].produce(b"a")
+    if is_refused:
+        leader.errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    fetchers.assign(partition)
+    (fetcher,) = fetchers._fetchers.values()
+    fetcher._syncing[FetchedPartition(fetcher, trio[1].partition)] = None  # the other one
+    if not is_refused:
+        assert partition.follower is not None
+        leader.before_answer = partition.follower.require_sync
+        await asyncio.sleep(0.1)
+        partition.follower.synced()
+    await asyncio.sleep(3)
+    assert trio[2].values() == [(0, b"a")]
 
 
-def test_a_partition_is_fetched_after_its_flush_is_due_no_more() -> None:
+async def test_an_unexpected_error_of_one_partition_does_not_end_the_session_of_the_others(
+    trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager
+) -> None:
+    clock, trio[2].context.clock = trio[2].context.clock, BrokenClock()
+    trio[1].produce(b"a")
+    fetchers.assign(trio[2].partition)
+    await asyncio.sleep(3)
+    assert (leader.connections, leader.named()) == (1, [(0, [0])])
+    trio[2].context.clock = clock
+    fetchers.assign(trio[2].partition)  # its state has changed
+    await asyncio.sleep(1)
+    assert (leader.connections, trio[2].values()) == (1, [(0, b"a")])
+
+
+async def test_a_partition_is_fetched_after_its_flush_is_due_no_more(
+    trio: Trio, fetchers: ReplicaFetcherManager
+) -> None:
     """The records that are being flushed count at once in the next term: the topic has durability=page-cache then."""
-
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
-        follower = trio[2]
-        follower.executor.is_held = True
-        trio[1].produce(b"a")
-        fetchers.assign(follower.partition)
-        await asyncio.sleep(0.1)
-        assert follower.partition.follower is not None
-        assert follower.partition.follower.fetch_state is FetchState.SYNCING
-        follower.partition.reconfigure(replace(follower.config, durability="page-cache"))
-        trio[1].produce(b"b")
-        trio.apply(view(1, 1, isr=(1, 2), replicas=(1, 2)))
-        fetchers.assign(follower.partition)
-        follower.executor.is_held = False
-        await asyncio.sleep(3)
-        assert follower.values() == [(0, b"a"), (1, b"b")]
-
-    with_fetcher(scenario)
+    follower = trio[2]
+    follower.executor.is_held = True
+    trio[1].produce(b"a")
+    fetchers.assign(follower.partition)
+    await asyncio.sleep(0.1)
+    assert follower.partition.follower is not None
+    assert follower.partition.follower.fetch_state is FetchState.SYNCING
+    follower.partition.reconfigure(replace(follower.config, durability="page-cache"))
+    trio[1].produce(b"b")
+    trio.apply(view(1, 1, isr=(1, 2), replicas=(1, 2)))
+    fetchers.assign(follower.partition)
+    follower.executor.is_held = False
+    await asyncio.sleep(3)
+    assert follower.values() == [(0, b"a"), (1, b"b")]
 
 
-def test_a_replica_that_was_replaced_is_not_fetched_when_its_flush_ends() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
-        trio[1].produce(b"a")
-        replaced = trio[2].partition
-        fetchers.assign(replaced)
-        await asyncio.sleep(0.1)
-        trio[2].crash(random.Random(1), None)
-        trio[2].start(view(1, 0), {1: 0, 2: 0, 3: 0})
-        fetchers.assign(trio[2].partition)
-        trio[1].produce(b"b")
-        await asyncio.sleep(1)
-        assert (replaced.log.end_offset, trio[2].log.end_offset) == (1, 2)
-        named = leader.named()
-        assert replaced.follower is not None
-        assert replaced.follower.fetcher is not None
-        replaced.follower.fetcher.follower_synced()
-        await asyncio.sleep(1)
-        assert leader.named() == named
+async def test_a_replica_that_was_replaced_is_not_fetched_when_its_flush_ends(
+    trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager
+) -> None:
+    trio[1].produce(b"a")
+    replaced = trio[2].partition
+    fetchers.assign(replaced)
+    await asyncio.sleep(0.1)
+    trio[2].crash(random.Random(1), None)
+    trio[2].start(view(1, 0), {1: 0, 2: 0, 3: 0})
+    fetchers.assign(trio[2].partition)
+    trio[1].produce(b"b")
+    await asyncio.sleep(1)
+    assert (replaced.log.end_offset, trio[2].log.end_offset) == (1, 2)
+    named = leader.named()
+    assert replaced.follower is not None
+    assert replaced.follower.fetcher is not None
+    replaced.follower.fetcher.follower_synced()
+    await asyncio.sleep(1)
+    assert leader.named() == named
 
-    with_fetcher(scenario)
 
-
-def test_a_replica_that_is_replaced_while_its_leader_is_asked_for_its_range_leaves_the_session_to_the_new_one() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
-        leader.errors = [ErrorCode.OFFSET_OUT_OF_RANGE]
-        fetchers.assign(trio[2].partition)
-        (fetcher,) = fetchers._fetchers.values()
-        await until(lambda: fetcher._range_tasks)
-        trio[2].crash(random.Random(1), None)
-        trio[2].start(view(1, 0), {1: 0, 2: 0, 3: 0})
-        fetchers.assign(trio[2].partition)
-        await asyncio.sleep(1)
-        assert not fetcher._range_tasks
-        assert leader.named() == [(0, [0]), (0, [0])], "it has left the session"
-
-    with_fetcher(scenario)
+async def test_a_replica_that_is_replaced_while_its_leader_is_asked_for_its_range_leaves_the_session_to_the_new_one(
+    trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager
+) -> None:
+    leader.errors = [ErrorCode.OFFSET_OUT_OF_RANGE]
+    fetchers.assign(trio[2].partition)
+    (fetcher,) = fetchers._fetchers.values()
+    await until(lambda: fetcher._range_tasks)
+    trio[2].crash(random.Random(1), None)
+    trio[2].start(view(1, 0), {1: 0, 2: 0, 3: 0})
+    fetchers.assign(trio[2].partition)
+    await asyncio.sleep(1)
+    assert not fetcher._range_tasks
+    assert leader.named() == [(0, [0]), (0, [0])], "it has left the session"
 
 
 @pytest.mark.parametrize("is_out_of_range", [False, True])
-def test_an_unexpected_error_of_a_truncation_stops_the_partition_until_its_state_changes(
-    *, is_out_of_range: bool, caplog: pytest.LogCaptureFixture
+async def test_an_unexpected_error_of_a_truncation_stops_the_partition_until_its_state_changes(
+    trio: Trio,
+    leader: Leader,
+    fetchers: ReplicaFetcherManager,
+    *,
+    is_out_of_range: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
-        trio[1].produce(b"a")
-        trio[2].catch_up(trio[1])
-        trio.apply(view(2, 1, isr=(1, 2), replicas=(1, 2)), 2)
-        trio[2].produce(b"lost", acks=1)
-        trio.apply(view(1, 2, isr=(1, 2), replicas=(1, 2)))
-        leader.errors = [ErrorCode.OFFSET_OUT_OF_RANGE] if is_out_of_range else []
-        node = trio[2]
-        clock, node.log.clock = node.log.clock, BrokenClock()
-        fetchers.assign(node.partition)
-        await asyncio.sleep(3)
-        (fetcher,) = fetchers._fetchers.values()
-        (each,) = fetcher._partitions.values()
-        assert (each.is_stopped, each.is_paused, leader.connections) == (True, False, 1 + is_out_of_range)
-        node.log.clock = clock
-        trio.apply(view(1, 3, isr=(1, 2), replicas=(1, 2)))
-        fetchers.assign(node.partition)
-        await asyncio.sleep(1)
-        assert node.values() == [(0, b"a")]
-
-    with_fetcher(scenario)
+    trio[1].produce(b"a")
+    trio[2].catch_up(trio[1])
+    trio.apply(view(2, 1, isr=(1, 2), replicas=(1, 2)), 2)
+    trio[2].produce(b"lost", acks=1)
+    trio.apply(view(1, 2, isr=(1, 2), replicas=(1, 2)))
+    leader.errors = [ErrorCode.OFFSET_OUT_OF_RANGE] if is_out_of_range else []
+    node = trio[2]
+    clock, node.log.clock = node.log.clock, BrokenClock()
+    fetchers.assign(node.partition)
+    await asyncio.sleep(3)
+    (fetcher,) = fetchers._fetchers.values()
+    (each,) = fetcher._partitions.values()
+    assert (each.is_stopped, each.is_paused, leader.connections) == (True, False, 1 + is_out_of_range)
+    node.log.clock = clock
+    trio.apply(view(1, 3, isr=(1, 2), replicas=(1, 2)))
+    fetchers.assign(node.partition)
+    await asyncio.sleep(1)
+    assert node.values() == [(0, b"a")]
     assert "unexpected error" in caplog.text
 
 
-def test_a_closed_fetcher_leaves_no_timer() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
-        leader.errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
-        fetchers.assign(trio[2].partition)
-        await asyncio.sleep(0.02)
-        (fetcher,) = fetchers._fetchers.values()
-        (each,) = fetcher._partitions.values()
-        assert each.backoff is not None
-        await fetchers.close()
-        assert each.backoff is None
-
-    with_fetcher(scenario)
+async def test_a_closed_fetcher_leaves_no_timer(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
+    leader.errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    fetchers.assign(trio[2].partition)
+    await asyncio.sleep(0.02)
+    (fetcher,) = fetchers._fetchers.values()
+    (each,) = fetcher._partitions.values()
+    assert each.backoff is not None
+    await fetchers.close()
+    assert each.backoff is None
 
 
-def test_a_fenced_partition_is_fetched_again_only_in_a_newer_term() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
-        leader.errors = [ErrorCode.FENCED_LEADER_EPOCH]
-        trio[1].produce(b"a")
-        fetchers.assign(trio[2].partition)
-        await asyncio.sleep(30)
-        assert trio[2].values() == []
-        trio.apply(view(1, 1, isr=(1, 2), replicas=(1, 2)))
-        fetchers.assign(trio[2].partition)
-        await asyncio.sleep(1)
-        assert trio[2].values() == [(0, b"a")]
-
-    with_fetcher(scenario)
-
-
-def test_a_log_below_the_leaders_start_begins_there() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
-        trio[1].produce(b"a")
-        trio[1].produce(b"b")
-        trio[1].log.high_watermark = 2
-        trio[1].log.delete_records(1)
-        leader.errors = [ErrorCode.OFFSET_OUT_OF_RANGE]
-        fetchers.assign(trio[2].partition)
-        await asyncio.sleep(1)
-        assert (trio[2].log.log_start_offset, trio[2].values()) == (1, [(1, b"b")])
-
-    with_fetcher(scenario)
+async def test_a_fenced_partition_is_fetched_again_only_in_a_newer_term(
+    trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager
+) -> None:
+    leader.errors = [ErrorCode.FENCED_LEADER_EPOCH]
+    trio[1].produce(b"a")
+    fetchers.assign(trio[2].partition)
+    await asyncio.sleep(30)
+    assert trio[2].values() == []
+    trio.apply(view(1, 1, isr=(1, 2), replicas=(1, 2)))
+    fetchers.assign(trio[2].partition)
+    await asyncio.sleep(1)
+    assert trio[2].values() == [(0, b"a")]
 
 
-def test_a_log_that_goes_on_after_the_leaders_end_is_truncated_to_it() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
-        trio[1].produce(b"a")
-        trio[2].catch_up(trio[1])
-        trio.apply(view(2, 1, isr=(1, 2), replicas=(1, 2)), 2)
-        trio[2].produce(b"lost", acks=1)
-        trio.apply(view(1, 2, isr=(1, 2), replicas=(1, 2)))
-        leader.errors = [ErrorCode.OFFSET_OUT_OF_RANGE]
-        fetchers.assign(trio[2].partition)
-        await asyncio.sleep(1)
-        assert trio[2].values() == [(0, b"a")]
-
-    with_fetcher(scenario)
+async def test_a_log_below_the_leaders_start_begins_there(
+    trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager
+) -> None:
+    trio[1].produce(b"a")
+    trio[1].produce(b"b")
+    trio[1].log.high_watermark = 2
+    trio[1].log.delete_records(1)
+    leader.errors = [ErrorCode.OFFSET_OUT_OF_RANGE]
+    fetchers.assign(trio[2].partition)
+    await asyncio.sleep(1)
+    assert (trio[2].log.log_start_offset, trio[2].values()) == (1, [(1, b"b")])
 
 
-def test_a_diverging_log_is_truncated_in_a_turn_of_its_own_and_fetched_again() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
-        trio[1].produce(b"a")
-        trio[2].catch_up(trio[1])
-        trio.apply(view(2, 1, isr=(1, 2), replicas=(1, 2)), 2)
-        trio[2].produce(b"lost", acks=1)
-        trio.apply(view(1, 2, isr=(1, 2), replicas=(1, 2)))
-        trio[1].produce(b"b", acks=1)
-        trio[2].flush()
-        fetchers.assign(trio[2].partition)
-        (fetcher,) = fetchers._fetchers.values()
-        (each,) = fetcher._partitions.values()
-        position = trio[2].partition.next_fetch()
-        assert position is not None
-        fetcher._session.name(each.key, position)
-        data = FetchedData(TOPIC_ID.bytes, 0, 0, 0, 0)
-        data.diverging_epoch, data.diverging_end = 0, 1
-        fetcher._take(each, position, data, {})
-        assert trio[2].log.end_offset == 2, "nothing is truncated while the answer is processed"
-        await asyncio.sleep(1)
-        assert trio[2].values() == [(0, b"a"), (1, b"b")]
-        assert leader.connections == 1
-
-    with_fetcher(scenario)
+async def test_a_log_that_goes_on_after_the_leaders_end_is_truncated_to_it(
+    trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager
+) -> None:
+    trio[1].produce(b"a")
+    trio[2].catch_up(trio[1])
+    trio.apply(view(2, 1, isr=(1, 2), replicas=(1, 2)), 2)
+    trio[2].produce(b"lost", acks=1)
+    trio.apply(view(1, 2, isr=(1, 2), replicas=(1, 2)))
+    leader.errors = [ErrorCode.OFFSET_OUT_OF_RANGE]
+    fetchers.assign(trio[2].partition)
+    await asyncio.sleep(1)
+    assert trio[2].values() == [(0, b"a")]
 
 
-def test_a_removed_partition_is_forgotten_and_a_fetcher_without_partitions_ends() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
-        fetchers.assign(trio[2].partition)
-        await asyncio.sleep(0.1)
-        fetchers.remove(trio[2].partition)
-        await asyncio.sleep(5)
-        count = len(leader.requests)
-        await asyncio.sleep(5)
-        assert len(leader.requests) == count
+async def test_a_diverging_log_is_truncated_in_a_turn_of_its_own_and_fetched_again(
+    trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager
+) -> None:
+    trio[1].produce(b"a")
+    trio[2].catch_up(trio[1])
+    trio.apply(view(2, 1, isr=(1, 2), replicas=(1, 2)), 2)
+    trio[2].produce(b"lost", acks=1)
+    trio.apply(view(1, 2, isr=(1, 2), replicas=(1, 2)))
+    trio[1].produce(b"b", acks=1)
+    trio[2].flush()
+    fetchers.assign(trio[2].partition)
+    (fetcher,) = fetchers._fetchers.values()
+    (each,) = fetcher._partitions.values()
+    position = trio[2].partition.next_fetch()
+    assert position is not None
+    fetcher._session.name(each.key, position)
+    data = FetchedData(TOPIC_ID.bytes, 0, 0, 0, 0)
+    data.diverging_epoch, data.diverging_end = 0, 1
+    fetcher._take(each, position, data, {})
+    assert trio[2].log.end_offset == 2, "nothing is truncated while the answer is processed"
+    await asyncio.sleep(1)
+    assert trio[2].values() == [(0, b"a"), (1, b"b")]
+    assert leader.connections == 1
 
-    with_fetcher(scenario)
+
+async def test_a_removed_partition_is_forgotten_and_a_fetcher_without_partitions_ends(
+    trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager
+) -> None:
+    fetchers.assign(trio[2].partition)
+    await asyncio.sleep(0.1)
+    fetchers.remove(trio[2].partition)
+    await asyncio.sleep(5)
+    count = len(leader.requests)
+    await asyncio.sleep(5)
+    assert len(leader.requests) == count
 
 
 async def fetch_throttled(trio: Trio, fetchers: ReplicaFetcherManager, *, rate: int) -> None:
@@ -616,30 +600,26 @@ async def fetch_throttled(trio: Trio, fetchers: ReplicaFetcherManager, *, rate: 
     trio[1].produce(b"last", acks=1)
 
 
-def test_a_throttled_follower_waits_for_its_rate() -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
-        await fetch_throttled(trio, fetchers, rate=1000)
-        await asyncio.sleep(2.5)
-        assert trio[2].log.end_offset == 1
-        await asyncio.sleep(3)
-        assert trio[2].log.end_offset == 2
-
-    with_fetcher(scenario)
+async def test_a_throttled_follower_waits_for_its_rate(trio: Trio, fetchers: ReplicaFetcherManager) -> None:
+    await fetch_throttled(trio, fetchers, rate=1000)
+    await asyncio.sleep(2.5)
+    assert trio[2].log.end_offset == 1
+    await asyncio.sleep(3)
+    assert trio[2].log.end_offset == 2
 
 
 @pytest.mark.parametrize(
     "is_raised", [True, False], ids=["the rate is raised", "the replica is not throttled any more"]
 )
-def test_a_throttled_follower_goes_on_soon_after_its_throttle_changes(*, is_raised: bool) -> None:
-    async def scenario(trio: Trio, leader: Leader, fetchers: ReplicaFetcherManager) -> None:
-        await fetch_throttled(trio, fetchers, rate=10)
-        await asyncio.sleep(20)
-        assert trio[2].log.end_offset == 1
-        if is_raised:
-            trio[2].context.follower_quota.configure(1 << 40)
-        else:
-            trio[2].partition.reconfigure(LogConfig())
-        await asyncio.sleep(2)
-        assert trio[2].log.end_offset == 2
-
-    with_fetcher(scenario)
+async def test_a_throttled_follower_goes_on_soon_after_its_throttle_changes(
+    trio: Trio, fetchers: ReplicaFetcherManager, *, is_raised: bool
+) -> None:
+    await fetch_throttled(trio, fetchers, rate=10)
+    await asyncio.sleep(20)
+    assert trio[2].log.end_offset == 1
+    if is_raised:
+        trio[2].context.follower_quota.configure(1 << 40)
+    else:
+        trio[2].partition.reconfigure(LogConfig())
+    await asyncio.sleep(2)
+    assert trio[2].log.end_offset == 2

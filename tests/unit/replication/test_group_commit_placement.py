@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import random
-from collections.abc import Awaitable, Callable
 from typing import cast
 
 import pytest
@@ -23,7 +21,7 @@ from ottla.replication.group_commit import (
 from ottla.storage.directory_health import DirectoryHealth
 from ottla.storage.log.flush import FlushJob
 from ottla.testing.sim_executor import SimExecutor
-from ottla.testing.sim_loop import SimLoop, simulate
+from ottla.testing.sim_loop import SimLoop
 from tests.support.flushes import flush_calling
 
 FAST, SLOW, VERY_SLOW = 40e-6, 2e-3, 20e-3
@@ -134,117 +132,101 @@ class Log:
         self.failed.append(error.message)
 
 
-def run(scenario: Callable[[Disk], Awaitable[None]]) -> None:
-    async def main(rng: random.Random) -> None:
-        await scenario(Disk())
-
-    simulate(main, seed=1)
+@pytest.fixture
+async def disk() -> Disk:
+    return Disk()
 
 
-def test_the_loop_never_waits_for_a_slow_disk() -> None:
-    async def scenario(disk: Disk) -> None:
-        disk.seconds = VERY_SLOW
-        ticks = 0
+@pytest.mark.simulated_time
+async def test_the_loop_never_waits_for_a_slow_disk(disk: Disk) -> None:
+    disk.seconds = VERY_SLOW
+    ticks = 0
 
-        async def tick() -> None:
-            nonlocal ticks
-            while True:
-                await asyncio.sleep(1e-3)
-                ticks += 1
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(1e-3)
+            ticks += 1
 
-        ticker = asyncio.ensure_future(tick())
-        began = disk.loop.time()
-        await disk.rounds(200)
-        ticker.cancel()
-        assert disk.on_loop == 0
-        assert disk.loop.time() - began == pytest.approx(200 * VERY_SLOW, rel=0.01)
-        assert ticks == pytest.approx(200 * VERY_SLOW / 1e-3, rel=0.02), "the loop ran all the time"
-
-    run(scenario)
+    ticker = asyncio.ensure_future(tick())
+    began = disk.loop.time()
+    await disk.rounds(200)
+    ticker.cancel()
+    assert disk.on_loop == 0
+    assert disk.loop.time() - began == pytest.approx(200 * VERY_SLOW, rel=0.01)
+    assert ticks == pytest.approx(200 * VERY_SLOW / 1e-3, rel=0.02), "the loop ran all the time"
 
 
-def test_rounds_move_to_the_loop_when_the_disk_is_fast_and_back_when_it_is_slow() -> None:
-    async def scenario(disk: Disk) -> None:
+@pytest.mark.simulated_time
+async def test_rounds_move_to_the_loop_when_the_disk_is_fast_and_back_when_it_is_slow(disk: Disk) -> None:
+    await disk.make_fast()
+    submitted = disk.executor.submitted
+    assert submitted >= 16, "a disk is slow until it has been measured"
+    await disk.rounds(100)
+    assert (disk.on_loop, disk.executor.submitted) == (100, submitted)
+
+    disk.seconds = SLOW
+    await disk.rounds(100)
+    assert disk.on_loop < 130, "the average rose within some rounds"
+    assert not disk.commit.speed.is_fast
+
+    disk.seconds = FAST
+    await disk.make_fast()
+
+
+@pytest.mark.simulated_time
+async def test_between_the_two_limits_rounds_stay_where_they_are(disk: Disk) -> None:
+    disk.seconds = (FAST_SYNC_SECONDS + SLOW_SYNC_SECONDS) / 2
+    await disk.rounds(500)
+    assert disk.on_loop == 0
+    disk.seconds = FAST
+    await disk.make_fast()
+    disk.seconds = (FAST_SYNC_SECONDS + SLOW_SYNC_SECONDS) / 2
+    submitted = disk.executor.submitted
+    await disk.rounds(500)
+    assert disk.executor.submitted == submitted
+
+
+@pytest.mark.simulated_time
+async def test_one_outlier_sends_rounds_to_the_executor_at_once_and_each_further_one_for_longer(disk: Disk) -> None:
+    await disk.make_fast()
+    stays = []
+    for _ in range(4):
+        disk.seconds, before = VERY_SLOW, disk.on_loop
+        await disk.rounds(3)
+        assert disk.on_loop == before + 1, "only the first of them held the loop"
+        disk.seconds, submitted = FAST, disk.executor.submitted
         await disk.make_fast()
-        submitted = disk.executor.submitted
-        assert submitted >= 16, "a disk is slow until it has been measured"
-        await disk.rounds(100)
-        assert (disk.on_loop, disk.executor.submitted) == (100, submitted)
-
-        disk.seconds = SLOW
-        await disk.rounds(100)
-        assert disk.on_loop < 130, "the average rose within some rounds"
-        assert not disk.commit.speed.is_fast
-
-        disk.seconds = FAST
-        await disk.make_fast()
-
-    run(scenario)
+        stays.append(disk.executor.submitted - submitted)
+    assert stays[-1] > stays[0]
+    assert stays[-1] >= 16 * 2**4 - 3
 
 
-def test_between_the_two_limits_rounds_stay_where_they_are() -> None:
-    async def scenario(disk: Disk) -> None:
-        disk.seconds = (FAST_SYNC_SECONDS + SLOW_SYNC_SECONDS) / 2
-        await disk.rounds(500)
-        assert disk.on_loop == 0
-        disk.seconds = FAST
-        await disk.make_fast()
-        disk.seconds = (FAST_SYNC_SECONDS + SLOW_SYNC_SECONDS) / 2
-        submitted = disk.executor.submitted
-        await disk.rounds(500)
-        assert disk.executor.submitted == submitted
-
-    run(scenario)
+@pytest.mark.simulated_time
+async def test_a_round_of_many_logs_is_not_run_on_the_loop(disk: Disk) -> None:
+    await disk.make_fast()
+    few, many = 3, int(LOOP_ROUND_SECONDS_MAX / FAST) * 2
+    await disk.rounds(1, logs=few)
+    assert disk.on_loop == few
+    submitted = disk.executor.submitted
+    await disk.rounds(1, logs=many)
+    assert (disk.on_loop, disk.executor.submitted) == (few, submitted + 1)
 
 
-def test_one_outlier_sends_rounds_to_the_executor_at_once_and_each_further_one_for_longer() -> None:
-    async def scenario(disk: Disk) -> None:
-        await disk.make_fast()
-        stays = []
-        for _ in range(4):
-            disk.seconds, before = VERY_SLOW, disk.on_loop
-            await disk.rounds(3)
-            assert disk.on_loop == before + 1, "only the first of them held the loop"
-            disk.seconds, submitted = FAST, disk.executor.submitted
-            await disk.make_fast()
-            stays.append(disk.executor.submitted - submitted)
-        assert stays[-1] > stays[0]
-        assert stays[-1] >= 16 * 2**4 - 3
-
-    run(scenario)
+@pytest.mark.simulated_time
+async def test_requests_of_one_turn_share_a_round_on_the_loop(disk: Disk) -> None:
+    await disk.make_fast()
+    log = Log(disk)
+    for _ in range(10):
+        disk.commit.schedule(log)
+    assert disk.on_loop == 0, "the round begins at the end of the turn"
+    await disk.commit.drain()
+    assert (disk.on_loop, log.completed) == (1, 1)
 
 
-def test_a_round_of_many_logs_is_not_run_on_the_loop() -> None:
-    async def scenario(disk: Disk) -> None:
-        await disk.make_fast()
-        few, many = 3, int(LOOP_ROUND_SECONDS_MAX / FAST) * 2
-        await disk.rounds(1, logs=few)
-        assert disk.on_loop == few
-        submitted = disk.executor.submitted
-        await disk.rounds(1, logs=many)
-        assert (disk.on_loop, disk.executor.submitted) == (few, submitted + 1)
-
-    run(scenario)
-
-
-def test_requests_of_one_turn_share_a_round_on_the_loop() -> None:
-    async def scenario(disk: Disk) -> None:
-        await disk.make_fast()
-        log = Log(disk)
-        for _ in range(10):
-            disk.commit.schedule(log)
-        assert disk.on_loop == 0, "the round begins at the end of the turn"
-        await disk.commit.drain()
-        assert (disk.on_loop, log.completed) == (1, 1)
-
-    run(scenario)
-
-
-def run_in_order(scenario: Callable[[Disk], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await scenario(DiskInOrder())
-
-    asyncio.run(main())
+@pytest.fixture
+async def disk_in_order() -> Disk:
+    return DiskInOrder()
 
 
 async def turns_with(disk: Disk, log: Log, appends: list[int]) -> list[int]:
@@ -258,94 +240,77 @@ async def turns_with(disk: Disk, log: Log, appends: list[int]) -> list[int]:
     return rounds
 
 
-def test_a_round_waits_for_the_clients_of_the_last_one_while_their_requests_arrive() -> None:
-    async def scenario(disk: Disk) -> None:
-        await disk.make_fast()
-        log = Log(disk)
-        assert await turns_with(disk, log, [4]) == [1]
-        assert await turns_with(disk, log, [1, 2, 1]) == [0, 0, 1], "as many as in the last round"
-        assert await turns_with(disk, log, [2, 1, 0]) == [0, 0, 1], "a turn brought none"
-        assert await turns_with(disk, log, [3]) == [1], "the next round expects no more than the last one had"
-
-    run_in_order(scenario)
+async def test_a_round_waits_for_the_clients_of_the_last_one_while_their_requests_arrive(disk_in_order: Disk) -> None:
+    await disk_in_order.make_fast()
+    log = Log(disk_in_order)
+    assert await turns_with(disk_in_order, log, [4]) == [1]
+    assert await turns_with(disk_in_order, log, [1, 2, 1]) == [0, 0, 1], "as many as in the last round"
+    assert await turns_with(disk_in_order, log, [2, 1, 0]) == [0, 0, 1], "a turn brought none"
+    assert await turns_with(disk_in_order, log, [3]) == [1], "the next round expects no more than the last one had"
 
 
-def test_a_lone_producer_never_waits_for_others() -> None:
-    async def scenario(disk: Disk) -> None:
-        await disk.make_fast()
-        log = Log(disk)
-        await turns_with(disk, log, [32, 1, 0])
-        assert await turns_with(disk, log, [1, 1, 1]) == [1, 2, 3]
-
-    run_in_order(scenario)
+async def test_a_lone_producer_never_waits_for_others(disk_in_order: Disk) -> None:
+    await disk_in_order.make_fast()
+    log = Log(disk_in_order)
+    await turns_with(disk_in_order, log, [32, 1, 0])
+    assert await turns_with(disk_in_order, log, [1, 1, 1]) == [1, 2, 3]
 
 
-def test_a_round_waits_for_a_bounded_number_of_turns() -> None:
-    async def scenario(disk: Disk) -> None:
-        await disk.make_fast()
-        log = Log(disk)
-        await turns_with(disk, log, [1000])
-        rounds = await turns_with(disk, log, [1] * (GATHERING_TURNS_MAX + 1))
-        assert rounds == [0] * GATHERING_TURNS_MAX + [1]
-
-    run_in_order(scenario)
+async def test_a_round_waits_for_a_bounded_number_of_turns(disk_in_order: Disk) -> None:
+    await disk_in_order.make_fast()
+    log = Log(disk_in_order)
+    await turns_with(disk_in_order, log, [1000])
+    rounds = await turns_with(disk_in_order, log, [1] * (GATHERING_TURNS_MAX + 1))
+    assert rounds == [0] * GATHERING_TURNS_MAX + [1]
 
 
+@pytest.mark.simulated_time
 @pytest.mark.parametrize("fast", [True, False], ids=["on the loop", "in the executor"])
 class TestFailures:
-    def test_after_a_failed_fsync_all_fail_and_nothing_is_tried_again(self, fast: bool) -> None:
-        async def scenario(disk: Disk) -> None:
-            if fast:
-                await disk.make_fast()
-            disk.sync_error = OSError(errno.EIO, os.strerror(errno.EIO))
-            first, second, later = Log(disk), Log(disk), Log(disk)
-            disk.commit.schedule(first)
-            disk.commit.schedule(second)
-            await disk.commit.drain()
-            disk.commit.schedule(later)
-            for log in (first, second, later):
-                assert log.failed and "Input/output error" in log.failed[0]
-                assert not log.completed
-            assert disk.health.failure is not None
-            assert disk.on_loop == int(fast), "the second fsync was not even tried"
-
-        run(scenario)
-
-    def test_a_sync_into_a_deleted_directory_does_not_count(self, fast: bool) -> None:
-        async def scenario(disk: Disk) -> None:
-            if fast:
-                await disk.make_fast()
-            disk.vanished = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-            log = Log(disk)
-            disk.commit.schedule(log)
-            await disk.commit.drain()
+    async def test_after_a_failed_fsync_all_fail_and_nothing_is_tried_again(self, disk: Disk, fast: bool) -> None:
+        if fast:
+            await disk.make_fast()
+        disk.sync_error = OSError(errno.EIO, os.strerror(errno.EIO))
+        first, second, later = Log(disk), Log(disk), Log(disk)
+        disk.commit.schedule(first)
+        disk.commit.schedule(second)
+        await disk.commit.drain()
+        disk.commit.schedule(later)
+        for log in (first, second, later):
+            assert log.failed and "Input/output error" in log.failed[0]
             assert not log.completed
-            assert "vanished" in log.failed[0]
+        assert disk.health.failure is not None
+        assert disk.on_loop == int(fast), "the second fsync was not even tried"
 
-        run(scenario)
+    async def test_a_sync_into_a_deleted_directory_does_not_count(self, disk: Disk, fast: bool) -> None:
+        if fast:
+            await disk.make_fast()
+        disk.vanished = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        log = Log(disk)
+        disk.commit.schedule(log)
+        await disk.commit.drain()
+        assert not log.completed
+        assert "vanished" in log.failed[0]
 
     @pytest.mark.parametrize("where", ["before the fsync", "at the fsync"])
-    def test_a_flush_that_finds_no_space_or_no_handle_is_tried_again_until_it_works(
-        self, fast: bool, where: str
+    async def test_a_flush_that_finds_no_space_or_no_handle_is_tried_again_until_it_works(
+        self, disk: Disk, fast: bool, where: str
     ) -> None:
-        async def scenario(disk: Disk) -> None:
-            if fast:
-                await disk.make_fast()
-            if where == "before the fsync":
-                disk.begin_error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            else:
-                disk.no_handle = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            log = Log(disk)
-            disk.commit.schedule(log)
-            await asyncio.sleep(1)
-            assert log.completed == 0
-            assert len(log.failed) == 0
-            await asyncio.sleep(6)
-            assert log.failed, "those who wait fail after a while"
-            assert disk.health.failure is None
-            disk.begin_error = disk.no_handle = None
-            await asyncio.sleep(1)
-            assert log.completed == 1
-            assert disk.health.refusal is None
-
-        run(scenario)
+        if fast:
+            await disk.make_fast()
+        if where == "before the fsync":
+            disk.begin_error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        else:
+            disk.no_handle = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        log = Log(disk)
+        disk.commit.schedule(log)
+        await asyncio.sleep(1)
+        assert log.completed == 0
+        assert len(log.failed) == 0
+        await asyncio.sleep(6)
+        assert log.failed, "those who wait fail after a while"
+        assert disk.health.failure is None
+        disk.begin_error = disk.no_handle = None
+        await asyncio.sleep(1)
+        assert log.completed == 1
+        assert disk.health.refusal is None

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import uuid
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -21,7 +20,8 @@ from ottla.replication.isr_proposal_queue import (
     IsrChanges,
     Outcome,
 )
-from ottla.testing.sim_loop import simulate
+
+pytestmark = pytest.mark.simulated_time
 
 DONE = AlteredPartition(1, 5, (1, 2), is_recovering=False, partition_epoch=9)
 
@@ -66,29 +66,19 @@ class Controller:
         return answer
 
 
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def main(rng: random.Random) -> None:
-        await scenario()
-
-    simulate(main, seed=1)
-
-
-def test_proposals_of_ten_milliseconds_go_together_and_one_request_is_in_flight() -> None:
-    async def scenario() -> None:
-        controller, changes = Controller([DONE, DONE], [DONE]), IsrChanges()
-        proposals = Proposals(changes)
-        proposals.propose(0)
-        changes.start(controller)
-        await asyncio.sleep(0.005)
-        proposals.propose(1)
-        await asyncio.sleep(0.0055)
-        proposals.propose(2)
-        await asyncio.sleep(1)
-        assert controller.requests == [[0, 1], [2]]
-        assert proposals.decided == {0: [DONE], 1: [DONE], 2: [DONE]}
-        await changes.close()
-
-    run(scenario)
+async def test_proposals_of_ten_milliseconds_go_together_and_one_request_is_in_flight() -> None:
+    controller, changes = Controller([DONE, DONE], [DONE]), IsrChanges()
+    proposals = Proposals(changes)
+    proposals.propose(0)
+    changes.start(controller)
+    await asyncio.sleep(0.005)
+    proposals.propose(1)
+    await asyncio.sleep(0.0055)
+    proposals.propose(2)
+    await asyncio.sleep(1)
+    assert controller.requests == [[0, 1], [2]]
+    assert proposals.decided == {0: [DONE], 1: [DONE], 2: [DONE]}
+    await changes.close()
 
 
 @pytest.mark.parametrize(
@@ -102,64 +92,52 @@ def test_proposals_of_ten_milliseconds_go_together_and_one_request_is_in_flight(
         RuntimeError("a defect"),
     ],
 )
-def test_a_request_without_an_answer_is_sent_again_after_50_ms(error: Exception) -> None:
-    async def scenario() -> None:
-        controller, changes = Controller(error, error, [DONE]), IsrChanges()
-        proposals = Proposals(changes)
-        changes.start(controller)
-        proposals.propose(0)
-        await asyncio.sleep(1)
-        assert controller.requests == [[0]] * 3
-        assert controller.times[1] - controller.times[0] >= 0.05
-        assert proposals.decided == {0: [DONE]}
-
-    run(scenario)
+async def test_a_request_without_an_answer_is_sent_again_after_50_ms(error: Exception) -> None:
+    controller, changes = Controller(error, error, [DONE]), IsrChanges()
+    proposals = Proposals(changes)
+    changes.start(controller)
+    proposals.propose(0)
+    await asyncio.sleep(1)
+    assert controller.requests == [[0]] * 3
+    assert controller.times[1] - controller.times[0] >= 0.05
+    assert proposals.decided == {0: [DONE]}
 
 
-def test_only_partitions_with_a_transient_error_are_sent_again() -> None:
-    async def scenario() -> None:
-        refused, stale = IneligibleReplica(), FencedLeaderEpoch()
-        answers: list[Outcome] = [DONE, refused, stale, NotController()]
-        controller, changes = Controller(answers, [DONE]), IsrChanges()
-        proposals = Proposals(changes)
-        changes.start(controller)
-        proposals.propose(0, 1, 2, 3)
-        await asyncio.sleep(1)
-        assert controller.requests == [[0, 1, 2, 3], [3]]
-        assert proposals.decided == {0: [DONE], 1: [refused], 2: [stale], 3: [DONE]}
-
-    run(scenario)
+async def test_only_partitions_with_a_transient_error_are_sent_again() -> None:
+    refused, stale = IneligibleReplica(), FencedLeaderEpoch()
+    answers: list[Outcome] = [DONE, refused, stale, NotController()]
+    controller, changes = Controller(answers, [DONE]), IsrChanges()
+    proposals = Proposals(changes)
+    changes.start(controller)
+    proposals.propose(0, 1, 2, 3)
+    await asyncio.sleep(1)
+    assert controller.requests == [[0, 1, 2, 3], [3]]
+    assert proposals.decided == {0: [DONE], 1: [refused], 2: [stale], 3: [DONE]}
 
 
-def test_many_proposals_go_in_several_requests_without_a_pause() -> None:
-    async def scenario() -> None:
-        count = 2 * CHANGES_MAX + 1
-        controller = Controller([DONE] * CHANGES_MAX, [DONE] * CHANGES_MAX, [DONE])
-        changes = IsrChanges()
-        proposals = Proposals(changes)
-        changes.start(controller)
-        proposals.propose(*range(count))
-        await asyncio.sleep(1)
-        assert [len(request) for request in controller.requests] == [CHANGES_MAX, CHANGES_MAX, 1]
-        assert [number for request in controller.requests for number in request] == list(range(count))
-        assert controller.times[1] - controller.times[0] < COLLECT_SECONDS
-        assert proposals.decided == {number: [DONE] for number in range(count)}
-
-    run(scenario)
+async def test_many_proposals_go_in_several_requests_without_a_pause() -> None:
+    count = 2 * CHANGES_MAX + 1
+    controller = Controller([DONE] * CHANGES_MAX, [DONE] * CHANGES_MAX, [DONE])
+    changes = IsrChanges()
+    proposals = Proposals(changes)
+    changes.start(controller)
+    proposals.propose(*range(count))
+    await asyncio.sleep(1)
+    assert [len(request) for request in controller.requests] == [CHANGES_MAX, CHANGES_MAX, 1]
+    assert [number for request in controller.requests for number in request] == list(range(count))
+    assert controller.times[1] - controller.times[0] < COLLECT_SECONDS
+    assert proposals.decided == {number: [DONE] for number in range(count)}
 
 
-def test_a_withdrawn_proposal_is_neither_sent_nor_decided() -> None:
-    async def scenario() -> None:
-        controller, changes = Controller([DONE], [DONE]), IsrChanges()
-        proposals = Proposals(changes)
-        changes.start(controller)
-        proposals.propose(0)
-        proposals.withdraw(0)
-        proposals.propose(1)
-        await asyncio.sleep(0.0105)
-        proposals.withdraw(1)  # while it is in flight
-        await asyncio.sleep(1)
-        assert controller.requests == [[1]]
-        assert not proposals.decided
-
-    run(scenario)
+async def test_a_withdrawn_proposal_is_neither_sent_nor_decided() -> None:
+    controller, changes = Controller([DONE], [DONE]), IsrChanges()
+    proposals = Proposals(changes)
+    changes.start(controller)
+    proposals.propose(0)
+    proposals.withdraw(0)
+    proposals.propose(1)
+    await asyncio.sleep(0.0105)
+    proposals.withdraw(1)  # while it is in flight
+    await asyncio.sleep(1)
+    assert controller.requests == [[1]]
+    assert not proposals.decided

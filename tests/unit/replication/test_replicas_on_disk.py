@@ -61,7 +61,7 @@ def test_the_log_of_a_deleted_topic_of_the_same_name_does_not_come_back() -> Non
     assert records_after_a_restart(None, OTHER_ID) == []
 
 
-def test_invalid_settings_of_a_topic_keep_no_other_change_from_being_applied() -> None:
+async def test_invalid_settings_of_a_topic_keep_no_other_change_from_being_applied() -> None:
     invalid = {"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}
 
     def view(epoch: int, config: dict[str, str]) -> ClusterView:
@@ -72,37 +72,33 @@ def test_invalid_settings_of_a_topic_keep_no_other_change_from_being_applied() -
             {name: TopicView(name, ids[name], (partition,), config, epoch, epoch) for name in names}
         )
 
-    async def scenario() -> None:
-        found = Replicas(open_directories(SimDisk()), node_id=1, defaults=LogConfig(), clock=StillClock())
-        first, second, third = view(0, {"retention.ms": "5"}), view(1, invalid), view(2, {"retention.ms": "6"})
-        found.follow(ClusterView(), first)
-        found.follow(first, second)
-        known = found.partition(TopicPartition("web", 0))
-        assert (known.leader_epoch, known.log.config.retention_ms) == (1, 5)
-        assert found.is_offline("late", 0)
-        found.reconfigure(LogConfig())
-        found.follow(second, third)
-        found._try_again()
-        assert known.log.config.retention_ms == found.partition(TopicPartition("late", 0)).log.config.retention_ms == 6
-
-    asyncio.run(scenario())
+    found = Replicas(open_directories(SimDisk()), node_id=1, defaults=LogConfig(), clock=StillClock())
+    first, second, third = view(0, {"retention.ms": "5"}), view(1, invalid), view(2, {"retention.ms": "6"})
+    found.follow(ClusterView(), first)
+    found.follow(first, second)
+    known = found.partition(TopicPartition("web", 0))
+    assert (known.leader_epoch, known.log.config.retention_ms) == (1, 5)
+    assert found.is_offline("late", 0)
+    found.reconfigure(LogConfig())
+    found.follow(second, third)
+    found._try_again()
+    assert known.log.config.retention_ms == found.partition(TopicPartition("late", 0)).log.config.retention_ms == 6
 
 
 @pytest.mark.parametrize(("topic_id", "leads"), [(ID, False), (OTHER_ID, True)])
-def test_only_the_topic_that_was_led_in_the_last_run_waits_for_another_epoch(topic_id: uuid.UUID, leads: bool) -> None:
+async def test_only_the_topic_that_was_led_in_the_last_run_waits_for_another_epoch(
+    topic_id: uuid.UUID, leads: bool
+) -> None:
     disk = SimDisk()
     directory = open_directory(disk)
     directory.create_log(TP, ID)
     directory.close()
 
-    async def start() -> bool:
-        opened = open_directories(disk)
-        found = Replicas(opened, node_id=1, defaults=LogConfig(), clock=StillClock())
-        found.continue_after(inspect_replicas(view_of(ID), opened, node_id=1, is_complete=True))
-        found.follow(ClusterView(), view_of(topic_id))  # deleted and created again meanwhile, its epochs begin at 0
-        return found.partition(TP).is_serving
-
-    assert asyncio.run(start()) is leads
+    opened = open_directories(disk)
+    found = Replicas(opened, node_id=1, defaults=LogConfig(), clock=StillClock())
+    found.continue_after(inspect_replicas(view_of(ID), opened, node_id=1, is_complete=True))
+    found.follow(ClusterView(), view_of(topic_id))  # deleted and created again meanwhile, its epochs begin at 0
+    assert found.partition(TP).is_serving is leads
 
 
 @pytest.mark.parametrize(
@@ -114,7 +110,7 @@ def test_only_the_topic_that_was_led_in_the_last_run_waits_for_another_epoch(top
         (ID, (), True),
     ],
 )
-def test_the_log_of_a_partition_that_other_brokers_got_meanwhile_is_deleted_at_the_start(
+async def test_the_log_of_a_partition_that_other_brokers_got_meanwhile_is_deleted_at_the_start(
     topic_id: uuid.UUID, replicas: tuple[int, ...], is_kept: bool
 ) -> None:
     disk = SimDisk()
@@ -124,52 +120,42 @@ def test_the_log_of_a_partition_that_other_brokers_got_meanwhile_is_deleted_at_t
     partition = PartitionView(0, leader=2, leader_epoch=0, replicas=replicas, isr=replicas, partition_epoch=0)
     view = ClusterView().with_topics({TP.topic: TopicView(TP.topic, topic_id, (partition,), {}, 0, -1)})
 
-    async def start() -> bool:
-        opened = open_directories(disk)
-        found = Replicas(opened, node_id=1, defaults=LogConfig(), clock=StillClock())
-        found.follow(ClusterView(), view)
-        found.handle_strays()
-        return any(log.topic_id == ID for _, log in opened.logs())
-
-    assert asyncio.run(start()) is is_kept
+    opened = open_directories(disk)
+    found = Replicas(opened, node_id=1, defaults=LogConfig(), clock=StillClock())
+    found.follow(ClusterView(), view)
+    found.handle_strays()
+    assert any(log.topic_id == ID for _, log in opened.logs()) is is_kept
 
 
 @pytest.mark.plain_form("counts the calls of a method")
-def test_a_change_of_one_partition_is_applied_to_that_partition_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        applied: list[int] = []
-        apply = Replicas._apply
+async def test_a_change_of_one_partition_is_applied_to_that_partition_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    applied: list[int] = []
+    apply = Replicas._apply
 
-        def count(
-            replicas: Replicas, topic: TopicView, view: PartitionView, config: LogConfig, *, is_new: bool
-        ) -> None:
-            applied.append(view.index)
-            apply(replicas, topic, view, config, is_new=is_new)
+    def count(replicas: Replicas, topic: TopicView, view: PartitionView, config: LogConfig, *, is_new: bool) -> None:
+        applied.append(view.index)
+        apply(replicas, topic, view, config, is_new=is_new)
 
-        monkeypatch.setattr(Replicas, "_apply", count)
-        replicas = Replicas(open_directories(SimDisk()), node_id=1, defaults=LogConfig(), clock=StillClock())
-        parts = tuple(PartitionView(index, 1, 0, (1,), (1,), 0) for index in range(4))
-        topic = TopicView("t", ID, parts, {}, 0, -1)
-        first = ClusterView().with_topics({"t": topic})
-        replicas.follow(ClusterView(), first)
-        assert applied == list(range(4))
+    monkeypatch.setattr(Replicas, "_apply", count)
+    replicas = Replicas(open_directories(SimDisk()), node_id=1, defaults=LogConfig(), clock=StillClock())
+    parts = tuple(PartitionView(index, 1, 0, (1,), (1,), 0) for index in range(4))
+    topic = TopicView("t", ID, parts, {}, 0, -1)
+    first = ClusterView().with_topics({"t": topic})
+    replicas.follow(ClusterView(), first)
+    assert applied == list(range(4))
 
-        applied.clear()
-        moved = topic._replace(
-            partitions=(*parts[:2], replace(parts[2], leader_epoch=1, partition_epoch=1), *parts[3:])
-        )
-        second = first.with_topics({"t": moved})
-        replicas.follow(first, second)
-        assert applied == [2]
+    applied.clear()
+    moved = topic._replace(partitions=(*parts[:2], replace(parts[2], leader_epoch=1, partition_epoch=1), *parts[3:]))
+    second = first.with_topics({"t": moved})
+    replicas.follow(first, second)
+    assert applied == [2]
 
-        applied.clear()
-        third = second.with_topics({"t": moved._replace(config={"retention.ms": "1"}, config_version=0)})
-        replicas.follow(second, third)
-        assert applied == list(range(4)), "settings are those of all partitions"
+    applied.clear()
+    third = second.with_topics({"t": moved._replace(config={"retention.ms": "1"}, config_version=0)})
+    replicas.follow(second, third)
+    assert applied == list(range(4)), "settings are those of all partitions"
 
-        applied.clear()
-        replicas.follow(third, third.with_topics({"t": third.topics["t"]._replace(topic_id=OTHER_ID)}))
-        assert applied == list(range(4)), "another topic of that name"
-        await replicas.close()
-
-    asyncio.run(scenario())
+    applied.clear()
+    replicas.follow(third, third.with_topics({"t": third.topics["t"]._replace(topic_id=OTHER_ID)}))
+    assert applied == list(range(4)), "another topic of that name"
+    await replicas.close()

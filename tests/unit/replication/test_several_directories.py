@@ -14,26 +14,23 @@ from ottla.storage.directories.log_directory import DirectoryInUse, ForeignDirec
 from ottla.storage.directories.log_manager import DuplicateLog
 from ottla.testing.sim_disk import SimDisk
 from tests.support.storage import TP, open_directories, open_directory
-from tests.unit.replication.disks import NUMBERS, A, B, BrokerReplicas, ReplicaHarness, no_patience, topic
+from tests.unit.replication.disks import NUMBERS, A, B, ReplicaHarness, no_patience, topic
 
 __all__ = ["no_patience"]
 OK, STORAGE = ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_new_partitions_go_where_the_fewest_are() -> None:
-    async def scenario(broker: BrokerReplicas) -> None:
+async def test_new_partitions_go_where_the_fewest_are() -> None:
+    async with ReplicaHarness().running() as broker:
         broker.add(topic("web", 3))
         assert [broker.where("web", index) for index in range(3)] == [A, B, A]
         broker.add(topic("new", 1))
         assert broker.where("new") == B
 
-    ReplicaHarness().run(scenario)
 
-
-def test_a_failed_sync_costs_one_directory_and_a_restart_brings_back_all_that_was_acknowledged() -> None:
+async def test_a_failed_sync_costs_one_directory_and_a_restart_brings_back_all_that_was_acknowledged() -> None:
     harness = ReplicaHarness()
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         broker.add(topic("web", 2))
         assert [await broker.send("web", b"a%d" % at, at) for at in (0, 1)] == [OK, OK]
         harness.disk.refuse(errno.ENOSPC, "sync", under=A)  # delayed allocation: the disk is full only now
@@ -45,29 +42,23 @@ def test_a_failed_sync_costs_one_directory_and_a_restart_brings_back_all_that_wa
             broker.read("web", 0)
         assert len(broker.read("web", 1)) == 2
         assert not broker.all_lost.is_set()
-
-    harness.run(scenario)
     assert not harness.disk.exists(A / ".kafka_cleanshutdown")
     assert harness.disk.exists(B / ".kafka_cleanshutdown")
     harness.power_cut()
-
-    async def again(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         assert broker.offline() == set()
         assert await broker.send("web", b"c", 0) is OK
-
-    harness.run(again)
-    harness.assert_all_acked_is_there()
+    await harness.assert_all_acked_is_there()
 
 
-def test_the_partitions_of_a_directory_that_cannot_be_opened_are_not_recreated() -> None:
+async def test_the_partitions_of_a_directory_that_cannot_be_opened_are_not_recreated() -> None:
     harness = ReplicaHarness()
-
-    async def fill(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         broker.add(topic("web", 2))
         for at in (0, 1):
             assert await broker.send("web", b"kept", at) is OK
-
-    async def without(broker: BrokerReplicas) -> None:
+    harness.disk.refuse(errno.EIO, "open", "create", under=B)
+    async with harness.running(missing="/b is missing") as broker:
         harness.disk.stop_refusing()
         assert broker.offline() == {"web-1"}
         assert await broker.send("web", b"x", 1) is STORAGE
@@ -77,50 +68,36 @@ def test_the_partitions_of_a_directory_that_cannot_be_opened_are_not_recreated()
         assert {broker.where("new", at) for at in (0, 1)} == {A}
         assert await broker.send("new", b"y", 1) is OK
         assert not harness.disk.exists(A / "web-1")
-
-    harness.run(fill)
-    harness.disk.refuse(errno.EIO, "open", "create", under=B)
-    harness.run(without, missing="/b is missing")
-    harness.assert_all_acked_is_there()
+    await harness.assert_all_acked_is_there()
 
 
-def test_the_topic_that_was_deleted_while_its_directory_was_away_does_not_come_back() -> None:
+async def test_the_topic_that_was_deleted_while_its_directory_was_away_does_not_come_back() -> None:
     harness = ReplicaHarness()
-
-    async def fill(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         broker.add(topic("web", 2))
         assert await broker.send("web", b"old", 1) is OK
-
-    async def without(broker: BrokerReplicas) -> None:
+    harness.disk.refuse(errno.EIO, "open", "create", under=B)
+    async with harness.running(missing="/b is missing") as broker:
         harness.disk.stop_refusing()
         broker.follow({})
         broker.add(topic("web", 2, number=70))
         assert await broker.send("web", b"young", 1) is OK
         harness.acked = {TopicPartition("web", 1): {0: b"young"}}
-
-    async def both(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         assert [value for _, value in broker.read("web", 1)] == [b"young"]
         assert broker.where("web", 1) == A
-
-    harness.run(fill)
-    harness.disk.refuse(errno.EIO, "open", "create", under=B)
-    harness.run(without, missing="/b is missing")
-    harness.run(both)
-    harness.assert_all_acked_is_there()
+    await harness.assert_all_acked_is_there()
 
 
-def test_when_the_last_directory_fails_the_broker_hears_of_it() -> None:
+async def test_when_the_last_directory_fails_the_broker_hears_of_it() -> None:
     harness = ReplicaHarness()
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         broker.add(topic("web", 2))
         for at, path in ((0, A), (1, B)):
             harness.disk.refuse(errno.EIO, "sync", under=path)
             assert await broker.send("web", b"x", at) is STORAGE
             await broker.until(lambda at=at: f"web-{at}" in broker.offline())  # type: ignore[misc]
             assert broker.all_lost.is_set() == (path == B)
-
-    harness.run(scenario)
 
 
 def test_a_partition_in_two_directories_is_refused() -> None:
@@ -152,10 +129,9 @@ def test_a_directory_in_use_and_one_of_another_cluster_stop_the_start_and_the_ot
         open_directories(disk, A, B)
 
 
-def test_a_log_that_no_directory_takes_goes_to_the_next_one_and_to_none_while_all_refuse() -> None:
+async def test_a_log_that_no_directory_takes_goes_to_the_next_one_and_to_none_while_all_refuse() -> None:
     harness = ReplicaHarness()
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         harness.disk.refuse(errno.ENOSPC, "mkdir", under=A)
         broker.add(topic("web", 1))
         assert broker.where("web") == B
@@ -169,16 +145,13 @@ def test_a_log_that_no_directory_takes_goes_to_the_next_one_and_to_none_while_al
         await broker.until(lambda: not broker.offline())
         assert await broker.send("new", b"x") is OK
         assert broker.availability == [("new-0", False), ("new-0", True)]
-
-    harness.run(scenario)
-    harness.assert_all_acked_is_there()
+    await harness.assert_all_acked_is_there()
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EMFILE])
-def test_a_topic_whose_deletion_the_disk_refuses_is_gone_and_its_files_go_later(error: int) -> None:
+async def test_a_topic_whose_deletion_the_disk_refuses_is_gone_and_its_files_go_later(error: int) -> None:
     harness = ReplicaHarness(A)
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         broker.add(topic("web", 1))
         assert await broker.send("web", b"old") is OK
         harness.disk.refuse(error, "rename")
@@ -192,15 +165,12 @@ def test_a_topic_whose_deletion_the_disk_refuses_is_gone_and_its_files_go_later(
         assert await broker.send("web", b"young") is OK
         assert [value for _, value in broker.read("web")] == [b"young"]
         harness.acked = {TopicPartition("web", 0): {0: b"young"}}
-
-    harness.run(scenario)
-    harness.assert_all_acked_is_there()
+    await harness.assert_all_acked_is_there()
 
 
-def test_a_deletion_that_the_disk_refuses_is_done_as_soon_as_it_can_be() -> None:
+async def test_a_deletion_that_the_disk_refuses_is_done_as_soon_as_it_can_be() -> None:
     harness = ReplicaHarness(A)
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         broker.add(topic("web", 1))
         harness.disk.refuse(errno.ENOSPC, "rename")
         broker.follow({})
@@ -208,13 +178,10 @@ def test_a_deletion_that_the_disk_refuses_is_done_as_soon_as_it_can_be() -> None
         harness.disk.stop_refusing()
         await broker.until(lambda: not harness.disk.exists(A / "web-0"))
 
-    harness.run(scenario)
 
-
-def test_the_logs_of_a_topic_that_a_snapshot_lacks_are_kept_until_its_deletion_is_noted() -> None:
+async def test_the_logs_of_a_topic_that_a_snapshot_lacks_are_kept_until_its_deletion_is_noted() -> None:
     harness = ReplicaHarness(A)
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         web = topic("web", 1)
         broker.add(web)
         assert await broker.send("web", b"x") is OK
@@ -229,13 +196,10 @@ def test_the_logs_of_a_topic_that_a_snapshot_lacks_are_kept_until_its_deletion_i
         assert not harness.disk.exists(A / "web-0")
         harness.acked.clear()
 
-    harness.run(scenario)
 
-
-def test_a_topic_that_came_back_is_served_though_its_deletion_is_noted_later() -> None:
+async def test_a_topic_that_came_back_is_served_though_its_deletion_is_noted_later() -> None:
     harness = ReplicaHarness(A)
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         old, new = topic("web", 1), topic("web", 1, number=5)
         broker.add(old)
         assert await broker.send("web", b"old") is OK
@@ -246,13 +210,10 @@ def test_a_topic_that_came_back_is_served_though_its_deletion_is_noted_later() -
         broker.note_deleted(old.topic_id)
         assert [value for _, value in broker.read("web")] == [b"new"]
 
-    harness.run(scenario)
 
-
-def test_a_directory_that_vanishes_acknowledges_nothing_more() -> None:
+async def test_a_directory_that_vanishes_acknowledges_nothing_more() -> None:
     harness = ReplicaHarness()
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         broker.add(topic("web", 2))
         assert await broker.send("web", b"x", 0) is OK
         harness.disk.remove_tree(PurePosixPath("/a"))
@@ -260,13 +221,10 @@ def test_a_directory_that_vanishes_acknowledges_nothing_more() -> None:
         assert await broker.send("web", b"x", 1) is OK
         assert broker.offline() == {"web-0"}
 
-    harness.run(scenario)
 
-
-def test_a_read_that_fails_costs_the_directory_and_one_without_a_handle_only_itself() -> None:
+async def test_a_read_that_fails_costs_the_directory_and_one_without_a_handle_only_itself() -> None:
     harness = ReplicaHarness()
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         broker.add(topic("web", 2))
         for number in range(30):
             assert await broker.send("web", b"%d" % number, number % 2) is OK
@@ -286,6 +244,4 @@ def test_a_read_that_fails_costs_the_directory_and_one_without_a_handle_only_its
         await broker.until(broker.offline)
         assert broker.offline() == {"web-0"}
         assert len(broker.read("web", 1)) == 15
-
-    harness.run(scenario)
-    harness.assert_all_acked_is_there()
+    await harness.assert_all_acked_is_there()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import sqlite3
 from dataclasses import replace
@@ -53,23 +52,19 @@ async def start_with_records(broker: BrokerReplicas) -> SpaceReserve:
     return reserve
 
 
-def test_records_do_not_use_the_reserve_and_are_read_from_a_full_disk() -> None:
+async def test_records_do_not_use_the_reserve_and_are_read_from_a_full_disk() -> None:
     harness = ReplicaHarness(DATA)
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         await start_with_records(broker)
         assert await broker.send("web", b"x" * 100) is STORAGE
         assert broker.disk.exists(DATA / FILE_NAME)
         assert len(broker.read("web")) == 20
-
-    harness.run(scenario)
-    harness.assert_all_acked_is_there()
+    await harness.assert_all_acked_is_there()
 
 
-def test_a_full_disk_is_freed_by_delete_records_and_accepts_records_again() -> None:
+async def test_a_full_disk_is_freed_by_delete_records_and_accepts_records_again() -> None:
     harness = ReplicaHarness(DATA)
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         reserve = await start_with_records(broker)
         directory, partition = broker.directory(DATA), broker.replicas.partition(WEB)
         partition.delete_records(20)
@@ -83,13 +78,10 @@ def test_a_full_disk_is_freed_by_delete_records_and_accepts_records_again() -> N
         await broker.until_sent("web", b"x")
         assert broker.read("web") == [(20, b"x")]
 
-    harness.run(scenario)
 
-
-def test_a_full_disk_is_freed_by_a_smaller_retention() -> None:
+async def test_a_full_disk_is_freed_by_a_smaller_retention() -> None:
     harness = ReplicaHarness(DATA, config=replace(SMALL, retention_bytes=-1))
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         await start_with_records(broker)
         directory, partition = broker.directory(DATA), broker.replicas.partition(WEB)
         partition.reconfigure(replace(SMALL, retention_bytes=300))
@@ -98,43 +90,31 @@ def test_a_full_disk_is_freed_by_a_smaller_retention() -> None:
         directory.purge_deleted(harness.clock.wall_ms())
         assert used_bytes(broker.disk) < before
 
-    harness.run(scenario)
 
-
-def test_a_full_disk_is_freed_by_deleting_a_topic() -> None:
+async def test_a_full_disk_is_freed_by_deleting_a_topic() -> None:
     harness = ReplicaHarness(DATA)
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         await start_with_records(broker)
         broker.follow({})
         assert broker.directory(DATA).purge_deleted(harness.clock.wall_ms())
         assert not broker.disk.exists(DATA / "web-0")
 
-    harness.run(scenario)
 
-
-def test_the_stop_on_a_full_disk_is_clean() -> None:
+async def test_the_stop_on_a_full_disk_is_clean() -> None:
     harness = ReplicaHarness(DATA)
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         await start_with_records(broker)
-
-    async def check(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         assert broker.directory(DATA).clean_broker_epoch is not None
 
-    harness.run(scenario)
-    harness.run(check)
 
-
-def test_after_a_start_on_a_full_disk_without_its_reserve_records_are_refused_until_there_is_space() -> None:
+async def test_after_a_start_on_a_full_disk_without_its_reserve_records_are_refused_until_there_is_space() -> None:
     harness = ReplicaHarness(DATA)
-
-    async def release(broker: BrokerReplicas) -> None:
+    async with harness.running(stop=False) as broker:
         reserve = await start_with_records(broker)
         assert reserve.release()
         assert not reserve.release()
-
-    async def again(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         reserve = reserve_of(broker)
         assert reserve.is_used
         assert await broker.send("web", b"x") is STORAGE
@@ -142,46 +122,39 @@ def test_after_a_start_on_a_full_disk_without_its_reserve_records_are_refused_un
         broker.disk.remove(FILLER)
         assert reserve.fill()
         assert await broker.send("web", b"x") is OK
-
-    harness.run(release, stop=False)
-    harness.run(again)
-    harness.assert_all_acked_is_there()
+    await harness.assert_all_acked_is_there()
 
 
-def test_from_the_first_refused_write_on_records_are_refused_until_there_is_space_and_both_are_logged_once(
+async def test_from_the_first_refused_write_on_records_are_refused_until_there_is_space_and_both_are_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     harness = ReplicaHarness(DATA)
-
-    async def scenario(broker: BrokerReplicas) -> None:
-        reserve = await start_with_records(broker)
-        health = broker.directory(DATA).health
-        for _ in range(3):
-            assert await broker.send("web", b"x" * 100) is STORAGE
-        assert health.is_full
-        broker.disk.remove(FILLER)
-        broker.disk.open(FILLER, create=True).append(bytes(broker.disk.free_bytes(DATA) - 300))
-        assert not reserve.fill()
-        assert await broker.send("web", b"x") is STORAGE, "there is space for this one, but not for the next ones"
-        broker.disk.remove(FILLER)
-        assert reserve.fill()
-        assert await broker.send("web", b"x" * 100) is OK
-
     with caplog.at_level("INFO"):
-        harness.run(scenario)
+        async with harness.running() as broker:
+            reserve = await start_with_records(broker)
+            health = broker.directory(DATA).health
+            for _ in range(3):
+                assert await broker.send("web", b"x" * 100) is STORAGE
+            assert health.is_full
+            broker.disk.remove(FILLER)
+            broker.disk.open(FILLER, create=True).append(bytes(broker.disk.free_bytes(DATA) - 300))
+            assert not reserve.fill()
+            assert await broker.send("web", b"x") is STORAGE, "there is space for this one, but not for the next ones"
+            broker.disk.remove(FILLER)
+            assert reserve.fill()
+            assert await broker.send("web", b"x" * 100) is OK
     full = "log directory /a is full: No space left on device (new segment of web-0). "
     lines = [each.getMessage() for each in caplog.records if "/a " in each.getMessage()]
     assert lines == [
         f"{full}Records are refused until there is free space: delete topics or records, or lower retention.bytes",
         "log directory /a has free space and accepts records again",
     ]
-    harness.assert_all_acked_is_there()
+    await harness.assert_all_acked_is_there()
 
 
-def test_a_directory_with_free_space_and_a_used_up_quota_accepts_no_records() -> None:
+async def test_a_directory_with_free_space_and_a_used_up_quota_accepts_no_records() -> None:
     harness = ReplicaHarness(DATA)
-
-    async def scenario(broker: BrokerReplicas) -> None:
+    async with harness.running() as broker:
         reserve = await start_with_records(broker)
         broker.disk.remove(FILLER)
         broker.disk.refuse(errno.EDQUOT, "write", "create")
@@ -192,8 +165,6 @@ def test_a_directory_with_free_space_and_a_used_up_quota_accepts_no_records() ->
         assert reserve.fill()
         assert await broker.send("web", b"x") is OK
         assert [name for name in broker.disk.names_in(DATA) if name.startswith(FILE_NAME)] == [FILE_NAME]
-
-    harness.run(scenario)
 
 
 def test_the_reserve_is_small_and_smaller_on_a_small_disk() -> None:
@@ -207,29 +178,28 @@ def test_the_reserve_is_small_and_smaller_on_a_small_disk() -> None:
     assert large.size_of(DATA / FILE_NAME) == SIZE_BYTES_MAX
 
 
-def test_a_commit_of_the_metadata_store_that_finds_no_space_is_repeated_after_some_was_made(tmp_path: Path) -> None:
+async def test_a_commit_of_the_metadata_store_that_finds_no_space_is_repeated_after_some_was_made(
+    tmp_path: Path,
+) -> None:
     released: list[bool] = []
 
-    async def run() -> None:
-        def make_space() -> bool:
-            released.append(True)
-            if len(released) > 1:
-                return False
-            connection.execute("PRAGMA max_page_count = 20")
-            return True
+    def make_space() -> bool:
+        released.append(True)
+        if len(released) > 1:
+            return False
+        connection.execute("PRAGMA max_page_count = 20")
+        return True
 
-        store = EmbeddedMetadataStore.open(tmp_path / "store", make_space)
-        assert store._file is not None
-        connection: sqlite3.Connection = store._file._connection
-        session = store.session()
-        (pages,) = connection.execute("PRAGMA page_count").fetchone()
-        connection.execute(f"PRAGMA max_page_count = {pages}")
-        await session.commit([Create("/large", bytes(10_000))])
-        assert released == [True]
-        with pytest.raises(StorageError):
-            await session.commit([Create("/larger", bytes(1_000_000))])
-        assert await session.get("/larger") is None
-        await session.commit([Create("/small", b"")])
-        await session.close()
-
-    asyncio.run(run())
+    store = EmbeddedMetadataStore.open(tmp_path / "store", make_space)
+    assert store._file is not None
+    connection: sqlite3.Connection = store._file._connection
+    session = store.session()
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+    await session.commit([Create("/large", bytes(10_000))])
+    assert released == [True]
+    with pytest.raises(StorageError):
+        await session.commit([Create("/larger", bytes(1_000_000))])
+    assert await session.get("/larger") is None
+    await session.commit([Create("/small", b"")])
+    await session.close()
