@@ -303,7 +303,7 @@ def decode_assignment(topic: str, value: bytes) -> Assignment:
     parsed = _parse(topic_path(topic), value)
     try:
         replicas = _parse_replicas(parsed["partitions"])
-        topic_id = parse_id(parsed["topic_id"]) if "topic_id" in parsed else NO_TOPIC_ID
+        topic_id = parse_id(str(parsed["topic_id"])) if "topic_id" in parsed else NO_TOPIC_ID
         adding = _parse_replicas(parsed.get("adding_replicas") or {})
         removing = _parse_replicas(parsed.get("removing_replicas") or {})
         if not all(replicas.values()):

@@ -72,6 +72,7 @@ from ottla.wire.hot.fetch import (
 )
 from ottla.wire.hot.reading import SHORT_ELEMENTS_MAX
 from ottla.wire.messages.fetch import AbortedTransaction, LeaderIdAndEpoch, NodeEndpoint, PartitionData
+from ottla.wire.messages.fetch import FetchRequest as PlainFetchRequest
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +161,9 @@ def _serve_replica(ctx: Request, request: FetchRequest, response: PendingRespons
 
 async def _decode_in_slices(frame: bytes, version: int, at: int, slices: LoopSlices) -> FetchRequest:
     """Decode by the plans, which know slices; the shapes with a topic id are exchanged for those of `wire/hot`."""
-    read = await slices.run(codec.decode_request_slices(ApiKey.FETCH, version, frame, at, slices=slices))
+    read: PlainFetchRequest = await slices.run(
+        codec.decode_request_slices(ApiKey.FETCH, version, frame, at, slices=slices)
+    )
     request = FetchRequest()
     request.cluster_id, request.replica_state, request.replica_id = read.cluster_id, read.replica_state, read.replica_id
     request.max_wait_ms, request.min_bytes, request.max_bytes = read.max_wait_ms, read.min_bytes, read.max_bytes
@@ -168,8 +171,9 @@ async def _decode_in_slices(frame: bytes, version: int, at: int, slices: LoopSli
     request.session_id, request.session_epoch = read.session_id, read.session_epoch
     async for topic in slices.each(read.topics):
         request.topics.append(FetchTopic(topic.topic, topic.topic_id.bytes, topic.partitions))
-    async for topic in slices.each(read.forgotten_topics_data):
-        request.forgotten_topics_data.append(ForgottenTopic(topic.topic, topic.topic_id.bytes, topic.partitions))
+    async for forgotten in slices.each(read.forgotten_topics_data):
+        name, topic_id = forgotten.topic, forgotten.topic_id.bytes
+        request.forgotten_topics_data.append(ForgottenTopic(name, topic_id, forgotten.partitions))
     return request
 
 
