@@ -2,7 +2,8 @@
 
 Set operators: typeshed says that `frozenset | x`, `&`, `-` and `^` are a frozenset for every set-like `x`. They are for
 a set or a frozenset. The view of a dict's keys or items, or another `collections.abc.Set`, answers itself, with a set;
-a compiled function that declares a frozenset refuses that. Write `frozen.union(keys)`: that is one for every iterable.
+a compiled function that declares a frozenset refuses that. Write `frozen.union(keys)`: that is a frozenset for every
+iterable. `make compile` takes this correction too, so that a compiled module does not check for the wrong type.
 
 Arguments: no call from another module gives a typed parameter of a compiled function or class an argument that fits
 only because it, or what it contains, is `Any`. The compiled form would raise TypeError where the plain form goes on.
@@ -12,7 +13,6 @@ Give the value a type where it is decoded, or convert it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import compile_modules
 from mypy.checkexpr import has_any_type
@@ -31,17 +31,25 @@ _FROZEN = frozenset({"builtins.set", "builtins.frozenset"})
 _FORWARDED = frozenset({"typing.Coroutine", "typing.Awaitable", "_asyncio.Future", "_asyncio.Task"})
 
 
-class RunTimeTypes(Plugin):
-    """Corrects the types of set operators, and checks the arguments that compiled functions get."""
+class SetOperators(Plugin):
+    """Gives an operator of a frozenset the type that it has at run time."""
+
+    def get_method_hook(self, fullname: str) -> Callable[[MethodContext], Type] | None:
+        """Return the correction of such an operator, or None for any other method."""
+        return _corrected if fullname in _OPERATORS else None
+
+
+class RunTimeTypes(SetOperators):
+    """Checks the arguments that compiled functions get, besides."""
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        self._compiled = frozenset(map(compile_modules.module_name, compile_modules.selected()))
+        self._sources = {compile_modules.module_name(path): path.as_posix() for path in compile_modules.selected()}
 
     def report_config_data(self, ctx: ReportConfigContext) -> list[str]:
         """Return what the results depend on besides the sources: another list of modules makes the cache stale."""
         del ctx
-        return sorted(self._compiled)
+        return sorted(self._sources)
 
     def get_function_hook(self, fullname: str) -> Callable[[FunctionContext], Type] | None:
         """Return the check of the arguments of a compiled function or class, or None for any other."""
@@ -49,22 +57,27 @@ class RunTimeTypes(Plugin):
 
     def get_method_hook(self, fullname: str) -> Callable[[MethodContext], Type] | None:
         """Return the correction of an operator, the check of a compiled method, or None for any other method."""
-        return _corrected if fullname in _OPERATORS else self._check(fullname)
+        return super().get_method_hook(fullname) or self._check(fullname)
 
     def _check(self, fullname: str) -> Callable[[FunctionContext | MethodContext], Type] | None:
         module = fullname.rpartition(".")[0]
-        module = module if module in self._compiled else module.rpartition(".")[0]
-        if module not in self._compiled:
+        module = module if module in self._sources else module.rpartition(".")[0]
+        if module not in self._sources:
             return None
 
         def check(context: FunctionContext | MethodContext) -> Type:
-            caller = Path(context.api.path)
-            if "src" in caller.parts and not caller.with_suffix("").as_posix().endswith(module.replace(".", "/")):
+            if _source_of(context) not in {"", self._sources[module]}:
                 symbol = self.lookup_fully_qualified(fullname)
                 _check_arguments(fullname, _parameters(symbol.node if symbol else None, len(context.args)), context)
             return context.default_return_type
 
         return check
+
+
+def _source_of(context: FunctionContext | MethodContext) -> str:
+    """Return the path of the calling module below `src`; empty for tests and tools."""
+    _, found, path = f"/{context.api.path}".rpartition("/src/")
+    return path if found else ""
 
 
 def _parameters(node: SymbolNode | None, count: int) -> Sequence[Type]:
@@ -123,6 +136,12 @@ def _corrected(context: MethodContext) -> Type:
 
 
 def plugin(version: str) -> type[Plugin]:
-    """Return the plugin; mypy calls this."""
+    """Return the plugin for `mypy`, which calls this."""
     del version
     return RunTimeTypes
+
+
+def set_operators(version: str) -> type[Plugin]:
+    """Return the plugin for `make compile`."""
+    del version
+    return SetOperators

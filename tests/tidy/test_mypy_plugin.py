@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -38,14 +39,37 @@ def read(text: str, found: dict[str, Any], maybe: Any | None, sure: dict[str, st
 """
 
 
-@pytest.mark.parametrize("program", [SETS, ARGUMENTS], ids=["set operators", "arguments"])
-def test_mypy_reports_the_lines_that_may_be_wrong_at_run_time(program: str, tmp_path: Path) -> None:
-    source = tmp_path / "src" / "program.py"
+IN_THE_BUILD = """
+def names(frozen: frozenset[str], by_name: dict[str, int]) -> None:
+    reveal_type(frozen | by_name.keys())
+    reveal_type(frozen | {""})
+"""
+
+
+def mypy_says(program: str, directory: Path, *options: str) -> str:
+    """Write a program below a directory `src`, as ours are, and return what mypy says of it."""
+    source = directory / "src" / "program.py"
     source.parent.mkdir()
     source.write_text(program)
+    command = [sys.executable, "-m", "mypy", *options, "--cache-dir", str(directory / "cache"), str(source)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
 
-    command = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), str(source)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
-    reported = {int(line) for line in re.findall(r"program\.py:(\d+): error", done.stdout)}
-    assert reported == {at for at, line in enumerate(program.splitlines(), 1) if "# reported" in line}, done.stdout
+@pytest.mark.parametrize("program", [SETS, ARGUMENTS], ids=["set operators", "arguments"])
+def test_mypy_reports_the_lines_that_may_be_wrong_at_run_time(program: str, tmp_path: Path) -> None:
+    said = mypy_says(program, tmp_path)
+
+    reported = {int(line) for line in re.findall(r"program\.py:(\d+): error", said)}
+    assert reported == {at for at, line in enumerate(program.splitlines(), 1) if "# reported" in line}, said
+
+
+def test_the_build_takes_the_type_that_an_operator_has_at_run_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """mypyc checks every value that a module computes against the type that mypy gives to it."""
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    options = importlib.import_module("compile_modules").mypy_arguments(tmp_path)
+
+    said = mypy_says(IN_THE_BUILD, tmp_path, *options)
+
+    assert re.findall(r'Revealed type is "(\S+)\[', said) == ["typing.AbstractSet", "frozenset"], said
