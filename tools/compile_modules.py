@@ -29,6 +29,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "src"
+PLUGIN = ROOT / "tools" / "mypy_plugin.py"
 FLAGS = ("-O1", "-g0", "-w", "-DNDEBUG", "-fwrapv", "-fno-strict-aliasing", "-fvisibility=hidden")
 # Of a message of mypy or mypyc: the file it stands for.
 _REFUSED = re.compile(r"^(\S+\.py):\d+: (?:\w*[Ee]rror): *(.*)$", re.MULTILINE)
@@ -126,7 +127,7 @@ def build_key(paths: list[Path]) -> str:
     from importlib.metadata import version
 
     key = hashlib.sha256()
-    for part in (sys.version, version("mypy"), *FLAGS, _compiler(), Path(__file__).read_text()):
+    for part in (sys.version, version("mypy"), *FLAGS, _compiler(), Path(__file__).read_text(), PLUGIN.read_text()):
         key.update(part.encode() + b"\0")
     for path in [*paths, *read_by(paths)]:
         key.update(str(path).encode() + b"\0" + (SOURCES / path).read_bytes() + b"\0")
@@ -147,6 +148,14 @@ def _compiler() -> str:
     return command
 
 
+def mypy_arguments(directory: Path) -> list[str]:
+    """Return the options with which the modules are read: no settings but the plugin; writes a file to `directory`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    config = directory / "mypy.ini"
+    config.write_text(f"[mypy]\nplugins = {PLUGIN}:set_operators\n")
+    return [f"--config-file={config}", f"--cache-dir={directory}/.mypy", "--ignore-missing-imports"]
+
+
 def write_c(paths: list[Path], target: Path, library: str) -> tuple[list[Path], dict[Path, str]]:
     """Write C for the modules into `target`; returns those written, and those that mypyc refused with its reason."""
     try:
@@ -163,7 +172,7 @@ def write_c(paths: list[Path], target: Path, library: str) -> tuple[list[Path], 
             try:
                 with contextlib.redirect_stdout(messages), contextlib.redirect_stderr(messages):
                     mypycify(
-                        ["--config-file=", f"--cache-dir={target}/.mypy", "--ignore-missing-imports", *map(str, kept)],
+                        [*mypy_arguments(target), *map(str, kept)],
                         multi_file=True,
                         target_dir=str(target),
                         group_name=library.removesuffix("__mypyc"),

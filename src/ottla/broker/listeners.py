@@ -24,10 +24,12 @@ def parse_endpoint(text: str, key: str) -> ListenerAddress:
         raise InvalidSettings(
             [SettingProblem(key, text, "must be NAME://host:port, for instance PLAINTEXT://127.0.0.1:9092")]
         )
+    name: str = found["name"]
+    host: str = found["host"]
     port = int(found["port"])
     if port > PORT_MAX:
         raise InvalidSettings([SettingProblem(key, text, f"the port must be at most {PORT_MAX}")])
-    return ListenerAddress(found["name"].upper(), found["host"].strip("[]"), port)
+    return ListenerAddress(name.upper(), host.strip("[]"), port)
 
 
 def to_listen_at(config: NetConfig) -> list[ListenerAddress]:

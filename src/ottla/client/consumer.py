@@ -10,19 +10,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ottla.client.cluster import Cluster
 from ottla.client.errors import CannotConnect, raise_for
 from ottla.client.isolation import AbortedFilter
 from ottla.client.offsets import by_topic
 from ottla.core.errors import CorruptMessage, ErrorCode, KafkaError, OffsetOutOfRange, RequestTimedOut, error_for
+from ottla.core.files import FileRegion
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.records.batch import NO_END_OFFSET, BatchHeader, split
 from ottla.records.batch_faults import is_checksum_right
 from ottla.records.record_reader import Record, read_records
 from ottla.wire.apis import ApiKey
 from ottla.wire.hot.fetch import FIRST_WITH_TOPIC_IDS
+
+if TYPE_CHECKING:
+    from ottla.wire.messages.fetch import FetchResponse, PartitionData
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +160,7 @@ class Consumer:
         timeout_s = self._cluster.options.request_timeout_s + options.max_wait_s
         return await self._cluster.request(node_id, ApiKey.FETCH, ask, timeout_s=timeout_s, at_most=at_most)
 
-    async def _response_of(self, node_id: int, task: asyncio.Task[Any]) -> Any:
+    async def _response_of(self, node_id: int, task: asyncio.Task[FetchResponse]) -> FetchResponse | None:
         """Return the response of a fetch, or None after a backoff if a retriable error occurred."""
         try:
             answer = task.result()
@@ -178,13 +182,15 @@ class Consumer:
         self._stale = True
         await asyncio.sleep(0.1)
 
-    def _advance(self, answer: Any) -> tuple[list[tuple[TopicPartition, Any, int]], KafkaError | None]:
+    def _advance(
+        self, answer: FetchResponse
+    ) -> tuple[list[tuple[TopicPartition, PartitionData, int]], KafkaError | None]:
         """Advance the fetch positions past the batches of a response.
 
         Returns the partitions that have batches, with the fetch offset, and the error of one partition if any failed.
         """
         names = {info.topic_id: name for name, info in self._cluster.info.topics.items()}
-        found: list[tuple[TopicPartition, Any, int]] = []
+        found: list[tuple[TopicPartition, PartitionData, int]] = []
         failed: KafkaError | None = None
         for topic in answer.responses:
             name = topic.topic or names.get(topic.topic_id, "")
@@ -217,7 +223,7 @@ class Consumer:
                 f"{self._end[tp]}"
             )
 
-    def _partition_error(self, tp: TopicPartition, data: Any) -> KafkaError:
+    def _partition_error(self, tp: TopicPartition, data: PartitionData) -> KafkaError:
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return OffsetOutOfRange(
                 f"{tp} has no offset {self._fetch_at[tp]}"
@@ -229,17 +235,17 @@ class Consumer:
     def _is_done(self, tp: TopicPartition, offset: int) -> bool:
         return tp in self._end and offset >= self._end[tp]
 
-    def _next_offset(self, tp: TopicPartition, data: Any, *, or_else: int = -1) -> int:
+    def _next_offset(self, tp: TopicPartition, data: PartitionData, *, or_else: int = -1) -> int:
         """Return the offset after the last complete batch of a response."""
         last = or_else
-        for _, header in split(data.records or b"", partial_tail=True):
+        for _, header in split(_records_of(data), partial_tail=True):
             last = header.last_offset + 1
         return min(last, self._end[tp]) if tp in self._end and last >= 0 else last
 
-    def _decode(self, tp: TopicPartition, data: Any, from_offset: int) -> Iterator[list[Record]]:
+    def _decode(self, tp: TopicPartition, data: PartitionData, from_offset: int) -> Iterator[list[Record]]:
         """Yield the records of a response that are in the range, batch by batch."""
         end_offset = self._end.get(tp, NO_END_OFFSET)
-        view = memoryview(data.records)
+        view = memoryview(_records_of(data))
         aborted = AbortedFilter((item.producer_id, item.first_offset) for item in data.aborted_transactions or ())
         for at, header in split(view, partial_tail=True):
             batch = view[at : at + header.size_bytes]
@@ -260,3 +266,8 @@ class Consumer:
             producer_id=header.producer_id, last_offset=header.last_offset, transactional=header.is_transactional
         )
         return not (self.options.read_committed and is_aborted)
+
+
+def _records_of(data: PartitionData) -> bytes | bytearray | memoryview:
+    assert not isinstance(data.records, FileRegion), "regions of files are the broker's side of a response"
+    return data.records or b""

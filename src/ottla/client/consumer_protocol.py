@@ -148,7 +148,8 @@ def _read_partitions(data: bytes, at: int) -> tuple[list[TopicPartition], int]:
         (count,) = struct.unpack_from(">i", data, at)
         if not 0 <= count <= len(data) // 4:
             raise MalformedConsumerProtocol(f"an assignment of {len(data)} bytes cannot hold {count} partitions")
-        topic_partitions += (TopicPartition(topic, n) for n in struct.unpack_from(f">{count}i", data, at + 4))
+        numbers: tuple[int, ...] = struct.unpack_from(f">{count}i", data, at + 4)
+        topic_partitions += (TopicPartition(topic, number) for number in numbers)
         at += 4 + 4 * count
     return topic_partitions, at
 

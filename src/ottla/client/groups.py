@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.client.admin import Outcome
 from ottla.client.cluster import Cluster
@@ -15,6 +15,11 @@ from ottla.client.offsets import by_topic
 from ottla.core.errors import ErrorCode, GroupIdNotFound, UnsupportedVersion, error_for
 from ottla.core.ids import GroupType, TopicPartition
 from ottla.wire.apis import ApiKey
+
+if TYPE_CHECKING:
+    from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeResponse
+    from ottla.wire.messages.offset_fetch import OffsetFetchResponse
+    from ottla.wire.messages.share_group_describe import ShareGroupDescribeResponse
 
 _NAMES_UNTIL = 9  # OffsetCommit and OffsetFetch have topic names up to this version, topic ids in later ones
 
@@ -126,6 +131,7 @@ async def _describe_modern(cluster: Cluster, node_id: int, group_id: str, kind: 
     request = ShareGroupDescribeRequest if kind is GroupType.SHARE else ConsumerGroupDescribeRequest
     key = ApiKey.SHARE_GROUP_DESCRIBE if kind is GroupType.SHARE else ApiKey.CONSUMER_GROUP_DESCRIBE
     try:
+        answer: ConsumerGroupDescribeResponse | ShareGroupDescribeResponse
         answer = await cluster.request(node_id, key, request(group_ids=[group_id]))
     except UnsupportedVersion:
         raise GroupIdNotFound(f"there is no group {group_id}") from None
@@ -136,7 +142,7 @@ async def _describe_modern(cluster: Cluster, node_id: int, group_id: str, kind: 
     members = tuple(
         MemberDescription(
             member_id=m.member_id,
-            instance_id=None if kind is GroupType.SHARE else m.instance_id,
+            instance_id=getattr(m, "instance_id", None),  # members of share groups have none
             client_id=m.client_id,
             client_host=m.client_host,
             partitions=tuple(
@@ -157,7 +163,7 @@ async def committed_offsets(
 
     async def attempt() -> dict[TopicPartition, OffsetAndMetadata]:
         node_id = await cluster.coordinator(group_id)
-        answer = await cluster.request(node_id, ApiKey.OFFSET_FETCH, ask, at_most=_NAMES_UNTIL)
+        answer: OffsetFetchResponse = await cluster.request(node_id, ApiKey.OFFSET_FETCH, ask, at_most=_NAMES_UNTIL)
         found = answer.groups[0] if answer.groups else answer
         raise_for(found.error_code, about=f"group {group_id}")
         committed = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ottla.client.admin import Outcome
 from ottla.client.cluster import Cluster
@@ -13,6 +14,9 @@ from ottla.client.offsets import by_topic
 from ottla.core.errors import ErrorCode, error_for
 from ottla.core.ids import TopicPartition
 from ottla.wire.apis import ApiKey
+
+if TYPE_CHECKING:
+    from ottla.wire.messages.describe_log_dirs import DescribeLogDirsResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,9 @@ async def replicas(cluster: Cluster, node_ids: Collection[int]) -> list[Replica]
     from ottla.wire.messages.describe_log_dirs import DescribeLogDirsPartition, DescribeLogDirsRequest
 
     ask, nodes = DescribeLogDirsRequest(topics=None), sorted(node_ids)
-    answers = await asyncio.gather(*(cluster.request(node, ApiKey.DESCRIBE_LOG_DIRS, ask) for node in nodes))
+    answers: list[DescribeLogDirsResponse] = await asyncio.gather(
+        *(cluster.request(node, ApiKey.DESCRIBE_LOG_DIRS, ask) for node in nodes)
+    )
     current: dict[tuple[int, TopicPartition], tuple[str, int]] = {}
     future: dict[tuple[int, TopicPartition], tuple[str, DescribeLogDirsPartition]] = {}
     for node, answer in zip(nodes, answers, strict=True):

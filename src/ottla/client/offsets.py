@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.client.cluster import Cluster
 from ottla.client.errors import CannotConnect, error_or_none, raise_for
 from ottla.core.errors import KafkaError, error_for
 from ottla.core.ids import TopicPartition
 from ottla.wire.apis import ApiKey
+
+if TYPE_CHECKING:
+    from ottla.wire.messages.delete_records import DeleteRecordsResponse
+    from ottla.wire.messages.list_offsets import ListOffsetsResponse
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 CONSUMER_REPLICA_ID = -1
@@ -183,7 +187,7 @@ async def delete_records(cluster: Cluster, before: Mapping[TopicPartition, int])
             ]
             timeout_ms = int(cluster.options.request_timeout_s * 1000)
             ask = DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms)
-            answer = await cluster.request(node_id, ApiKey.DELETE_RECORDS, ask)
+            answer: DeleteRecordsResponse = await cluster.request(node_id, ApiKey.DELETE_RECORDS, ask)
             for topic in answer.topics:
                 for partition in topic.partitions:
                     raise_for(partition.error_code, about=f"{topic.name}-{partition.partition_index}")
@@ -219,7 +223,7 @@ async def _ask(
         topics=topics,
         timeout_ms=int(cluster.options.request_timeout_s * 1000),
     )
-    answer = await cluster.request(node_id, ApiKey.LIST_OFFSETS, ask)
+    answer: ListOffsetsResponse = await cluster.request(node_id, ApiKey.LIST_OFFSETS, ask)
     found: dict[TopicPartition, OffsetAndTimestamp | KafkaError] = {}
     for topic in answer.topics:
         for partition in topic.partitions:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
-from typing import NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 from ottla.client.cluster import ANY_BROKER, Cluster
 from ottla.client.errors import CannotConnect, raise_for
@@ -36,6 +36,9 @@ from ottla.records.batch import increment_sequence
 from ottla.records.builder import NewRecord, build_batch
 from ottla.wire.apis import ApiKey
 from ottla.wire.hot.produce import FIRST_WITH_TOPIC_IDS
+
+if TYPE_CHECKING:
+    from ottla.wire.messages.init_producer_id import InitProducerIdResponse
 
 Headers = list[tuple[str, bytes | None]]
 _RECORD_OVERHEAD_BYTES = 32  # an upper bound for lengths, deltas and attributes of one record
@@ -541,7 +544,7 @@ class Producer:
         from ottla.wire.messages.init_producer_id import InitProducerIdRequest
 
         ask = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
-        answer = await self._cluster.request(ANY_BROKER, ApiKey.INIT_PRODUCER_ID, ask)
+        answer: InitProducerIdResponse = await self._cluster.request(ANY_BROKER, ApiKey.INIT_PRODUCER_ID, ask)
         raise_for(answer.error_code, about="allocating a producer id")
         return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 

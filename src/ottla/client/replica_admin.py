@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from ottla.client.admin import Outcome
 from ottla.client.cluster import ANY_BROKER, Cluster
@@ -15,6 +16,12 @@ from ottla.core.errors import ErrorCode, NetworkException, RequestTimedOut, erro
 from ottla.core.ids import TopicPartition
 from ottla.core.settings import ConfigResourceType
 from ottla.wire.apis import ApiKey
+
+if TYPE_CHECKING:
+    from ottla.wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsResponse
+    from ottla.wire.messages.describe_log_dirs import DescribeLogDirsResponse
+    from ottla.wire.messages.elect_leaders import ElectLeadersResponse
+    from ottla.wire.messages.list_partition_reassignments import ListPartitionReassignmentsResponse
 
 _MIN_ISR = "min.insync.replicas"
 
@@ -41,7 +48,7 @@ async def list_reassignments(cluster: Cluster, *, retry_s: float | None = None) 
     from ottla.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 
     ask = ListPartitionReassignmentsRequest(timeout_ms=_timeout_ms(cluster), topics=None)
-    answer = await cluster.retrying(
+    answer: ListPartitionReassignmentsResponse = await cluster.retrying(
         lambda: cluster.request_controller(ApiKey.LIST_PARTITION_REASSIGNMENTS, ask), retry_s=retry_s
     )
     raise_for(answer.error_code, answer.error_message)
@@ -79,7 +86,9 @@ async def alter_reassignments(cluster: Cluster, wanted: Mapping[TopicPartition, 
         for topic, group in by_topic(wanted).items()
     ]
     ask = AlterPartitionReassignmentsRequest(timeout_ms=_timeout_ms(cluster), topics=topics)
-    answer = await cluster.retrying(lambda: cluster.request_controller(ApiKey.ALTER_PARTITION_REASSIGNMENTS, ask))
+    answer: AlterPartitionReassignmentsResponse = await cluster.retrying(
+        lambda: cluster.request_controller(ApiKey.ALTER_PARTITION_REASSIGNMENTS, ask)
+    )
     raise_for(answer.error_code, answer.error_message)
     return [
         _outcome(TopicPartition(topic.name, p.partition_index), p.error_code, p.error_message)
@@ -101,7 +110,7 @@ async def elect_leaders(
             for topic, group in by_topic(partitions).items()
         ]
     ask = ElectLeadersRequest(election_type=kind, topic_partitions=topics, timeout_ms=_timeout_ms(cluster))
-    answer = await cluster.retrying(lambda: cluster.request_controller(ApiKey.ELECT_LEADERS, ask))
+    answer: ElectLeadersResponse = await cluster.retrying(lambda: cluster.request_controller(ApiKey.ELECT_LEADERS, ask))
     raise_for(answer.error_code)
     return [
         _outcome(TopicPartition(topic.topic, p.partition_id), p.error_code, p.error_message)
@@ -142,7 +151,7 @@ async def replica_sizes(cluster: Cluster, node_ids: Collection[int]) -> dict[int
 
     async def sizes(node: int) -> dict[TopicPartition, int] | None:
         try:
-            answer = await cluster.request(node, ApiKey.DESCRIBE_LOG_DIRS, ask)
+            answer: DescribeLogDirsResponse = await cluster.request(node, ApiKey.DESCRIBE_LOG_DIRS, ask)
         except (CannotConnect, NetworkException, RequestTimedOut):
             return None
         return {

@@ -6,6 +6,7 @@ The start offset of a partition is the first one that the group has not finished
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from ottla.client.admin import Outcome
 from ottla.client.cluster import Cluster
@@ -15,6 +16,9 @@ from ottla.client.offsets import by_topic
 from ottla.core.errors import error_for
 from ottla.core.ids import TopicPartition
 from ottla.wire.apis import ApiKey
+
+if TYPE_CHECKING:
+    from ottla.wire.messages.describe_share_group_offsets import DescribeShareGroupOffsetsResponse
 
 
 async def start_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -29,7 +33,9 @@ async def start_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition,
 
     async def attempt() -> dict[TopicPartition, OffsetAndMetadata]:
         node_id = await cluster.coordinator(group_id)
-        answer = await cluster.request(node_id, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, ask)
+        answer: DescribeShareGroupOffsetsResponse = await cluster.request(
+            node_id, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, ask
+        )
         found = answer.groups[0]
         raise_for(found.error_code, found.error_message, about=f"group {group_id}")
         offsets = {}

@@ -19,6 +19,10 @@ from ottla.core.errors import ErrorCode, KafkaError, error_for
 from ottla.core.ids import NO_OFFSET, TopicPartition
 from ottla.wire.apis import ApiKey
 
+if TYPE_CHECKING:
+    from ottla.wire.messages.describe_producers import DescribeProducersResponse
+    from ottla.wire.messages.describe_transactions import DescribeTransactionsResponse
+
 if TYPE_CHECKING:  # imported where it is used
     from ottla.wire.messages.list_transactions import ListTransactionsResponse
 
@@ -92,7 +96,8 @@ async def describe_transaction(cluster: Cluster, transactional_id: str) -> Trans
     async def attempt() -> TransactionDescription:
         node_id = await cluster.coordinator(transactional_id, key_type=TRANSACTION_COORDINATOR)
         ask = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-        (found,) = (await cluster.request(node_id, ApiKey.DESCRIBE_TRANSACTIONS, ask)).transaction_states
+        answer: DescribeTransactionsResponse = await cluster.request(node_id, ApiKey.DESCRIBE_TRANSACTIONS, ask)
+        (found,) = answer.transaction_states
         raise_for(found.error_code, about=f"transactional id {transactional_id}")
         return TransactionDescription(
             transactional_id=found.transactional_id,
@@ -207,7 +212,8 @@ async def _open_on(cluster: Cluster, node_id: int, partitions: Sequence[TopicPar
         TopicRequest(name=name, partition_indexes=[tp.partition for tp in tps])
         for name, tps in by_topic(partitions).items()
     ]
-    answer = await cluster.request(node_id, ApiKey.DESCRIBE_PRODUCERS, DescribeProducersRequest(topics=topics))
+    ask = DescribeProducersRequest(topics=topics)
+    answer: DescribeProducersResponse = await cluster.request(node_id, ApiKey.DESCRIBE_PRODUCERS, ask)
     found = []
     for topic in answer.topics:
         for part in topic.partitions:

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ottla.client.cluster import Cluster
 from ottla.client.errors import raise_for
@@ -25,6 +25,10 @@ from ottla.core.errors import ErrorCode, InvalidTxnState, KafkaError
 from ottla.core.ids import ProducerIdAndEpoch, TopicPartition
 from ottla.records.builder import NewRecord
 from ottla.wire.apis import ApiKey
+
+if TYPE_CHECKING:
+    from ottla.wire.messages.end_txn import EndTxnResponse
+    from ottla.wire.messages.init_producer_id import InitProducerIdResponse
 
 T = TypeVar("T")
 TRANSACTION_COORDINATOR, GROUP_COORDINATOR = 1, 0
@@ -228,7 +232,7 @@ class TransactionalProducer:
             producer_id=known.producer_id,
             producer_epoch=known.epoch,
         )
-        answer = await self._cluster.request(node_id, ApiKey.INIT_PRODUCER_ID, ask)
+        answer: InitProducerIdResponse = await self._cluster.request(node_id, ApiKey.INIT_PRODUCER_ID, ask)
         raise_for(answer.error_code, about=f"initializing transactional id {self.transactional_id}")
         return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 
@@ -314,7 +318,8 @@ class TransactionalProducer:
             producer_epoch=self.identity.epoch,
             committed=committed,
         )
-        answer = await self._ask_coordinator(ApiKey.END_TXN, ask, at_most=None if self._bumps_epochs else _OLD_END_TXN)
+        at_most = None if self._bumps_epochs else _OLD_END_TXN
+        answer: EndTxnResponse = await self._ask_coordinator(ApiKey.END_TXN, ask, at_most=at_most)
         raise_for(answer.error_code, about=f"{'committing' if committed else 'aborting'} a transaction")
         if self._bumps_epochs and answer.producer_id >= 0:
             self.identity = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)

@@ -243,13 +243,14 @@ def decode_broker(node_id: int, value: bytes) -> BrokerRegistration:
     path = broker_path(node_id)
     parsed = _parse(path, value)
     try:
-        protocols = dict(parsed["listener_security_protocol_map"])
+        protocols = {name: str(protocol) for name, protocol in parsed["listener_security_protocol_map"].items()}
         endpoints = {}
         for text in parsed["endpoints"]:
             name, _, address = text.partition("://")
             host, _, port = address.rpartition(":")
             endpoints[name] = Endpoint(host.strip("[]"), int(port))
-            protocols[name] = str(protocols[name])
+        if unknown := endpoints.keys() - protocols.keys():
+            raise ValueError(f"no protocol of {', '.join(sorted(unknown))}")
         rack = parsed.get("rack")
         return BrokerRegistration(
             node_id,
@@ -303,7 +304,7 @@ def decode_assignment(topic: str, value: bytes) -> Assignment:
     parsed = _parse(topic_path(topic), value)
     try:
         replicas = _parse_replicas(parsed["partitions"])
-        topic_id = parse_id(parsed["topic_id"]) if "topic_id" in parsed else NO_TOPIC_ID
+        topic_id = parse_id(str(parsed["topic_id"])) if "topic_id" in parsed else NO_TOPIC_ID
         adding = _parse_replicas(parsed.get("adding_replicas") or {})
         removing = _parse_replicas(parsed.get("removing_replicas") or {})
         if not all(replicas.values()):
@@ -410,10 +411,10 @@ def encode_controller(node_id: int, now_ms: int) -> bytes:
 
 def decode_controller(value: bytes) -> int:
     """Decode the controller's node id."""
-    found = _parse(CONTROLLER, value).get("brokerid")
-    if not isinstance(found, int):
-        raise MalformedNode(CONTROLLER, "`brokerid` is missing")
-    return found
+    try:
+        return _id(_parse(CONTROLLER, value).get("brokerid"))
+    except ValueError as error:
+        raise MalformedNode(CONTROLLER, f"`brokerid`: {error}") from error
 
 
 def encode_epoch(epoch: int) -> bytes:

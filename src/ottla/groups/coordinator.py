@@ -290,7 +290,8 @@ class GroupCoordinator:
         if refusal is not ErrorCode.NONE:
             raise error_for(refusal)
         subscribed = {partition for partition in partitions if group.is_subscribed_to(partition.topic)}
-        to_delete = dict.fromkeys(runtime.offsets.all_partitions().intersection(partitions) - subscribed)
+        gone = runtime.offsets.all_partitions().intersection(partitions) - subscribed
+        to_delete: dict[TopicPartition, None] = dict.fromkeys(gone)
         if to_delete:
             await shard.write_offsets(runtime, to_delete, offset_pairs(group_id, to_delete))
             shard.remove_if_unused(runtime)

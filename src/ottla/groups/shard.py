@@ -403,7 +403,7 @@ class GroupShard(CoordinatorShard):
             if all_expired and runtime.group.is_unused:
                 await self.delete(runtime)
             elif expired_ones:
-                change = dict.fromkeys(expired_ones)
+                change: dict[TopicPartition, None] = dict.fromkeys(expired_ones)
                 await self.write_offsets(runtime, change, records.offset_pairs(runtime.group_id, change))
 
     async def topics_deleted(self, topics: frozenset[str]) -> None:
@@ -439,5 +439,5 @@ class GroupShard(CoordinatorShard):
 
     async def _delete_offsets(self, runtime: GroupRuntime, gone: Sequence[TopicPartition]) -> None:
         if gone:
-            change = dict.fromkeys(gone)
+            change: dict[TopicPartition, None] = dict.fromkeys(gone)
             await self.write_offsets(runtime, change, records.offset_pairs(runtime.group_id, change))

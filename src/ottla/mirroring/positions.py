@@ -102,7 +102,7 @@ async def read_runs(target: Cluster, mirror: str) -> dict[TopicPartition, Offset
         async for _, records in consumer.chunks():
             for record in records:
                 topic, partition = json.loads(record.key or b"[]")
-                translation = translations.setdefault(TopicPartition(topic, partition), OffsetTranslation())
+                translation = translations.setdefault(TopicPartition(str(topic), int(partition)), OffsetTranslation())
                 for run in json.loads(record.value or b"[]"):
                     translation.add(OffsetRun(*run))
     return translations

@@ -10,7 +10,6 @@ from ottla.broker.requests.registry import APIS, INTER_BROKER_APIS
 from ottla.broker.requests.request import Request
 from ottla.core.clock import SystemClock
 from ottla.limits.budget import ByteBudget
-from ottla.net.busy_poll import BusyPoller
 from ottla.net.connection import PendingResponse, ServerConnection
 from ottla.net.malformed_requests import MalformedRequestLog
 
@@ -28,7 +27,7 @@ def connection_without_socket(*, host: str = "127.0.0.1", listener: str = "PLAIN
         on_open=lambda _: True,
         on_close=lambda _: None,
         budget=ByteBudget(1 << 30),
-        busy_poller=BusyPoller(seconds=0, now=now),
+        busy_poller=None,
         frame_bytes_max=1 << 20,
         now=now,
         listener=listener,

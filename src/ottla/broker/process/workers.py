@@ -385,7 +385,9 @@ class _Worker:
         assert self._ready is not None
         try:
             found: dict[str, Any] = json.loads(line)
-            listeners = [ListenerAddress(each["name"], each["host"], each["port"]) for each in found["listeners"]]
+            listeners = [
+                ListenerAddress(str(each["name"]), str(each["host"]), int(each["port"])) for each in found["listeners"]
+            ]
             ready = WorkerReady(self.number, pid, found["node_id"], found["cluster_id"], listeners, found["bootstrap"])
         except (ValueError, KeyError, TypeError):
             sys.stderr.write(line.decode(errors="replace"))

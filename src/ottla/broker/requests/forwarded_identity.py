@@ -63,7 +63,7 @@ def decode_identity(data: bytes) -> tuple[ConnectionIdentity, str]:
         (version,) = _VERSION.unpack_from(data)
         if version != 0:
             raise MalformedRequest(f"a principal in version {version}")
-        principal, _ = _PLAN.read(data, _VERSION.size)
+        principal: _PrincipalData = _PLAN.read(data, _VERSION.size)[0]
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise MalformedRequest(f"a principal: {error}") from error
     return ConnectionIdentity(principal.principal_type, principal.principal_name), principal.listener

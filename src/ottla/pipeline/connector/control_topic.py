@@ -80,7 +80,7 @@ def entry_from(value: bytes) -> ControlEntry:
     return ControlEntry(
         epoch=document["epoch"],
         done=document["done"],
-        writers=tuple(ProducerIdAndEpoch(*writer) for writer in document["writers"]),
+        writers=tuple(ProducerIdAndEpoch(int(producer_id), int(epoch)) for producer_id, epoch in document["writers"]),
         starts={topic: {int(p): at for p, at in ends.items()} for topic, ends in document["starts"].items()},
         rows=document["rows"],
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -51,17 +51,16 @@ class RowReader:
         """Yield the rows of a batch. A null time is the time of writing (None). Raises InvalidRow."""
         count = batch.num_rows
         topics = [self.topic] * count if self.topic is not None else self._texts(batch, "topic")
-        for at, (topic, partition, key, value, time_ms, headers) in enumerate(
-            zip(
-                topics,
-                self._list(batch, "partition"),
-                self._bytes(batch, "key"),
-                self._bytes(batch, "value"),
-                self._times(batch),
-                self._list(batch, "headers"),
-                strict=True,
-            )
-        ):
+        columns: Iterable[tuple[str | None, int | None, bytes | None, bytes | None, int | None, Any]] = zip(
+            topics,
+            self._list(batch, "partition"),
+            self._bytes(batch, "key"),
+            self._bytes(batch, "value"),
+            self._times(batch),
+            self._list(batch, "headers"),
+            strict=True,
+        )
+        for at, (topic, partition, key, value, time_ms, headers) in enumerate(columns):
             if topic is None:
                 raise InvalidRow(f"row {at} has a null topic; the option topic would name one for all rows")
             if partition is not None and partition < 0:

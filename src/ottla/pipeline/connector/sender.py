@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ottla.client.cluster import ANY_BROKER, Cluster
 from ottla.client.errors import raise_for
@@ -20,6 +21,9 @@ from ottla.records.builder import NewRecord, build_batch
 from ottla.wire.apis import ApiKey
 from ottla.wire.hot.produce import FIRST_WITH_TOPIC_IDS
 
+if TYPE_CHECKING:
+    from ottla.wire.messages.init_producer_id import InitProducerIdResponse
+
 
 async def init_producer_id(cluster: Cluster) -> ProducerIdAndEpoch:
     """Request a new producer id from the brokers. Raises KafkaError or CannotConnect."""
@@ -27,7 +31,7 @@ async def init_producer_id(cluster: Cluster) -> ProducerIdAndEpoch:
 
     async def attempt() -> ProducerIdAndEpoch:
         ask = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
-        answer = await cluster.request(ANY_BROKER, ApiKey.INIT_PRODUCER_ID, ask)
+        answer: InitProducerIdResponse = await cluster.request(ANY_BROKER, ApiKey.INIT_PRODUCER_ID, ask)
         raise_for(answer.error_code, about="asking for a producer id")
         return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 

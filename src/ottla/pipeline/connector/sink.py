@@ -205,7 +205,7 @@ class _TaskWriter:
             return False
         control_topic: ControlTopic = self._run(ensure_control_topic(self._cluster, options.control_topic))
         self._control_partition = control_topic.partition_of(task)
-        before = self._run(last_entry(self._cluster, control_topic, task))
+        before: ControlEntry | None = self._run(last_entry(self._cluster, control_topic, task))
         self._check_control_topic(control_topic, known=before is not None)
         if before is not None and before.epoch > task.epoch:
             self._mismatch(

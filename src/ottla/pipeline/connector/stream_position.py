@@ -49,7 +49,7 @@ def position_from_json(document: Mapping[str, Any]) -> StreamPosition:
     try:
         return StreamPosition(
             {
-                TopicPartition(topic, int(partition)): int(offset)
+                TopicPartition(str(topic), int(partition)): int(offset)
                 for topic, partitions in offsets.items()
                 for partition, offset in partitions.items()
             },
