@@ -14,19 +14,6 @@ from ottla.broker.config import read
 from ottla.broker.context import Services
 from ottla.broker.coordinators import Coordinators
 from ottla.broker.delayed_operations import DelayedOperations
-from ottla.broker.handlers import (
-    delete_groups,
-    describe_groups,
-    find_coordinator,
-    heartbeat,
-    join_group,
-    leave_group,
-    list_groups,
-    offset_commit,
-    offset_delete,
-    offset_fetch,
-    sync_group,
-)
 from ottla.broker.record_validation_queue import RecordValidationQueue
 from ottla.broker.requests.request import Request
 from ottla.broker.sessions.fetch_sessions import FetchSessions
@@ -39,7 +26,7 @@ from ottla.groups.coordinator import GroupCoordinator
 from ottla.groups.share_group_coordinator import ShareGroupCoordinator
 from ottla.replication.replicas import Replicas
 from ottla.storage.config import LogConfig
-from ottla.testing.requests import connection_without_socket, request_to
+from ottla.testing.requests import answer_to, connection_without_socket, request_to
 from ottla.testing.sim_disk import SimDisk
 from ottla.testing.sim_loop import SimClock
 from ottla.wire.messages import delete_groups as dg
@@ -124,7 +111,7 @@ class Broker:
         partitions = [oc.OffsetCommitRequestPartition(partition_index=i, committed_offset=5) for i in (0, 9)]
         asked = oc.OffsetCommitRequestTopic(**{"name": "web", "partitions": partitions, **more.pop("topic", {})})
         request = oc.OffsetCommitRequest(group_id=group, topics=[asked], **more)
-        answer = await offset_commit.handle(self.at(version), request)
+        answer = await answer_to(self.at(version), "offset_commit", request)
         return [each.error_code for each in answer.topics[0].partitions]
 
 
@@ -155,9 +142,9 @@ async def test_a_member_of_an_unknown_group_is_refused_as_its_version_knows_it(
 async def fetched(broker: Broker, version: int, topics: list[Any] | None, group: str = "team") -> list[Any]:
     if version >= 8:
         asked = [of.OffsetFetchRequestGroup(group_id=group, topics=topics)]
-        (one,) = (await offset_fetch.handle(broker.at(version), of.OffsetFetchRequest(groups=asked))).groups
-        return one.topics
-    answer = await offset_fetch.handle(broker.at(version), of.OffsetFetchRequest(group_id=group, topics=topics))
+        (one,) = (await answer_to(broker.at(version), "offset_fetch", of.OffsetFetchRequest(groups=asked))).groups
+        return list(one.topics)
+    answer = await answer_to(broker.at(version), "offset_fetch", of.OffsetFetchRequest(group_id=group, topics=topics))
     return list(answer.topics)
 
 
@@ -185,7 +172,7 @@ async def test_while_groups_are_loading_the_error_is_in_the_field_of_the_version
     request = of.OffsetFetchRequest(group_id="team", topics=topics)
     if version >= 8:
         request = of.OffsetFetchRequest(groups=[of.OffsetFetchRequestGroup(group_id="team", topics=topics)])
-    answer = await offset_fetch.handle(broker.at(version), request)
+    answer = await answer_to(broker.at(version), "offset_fetch", request)
     away = ErrorCode.NOT_COORDINATOR
     if version == 1:
         assert answer.topics[0].partitions[0].error_code == away
@@ -226,37 +213,37 @@ def join_request(**more: Any) -> jg.JoinGroupRequest:
 
 
 async def one_member(broker: Broker) -> jg.JoinGroupResponse:
-    joined = await join_group.handle(broker.at(3), join_request())
+    joined: jg.JoinGroupResponse = await answer_to(broker.at(3), "join_group", join_request())
     given = sg.SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"all")
     request = sg.SyncGroupRequest(
         group_id="team", member_id=joined.member_id, generation_id=joined.generation_id, assignments=[given]
     )
-    assert (await sync_group.handle(broker.at(3), request)).assignment == b"all"
+    assert (await answer_to(broker.at(3), "sync_group", request)).assignment == b"all"
     return joined
 
 
 async def test_a_member_joins_syncs_beats_and_leaves_in_old_versions(broker: Broker) -> None:
     joined = await one_member(broker)
     beat = hb.HeartbeatRequest(group_id="team", member_id=joined.member_id, generation_id=1)
-    assert (await heartbeat.handle(broker.at(0), beat)).error_code == 0
+    assert (await answer_to(broker.at(0), "heartbeat", beat)).error_code == 0
     leave = lg.LeaveGroupRequest(group_id="team", member_id=joined.member_id)
-    assert (await leave_group.handle(broker.at(1), leave)).error_code == 0
-    assert (await leave_group.handle(broker.at(1), leave)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert (await answer_to(broker.at(1), "leave_group", leave)).error_code == 0
+    assert (await answer_to(broker.at(1), "leave_group", leave)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 @pytest.mark.parametrize(("version", "protocol_name"), [(6, ""), (7, None)])
 async def test_an_answer_without_a_protocol_says_so_as_its_version_can(
     broker: Broker, version: int, protocol_name: str | None
 ) -> None:
-    answer = await join_group.handle(broker.at(version), join_request(session_timeout_ms=1))
+    answer = await answer_to(broker.at(version), "join_group", join_request(session_timeout_ms=1))
     assert (answer.error_code, answer.protocol_name) == (ErrorCode.INVALID_SESSION_TIMEOUT, protocol_name)
 
 
 async def test_the_newest_sync_must_name_the_protocol(broker: Broker) -> None:
     request = sg.SyncGroupRequest(group_id="team", member_id="m", generation_id=1, protocol_type="consumer")
-    answer = await sync_group.handle(broker.at(5), request)
+    answer = await answer_to(broker.at(5), "sync_group", request)
     assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert (await sync_group.handle(broker.at(4), request)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert (await answer_to(broker.at(4), "sync_group", request)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 @pytest.mark.parametrize(
@@ -266,7 +253,7 @@ async def test_an_unknown_group_is_dead_and_from_v6_on_an_error(
     broker: Broker, version: int, error: int, message: str | None
 ) -> None:
     (answer,) = (
-        await describe_groups.handle(broker.at(version), desc.DescribeGroupsRequest(groups=["unknown"]))
+        await answer_to(broker.at(version), "describe_groups", desc.DescribeGroupsRequest(groups=["unknown"]))
     ).groups
     assert (answer.group_state, answer.error_code, answer.error_message) == ("Dead", error, message)
 
@@ -274,7 +261,7 @@ async def test_an_unknown_group_is_dead_and_from_v6_on_an_error(
 async def test_a_stable_group_is_described_with_its_members(broker: Broker) -> None:
     joined = await one_member(broker)
     request = desc.DescribeGroupsRequest(groups=["team"], include_authorized_operations=True)
-    (answer,) = (await describe_groups.handle(broker.at(5), request)).groups
+    (answer,) = (await answer_to(broker.at(5), "describe_groups", request)).groups
     (member,) = answer.members
     assert (answer.group_state, answer.protocol_data, answer.authorized_operations) == ("Stable", "range", 3400)
     assert (member.member_id, member.client_host, member.member_assignment) == (joined.member_id, "/10.0.0.1", b"all")
@@ -289,7 +276,7 @@ async def test_groups_are_listed_through_filters(
 ) -> None:
     await one_member(broker)
     request = ls.ListGroupsRequest(states_filter=states, types_filter=types)
-    assert len((await list_groups.handle(broker.at(5), request)).groups) == listed
+    assert len((await answer_to(broker.at(5), "list_groups", request)).groups) == listed
 
 
 async def test_groups_and_offsets_are_deleted_each_with_its_own_outcome(broker: Broker) -> None:
@@ -297,15 +284,15 @@ async def test_groups_and_offsets_are_deleted_each_with_its_own_outcome(broker: 
     await broker.commit(group="idle")
     partitions = [od.OffsetDeleteRequestPartition(partition_index=i) for i in (0, 9)]
     topics = [od.OffsetDeleteRequestTopic(name="web", partitions=partitions)]
-    gone = await offset_delete.handle(broker.at(0), od.OffsetDeleteRequest(group_id="unknown", topics=topics))
+    gone = await answer_to(broker.at(0), "offset_delete", od.OffsetDeleteRequest(group_id="unknown", topics=topics))
     assert (gone.error_code, gone.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
-    held = await offset_delete.handle(broker.at(0), od.OffsetDeleteRequest(group_id="team", topics=topics))
+    held = await answer_to(broker.at(0), "offset_delete", od.OffsetDeleteRequest(group_id="team", topics=topics))
     assert [each.error_code for each in held.topics[0].partitions] == [
         ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
     request = dg.DeleteGroupsRequest(groups_names=["team", "idle", "unknown", "idle"])
-    results = (await delete_groups.handle(broker.at(1), request)).results
+    results = (await answer_to(broker.at(1), "delete_groups", request)).results
     assert [(each.group_id, each.error_code) for each in results] == [
         ("team", ErrorCode.NON_EMPTY_GROUP),
         ("idle", ErrorCode.NONE),
@@ -314,10 +301,12 @@ async def test_groups_and_offsets_are_deleted_each_with_its_own_outcome(broker: 
 
 
 async def test_coordinators_are_found_one_by_one_and_many_at_once(broker: Broker) -> None:
-    one = await find_coordinator.handle(broker.at(2), fc.FindCoordinatorRequest(key="team"))
+    one = await answer_to(broker.at(2), "find_coordinator", fc.FindCoordinatorRequest(key="team"))
     assert (one.error_code, one.error_message, one.node_id, one.host, one.port) == (0, "NONE", 1, "host", 9092)
-    many = await find_coordinator.handle(broker.at(4), fc.FindCoordinatorRequest(coordinator_keys=["a", "b"]))
+    many = await answer_to(broker.at(4), "find_coordinator", fc.FindCoordinatorRequest(coordinator_keys=["a", "b"]))
     assert [(each.key, each.node_id, each.error_code) for each in many.coordinators] == [("a", 1, 0), ("b", 1, 0)]
-    share = await find_coordinator.handle(broker.at(6), fc.FindCoordinatorRequest(coordinator_keys=["a"], key_type=2))
+    share = await answer_to(
+        broker.at(6), "find_coordinator", fc.FindCoordinatorRequest(coordinator_keys=["a"], key_type=2)
+    )
     assert (share.coordinators[0].error_code, share.coordinators[0].node_id) == (ErrorCode.INVALID_REQUEST, -1)
     assert broker.groups.list_groups() == []  # asking makes no group

@@ -15,12 +15,17 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.coordinators import naming_work
-from ottla.broker.requests.handler import Awaited
+from functools import partial
+
+from ottla.broker.handler_parts import group_descriptions
+from ottla.broker.requests.elements import Each, InParts
+from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import GroupIdNotFound, KafkaError
 from ottla.groups.classic.events import State
 from ottla.groups.classic.group import ClassicGroup
+from ottla.groups.classic.members import Member
 from ottla.wire.messages.describe_groups import (
     MESSAGES,
     DescribedGroup,
@@ -30,60 +35,57 @@ from ottla.wire.messages.describe_groups import (
 )
 
 NOT_FOUND_SINCE = 6
-WORK = 3
-"""Units of work of one group."""
-
-NOT_ASKED = -(2**31)
-ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
-"""Read, delete, describe, describe configs, alter configs: the bits are Kafka's AclOperation codes."""
 
 
-async def handle(request: Request, body: DescribeGroupsRequest) -> DescribeGroupsResponse:
+def answer(_request: Request, body: DescribeGroupsRequest, _view: ClusterView) -> InParts[DescribeGroupsResponse]:
     """Describe each group separately, once."""
-    operations = ALL_OPERATIONS if body.include_authorized_operations else NOT_ASKED
-    slices = request.services.slices
     response = DescribeGroupsResponse()
-    async for group_id in slices.each(dict.fromkeys(body.groups), WORK):
-        slices.spend(naming_work(group_id))
-        response.groups.append(await _one(request, group_id, operations))
-    return response
+    groups = group_descriptions.describe_groups(
+        body.groups, _group, into=response.groups, with_operations=body.include_authorized_operations
+    )
+    return InParts(response, groups)
 
 
-async def _one(request: Request, group_id: str, operations: int) -> DescribedGroup:
+def _group(operations: int, request: Request, group_id: str, _view: ClusterView) -> InParts[DescribedGroup]:
     try:
         group = request.services.coordinators.groups.describe(group_id)
-    except GroupIdNotFound as error:
-        if request.api_version < NOT_FOUND_SINCE:
-            return DescribedGroup(group_id=group_id, group_state=State.DEAD.value, authorized_operations=operations)
-        return DescribedGroup(
-            group_id=group_id, group_state=State.DEAD.value, error_code=error.code, error_message=error.message
-        )
     except KafkaError as error:
-        return DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)
-    return DescribedGroup(
+        return InParts(_refused(request, group_id, operations, error))
+    is_stable = group.state is State.STABLE
+    described = DescribedGroup(
         group_id=group_id,
         group_state=group.state.value,
         protocol_type=group.protocol_type or "",
-        protocol_data=(group.protocol or "") if group.state is State.STABLE else "",
-        members=await _members(request, group),
+        protocol_data=(group.protocol or "") if is_stable else "",
         authorized_operations=operations,
+    )
+    members = list(group.members.by_id.values())
+    return InParts(described, Each(members, partial(_member, group, is_stable), into=described.members))
+
+
+def _refused(request: Request, group_id: str, operations: int, error: KafkaError) -> DescribedGroup:
+    described = DescribedGroup(group_id=group_id)
+    if isinstance(error, GroupIdNotFound):
+        described.group_state = State.DEAD.value
+        if request.api_version < NOT_FOUND_SINCE:
+            described.authorized_operations = operations
+            return described
+    described.error_code, described.error_message = error.code, error.message
+    return described
+
+
+def _member(
+    group: ClassicGroup, is_stable: bool, _request: Request, member: Member, _view: ClusterView
+) -> DescribedGroupMember:
+    """Build a member; during a rebalance metadata and assignment belong to no generation and are left out."""
+    return DescribedGroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=member.metadata_for(group.protocol) if is_stable else b"",
+        member_assignment=member.assignment if is_stable else b"",
     )
 
 
-async def _members(request: Request, group: ClassicGroup) -> list[DescribedGroupMember]:
-    """Build the members; during a rebalance metadata and assignments belong to no generation and are left out."""
-    stable = group.state is State.STABLE
-    return [
-        DescribedGroupMember(
-            member_id=member.member_id,
-            group_instance_id=member.instance_id,
-            client_id=member.client_id,
-            client_host=member.client_host,
-            member_metadata=member.metadata_for(group.protocol) if stable else b"",
-            member_assignment=member.assignment if stable else b"",
-        )
-        async for member in request.services.slices.each(list(group.members.by_id.values()))
-    ]
-
-
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = ElementWise(MESSAGES, answer)

@@ -12,10 +12,15 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.coordinators import naming_work
-from ottla.broker.requests.handler import Awaited
+from functools import partial
+
+from ottla.broker.handler_parts.group_descriptions import named_work
+from ottla.broker.requests.elements import Each, InParts
+from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import KafkaError
+from ottla.core.ids import TopicPartition
 from ottla.wire.messages.describe_transactions import (
     MESSAGES,
     DescribeTransactionsRequest,
@@ -24,37 +29,37 @@ from ottla.wire.messages.describe_transactions import (
     TransactionState,
 )
 
-WORK = 3
-"""Units of work of one transactional id."""
 
-
-async def handle(request: Request, body: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
+def answer(
+    _request: Request, body: DescribeTransactionsRequest, _view: ClusterView
+) -> InParts[DescribeTransactionsResponse]:
     """Describe each transactional id separately, as often as it is named."""
-    slices = request.services.slices
     response = DescribeTransactionsResponse()
-    async for transactional_id in slices.each(body.transactional_ids, WORK):
-        slices.spend(naming_work(transactional_id))
-        response.transaction_states.append(await _one(request, transactional_id))
-    return response
+    return InParts(
+        response, Each(body.transactional_ids, _transaction, into=response.transaction_states, work=named_work)
+    )
 
 
-async def _one(request: Request, transactional_id: str) -> TransactionState:
+def _transaction(request: Request, transactional_id: str, _view: ClusterView) -> InParts[TransactionState]:
     try:
         metadata = request.services.coordinators.transactions.describe(transactional_id)
     except KafkaError as error:
-        return TransactionState(transactional_id=transactional_id, error_code=error.code)
-    by_topic: dict[str, list[int]] = {}
-    async for where in request.services.slices.each(sorted(metadata.partitions)):
-        by_topic.setdefault(where.topic, []).append(where.partition)
-    return TransactionState(
+        return InParts(TransactionState(transactional_id=transactional_id, error_code=error.code))
+    described = TransactionState(
         transactional_id=transactional_id,
         transaction_state=metadata.state.kafka_name,
         transaction_timeout_ms=metadata.timeout_ms,
         transaction_start_time_ms=metadata.started_wall_ms,
         producer_id=metadata.producer_id,
         producer_epoch=metadata.producer_epoch,
-        topics=[TopicData(topic=topic, partitions=found) for topic, found in by_topic.items()],
     )
+    return InParts(described, Each(sorted(metadata.partitions), partial(_partition, described.topics)))
 
 
-HANDLER = Awaited(MESSAGES, handle)
+def _partition(topics: list[TopicData], _request: Request, where: TopicPartition, _view: ClusterView) -> None:
+    if not topics or topics[-1].topic != where.topic:
+        topics.append(TopicData(topic=where.topic))
+    topics[-1].partitions.append(where.partition)
+
+
+HANDLER = ElementWise(MESSAGES, answer)

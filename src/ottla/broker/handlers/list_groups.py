@@ -14,33 +14,46 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.requests.handler import Awaited
+from functools import partial
+
+from ottla.broker.requests.elements import Each, InParts
+from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import KafkaError
+from ottla.groups.group import GroupSummary
 from ottla.wire.messages.list_groups import MESSAGES, ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 
-async def handle(request: Request, body: ListGroupsRequest) -> ListGroupsResponse:
+def answer(request: Request, body: ListGroupsRequest, _view: ClusterView) -> InParts[ListGroupsResponse]:
     """Return all groups that pass the filters. An empty filter lets everything through."""
-    each = request.services.slices.each
-    states = {state.lower() async for state in each(body.states_filter)}
-    types = {kind.lower() async for kind in each(body.types_filter)}
     try:
         groups = request.services.coordinators.groups.list_groups()
     except KafkaError as error:
-        return ListGroupsResponse(error_code=error.code)
-    return ListGroupsResponse(
-        groups=[
-            ListedGroup(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type,
-                group_state=group.state,
-                group_type=group.type.value,
-            )
-            async for group in each(groups)
-            if (not states or group.state.lower() in states) and (not types or group.type.value in types)
-        ]
+        return InParts(ListGroupsResponse(error_code=error.code))
+    response = ListGroupsResponse()
+    states: set[str] = set()
+    types: set[str] = set()
+    return InParts(
+        response,
+        Each(body.states_filter, partial(_lower, states)),
+        Each(body.types_filter, partial(_lower, types)),
+        Each(groups, partial(_group, states, types), into=response.groups),
     )
 
 
-HANDLER = Awaited(MESSAGES, handle)
+def _lower(names: set[str], _request: Request, name: str, _view: ClusterView) -> None:
+    names.add(name.lower())
+
+
+def _group(
+    states: set[str], types: set[str], _request: Request, group: GroupSummary, _view: ClusterView
+) -> ListedGroup | None:
+    if (states and group.state.lower() not in states) or (types and group.type.value not in types):
+        return None
+    return ListedGroup(
+        group_id=group.group_id, protocol_type=group.protocol_type, group_state=group.state, group_type=group.type.value
+    )
+
+
+HANDLER = ElementWise(MESSAGES, answer)

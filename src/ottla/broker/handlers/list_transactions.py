@@ -14,12 +14,18 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.requests.handler import Awaited
+from functools import partial
+from typing import Any, NamedTuple
+
+from ottla.broker.requests.elements import Each, InParts
+from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.regexes import InvalidRegex, compile_regex
-from ottla.transactions.metadata import STATES_BY_NAME
+from ottla.transactions.metadata import STATES_BY_NAME, TransactionMetadata
 from ottla.transactions.metadata import TransactionState as State
+from ottla.transactions.transaction_runtime import TransactionRuntime
 from ottla.wire.messages.list_transactions import (
     MESSAGES,
     ListTransactionsRequest,
@@ -28,38 +34,57 @@ from ottla.wire.messages.list_transactions import (
 )
 
 
-async def handle(request: Request, body: ListTransactionsRequest) -> ListTransactionsResponse:
+class _Filters(NamedTuple):
+    """What a transactional id must match; nothing does where only unknown states are named."""
+
+    states: frozenset[State] | None
+    producer_ids: frozenset[int]
+    started_before_ms: int | None
+    pattern: Any  # re2 has no types
+
+    def match(self, transactional_id: str, metadata: TransactionMetadata) -> bool:
+        return (
+            metadata.state is not State.DEAD
+            and (not self.producer_ids or metadata.producer_id in self.producer_ids)
+            and (self.states is None or metadata.state in self.states)
+            and (self.started_before_ms is None or metadata.started_wall_ms < self.started_before_ms)
+            and (self.pattern is None or self.pattern.fullmatch(transactional_id) is not None)
+        )
+
+
+def answer(request: Request, body: ListTransactionsRequest, _view: ClusterView) -> InParts[ListTransactionsResponse]:
     """List what all filters let through."""
-    services = request.services
     try:
-        found = services.coordinators.transactions.transactional_ids()
+        runtimes = request.services.coordinators.transactions.transactional_ids()
         pattern = compile_regex(body.transactional_id_pattern) if body.transactional_id_pattern else None
     except KafkaError as error:
-        return ListTransactionsResponse(error_code=error.code)
+        return InParts(ListTransactionsResponse(error_code=error.code))
     except InvalidRegex:
-        return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+        return InParts(ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION))
     names = dict.fromkeys(body.state_filters)
-    states = {STATES_BY_NAME[name] for name in names if name in STATES_BY_NAME}
-    producer_ids = set(body.producer_id_filters)
-    now_ms = services.clock.wall_ms()
+    filters = _Filters(
+        states=frozenset(STATES_BY_NAME[name] for name in names if name in STATES_BY_NAME) if names else None,
+        producer_ids=frozenset(body.producer_id_filters),
+        started_before_ms=request.services.clock.wall_ms() - body.duration_filter
+        if body.duration_filter >= 0
+        else None,
+        pattern=pattern,
+    )
     response = ListTransactionsResponse(unknown_state_filters=[name for name in names if name not in STATES_BY_NAME])
-    async for runtime in services.slices.each(found):
-        metadata = runtime.metadata
-        if (
-            metadata.state is not State.DEAD
-            and (not producer_ids or metadata.producer_id in producer_ids)
-            and (not names or metadata.state in states)
-            and (body.duration_filter < 0 or now_ms - metadata.started_wall_ms > body.duration_filter)
-            and (pattern is None or pattern.fullmatch(runtime.transactional_id))
-        ):
-            response.transaction_states.append(
-                TransactionState(
-                    transactional_id=runtime.transactional_id,
-                    producer_id=metadata.producer_id,
-                    transaction_state=metadata.state.kafka_name,
-                )
-            )
-    return response
+    return InParts(response, Each(runtimes, partial(_transaction, filters), into=response.transaction_states))
 
 
-HANDLER = Awaited(MESSAGES, handle)
+def _transaction(
+    filters: _Filters, _request: Request, runtime: TransactionRuntime, _view: ClusterView
+) -> TransactionState | None:
+    metadata = runtime.metadata
+    if not filters.match(runtime.transactional_id, metadata):
+        return None
+    return TransactionState(
+        transactional_id=runtime.transactional_id,
+        producer_id=metadata.producer_id,
+        transaction_state=metadata.state.kafka_name,
+    )
+
+
+HANDLER = ElementWise(MESSAGES, answer)

@@ -12,10 +12,11 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.coordinators import naming_work
-from ottla.broker.handlers.describe_groups import ALL_OPERATIONS, NOT_ASKED
-from ottla.broker.requests.handler import Awaited
+from ottla.broker.handler_parts.group_descriptions import WORK, describe_groups, describe_topics
+from ottla.broker.requests.elements import Each, InParts
+from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import KafkaError
 from ottla.groups.assignors import simple
 from ottla.groups.share.records import ShareMember
@@ -29,57 +30,47 @@ from ottla.wire.messages.share_group_describe import (
     TopicPartitions,
 )
 
-WORK = 3
-"""Units of work of one group."""
 
-
-async def handle(request: Request, body: ShareGroupDescribeRequest) -> ShareGroupDescribeResponse:
+def answer(
+    _request: Request, body: ShareGroupDescribeRequest, _view: ClusterView
+) -> InParts[ShareGroupDescribeResponse]:
     """Describe each group separately, once."""
-    operations = ALL_OPERATIONS if body.include_authorized_operations else NOT_ASKED
-    slices = request.services.slices
     response = ShareGroupDescribeResponse()
-    async for group_id in slices.each(dict.fromkeys(body.group_ids), WORK):
-        slices.spend(naming_work(group_id))
-        response.groups.append(await _one(request, group_id, operations))
-    return response
+    groups = describe_groups(
+        body.group_ids, _group, into=response.groups, with_operations=body.include_authorized_operations
+    )
+    return InParts(response, groups)
 
 
-async def _one(request: Request, group_id: str, operations: int) -> DescribedGroup:
+def _group(operations: int, request: Request, group_id: str, _view: ClusterView) -> InParts[DescribedGroup]:
     try:
         group = request.services.coordinators.share_groups.describe(group_id)
     except KafkaError as error:
-        return DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)
-    return DescribedGroup(
+        return InParts(DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message))
+    described = DescribedGroup(
         group_id=group_id,
         group_state=group.state.value,
         group_epoch=group.epoch,
         assignment_epoch=group.target_epoch,
         assignor_name=simple.NAME,
-        members=[
-            await _member(request, one)
-            async for one in request.services.slices.each(list(group.members.values()), WORK)
-        ],
         authorized_operations=operations,
     )
+    return InParts(described, Each(list(group.members.values()), _member, into=described.members, work=WORK))
 
 
-async def _member(request: Request, member: ShareMember) -> Member:
-    by_id = request.services.cluster.current.topic_by_id
-    return Member(
+def _member(_request: Request, member: ShareMember, _view: ClusterView) -> InParts[Member]:
+    described = Member(
         member_id=member.member_id,
         rack_id=member.rack_id,
         member_epoch=member.epoch,
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.topics),
-        assignment=Assignment(
-            topic_partitions=[
-                TopicPartitions(topic_id=topic_id, topic_name=topic.name, partitions=sorted(indexes))
-                async for topic_id, indexes in request.services.slices.each(sorted(member.assigned.items()))
-                if (topic := by_id.get(topic_id.bytes)) is not None
-            ]
-        ),
+        assignment=Assignment(),
+    )
+    return InParts(
+        described, describe_topics(member.assigned, TopicPartitions, into=described.assignment.topic_partitions)
     )
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = ElementWise(MESSAGES, answer)

@@ -58,7 +58,8 @@ class Each(Generic[ElementT, AnswerT]):
     - `into`: the list that gets the answers; without it they are not kept (a pass that only counts).
     - `key`: elements with equal keys are one: the last of them, in the place of the first.
     - `access`: what the authorizer is asked about each element.
-    - `work`: the units of work of one element (core/slices.py), besides those of the parts of its answer.
+    - `work`: the units of work of one element (core/slices.py), besides those of the parts of its answer; a function
+      where that depends on the element.
     """
 
     __slots__ = ("access", "elements", "into", "key", "one", "work")
@@ -71,7 +72,7 @@ class Each(Generic[ElementT, AnswerT]):
         into: list[AnswerT] | None = None,
         key: Callable[[ElementT], Hashable] | None = None,
         access: Access[ElementT, AnswerT] | None = None,
-        work: int = 1,
+        work: int | Callable[[ElementT], int] = 1,
     ) -> None:
         self.elements = elements
         self.one = one
@@ -126,7 +127,7 @@ def _answer_each(request: Request, each: Each[Any, Any], view: ClusterView) -> S
             answer = answer.answer
         if into is not None and answer is not None:
             into.append(answer)
-        if slices.spend(work):
+        if slices.spend(work if isinstance(work, int) else work(element)):
             yield
 
 
