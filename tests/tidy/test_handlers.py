@@ -12,7 +12,6 @@ SERVED_AS_CHUNKS = {"fetch", "produce"}
 """The long forms of deferred APIs, which decode and encode themselves."""
 
 NOT_YET: set[str] = {
-    "add_partitions_to_txn",
     "alter_partition",
     "alter_partition_reassignments",
     "alter_replica_log_dirs",
@@ -21,11 +20,9 @@ NOT_YET: set[str] = {
     "create_acls",
     "create_topics",
     "delete_acls",
-    "delete_groups",
     "delete_records",
     "delete_share_group_offsets",
     "describe_log_dirs",
-    "describe_share_group_offsets",
     "describe_topic_partitions",
     "describe_user_scram_credentials",
     "elect_leaders",
@@ -41,7 +38,6 @@ NOT_YET: set[str] = {
     "sync_group",
     "txn_offset_commit",
     "unregister_broker",
-    "write_txn_markers",
 }
 """Handlers that still loop themselves: this set only shrinks."""
 

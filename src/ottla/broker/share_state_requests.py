@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
+from uuid import UUID
 
+from ottla.broker.requests.elements import collect_awaited
 from ottla.broker.requests.request import Request
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import KafkaError
 from ottla.share_coordinator.records import SharePartitionKey
 
+
+class _Partition(Protocol):
+    partition: int
+
+
+AskedT = TypeVar("AskedT", bound=_Partition)
+AskedT_co = TypeVar("AskedT_co", bound=_Partition, covariant=True)
 TopicT = TypeVar("TopicT")
 PartitionT = TypeVar("PartitionT")
+
+
+class _Topic(Protocol[AskedT_co]):
+    topic_id: UUID
+
+    @property
+    def partitions(self) -> Sequence[AskedT_co]: ...
+
+
+class _Body(Protocol[AskedT_co]):
+    group_id: str
+
+    @property
+    def topics(self) -> Sequence[_Topic[AskedT_co]]: ...
+
 
 WORK = 3
 """Units of work of one partition."""
@@ -18,23 +43,22 @@ WORK = 3
 
 async def answer_each(
     request: Request,
-    body: Any,
+    body: _Body[AskedT],
     topic_result: Callable[..., TopicT],
     partition_result: Callable[..., PartitionT],
-    answer: Callable[[SharePartitionKey, Any], Awaitable[PartitionT]],
+    answer: Callable[[SharePartitionKey, AskedT], Awaitable[PartitionT]],
 ) -> list[TopicT]:
     """Return the results of all topics. A KafkaError that `answer` raises is the answer for its share partition."""
-    each_of = request.services.slices.each
-    results = []
-    async for topic in each_of(body.topics):
-        answers = []
-        async for asked in each_of(topic.partitions, WORK):
+
+    async def one_topic(request: Request, topic: _Topic[AskedT], view: ClusterView) -> TopicT:
+        async def one(_request: Request, asked: AskedT, _view: ClusterView) -> PartitionT:
             key = SharePartitionKey(body.group_id, topic.topic_id, asked.partition)
             try:
-                answers.append(await answer(key, asked))
+                return await answer(key, asked)
             except KafkaError as error:
-                answers.append(
-                    partition_result(partition=key.partition, error_code=error.code, error_message=error.message)
-                )
-        results.append(topic_result(topic_id=topic.topic_id, partitions=answers))
-    return results
+                return partition_result(partition=key.partition, error_code=error.code, error_message=error.message)
+
+        partitions = await collect_awaited(request, topic.partitions, one, view, work=WORK)
+        return topic_result(topic_id=topic.topic_id, partitions=partitions)
+
+    return await collect_awaited(request, body.topics, one_topic)

@@ -10,7 +10,7 @@ import pytest
 
 from ottla.broker.config import read
 from ottla.broker.requests.authorization import AclOperation, AuthorizableRequest, ResourceType
-from ottla.broker.requests.elements import Access, Each, InParts, collect, complete, repeated
+from ottla.broker.requests.elements import Access, Each, InParts, collect, collect_awaited, complete, repeated
 from ottla.broker.requests.request import Request
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, TopicView
@@ -156,6 +156,52 @@ async def test_the_authorizer_is_asked_about_each_element_once(is_named: bool, e
 
     assert answers == expected
     assert authorizer.asked == ["a", "b"]
+
+
+async def test_elements_that_wait_are_answered_in_turn_from_one_snapshot() -> None:
+    cluster = ChangingCluster(view_led_by(1), view_led_by(2))
+    begun: list[str] = []
+
+    async def one(_request: Request, element: str, view: ClusterView) -> InParts[list[object]] | None:
+        begun.append(element)
+        await cluster.change()
+        assert begun[-1] == element, "the next one has not begun"
+        answers: list[object] = [*view.brokers]
+        return InParts(answers, Each(element, upper, into=answers)) if element != "none" else None
+
+    answers = await collect_awaited(request_to(cluster.services, 0), ["a", "none", "b", "a"], one, key=str)
+
+    assert answers == [[1, "A"], [1, "B"]]
+
+
+async def test_elements_that_wait_together_are_begun_up_to_their_work() -> None:
+    begun: list[str] = []
+    before: dict[str, int] = {}
+
+    async def one(_request: Request, element: str, _view: ClusterView) -> str:
+        begun.append(element)
+        await asyncio.sleep(0)
+        before[element] = len(begun)
+        return element.upper()
+
+    answers = await collect_awaited(request(), ["a", "b", "long", "c"], one, work=len, together=2)
+
+    assert answers == ["A", "B", "LONG", "C"]
+    assert before == {"a": 2, "b": 2, "long": 3, "c": 4}
+
+
+async def test_the_authorizer_is_asked_about_an_element_before_it_waits() -> None:
+    asker = request()
+    asker.authorizer = TopicA()
+    access: Access[str, object] = Access(
+        AclOperation.DESCRIBE, ResourceType.TOPIC, name=str, refused=lambda _, error: int(error.code)
+    )
+
+    async def one(_request: Request, element: str, _view: ClusterView) -> object:
+        assert element == "a"
+        return element
+
+    assert await collect_awaited(asker, ["a", "b"], one, access=access) == ["a", 29]
 
 
 async def test_a_long_loop_lets_the_event_loop_turn() -> None:

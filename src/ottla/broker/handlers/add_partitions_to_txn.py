@@ -18,9 +18,12 @@ Versions
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
+from ottla.broker.requests.elements import Each, InParts, collect, collect_awaited
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import ErrorCode, InvalidRequest
 from ottla.core.ids import INTERNAL_TOPICS, TopicPartition
 from ottla.transactions.metadata import TransactionVersion
@@ -37,53 +40,62 @@ from ottla.wire.messages.add_partitions_to_txn import (
 
 PRODUCER_FENCED_SINCE, MANY_SINCE, SECOND_VERSION_SINCE = 2, 4, 5
 
-Partitions = dict[TopicPartition, ErrorCode]
+Outcomes = dict[TopicPartition, ErrorCode]
 
 
 async def handle(request: Request, body: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
     """Handle each transaction separately."""
-    if request.api_version < MANY_SINCE:
-        old = AddPartitionsToTxnTransaction(
-            transactional_id=body.v3_and_below_transactional_id,
-            producer_id=body.v3_and_below_producer_id,
-            producer_epoch=body.v3_and_below_producer_epoch,
-            topics=body.v3_and_below_topics,
-        )
-        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await _transaction(request, old))
-    response = AddPartitionsToTxnResponse()
-    async for each in request.services.slices.each(body.transactions):
-        results = await _transaction(request, each)
-        response.results_by_transaction.append(
-            AddPartitionsToTxnResult(transactional_id=each.transactional_id, topic_results=results)
-        )
-    return response
+    if request.api_version >= MANY_SINCE:
+        results = await collect_awaited(request, body.transactions, _transaction)
+        return AddPartitionsToTxnResponse(results_by_transaction=results)
+    transaction = AddPartitionsToTxnTransaction(
+        transactional_id=body.v3_and_below_transactional_id,
+        producer_id=body.v3_and_below_producer_id,
+        producer_epoch=body.v3_and_below_producer_epoch,
+        topics=body.v3_and_below_topics,
+    )
+    result = await _transaction(request, transaction, request.services.cluster.current)
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results)
 
 
 async def _transaction(
-    request: Request, transaction: AddPartitionsToTxnTransaction
-) -> list[AddPartitionsToTxnTopicResult]:
-    asked = [
-        TopicPartition(topic.name, index)
-        async for topic in request.services.slices.each(transaction.topics)
-        async for index in request.services.slices.each(topic.partitions)
-    ]
-    refused = await _refused(request, asked)
-    if refused:  # one bad partition: none is added
-        outcomes = {where: refused.get(where, ErrorCode.OPERATION_NOT_ATTEMPTED) for where in asked}
-        return _results(transaction.topics, outcomes.items())
-    error = await _add(request, transaction, frozenset(asked))
-    return _results(transaction.topics, ((where, error) for where in asked))
+    request: Request, transaction: AddPartitionsToTxnTransaction, view: ClusterView
+) -> AddPartitionsToTxnResult:
+    partitions: list[TopicPartition] = []
+    refused: Outcomes = {}
+    checks: Each[AddPartitionsToTxnTopic, None] = Each(transaction.topics, partial(_check, partitions, refused))
+    await collect(request, checks, view)
+    answered: Iterable[TopicPartition] = partitions
+    if refused:  # one bad partition: none is added, and one that is named twice is answered once
+        error = ErrorCode.OPERATION_NOT_ATTEMPTED
+        answered = dict.fromkeys(partitions)
+    else:
+        error = await _add(request, transaction, frozenset(partitions))
+    results = {topic.name: AddPartitionsToTxnTopicResult(name=topic.name) for topic in transaction.topics}
+    await collect(request, Each(answered, partial(_partition, results, refused, error)), view)
+    return AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=list(results.values()))
 
 
-async def _refused(request: Request, asked: list[TopicPartition]) -> Partitions:
-    view = request.services.cluster.current
-    refused: Partitions = {}
-    async for where in request.services.slices.each(asked):
-        if request.api_version < MANY_SINCE and where.topic in INTERNAL_TOPICS:
-            refused[where] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        elif view.partition(where.topic, where.partition) is None:
-            refused[where] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return refused
+def _check(
+    partitions: list[TopicPartition],
+    refused: Outcomes,
+    _request: Request,
+    topic: AddPartitionsToTxnTopic,
+    _view: ClusterView,
+) -> InParts[None]:
+    return InParts(None, Each(topic.partitions, partial(_check_partition, partitions, refused, topic.name)))
+
+
+def _check_partition(
+    partitions: list[TopicPartition], refused: Outcomes, topic: str, request: Request, index: int, view: ClusterView
+) -> None:
+    """Note a partition, and the error of one that cannot be added."""
+    where = TopicPartition(topic, index)
+    partitions.append(where)
+    if request.api_version < MANY_SINCE and topic in INTERNAL_TOPICS:
+        refused[where] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    elif view.partition(topic, index) is None:
+        refused[where] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def _add(
@@ -105,15 +117,20 @@ async def _add(
     return error
 
 
-def _results(
-    topics: list[AddPartitionsToTxnTopic], outcomes: Iterable[tuple[TopicPartition, ErrorCode]]
-) -> list[AddPartitionsToTxnTopicResult]:
-    by_topic: dict[str, list[AddPartitionsToTxnPartitionResult]] = {topic.name: [] for topic in topics}
-    for where, error in outcomes:
-        by_topic[where.topic].append(
-            AddPartitionsToTxnPartitionResult(partition_index=where.partition, partition_error_code=error)
+def _partition(
+    results: dict[str, AddPartitionsToTxnTopicResult],
+    refused: Outcomes,
+    otherwise: ErrorCode,
+    _request: Request,
+    where: TopicPartition,
+    _view: ClusterView,
+) -> None:
+    """Add the outcome of a partition to its topic; of a topic that is named twice there is one result."""
+    results[where.topic].results_by_partition.append(
+        AddPartitionsToTxnPartitionResult(
+            partition_index=where.partition, partition_error_code=refused.get(where, otherwise)
         )
-    return [AddPartitionsToTxnTopicResult(name=name, results_by_partition=found) for name, found in by_topic.items()]
+    )
 
 
 HANDLER = Awaited(MESSAGES, handle, eager=True)

@@ -13,55 +13,40 @@ Versions
 
 from __future__ import annotations
 
-import asyncio
-
 from ottla.broker.coordinators import GROUPS, SHARE_GROUPS, import_in_thread, naming_work
+from ottla.broker.requests.elements import collect_awaited
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
-from ottla.core.errors import ErrorCode, KafkaError
+from ottla.coordination.view import ClusterView
+from ottla.core.errors import KafkaError
 from ottla.wire.messages.delete_groups import MESSAGES, DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
-TOGETHER = 20
-"""Groups deleted at once, so that they share the write to the disk."""
+WORK = 10
+"""Units of work of one group, without its name."""
 
-LONG_NAME_CHARS = 1000
-"""A group with a longer name is not deleted together with others after it: to find it is long work already."""
-
-DELETION_WORK = 10
-"""One group's share of a slice of work."""
+TOGETHER = 20 * WORK
+"""So much is deleted at once, to share the write to the disk."""
 
 
 async def handle(request: Request, body: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Delete each group separately, once; concurrently, because each waits for the disk."""
     await import_in_thread(GROUPS, SHARE_GROUPS)
-    slices = request.services.slices
-    response = DeleteGroupsResponse()
-    together: list[str] = []
-    async for group_id in slices.each(dict.fromkeys(body.groups_names), DELETION_WORK):
-        slices.spend(naming_work(group_id))
-        together.append(group_id)
-        if len(together) == TOGETHER or len(group_id) > LONG_NAME_CHARS:
-            response.results += await _delete_together(request, together)
-            together = []
-    response.results += await _delete_together(request, together)
-    return response
+    results = await collect_awaited(request, body.groups_names, _delete, key=str, work=_work, together=TOGETHER)
+    return DeleteGroupsResponse(results=results)
 
 
-async def _delete_together(request: Request, group_ids: list[str]) -> list[DeletableGroupResult]:
-    errors = await asyncio.gather(*(_delete(request, group_id) for group_id in group_ids))
-    return [
-        DeletableGroupResult(group_id=group_id, error_code=error)
-        for group_id, error in zip(group_ids, errors, strict=True)
-    ]
+def _work(group_id: str) -> int:
+    return WORK + naming_work(group_id)
 
 
-async def _delete(request: Request, group_id: str) -> ErrorCode:
+async def _delete(request: Request, group_id: str, _view: ClusterView) -> DeletableGroupResult:
+    coordinators = request.services.coordinators
     try:
-        await request.services.coordinators.share_groups.prepare_deletion(group_id)
-        await request.services.coordinators.groups.delete(group_id)
+        await coordinators.share_groups.prepare_deletion(group_id)
+        await coordinators.groups.delete(group_id)
     except KafkaError as error:
-        return error.code
-    return ErrorCode.NONE
+        return DeletableGroupResult(group_id=group_id, error_code=error.code)
+    return DeletableGroupResult(group_id=group_id)
 
 
 HANDLER = Awaited(MESSAGES, handle)

@@ -14,9 +14,13 @@ Versions
 
 from __future__ import annotations
 
+from functools import partial
+
 from ottla.broker.coordinators import naming_work
+from ottla.broker.requests.elements import collect_awaited
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import KafkaError
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.groups.share.events import StateSummary
@@ -41,56 +45,69 @@ UNKNOWN_LAG = -1
 
 async def handle(request: Request, body: DescribeShareGroupOffsetsRequest) -> DescribeShareGroupOffsetsResponse:
     """Describe each group separately."""
-    response = DescribeShareGroupOffsetsResponse()
-    async for group in request.services.slices.each(body.groups, WORK):
-        described = DescribeShareGroupOffsetsResponseGroup(group_id=group.group_id)
-        try:
-            described.topics = await _topics(request, group)
-        except KafkaError as error:
-            described.error_code, described.error_message = error.code, error.message
-        response.groups.append(described)
-    return response
+    return DescribeShareGroupOffsetsResponse(groups=await collect_awaited(request, body.groups, _group, work=WORK))
 
 
-async def _topics(
-    request: Request, group: DescribeShareGroupOffsetsRequestGroup
-) -> list[DescribeShareGroupOffsetsResponseTopic]:
-    view, groups = request.services.cluster.current, request.services.coordinators.share_groups
-    asked = group.topics
-    if asked is None:
-        wanted: dict[str, list[int]] = {}
-        for topic_id, index in await groups.offsets(group.group_id, None):
-            topic = view.topic_by_id.get(topic_id.bytes)
-            if topic is not None:
-                wanted.setdefault(topic.name, []).append(index)
-        asked = [
-            DescribeShareGroupOffsetsRequestTopic(topic_name=name, partitions=all_) for name, all_ in wanted.items()
-        ]
-    topics = []
-    async for one in request.services.slices.each(asked, WORK):
-        found = view.topics.get(one.topic_name)
-        topic_id = NO_TOPIC_ID if found is None else found.topic_id
-        partitions: list[DescribeShareGroupOffsetsResponsePartition] = []
-        firsts = range(0, len(one.partitions), PARTITIONS_AT_ONCE)
-        async for first in request.services.slices.each(
-            firsts, WORK * PARTITIONS_AT_ONCE + naming_work(group.group_id)
-        ):
-            indexes = one.partitions[first : first + PARTITIONS_AT_ONCE]
-            places = await groups.offsets(group.group_id, [(topic_id, index) for index in indexes])
-            used = [
-                TopicPartition(one.topic_name, index)
-                for index in indexes
-                if _has_known_records(places[topic_id, index])
-            ]
-            ends = await request.services.coordinators.high_watermarks.read(used)
-            partitions += [
-                _partition(index, places[topic_id, index], ends.get(TopicPartition(one.topic_name, index)))
-                for index in indexes
-            ]
-        topics.append(
-            DescribeShareGroupOffsetsResponseTopic(topic_name=one.topic_name, topic_id=topic_id, partitions=partitions)
-        )
-    return topics
+async def _group(
+    request: Request, group: DescribeShareGroupOffsetsRequestGroup, view: ClusterView
+) -> DescribeShareGroupOffsetsResponseGroup:
+    described = DescribeShareGroupOffsetsResponseGroup(group_id=group.group_id)
+    try:
+        topics = group.topics
+        if topics is None:
+            topics = await _all_topics(request, group.group_id, view)
+        described.topics = await collect_awaited(request, topics, partial(_topic, group.group_id), view, work=WORK)
+    except KafkaError as error:
+        described.error_code, described.error_message = error.code, error.message
+    return described
+
+
+async def _all_topics(
+    request: Request, group_id: str, view: ClusterView
+) -> list[DescribeShareGroupOffsetsRequestTopic]:
+    """Return all partitions of the group whose topics exist."""
+    indexes: dict[str, list[int]] = {}
+    for topic_id, index in await request.services.coordinators.share_groups.offsets(group_id, None):
+        topic = view.topic_by_id.get(topic_id.bytes)
+        if topic is not None:
+            indexes.setdefault(topic.name, []).append(index)
+    return [
+        DescribeShareGroupOffsetsRequestTopic(topic_name=name, partitions=partitions)
+        for name, partitions in indexes.items()
+    ]
+
+
+async def _topic(
+    group_id: str, request: Request, asked: DescribeShareGroupOffsetsRequestTopic, view: ClusterView
+) -> DescribeShareGroupOffsetsResponseTopic:
+    topic = view.topics.get(asked.topic_name)
+    described = DescribeShareGroupOffsetsResponseTopic(
+        topic_name=asked.topic_name, topic_id=NO_TOPIC_ID if topic is None else topic.topic_id
+    )
+    firsts = range(0, len(asked.partitions), PARTITIONS_AT_ONCE)
+    work = WORK * PARTITIONS_AT_ONCE + naming_work(group_id)
+    await collect_awaited(request, firsts, partial(_partitions, group_id, asked, described), view, work=work)
+    return described
+
+
+async def _partitions(
+    group_id: str,
+    asked: DescribeShareGroupOffsetsRequestTopic,
+    described: DescribeShareGroupOffsetsResponseTopic,
+    request: Request,
+    first: int,
+    _view: ClusterView,
+) -> None:
+    """Describe some of a topic's partitions, which wait together for the leaders of their partitions."""
+    coordinators, topic_id = request.services.coordinators, described.topic_id
+    indexes = asked.partitions[first : first + PARTITIONS_AT_ONCE]
+    places = await coordinators.share_groups.offsets(group_id, [(topic_id, index) for index in indexes])
+    used = [TopicPartition(asked.topic_name, index) for index in indexes if _has_known_records(places[topic_id, index])]
+    ends = await coordinators.high_watermarks.read(used)
+    described.partitions += [
+        _partition(index, places[topic_id, index], ends.get(TopicPartition(asked.topic_name, index)))
+        for index in indexes
+    ]
 
 
 def _has_known_records(place: StateSummary | KafkaError) -> bool:

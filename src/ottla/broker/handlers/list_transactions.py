@@ -35,7 +35,7 @@ from ottla.wire.messages.list_transactions import (
 
 
 class _Filters(NamedTuple):
-    """What a transactional id must match; nothing does where only unknown states are named."""
+    """The filters of a request; a transactional id is in none of the states if only unknown ones are named."""
 
     states: frozenset[State] | None
     producer_ids: frozenset[int]

@@ -14,8 +14,14 @@ Versions
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
+from ottla.broker.requests.elements import Each, InParts, collect, collect_awaited
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
+from ottla.coordination.view import ClusterView
+from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.transactions.marker_port import TransactionMarker
 from ottla.transactions.metadata import TransactionVersion
@@ -24,6 +30,7 @@ from ottla.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
+    WritableTxnMarkerTopic,
     WritableTxnMarkerTopicResult,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
@@ -33,19 +40,16 @@ from ottla.wire.messages.write_txn_markers import (
 async def handle(request: Request, body: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
     """Write the markers in order; the results of one producer id are one element."""
     results: dict[int, WritableTxnMarkerResult] = {}
-    async for marker in request.services.slices.each(body.markers):
-        found = results.setdefault(marker.producer_id, WritableTxnMarkerResult(producer_id=marker.producer_id))
-        found.topics += await _write(request, marker)
+    await collect_awaited(request, body.markers, partial(_write, results))
     return WriteTxnMarkersResponse(markers=list(results.values()))
 
 
-async def _write(request: Request, asked: WritableTxnMarker) -> list[WritableTxnMarkerTopicResult]:
-    each = request.services.slices.each
-    partitions = [
-        TopicPartition(topic.name, index)
-        async for topic in each(asked.topics)
-        async for index in each(dict.fromkeys(topic.partition_indexes))
-    ]
+async def _write(
+    results: dict[int, WritableTxnMarkerResult], request: Request, asked: WritableTxnMarker, view: ClusterView
+) -> None:
+    partitions: list[TopicPartition] = []
+    named: Each[WritableTxnMarkerTopic, None] = Each(asked.topics, partial(_name_partitions, partitions))
+    await collect(request, named, view)
     is_second = asked.transaction_version >= TransactionVersion.TV_2
     marker = TransactionMarker(
         producer_id=asked.producer_id,
@@ -55,12 +59,34 @@ async def _write(request: Request, asked: WritableTxnMarker) -> list[WritableTxn
         version=TransactionVersion.TV_2 if is_second else TransactionVersion.TV_0,
     )
     outcomes = await request.services.coordinators.transaction_marker_writer.send(marker, partitions)
-    by_topic: dict[str, list[WritableTxnMarkerPartitionResult]] = {topic.name: [] for topic in asked.topics}
-    async for where in each(partitions):
-        by_topic[where.topic].append(
-            WritableTxnMarkerPartitionResult(partition_index=where.partition, error_code=outcomes[where])
-        )
-    return [WritableTxnMarkerTopicResult(name=name, partitions=found) for name, found in by_topic.items()]
+    topics = {topic.name: WritableTxnMarkerTopicResult(name=topic.name) for topic in asked.topics}
+    await collect(request, Each(partitions, partial(_partition, topics, outcomes)), view)
+    result = results.setdefault(asked.producer_id, WritableTxnMarkerResult(producer_id=asked.producer_id))
+    result.topics += topics.values()
+
+
+def _name_partitions(
+    partitions: list[TopicPartition], _request: Request, topic: WritableTxnMarkerTopic, _view: ClusterView
+) -> InParts[None]:
+    one = partial(_name_partition, topic.name)
+    return InParts(None, Each(topic.partition_indexes, one, into=partitions, key=int))
+
+
+def _name_partition(topic: str, _request: Request, index: int, _view: ClusterView) -> TopicPartition:
+    return TopicPartition(topic, index)
+
+
+def _partition(
+    topics: dict[str, WritableTxnMarkerTopicResult],
+    outcomes: Mapping[TopicPartition, ErrorCode],
+    _request: Request,
+    where: TopicPartition,
+    _view: ClusterView,
+) -> None:
+    """Add the outcome of a partition to its topic; of a topic that is named twice there is one result."""
+    topics[where.topic].partitions.append(
+        WritableTxnMarkerPartitionResult(partition_index=where.partition, error_code=outcomes[where])
+    )
 
 
 HANDLER = Awaited(MESSAGES, handle)

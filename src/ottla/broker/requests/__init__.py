@@ -13,7 +13,8 @@ A handler names its kind in its last line: `HANDLER = ElementWise(MESSAGES, answ
    list of its own, `one` returns `InParts` in its turn; what an inner element needs of the outer one is bound by
    `partial`.
 3. It must wait, and answers about many: `ElementWiseAfter`. `first` checks the elements with `collect`, waits once for
-   all of them, and returns what it found; `answer` makes the response from that, as in 2.
+   all of them, and returns what it found; `answer` makes the response from that, as in 2. Where each element has a
+   wait of its own, `Awaited` with `collect_awaited`.
 4. Elements named twice: `key` where Kafka answers once; a part before the one that answers, with `repeated`, where
    Kafka refuses all of them.
 5. What an ACL is about: `access`, with the answer to a denied element.

@@ -9,12 +9,14 @@ A handler says what its elements are and how one is answered, and nothing of sli
 `one(request, element, view)` answers one element, or returns `InParts` in its turn where the answer has a list of its
 own (the partitions of a topic). The loop here is the only one: it passes every element the same snapshot of the
 cluster, drops elements named twice (`key`), asks the authorizer (`access`), collects the answers (`into`), and lets the
-event loop turn when a slice of work is spent. A coroutine function uses this loop by `await collect(request, each)`.
+event loop turn when a slice of work is spent. A coroutine function uses this loop by `await collect(request, each)`;
+where each element has to wait, `await collect_awaited(request, elements, one)` is the same for a coroutine function.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Any, Generic, TypeVar
 
 from ottla.broker.requests.authorization import AclOperation, ResourceType, denial
@@ -101,13 +103,81 @@ def complete(request: Request, in_parts: InParts[ResponseT]) -> Slices[ResponseT
     return in_parts.answer
 
 
-async def collect(request: Request, each: Each[Any, AnswerT]) -> list[AnswerT]:
-    """Answer the elements from the present snapshot; returns the answers."""
+async def collect(request: Request, each: Each[Any, AnswerT], view: ClusterView | None = None) -> list[AnswerT]:
+    """Answer the elements from a snapshot, the present one by default; returns the answers."""
     services = request.services
     if each.into is None:
         each.into = []
-    await services.slices.run(_answer_each(request, each, services.cluster.current))
+    await services.slices.run(_answer_each(request, each, services.cluster.current if view is None else view))
     return each.into
+
+
+async def collect_awaited(
+    request: Request,
+    elements: Iterable[ElementT],
+    one: Callable[[Request, ElementT, ClusterView], Awaitable[AnswerT | InParts[AnswerT]]],
+    view: ClusterView | None = None,
+    *,
+    key: Callable[[ElementT], Hashable] | None = None,
+    access: Access[ElementT, AnswerT] | None = None,
+    work: int | Callable[[ElementT], int] = 1,
+    together: int = 0,
+) -> list[AnswerT]:
+    """Answer each element by a coroutine function, from a snapshot, the present one by default; returns the answers.
+
+    They wait one after the other; with `together`, elements of so many units of work wait for the same write.
+    """
+    services = request.services
+    slices, view = services.slices, services.cluster.current if view is None else view
+    if key is not None:
+        elements = await slices.run(_without_repeats(elements, key, slices))
+    answers: list[AnswerT] = []
+    waiting: list[ElementT] = []
+    begun = 0
+    for element in elements:
+        units = work if isinstance(work, int) else work(element)
+        waiting.append(element)
+        begun += units
+        if begun >= together:
+            answers += await _answer_together(request, waiting, one, view, access)
+            waiting, begun = [], 0
+        if slices.spend(units):
+            await slices.yield_to_loop()
+    if waiting:
+        answers += await _answer_together(request, waiting, one, view, access)
+    return answers
+
+
+async def _answer_together(
+    request: Request,
+    elements: list[ElementT],
+    one: Callable[[Request, ElementT, ClusterView], Awaitable[AnswerT | InParts[AnswerT]]],
+    view: ClusterView,
+    access: Access[ElementT, AnswerT] | None,
+) -> list[AnswerT]:
+    if len(elements) == 1:  # without a task
+        answers: list[Any] = [await _answer_awaited(request, elements[0], one, view, access)]
+    else:
+        answers = await asyncio.gather(*[_answer_awaited(request, each, one, view, access) for each in elements])
+    return [answer for answer in answers if answer is not None]
+
+
+async def _answer_awaited(
+    request: Request,
+    element: ElementT,
+    one: Callable[[Request, ElementT, ClusterView], Awaitable[AnswerT | InParts[AnswerT]]],
+    view: ClusterView,
+    access: Access[ElementT, AnswerT] | None,
+) -> Any:
+    answer: AnswerT | InParts[AnswerT] | None
+    if access is not None and _is_denied(request, element, access):
+        answer = access.refused(element, denial(access.resource))
+    else:
+        answer = await one(request, element, view)
+    if not isinstance(answer, InParts):
+        return answer
+    answer.view = view
+    return await request.services.slices.run(complete(request, answer))
 
 
 def _answer_each(request: Request, each: Each[Any, Any], view: ClusterView) -> Slices[None]:
