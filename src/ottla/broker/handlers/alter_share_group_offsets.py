@@ -13,14 +13,24 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.requests.handler import Awaited
+from collections.abc import Mapping
+from functools import partial
+from typing import NamedTuple
+from uuid import UUID
+
+from ottla.broker.handler_parts.admin_requests import error_fields
+from ottla.broker.requests.elements import Each, InParts, collect
+from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
-from ottla.core.errors import ErrorCode, KafkaError
+from ottla.coordination.view import ClusterView, TopicView
+from ottla.core.errors import KafkaError, UnknownTopicOrPartition
 from ottla.core.ids import NO_TOPIC_ID
 from ottla.groups.share_group_coordinator import TopicPartitionId
 from ottla.wire.messages.alter_share_group_offsets import (
     MESSAGES,
     AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
     AlterShareGroupOffsetsResponse,
     AlterShareGroupOffsetsResponsePartition,
     AlterShareGroupOffsetsResponseTopic,
@@ -29,36 +39,85 @@ from ottla.wire.messages.alter_share_group_offsets import (
 WORK = 3
 """Units of work of one partition."""
 
+UNKNOWN = UnknownTopicOrPartition("This server does not host this topic-partition.")
 
-async def handle(request: Request, body: AlterShareGroupOffsetsRequest) -> AlterShareGroupOffsetsResponse:
+
+class _Altered(NamedTuple):
+    """The outcomes of the partitions that exist, by the ids that their topics had."""
+
+    outcomes: Mapping[TopicPartitionId, KafkaError | None]
+    topic_ids: dict[str, UUID]
+
+
+async def alter(request: Request, body: AlterShareGroupOffsetsRequest) -> _Altered | KafkaError:
     """Alter the share partitions that exist."""
-    view = request.services.cluster.current
     offsets: dict[TopicPartitionId, int] = {}
-    async for topic in request.services.slices.each(body.topics):
-        known = view.topics.get(topic.topic_name)
-        async for asked in request.services.slices.each(topic.partitions, WORK):
-            if known is not None and 0 <= asked.partition_index < len(known.partitions):
-                offsets[known.topic_id, asked.partition_index] = asked.start_offset
+    topic_ids: dict[str, UUID] = {}
+    topics: Each[AlterShareGroupOffsetsRequestTopic, None] = Each(body.topics, partial(_find, topic_ids, offsets))
+    await collect(request, topics)
     try:
-        results = await request.services.coordinators.share_groups.alter_offsets(body.group_id, offsets)
+        outcomes = await request.services.coordinators.share_groups.alter_offsets(body.group_id, offsets)
     except KafkaError as error:
-        return AlterShareGroupOffsetsResponse(error_code=error.code, error_message=error.message)
+        return error
+    return _Altered(outcomes, topic_ids)
+
+
+def answer(
+    _request: Request, body: AlterShareGroupOffsetsRequest, altered: _Altered | KafkaError, _view: ClusterView
+) -> InParts[AlterShareGroupOffsetsResponse]:
+    """Return the outcome of each partition."""
+    if isinstance(altered, KafkaError):
+        return InParts(AlterShareGroupOffsetsResponse(error_code=altered.code, error_message=altered.message))
     response = AlterShareGroupOffsetsResponse()
-    async for topic in request.services.slices.each(body.topics):
-        known = view.topics.get(topic.topic_name)
-        topic_id = NO_TOPIC_ID if known is None else known.topic_id
-        answered = AlterShareGroupOffsetsResponseTopic(topic_name=topic.topic_name, topic_id=topic_id)
-        async for asked in request.services.slices.each(topic.partitions, WORK):
-            one = AlterShareGroupOffsetsResponsePartition(partition_index=asked.partition_index)
-            failed = results.get((topic_id, asked.partition_index))
-            if (topic_id, asked.partition_index) not in results:
-                one.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                one.error_message = "This server does not host this topic-partition."
-            elif failed is not None:
-                one.error_code, one.error_message = failed.code, failed.message
-            answered.partitions.append(one)
-        response.responses.append(answered)
-    return response
+    return InParts(response, Each(body.topics, partial(_topic, altered), into=response.responses))
 
 
-HANDLER = Awaited(MESSAGES, handle)
+def _find(
+    topic_ids: dict[str, UUID],
+    offsets: dict[TopicPartitionId, int],
+    _request: Request,
+    asked: AlterShareGroupOffsetsRequestTopic,
+    view: ClusterView,
+) -> InParts[None] | None:
+    topic = view.topics.get(asked.topic_name)
+    if topic is None:
+        return None
+    topic_ids[topic.name] = topic.topic_id
+    return InParts(None, Each(asked.partitions, partial(_find_partition, topic, offsets), work=WORK))
+
+
+def _find_partition(
+    topic: TopicView,
+    offsets: dict[TopicPartitionId, int],
+    _request: Request,
+    asked: AlterShareGroupOffsetsRequestPartition,
+    _view: ClusterView,
+) -> None:
+    if 0 <= asked.partition_index < len(topic.partitions):
+        offsets[topic.topic_id, asked.partition_index] = asked.start_offset
+
+
+def _topic(
+    altered: _Altered, _request: Request, asked: AlterShareGroupOffsetsRequestTopic, _view: ClusterView
+) -> InParts[AlterShareGroupOffsetsResponseTopic]:
+    topic_id = altered.topic_ids.get(asked.topic_name, NO_TOPIC_ID)
+    result = AlterShareGroupOffsetsResponseTopic(topic_name=asked.topic_name, topic_id=topic_id)
+    one = partial(_partition, altered, topic_id)
+    return InParts(result, Each(asked.partitions, one, into=result.partitions, work=WORK))
+
+
+def _partition(
+    altered: _Altered,
+    topic_id: UUID,
+    _request: Request,
+    asked: AlterShareGroupOffsetsRequestPartition,
+    _view: ClusterView,
+) -> AlterShareGroupOffsetsResponsePartition:
+    error = altered.outcomes.get((topic_id, asked.partition_index), UNKNOWN)
+    code, message = error_fields(error)
+    return AlterShareGroupOffsetsResponsePartition(
+        partition_index=asked.partition_index, error_code=code, error_message=message
+    )
+
+
+HANDLER = ElementWiseAfter(MESSAGES, first=alter, answer=answer)

@@ -13,39 +13,76 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.requests.handler import Awaited
+from collections.abc import Mapping
+from functools import partial
+from typing import NamedTuple
+from uuid import UUID
+
+from ottla.broker.handler_parts.admin_requests import error_fields
+from ottla.broker.requests.elements import Each, InParts, collect
+from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
-from ottla.core.errors import ErrorCode, KafkaError
+from ottla.coordination.view import ClusterView
+from ottla.core.errors import KafkaError, UnknownTopicOrPartition
+from ottla.core.ids import NO_TOPIC_ID
 from ottla.wire.messages.delete_share_group_offsets import (
     MESSAGES,
     DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequestTopic,
     DeleteShareGroupOffsetsResponse,
     DeleteShareGroupOffsetsResponseTopic,
 )
 
+UNKNOWN = UnknownTopicOrPartition("This server does not host this topic-partition.")
 
-async def handle(request: Request, body: DeleteShareGroupOffsetsRequest) -> DeleteShareGroupOffsetsResponse:
+
+class _Deleted(NamedTuple):
+    """The topics that exist, and the errors of those whose states could not be deleted."""
+
+    topic_ids: dict[str, UUID]
+    errors: Mapping[UUID, KafkaError | None]
+
+
+async def delete(request: Request, body: DeleteShareGroupOffsetsRequest) -> _Deleted | KafkaError:
     """Delete each topic's states separately."""
-    view = request.services.cluster.current
-    names = [topic.topic_name async for topic in request.services.slices.each(body.topics)]
-    ids = {name: view.topics[name].topic_id for name in names if name in view.topics}
+    topic_ids: dict[str, UUID] = {}
+    await collect(request, Each(body.topics, partial(_find, topic_ids)))
     try:
-        results = await request.services.coordinators.share_groups.delete_offsets(body.group_id, list(ids.values()))
+        errors = await request.services.coordinators.share_groups.delete_offsets(body.group_id, [*topic_ids.values()])
     except KafkaError as error:
-        return DeleteShareGroupOffsetsResponse(error_code=error.code, error_message=error.message)
+        return error
+    return _Deleted(topic_ids, errors)
+
+
+def answer(
+    _request: Request, body: DeleteShareGroupOffsetsRequest, deleted: _Deleted | KafkaError, _view: ClusterView
+) -> InParts[DeleteShareGroupOffsetsResponse]:
+    """Return the outcome of each topic."""
+    if isinstance(deleted, KafkaError):
+        return InParts(DeleteShareGroupOffsetsResponse(error_code=deleted.code, error_message=deleted.message))
     response = DeleteShareGroupOffsetsResponse()
-    for name in names:
-        answered = DeleteShareGroupOffsetsResponseTopic(topic_name=name)
-        if name not in ids:
-            answered.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            answered.error_message = "This server does not host this topic-partition."
-        else:
-            answered.topic_id = ids[name]
-            failed = results.get(ids[name])
-            if failed is not None:
-                answered.error_code, answered.error_message = failed.code, failed.message
-        response.responses.append(answered)
-    return response
+    return InParts(response, Each(body.topics, partial(_topic, deleted), into=response.responses))
 
 
-HANDLER = Awaited(MESSAGES, handle)
+def _find(
+    topic_ids: dict[str, UUID], _request: Request, asked: DeleteShareGroupOffsetsRequestTopic, view: ClusterView
+) -> None:
+    topic = view.topics.get(asked.topic_name)
+    if topic is not None:
+        topic_ids[topic.name] = topic.topic_id
+
+
+def _topic(
+    deleted: _Deleted, _request: Request, asked: DeleteShareGroupOffsetsRequestTopic, _view: ClusterView
+) -> DeleteShareGroupOffsetsResponseTopic:
+    topic_id = deleted.topic_ids.get(asked.topic_name)
+    code, message = error_fields(UNKNOWN if topic_id is None else deleted.errors.get(topic_id))
+    return DeleteShareGroupOffsetsResponseTopic(
+        topic_name=asked.topic_name,
+        topic_id=NO_TOPIC_ID if topic_id is None else topic_id,
+        error_code=code,
+        error_message=message,
+    )
+
+
+HANDLER = ElementWiseAfter(MESSAGES, first=delete, answer=answer)
