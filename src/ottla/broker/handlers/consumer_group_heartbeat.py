@@ -15,11 +15,18 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.requests.handler import Awaited
+from functools import partial
+from uuid import UUID
+
+from ottla.broker.handler_parts.group_heartbeats import answer_heartbeat, client_host
+from ottla.broker.requests.elements import Each, InParts, collect
+from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
-from ottla.core.errors import ErrorCode, KafkaError, error_for
+from ottla.coordination.view import ClusterView
+from ottla.core.errors import InvalidRequest, KafkaError
 from ottla.groups.consumer.events import MemberHeartbeat
 from ottla.groups.consumer.validation import why_invalid
+from ottla.groups.modern.events import HeartbeatAnswer
 from ottla.wire.messages.consumer_group_heartbeat import (
     MESSAGES,
     Assignment,
@@ -29,12 +36,12 @@ from ottla.wire.messages.consumer_group_heartbeat import (
 )
 
 
-async def handle(request: Request, body: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
-    """Answer as soon as the changes are durable."""
-    each = request.services.slices.each
-    owned = None
+async def heartbeat(request: Request, body: ConsumerGroupHeartbeatRequest) -> HeartbeatAnswer | KafkaError:
+    """Have the coordinator decide; it answers as soon as the changes are durable."""
+    owned: dict[UUID, frozenset[int]] | None = None
     if body.topic_partitions is not None:
-        owned = {topic.topic_id: frozenset(topic.partitions) async for topic in each(body.topic_partitions)}
+        owned = {}
+        await collect(request, Each(body.topic_partitions, partial(_own, owned)))
     beat = MemberHeartbeat(
         member_id=body.member_id,
         member_epoch=body.member_epoch,
@@ -46,32 +53,26 @@ async def handle(request: Request, body: ConsumerGroupHeartbeatRequest) -> Consu
         assignor=body.server_assignor,
         owned=owned,
         client_id=request.client_id or "",
-        client_host=f"/{request.client_host}",  # Java's way of writing an address, as in classic groups
+        client_host=client_host(request),
     )
     reason = why_invalid(body.group_id, beat, request.api_version)
     if reason is not None:
-        return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=reason)
+        return InvalidRequest(reason)
     try:
-        answer = await request.services.coordinators.groups.member_heartbeat(body.group_id, beat)
+        return await request.services.coordinators.groups.member_heartbeat(body.group_id, beat)
     except KafkaError as error:
-        return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
-    if answer.error is not ErrorCode.NONE:
-        message = answer.message or error_for(answer.error).message
-        return ConsumerGroupHeartbeatResponse(error_code=answer.error, error_message=message)
-    assignment = None
-    if answer.assignment is not None:
-        assignment = Assignment(
-            topic_partitions=[
-                TopicPartitions(topic_id=topic_id, partitions=sorted(indexes))
-                async for topic_id, indexes in each(sorted(answer.assignment.items()))
-            ]
-        )
-    return ConsumerGroupHeartbeatResponse(
-        member_id=answer.member_id,
-        member_epoch=answer.member_epoch,
-        heartbeat_interval_ms=answer.heartbeat_interval_ms,
-        assignment=assignment,
-    )
+        return error
 
 
-HANDLER = Awaited(MESSAGES, handle, eager=True)
+def answer(
+    _request: Request, _body: ConsumerGroupHeartbeatRequest, answered: HeartbeatAnswer | KafkaError, _view: ClusterView
+) -> InParts[ConsumerGroupHeartbeatResponse]:
+    """Return the member's epoch, and its assignment if it changed."""
+    return answer_heartbeat(ConsumerGroupHeartbeatResponse(), answered, Assignment(), TopicPartitions)
+
+
+def _own(owned: dict[UUID, frozenset[int]], _request: Request, topic: TopicPartitions, _view: ClusterView) -> None:
+    owned[topic.topic_id] = frozenset(topic.partitions)
+
+
+HANDLER = ElementWiseAfter(MESSAGES, first=heartbeat, answer=answer, eager=True)

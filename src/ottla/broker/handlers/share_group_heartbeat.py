@@ -13,11 +13,14 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.requests.handler import Awaited
+from ottla.broker.handler_parts.group_heartbeats import answer_heartbeat, client_host
+from ottla.broker.requests.elements import InParts
+from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
 from ottla.broker.share_requests import check_member
-from ottla.core.errors import ErrorCode, InvalidRequest, KafkaError, error_for
-from ottla.groups.modern.events import JOIN_EPOCH, LEAVE_EPOCH
+from ottla.coordination.view import ClusterView
+from ottla.core.errors import InvalidRequest, KafkaError
+from ottla.groups.modern.events import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatAnswer
 from ottla.groups.share.events import ShareHeartbeat
 from ottla.wire.messages.share_group_heartbeat import (
     MESSAGES,
@@ -28,8 +31,8 @@ from ottla.wire.messages.share_group_heartbeat import (
 )
 
 
-async def handle(request: Request, body: ShareGroupHeartbeatRequest) -> ShareGroupHeartbeatResponse:
-    """Answer as soon as the changes are durable."""
+async def heartbeat(request: Request, body: ShareGroupHeartbeatRequest) -> HeartbeatAnswer | KafkaError:
+    """Have the coordinator decide; it answers as soon as the changes are durable."""
     try:
         _check(body)
         beat = ShareHeartbeat(
@@ -38,28 +41,18 @@ async def handle(request: Request, body: ShareGroupHeartbeatRequest) -> ShareGro
             rack_id=body.rack_id,
             topics=None if body.subscribed_topic_names is None else frozenset(body.subscribed_topic_names),
             client_id=request.client_id or "",
-            client_host=f"/{request.client_host}",  # Java's way of writing an address, as in classic groups
+            client_host=client_host(request),
         )
-        answer = await request.services.coordinators.share_groups.heartbeat(body.group_id, beat)
+        return await request.services.coordinators.share_groups.heartbeat(body.group_id, beat)
     except KafkaError as error:
-        return ShareGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
-    if answer.error is not ErrorCode.NONE:
-        message = answer.message or error_for(answer.error).message
-        return ShareGroupHeartbeatResponse(error_code=answer.error, error_message=message)
-    assignment = None
-    if answer.assignment is not None:
-        assignment = Assignment(
-            topic_partitions=[
-                TopicPartitions(topic_id=topic_id, partitions=sorted(indexes))
-                async for topic_id, indexes in request.services.slices.each(sorted(answer.assignment.items()))
-            ]
-        )
-    return ShareGroupHeartbeatResponse(
-        member_id=answer.member_id,
-        member_epoch=answer.member_epoch,
-        heartbeat_interval_ms=answer.heartbeat_interval_ms,
-        assignment=assignment,
-    )
+        return error
+
+
+def answer(
+    _request: Request, _body: ShareGroupHeartbeatRequest, answered: HeartbeatAnswer | KafkaError, _view: ClusterView
+) -> InParts[ShareGroupHeartbeatResponse]:
+    """Return the member's epoch, and its assignment if it changed."""
+    return answer_heartbeat(ShareGroupHeartbeatResponse(), answered, Assignment(), TopicPartitions)
 
 
 def _check(body: ShareGroupHeartbeatRequest) -> None:
@@ -75,4 +68,4 @@ def _check(body: ShareGroupHeartbeatRequest) -> None:
         raise InvalidRequest("MemberEpoch is invalid.")
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = ElementWiseAfter(MESSAGES, first=heartbeat, answer=answer)

@@ -177,7 +177,7 @@ class Awaited(_OfMessages[RequestT, ResponseT]):
 class ElementWiseAfter(_OfMessages[RequestT, ResponseT], Generic[RequestT, ResponseT, FoundT]):
     """A coroutine function `first`, and a function that answers each element from what it returned.
 
-    The snapshot is that after the wait. Elements are checked before it with `elements.collect`.
+    The snapshot is that after the wait. Elements are checked before it with `elements.collect`. `eager`: as in Awaited.
     """
 
     def __init__(
@@ -186,14 +186,15 @@ class ElementWiseAfter(_OfMessages[RequestT, ResponseT], Generic[RequestT, Respo
         *,
         first: Callable[[Request, RequestT], Coroutine[Any, Any, FoundT]],
         answer: Callable[[Request, RequestT, FoundT, ClusterView], ResponseT | InParts[ResponseT]],
+        eager: bool = False,
         refuse: Callable[[RequestT, KafkaError], ResponseT] | None = None,
     ) -> None:
         super().__init__(messages, refuse)
-        self.first, self.answer = first, answer
+        self.first, self.answer, self._is_eager = first, answer, eager
 
     def load(self, row: Row) -> LoadedApi:
         """Take the handler apart for the driver."""
-        return self._load(row, self._handle, is_coroutine=True, is_element_wise=True)
+        return self._load(row, self._handle, is_coroutine=True, is_eager=self._is_eager, is_element_wise=True)
 
     async def _handle(self, request: Request, body: RequestT) -> ResponseT | InParts[ResponseT]:
         found = await self.first(request, body)

@@ -1,0 +1,66 @@
+"""Answers the heartbeats of members of consumer groups and share groups: their responses have the same fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol, TypeVar
+from uuid import UUID
+
+from ottla.broker.requests.elements import Each, InParts
+from ottla.broker.requests.request import Request
+from ottla.coordination.view import ClusterView
+from ottla.core.errors import ErrorCode, KafkaError, error_for
+from ottla.groups.modern.events import HeartbeatAnswer
+
+
+class _Assignment(Protocol):
+    topic_partitions: list[Any]
+
+
+class _Response(Protocol):
+    error_code: int
+    error_message: str | None
+    member_id: str | None
+    member_epoch: int
+    heartbeat_interval_ms: int
+    assignment: Any
+
+
+ResponseT = TypeVar("ResponseT", bound=_Response)
+TopicT = TypeVar("TopicT")
+
+
+def client_host(request: Request) -> str:
+    """Return the client's address as Java writes it, as in classic groups."""
+    return f"/{request.client_host}"
+
+
+def answer_heartbeat(
+    response: ResponseT,
+    answer: HeartbeatAnswer | KafkaError,
+    assignment: _Assignment,
+    topic_partitions: Callable[..., TopicT],
+) -> InParts[ResponseT]:
+    """Complete the response with the coordinator's answer, and with the assignment if there is one."""
+    if isinstance(answer, KafkaError):
+        response.error_code, response.error_message = answer.code, answer.message
+        return InParts(response)
+    if answer.error is not ErrorCode.NONE:
+        response.error_code = answer.error
+        response.error_message = answer.message or error_for(answer.error).message
+        return InParts(response)
+    response.member_id, response.member_epoch = answer.member_id, answer.member_epoch
+    response.heartbeat_interval_ms = answer.heartbeat_interval_ms
+    if answer.assignment is None:
+        return InParts(response)
+    response.assignment = assignment
+    topics = sorted(answer.assignment.items())
+    return InParts(response, Each(topics, partial(_topic, topic_partitions), into=assignment.topic_partitions))
+
+
+def _topic(
+    topic_partitions: Callable[..., TopicT], _request: Request, topic: tuple[UUID, frozenset[int]], _view: ClusterView
+) -> TopicT:
+    topic_id, indexes = topic
+    return topic_partitions(topic_id=topic_id, partitions=sorted(indexes))
