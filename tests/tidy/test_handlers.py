@@ -28,7 +28,6 @@ NOT_YET: set[str] = {
     "list_config_resources",
     "list_partition_reassignments",
     "offset_commit",
-    "offset_fetch",
     "share_fetch",
     "sync_group",
     "txn_offset_commit",

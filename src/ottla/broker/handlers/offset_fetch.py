@@ -20,11 +20,14 @@ Versions
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from typing import NamedTuple
 
 from ottla.broker.coordinators import naming_work
+from ottla.broker.requests.elements import Each, InParts, collect, collect_awaited
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
+from ottla.coordination.view import ClusterView, TopicView
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.groups.offsets import CommittedOffset, GroupOffsets
@@ -32,6 +35,7 @@ from ottla.wire.messages.offset_fetch import (
     MESSAGES,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
@@ -48,136 +52,154 @@ WORK = 3
 """Units of work of one group."""
 
 
-class _Wanted(NamedTuple):
-    """One topic of the request, with its resolved name."""
+class _Fetched(NamedTuple):
+    """The durable offsets of a group, and the partitions that open transactions commit."""
 
-    asked: OffsetFetchRequestTopics
-    name: str | None  # None: there is no topic of this id
+    offsets: GroupOffsets
+    unstable: Collection[TopicPartition]
 
 
 async def handle(request: Request, body: OffsetFetchRequest) -> OffsetFetchResponse:
     """Fetch each group separately."""
-    each = request.services.slices.each
     if request.api_version >= MANY_GROUPS_SINCE:
-        groups = [
-            await _group(request, asked, require_stable=body.require_stable) async for asked in each(body.groups, WORK)
-        ]
-        return OffsetFetchResponse(groups=groups)
+        one = partial(_group, body.require_stable)
+        return OffsetFetchResponse(groups=await collect_awaited(request, body.groups, one, work=_work))
+    view = request.services.cluster.current
     topics = None
     if body.topics is not None:
-        topics = [
-            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
-            async for topic in each(body.topics)
-        ]
-    asked_group = OffsetFetchRequestGroup(group_id=body.group_id, topics=topics)
-    one = await _group(request, asked_group, require_stable=body.require_stable)
-    if one.error_code and request.api_version < GROUP_ERROR_SINCE:
-        one.topics = [await _all_failed(request, asked, one.error_code) async for asked in each(topics or [])]
-    return OffsetFetchResponse(
-        error_code=one.error_code, topics=[await _in_older_versions(request, topic) async for topic in each(one.topics)]
-    )
+        topics = await collect(request, Each(body.topics, _newer_topic), view)
+    asked = OffsetFetchRequestGroup(group_id=body.group_id, topics=topics)
+    (group,) = await collect_awaited(request, [asked], partial(_group, body.require_stable), view, work=_work)
+    if group.error_code and request.api_version < GROUP_ERROR_SINCE:
+        failed: Each[OffsetFetchRequestTopics, OffsetFetchResponseTopics] = Each(
+            topics or [], partial(_failed_topic, group.error_code)
+        )
+        group.topics = await collect(request, failed, view)
+    older: Each[OffsetFetchResponseTopics, OffsetFetchResponseTopic] = Each(group.topics, _older_topic)
+    return OffsetFetchResponse(error_code=group.error_code, topics=await collect(request, older, view))
 
 
-async def _group(request: Request, asked: OffsetFetchRequestGroup, *, require_stable: bool) -> OffsetFetchResponseGroup:
-    slices = request.services.slices
-    slices.spend(naming_work(asked.group_id))
+def _work(asked: OffsetFetchRequestGroup) -> int:
+    return WORK + naming_work(asked.group_id)
+
+
+async def _group(
+    require_stable: bool, request: Request, asked: OffsetFetchRequestGroup, view: ClusterView
+) -> OffsetFetchResponseGroup | InParts[OffsetFetchResponseGroup]:
+    groups = request.services.coordinators.groups
+    response = OffsetFetchResponseGroup(group_id=asked.group_id)
     try:
         if require_stable:
-            await request.services.coordinators.groups.wait_until_written(asked.group_id)
-        offsets = request.services.coordinators.groups.fetch(
-            asked.group_id, member_id=asked.member_id, member_epoch=asked.member_epoch
-        )
+            await groups.wait_until_written(asked.group_id)
+        offsets = groups.fetch(asked.group_id, member_id=asked.member_id, member_epoch=asked.member_epoch)
     except KafkaError as error:
-        return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error.code)
-    if asked.topics is None:
-        wanted = await _all(request, offsets)
-    else:
-        wanted = [_Wanted(topic, _name(request, topic)) async for topic in slices.each(asked.topics)]
-    unstable = offsets.in_transactions() if require_stable else frozenset()
-    topics = [await _topic(request, each, offsets, unstable) async for each in slices.each(wanted)]
-    return OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics)
+        response.error_code = error.code
+        return response
+    topics = asked.topics
+    if topics is None:
+        topics = await _all_topics(request, offsets, view)
+    fetched = _Fetched(offsets, offsets.in_transactions() if require_stable else frozenset())
+    return InParts(response, Each(topics, partial(_topic, fetched), into=response.topics))
 
 
-def _is_current(request: Request, name: str, committed: CommittedOffset) -> bool:
+async def _all_topics(request: Request, offsets: GroupOffsets, view: ClusterView) -> list[OffsetFetchRequestTopics]:
+    """Return everything the group committed; where the answer has only ids, a topic without one is left out."""
+    topics: dict[str, OffsetFetchRequestTopics] = {}
+    await collect(request, Each(list(offsets.items()), partial(_add_partition, topics)), view)
+    return list(topics.values())
+
+
+def _add_partition(
+    topics: dict[str, OffsetFetchRequestTopics],
+    request: Request,
+    committed: tuple[TopicPartition, CommittedOffset],
+    view: ClusterView,
+) -> None:
+    where, offset = committed
+    topic = view.topics.get(where.topic)
+    if not _is_current(topic, offset) or (topic is None and request.api_version >= TOPIC_IDS_SINCE):
+        return
+    named = topics.get(where.topic)
+    if named is None:
+        topic_id = NO_TOPIC_ID if topic is None else topic.topic_id
+        named = topics[where.topic] = OffsetFetchRequestTopics(topic_id=topic_id, name=where.topic)
+    named.partition_indexes.append(where.partition)
+
+
+def _is_current(topic: TopicView | None, committed: CommittedOffset) -> bool:
     """Return whether an offset was not committed into an older topic of the same name."""
-    topic = request.services.cluster.current.topics.get(name)
     return topic is None or committed.topic_id in {NO_TOPIC_ID, topic.topic_id}
 
 
-def _name(request: Request, asked: OffsetFetchRequestTopics) -> str | None:
-    if request.api_version < TOPIC_IDS_SINCE:
-        return asked.name
-    topic = request.services.cluster.current.topic_by_id.get(asked.topic_id.bytes)
-    return topic.name if topic is not None else None
+def _topic(
+    fetched: _Fetched, request: Request, asked: OffsetFetchRequestTopics, view: ClusterView
+) -> InParts[OffsetFetchResponseTopics]:
+    if request.api_version >= TOPIC_IDS_SINCE:
+        topic = view.topic_by_id.get(asked.topic_id.bytes)
+        if topic is None:
+            return _failed_topic(ErrorCode.UNKNOWN_TOPIC_ID, request, asked, view)
+        name = topic.name
+    else:
+        topic, name = view.topics.get(asked.name), asked.name
+    result = OffsetFetchResponseTopics(topic_id=asked.topic_id, name=asked.name)
+    one = partial(_partition, fetched, name, topic)
+    return InParts(result, Each(asked.partition_indexes, one, into=result.partitions))
 
 
-async def _all(request: Request, offsets: GroupOffsets) -> list[_Wanted]:
-    """Return everything the group committed; where the answer has only ids, a topic without one is left out."""
-    topics: dict[str, list[int]] = {}
-    async for where, committed in request.services.slices.each(list(offsets.items())):
-        if _is_current(request, where.topic, committed):
-            topics.setdefault(where.topic, []).append(where.partition)
-    wanted = []
-    for name, indexes in topics.items():
-        topic = request.services.cluster.current.topics.get(name)
-        if topic is not None or request.api_version < TOPIC_IDS_SINCE:
-            topic_id = topic.topic_id if topic is not None else NO_TOPIC_ID
-            asked = OffsetFetchRequestTopics(topic_id=topic_id, name=name, partition_indexes=indexes)
-            wanted.append(_Wanted(asked, name))
-    return wanted
+def _partition(
+    fetched: _Fetched, name: str, topic: TopicView | None, _request: Request, index: int, _view: ClusterView
+) -> OffsetFetchResponsePartitions:
+    where = TopicPartition(name, index)
+    if where in fetched.unstable:
+        return _result(index, NOTHING, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    committed = fetched.offsets.get(where)
+    return _result(index, committed if committed is not None and _is_current(topic, committed) else NOTHING)
 
 
-async def _topic(
-    request: Request, wanted: _Wanted, offsets: GroupOffsets, unstable: Collection[TopicPartition]
-) -> OffsetFetchResponseTopics:
-    asked, name = wanted
-    if name is None:
-        return await _all_failed(request, asked, ErrorCode.UNKNOWN_TOPIC_ID)
-    partitions = []
-    async for index in request.services.slices.each(asked.partition_indexes):
-        where = TopicPartition(name, index)
-        if where in unstable:
-            partitions.append(_partition(index, NOTHING, ErrorCode.UNSTABLE_OFFSET_COMMIT))
-            continue
-        found = offsets.get(where)
-        is_shown = found is not None and _is_current(request, name, found)
-        partitions.append(_partition(index, found if found is not None and is_shown else NOTHING))
-    return OffsetFetchResponseTopics(topic_id=asked.topic_id, name=asked.name, partitions=partitions)
+def _failed_topic(
+    error: int, _request: Request, asked: OffsetFetchRequestTopics, _view: ClusterView
+) -> InParts[OffsetFetchResponseTopics]:
+    result = OffsetFetchResponseTopics(topic_id=asked.topic_id, name=asked.name)
+    return InParts(result, Each(asked.partition_indexes, partial(_failed_partition, error), into=result.partitions))
 
 
-def _partition(index: int, found: CommittedOffset, error: int = 0) -> OffsetFetchResponsePartitions:
+def _failed_partition(error: int, _request: Request, index: int, _view: ClusterView) -> OffsetFetchResponsePartitions:
+    return _result(index, NOTHING, error)
+
+
+def _result(index: int, committed: CommittedOffset, error: int = 0) -> OffsetFetchResponsePartitions:
     return OffsetFetchResponsePartitions(
         partition_index=index,
-        committed_offset=found.offset,
-        committed_leader_epoch=found.leader_epoch,
-        metadata=found.metadata,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
         error_code=error,
     )
 
 
-async def _all_failed(request: Request, asked: OffsetFetchRequestTopics, error: int) -> OffsetFetchResponseTopics:
-    return OffsetFetchResponseTopics(
-        topic_id=asked.topic_id,
-        name=asked.name,
-        partitions=[
-            _partition(index, NOTHING, error) async for index in request.services.slices.each(asked.partition_indexes)
-        ],
-    )
+# ---- Before many groups could be asked for
 
 
-async def _in_older_versions(request: Request, topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
-    return OffsetFetchResponseTopic(
-        name=topic.name,
-        partitions=[
-            OffsetFetchResponsePartition(
-                partition_index=each.partition_index,
-                committed_offset=each.committed_offset,
-                committed_leader_epoch=each.committed_leader_epoch,
-                metadata=each.metadata,
-                error_code=each.error_code,
-            )
-            async for each in request.services.slices.each(topic.partitions)
-        ],
+def _newer_topic(_request: Request, topic: OffsetFetchRequestTopic, _view: ClusterView) -> OffsetFetchRequestTopics:
+    return OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+
+
+def _older_topic(
+    _request: Request, topic: OffsetFetchResponseTopics, _view: ClusterView
+) -> InParts[OffsetFetchResponseTopic]:
+    result = OffsetFetchResponseTopic(name=topic.name)
+    return InParts(result, Each(topic.partitions, _older_partition, into=result.partitions))
+
+
+def _older_partition(
+    _request: Request, partition: OffsetFetchResponsePartitions, _view: ClusterView
+) -> OffsetFetchResponsePartition:
+    return OffsetFetchResponsePartition(
+        partition_index=partition.partition_index,
+        committed_offset=partition.committed_offset,
+        committed_leader_epoch=partition.committed_leader_epoch,
+        metadata=partition.metadata,
+        error_code=partition.error_code,
     )
 
 
