@@ -24,12 +24,9 @@ NOT_YET: set[str] = {
     "describe_user_scram_credentials",
     "elect_leaders",
     "find_coordinator",
-    "leave_group",
     "list_config_resources",
     "list_partition_reassignments",
     "offset_commit",
-    "share_fetch",
-    "sync_group",
     "txn_offset_commit",
     "unregister_broker",
 }

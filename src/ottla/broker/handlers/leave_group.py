@@ -15,9 +15,13 @@ Versions
 
 from __future__ import annotations
 
+from functools import partial
+
+from ottla.broker.requests.elements import collect_awaited
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
-from ottla.core.errors import KafkaError
+from ottla.coordination.view import ClusterView
+from ottla.core.errors import KafkaError, error_for
 from ottla.groups.classic.events import Leave, Leaver
 from ottla.wire.messages.leave_group import (
     MESSAGES,
@@ -36,22 +40,33 @@ async def handle(request: Request, body: LeaveGroupRequest) -> LeaveGroupRespons
     """Remove each member separately."""
     many = request.api_version >= MANY_MEMBERS_SINCE
     members = body.members if many else [MemberIdentity(member_id=body.member_id)]
-    slices = request.services.slices
-    answers: list[MemberResponse] = []
-    async for first in slices.each(range(0, len(members), LEAVERS_AT_ONCE), LEAVERS_AT_ONCE):
-        some = members[first : first + LEAVERS_AT_ONCE]
-        leave = Leave(tuple(Leaver(member_id=each.member_id, instance_id=each.group_instance_id) for each in some))
-        try:
-            answer = await request.services.coordinators.groups.leave(body.group_id, leave)
-        except KafkaError as error:
-            return LeaveGroupResponse(error_code=error.code)
-        if answer.error or not many:
-            return LeaveGroupResponse(error_code=answer.error or answer.errors[0])
-        answers += [
-            MemberResponse(member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=error)
-            for each, error in zip(some, answer.errors, strict=True)
-        ]
-    return LeaveGroupResponse(members=answers)
+    firsts = range(0, len(members), LEAVERS_AT_ONCE)
+    results: list[MemberResponse] = []
+    try:
+        await collect_awaited(request, firsts, partial(_leave, body.group_id, members, results), work=LEAVERS_AT_ONCE)
+    except KafkaError as error:
+        return LeaveGroupResponse(error_code=error.code)
+    return LeaveGroupResponse(members=results) if many else LeaveGroupResponse(error_code=results[0].error_code)
+
+
+async def _leave(
+    group_id: str,
+    members: list[MemberIdentity],
+    results: list[MemberResponse],
+    request: Request,
+    first: int,
+    _view: ClusterView,
+) -> None:
+    """Let some members leave together. Raises KafkaError where none of them can."""
+    leaving = members[first : first + LEAVERS_AT_ONCE]
+    leave = Leave(tuple(Leaver(member_id=member.member_id, instance_id=member.group_instance_id) for member in leaving))
+    outcome = await request.services.coordinators.groups.leave(group_id, leave)
+    if outcome.error:
+        raise error_for(outcome.error)
+    results += [
+        MemberResponse(member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=error)
+        for member, error in zip(leaving, outcome.errors, strict=True)
+    ]
 
 
 HANDLER = Awaited(MESSAGES, handle)

@@ -18,9 +18,11 @@ import asyncio
 from collections.abc import Mapping
 from functools import partial
 
+from ottla.broker.requests.elements import Each, collect
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
 from ottla.broker.share_requests import RENEW_SINCE, acknowledge, check_member, leader_if_moved, partition_of
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import (
     ErrorCode,
     InconsistentTopicId,
@@ -124,6 +126,15 @@ def _name_leader(request: Request, where: SessionPartition, data: PartitionData,
         data.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
 
 
+class _BytesLeft:
+    """The size of the batches that may still be read."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
 class _Fetch:
     """One request that waits for records; wakes when a partition or a share partition changes."""
 
@@ -205,24 +216,37 @@ class _Fetch:
 
     async def _read(self, shares: dict[SessionPartition, SharePartition]) -> dict[SessionPartition, ReadBatches]:
         """Read what could be acquired now, up to the size that was asked for."""
-        found: dict[SessionPartition, ReadBatches] = {}
-        left = min(self._request.max_bytes, self._ctx.services.config.server.fetch_bytes_max)
-        async for where in self._ctx.services.slices.each(list(shares), work=_WORK):
-            share = shares[where]
-            if left <= 0:
-                break
-            try:
-                if share.failure is not None:
-                    raise share.failure
-                read = share.fetch_batches(left)
-            except (KafkaError, OSError) as error:
-                self._fail(where, error)
-                del shares[where]
-                continue
-            if read is not None:
-                found[where] = read
-                left -= len(read.data)
-        return found
+        reads: dict[SessionPartition, ReadBatches] = {}
+        left = _BytesLeft(min(self._request.max_bytes, self._ctx.services.config.server.fetch_bytes_max))
+        partitions: Each[tuple[SessionPartition, SharePartition], None] = Each(
+            list(shares.items()), partial(self._read_partition, shares, reads, left), work=_WORK
+        )
+        await collect(self._ctx, partitions)
+        return reads
+
+    def _read_partition(
+        self,
+        shares: dict[SessionPartition, SharePartition],
+        reads: dict[SessionPartition, ReadBatches],
+        left: _BytesLeft,
+        _request: Request,
+        asked: tuple[SessionPartition, SharePartition],
+        _view: ClusterView,
+    ) -> None:
+        where, share = asked
+        if left.size <= 0:
+            return
+        try:
+            if share.failure is not None:
+                raise share.failure
+            read = share.fetch_batches(left.size)
+        except (KafkaError, OSError) as error:
+            self._fail(where, error)
+            del shares[where]
+            return
+        if read is not None:
+            reads[where] = read
+            left.size -= len(read.data)
 
     def _acquire(
         self, shares: dict[SessionPartition, SharePartition], found: dict[SessionPartition, ReadBatches]

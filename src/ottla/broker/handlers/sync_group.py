@@ -15,11 +15,15 @@ Versions
 
 from __future__ import annotations
 
+from functools import partial
+
+from ottla.broker.requests.elements import Each, collect
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.groups.classic.events import Sync, SyncAnswer
-from ottla.wire.messages.sync_group import MESSAGES, SyncGroupRequest, SyncGroupResponse
+from ottla.wire.messages.sync_group import MESSAGES, SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 
 PROTOCOL_REQUIRED_SINCE = 5
 
@@ -29,12 +33,12 @@ async def handle(request: Request, body: SyncGroupRequest) -> SyncGroupResponse:
     says_protocol = body.protocol_type is not None and body.protocol_name is not None
     if request.api_version >= PROTOCOL_REQUIRED_SINCE and not says_protocol:
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    assignments: dict[str, bytes] = {}
+    await collect(request, Each(body.assignments, partial(_assign, assignments)))
     sync = Sync(
         member_id=body.member_id,
         generation=body.generation_id,
-        assignments={
-            given.member_id: given.assignment async for given in request.services.slices.each(body.assignments)
-        },
+        assignments=assignments,
         instance_id=body.group_instance_id,
         protocol_type=body.protocol_type,
         protocol_name=body.protocol_name,
@@ -49,6 +53,12 @@ async def handle(request: Request, body: SyncGroupRequest) -> SyncGroupResponse:
         protocol_name=answer.protocol_name,
         assignment=answer.assignment,
     )
+
+
+def _assign(
+    assignments: dict[str, bytes], _request: Request, given: SyncGroupRequestAssignment, _view: ClusterView
+) -> None:
+    assignments[given.member_id] = given.assignment
 
 
 HANDLER = Awaited(MESSAGES, handle)
