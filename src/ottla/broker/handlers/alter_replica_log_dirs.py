@@ -16,16 +16,21 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.requests.handler import Awaited
+from functools import partial
+
+from ottla.broker.requests.elements import Each, InParts
+from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import ErrorCode, KafkaError, error_code_for
 from ottla.core.ids import TopicPartition
-from ottla.replication.replicas import Replicas
 from ottla.wire.messages.alter_replica_log_dirs import (
     MESSAGES,
+    AlterReplicaLogDir,
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopic,
     AlterReplicaLogDirTopicResult,
 )
 
@@ -33,29 +38,57 @@ MOVE_WORK = 20
 """Units of work of one partition, for which files are created."""
 
 
-async def handle(request: Request, body: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+_Paths = dict[TopicPartition, str]
+"""The directory for each partition."""
+
+
+def answer(
+    _request: Request, body: AlterReplicaLogDirsRequest, _view: ClusterView
+) -> InParts[AlterReplicaLogDirsResponse]:
     """Begin or cancel the move of each partition."""
-    each, replicas = request.services.slices.each, request.services.replicas
-    paths = {
-        TopicPartition(topic.name, index): directory.path
-        async for directory in each(body.dirs)
-        async for topic in each(directory.topics)
-        async for index in each(topic.partitions)
-    }
+    response = AlterReplicaLogDirsResponse()
+    paths: _Paths = {}
     topics: dict[str, AlterReplicaLogDirTopicResult] = {}
-    async for where in each(list(paths), MOVE_WORK):
-        result = topics.setdefault(where.topic, AlterReplicaLogDirTopicResult(topic_name=where.topic))
-        code = _begin(replicas, where, paths[where])
-        result.partitions.append(AlterReplicaLogDirPartitionResult(partition_index=where.partition, error_code=code))
-    return AlterReplicaLogDirsResponse(results=list(topics.values()))
+    return InParts(
+        response,
+        Each(body.dirs, partial(_directory, paths)),
+        Each(paths.items(), partial(_begin, topics), into=response.results, work=MOVE_WORK),
+    )
 
 
-def _begin(replicas: Replicas, topic_partition: TopicPartition, path: str) -> ErrorCode:
+def _directory(paths: _Paths, _request: Request, directory: AlterReplicaLogDir, _view: ClusterView) -> InParts[None]:
+    return InParts(None, Each(directory.topics, partial(_topic, paths, directory.path)))
+
+
+def _topic(
+    paths: _Paths, path: str, _request: Request, topic: AlterReplicaLogDirTopic, _view: ClusterView
+) -> InParts[None]:
+    return InParts(None, Each(topic.partitions, partial(_partition, paths, path, topic.name)))
+
+
+def _partition(paths: _Paths, path: str, topic: str, _request: Request, index: int, _view: ClusterView) -> None:
+    paths[TopicPartition(topic, index)] = path
+
+
+def _begin(
+    topics: dict[str, AlterReplicaLogDirTopicResult],
+    request: Request,
+    move: tuple[TopicPartition, str],
+    _view: ClusterView,
+) -> AlterReplicaLogDirTopicResult | None:
+    """Begin or cancel a move; return the result of the topic, with its first partition."""
+    where, path = move
+    code = ErrorCode.NONE
     try:
-        replicas.alter_log_dir(topic_partition, path)
+        request.services.replicas.alter_log_dir(where, path)
     except (KafkaError, OSError) as error:
-        return error_code_for(error)
-    return ErrorCode.NONE
+        code = error_code_for(error)
+    result = AlterReplicaLogDirPartitionResult(partition_index=where.partition, error_code=code)
+    if where.topic in topics:
+        topics[where.topic].partitions.append(result)
+        return None
+    topics[where.topic] = AlterReplicaLogDirTopicResult(topic_name=where.topic, partitions=[result])
+    return topics[where.topic]
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = ElementWise(MESSAGES, answer)

@@ -14,20 +14,28 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.handler_parts.authorized_operations import NO_AUTHORIZER
-from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.elements import Each, InParts
+from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import ErrorCode
-from ottla.wire.messages.create_acls import MESSAGES, AclCreationResult, CreateAclsRequest, CreateAclsResponse
+from ottla.wire.messages.create_acls import (
+    MESSAGES,
+    AclCreation,
+    AclCreationResult,
+    CreateAclsRequest,
+    CreateAclsResponse,
+)
 
 
-async def handle(request: Request, body: CreateAclsRequest) -> CreateAclsResponse:
+def answer(_request: Request, body: CreateAclsRequest, _view: ClusterView) -> InParts[CreateAclsResponse]:
     """Refuse each creation: there is no authorizer."""
-    return CreateAclsResponse(
-        results=[
-            AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
-            async for _ in request.services.slices.each(body.creations)
-        ]
-    )
+    response = CreateAclsResponse()
+    return InParts(response, Each(body.creations, _refused, into=response.results))
 
 
-HANDLER = Awaited(MESSAGES, handle)
+def _refused(_request: Request, _creation: AclCreation, _view: ClusterView) -> AclCreationResult:
+    return AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+
+
+HANDLER = ElementWise(MESSAGES, answer)

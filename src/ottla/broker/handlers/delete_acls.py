@@ -14,20 +14,28 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.handler_parts.authorized_operations import NO_AUTHORIZER
-from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.elements import Each, InParts
+from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import ErrorCode
-from ottla.wire.messages.delete_acls import MESSAGES, DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
+from ottla.wire.messages.delete_acls import (
+    MESSAGES,
+    DeleteAclsFilter,
+    DeleteAclsFilterResult,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
 
 
-async def handle(request: Request, body: DeleteAclsRequest) -> DeleteAclsResponse:
+def answer(_request: Request, body: DeleteAclsRequest, _view: ClusterView) -> InParts[DeleteAclsResponse]:
     """Refuse each filter: there is no authorizer."""
-    return DeleteAclsResponse(
-        filter_results=[
-            DeleteAclsFilterResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
-            async for _ in request.services.slices.each(body.filters)
-        ]
-    )
+    response = DeleteAclsResponse()
+    return InParts(response, Each(body.filters, _refused, into=response.filter_results))
 
 
-HANDLER = Awaited(MESSAGES, handle)
+def _refused(_request: Request, _filter: DeleteAclsFilter, _view: ClusterView) -> DeleteAclsFilterResult:
+    return DeleteAclsFilterResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+
+
+HANDLER = ElementWise(MESSAGES, answer)

@@ -13,33 +13,48 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.handler_parts.admin_requests import duplicates
-from ottla.broker.requests.handler import Awaited
+from functools import partial
+
+from ottla.broker.requests.elements import Each, InParts, repeated
+from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import ErrorCode
 from ottla.wire.messages.describe_user_scram_credentials import (
     MESSAGES,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
+    UserName,
 )
 
 NAME_SHOWN_MAX = 100  # of a user's name in a message
 
 
-async def handle(request: Request, body: DescribeUserScramCredentialsRequest) -> DescribeUserScramCredentialsResponse:
-    """Answer that no user has credentials."""
-    slices = request.services.slices
-    names = [user.name async for user in slices.each(body.users or ())]
-    twice = await duplicates(slices, names)
-    return DescribeUserScramCredentialsResponse(
-        results=[_result(name, is_twice=name in twice) async for name in slices.each(dict.fromkeys(names))]
+def answer(
+    _request: Request, body: DescribeUserScramCredentialsRequest, _view: ClusterView
+) -> InParts[DescribeUserScramCredentialsResponse]:
+    """Answer that no user has credentials, once for each name."""
+    response = DescribeUserScramCredentialsResponse()
+    users = body.users or []
+    twice: set[str] = set()
+    return InParts(
+        response,
+        repeated((user.name for user in users), twice),
+        Each(users, partial(_result, twice), into=response.results, key=_name),
     )
 
 
-def _result(name: str, *, is_twice: bool) -> DescribeUserScramCredentialsResult:
+def _name(user: UserName) -> str:
+    return user.name
+
+
+def _result(
+    twice: set[str], _request: Request, user: UserName, _view: ClusterView
+) -> DescribeUserScramCredentialsResult:
+    name = user.name
     shown = name[:NAME_SHOWN_MAX]
-    if is_twice:
+    if name in twice:
         code = ErrorCode.DUPLICATE_RESOURCE
         message = f"Cannot describe SCRAM credentials for the same user twice in a single request: {shown}"
     else:
@@ -48,4 +63,4 @@ def _result(name: str, *, is_twice: bool) -> DescribeUserScramCredentialsResult:
     return DescribeUserScramCredentialsResult(user=name, error_code=code, error_message=message)
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = ElementWise(MESSAGES, answer)

@@ -14,9 +14,14 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.requests.handler import Awaited
+from collections.abc import Iterable
+from functools import partial
+
+from ottla.broker.requests.elements import Each, InParts
+from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
 from ottla.coordination import znodes
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import ErrorCode
 from ottla.core.settings import ConfigResourceType
 from ottla.wire.messages.list_config_resources import (
@@ -27,32 +32,38 @@ from ottla.wire.messages.list_config_resources import (
 )
 
 
-async def handle(request: Request, body: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
+def answer(
+    request: Request, body: ListConfigResourcesRequest, view: ClusterView
+) -> ListConfigResourcesResponse | InParts[ListConfigResourcesResponse]:
     """List the names of config resources by type."""
-    view = request.services.cluster.current
-    names = {
-        ConfigResourceType.GROUP: _with_settings(request, znodes.GROUPS_KIND),
-        ConfigResourceType.CLIENT_METRICS: _with_settings(request, znodes.CLIENT_METRICS_KIND),
-        ConfigResourceType.BROKER_LOGGER: [str(node) for node in view.brokers],
-        ConfigResourceType.BROKER: [str(node) for node in view.brokers],
-        ConfigResourceType.TOPIC: list(view.topics),
+    names: dict[ConfigResourceType, Iterable[object]] = {
+        ConfigResourceType.GROUP: _with_settings(view, znodes.GROUPS_KIND),
+        ConfigResourceType.CLIENT_METRICS: _with_settings(view, znodes.CLIENT_METRICS_KIND),
+        ConfigResourceType.BROKER_LOGGER: view.brokers,
+        ConfigResourceType.BROKER: view.brokers,
+        ConfigResourceType.TOPIC: view.topics,
     }
-    wanted = set(body.resource_types) if request.api_version > 0 else {ConfigResourceType.CLIENT_METRICS.value}
-    if wanted - {kind.value for kind in names}:
+    types = set(body.resource_types) if request.api_version > 0 else {ConfigResourceType.CLIENT_METRICS.value}
+    if types - {kind.value for kind in names}:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-    return ListConfigResourcesResponse(
-        config_resources=[
-            ConfigResource(resource_name=name, resource_type=kind)
-            for kind, found in names.items()
-            if not wanted or kind in wanted
-            async for name in request.services.slices.each(found)
-        ]
+    response = ListConfigResourcesResponse()
+    return InParts(
+        response,
+        *(
+            Each(of_kind, partial(_resource, kind), into=response.config_resources)
+            for kind, of_kind in names.items()
+            if not types or kind in types
+        ),
     )
 
 
-def _with_settings(request: Request, kind: str) -> list[str]:
-    stored = request.services.cluster.current.configs.get(kind, {})
+def _with_settings(view: ClusterView, kind: str) -> list[str]:
+    stored = view.configs.get(kind, {})
     return sorted(name for name, config in stored.items() if config.values)
 
 
-HANDLER = Awaited(MESSAGES, handle)
+def _resource(kind: ConfigResourceType, _request: Request, name: object, _view: ClusterView) -> ConfigResource:
+    return ConfigResource(resource_name=str(name), resource_type=kind)
+
+
+HANDLER = ElementWise(MESSAGES, answer)

@@ -14,31 +14,40 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.requests.handler import Awaited
+from functools import partial
+
+from ottla.broker.requests.elements import Each, InParts
+from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
+from ottla.coordination.view import ClusterView, TopicView
 from ottla.core.errors import ErrorCode
 from ottla.wire.messages.unregister_broker import MESSAGES, UnregisterBrokerRequest, UnregisterBrokerResponse
 
-WORK = 1
-"""Units of work of one topic."""
 
-
-async def handle(request: Request, body: UnregisterBrokerRequest) -> UnregisterBrokerResponse:
+def answer(
+    _request: Request, body: UnregisterBrokerRequest, view: ClusterView
+) -> UnregisterBrokerResponse | InParts[UnregisterBrokerResponse]:
     """Say whether the broker is registered no longer."""
-    view, node_id = request.services.cluster.current, body.broker_id
+    node_id = body.broker_id
     if node_id in view.brokers:
         return UnregisterBrokerResponse(
             error_code=ErrorCode.INVALID_REQUEST,
             error_message=f"Broker {node_id} is running, and stays registered while it does. Stop it first.",
         )
-    is_known = str(node_id) in view.broker_configs
-    async for topic in request.services.slices.each(view.topics.values(), WORK):
-        is_known = is_known or any(node_id in partition.replicas for partition in topic.partitions)
-    if is_known:
+    if str(node_id) in view.broker_configs:
         return UnregisterBrokerResponse(error_message=None)
-    return UnregisterBrokerResponse(
+    response = UnregisterBrokerResponse(
         error_code=ErrorCode.BROKER_ID_NOT_REGISTERED, error_message=f"Broker ID {node_id} is not currently registered"
     )
+    return InParts(response, Each(view.topics.values(), partial(_accept_if_replica, node_id, response)))
 
 
-HANDLER = Awaited(MESSAGES, handle)
+def _accept_if_replica(
+    node_id: int, response: UnregisterBrokerResponse, _request: Request, topic: TopicView, _view: ClusterView
+) -> None:
+    """Accept the request if the broker has a replica of the topic."""
+    if any(node_id in partition.replicas for partition in topic.partitions):
+        response.error_code, response.error_message = ErrorCode.NONE, None
+
+
+HANDLER = ElementWise(MESSAGES, answer)

@@ -15,9 +15,14 @@ Versions
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
 from ottla.broker.handler_parts.features import FEATURES, Feature
-from ottla.broker.requests.handler import Inline
+from ottla.broker.requests.elements import Each, InParts
+from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import ErrorCode
 from ottla.wire.messages.update_features import (
     MESSAGES,
@@ -31,27 +36,45 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 _UPGRADE_TYPES_SINCE, _NO_RESULTS_SINCE = 1, 2
 
 
-def handle(request: Request, body: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
+def answer(request: Request, body: UpdateFeaturesRequest, _view: ClusterView) -> InParts[UpdateFeaturesResponse]:
     """Validate each update; the first that is refused refuses all."""
     levels = {feature.name: feature for feature in FEATURES}
-    for update in body.feature_updates:
-        upgrade_type = update.upgrade_type
-        if request.api_version < _UPGRADE_TYPES_SINCE:
-            upgrade_type = SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE
-        refusal = _refusal(levels.get(update.feature), update, upgrade_type)
-        if refusal:
-            return UpdateFeaturesResponse(
-                error_code=ErrorCode.INVALID_UPDATE_VERSION,
-                error_message="The update failed for all features since the following feature had an error: "
-                f"Invalid update version {update.max_version_level} for feature {update.feature}. {refusal}",
-            )
     response = UpdateFeaturesResponse(error_message=None)
+    parts: list[Each[FeatureUpdateKey, UpdatableFeatureResult]] = [
+        Each(body.feature_updates, partial(_validate, levels, response))
+    ]
     if request.api_version < _NO_RESULTS_SINCE:
-        response.results = [
-            UpdatableFeatureResult(feature=update.feature, error_message=ErrorCode.NONE.name)  # as Kafka says it
-            for update in body.feature_updates
-        ]
-    return response
+        parts.append(Each(body.feature_updates, partial(_accepted, response), into=response.results))
+    return InParts(response, *parts)
+
+
+def _validate(
+    levels: Mapping[str, Feature],
+    response: UpdateFeaturesResponse,
+    request: Request,
+    update: FeatureUpdateKey,
+    _view: ClusterView,
+) -> None:
+    if response.error_code:
+        return
+    upgrade_type = update.upgrade_type
+    if request.api_version < _UPGRADE_TYPES_SINCE:
+        upgrade_type = SAFE_DOWNGRADE if update.allow_downgrade else UPGRADE
+    refusal = _refusal(levels.get(update.feature), update, upgrade_type)
+    if refusal:
+        response.error_code = ErrorCode.INVALID_UPDATE_VERSION
+        response.error_message = (
+            "The update failed for all features since the following feature had an error: "
+            f"Invalid update version {update.max_version_level} for feature {update.feature}. {refusal}"
+        )
+
+
+def _accepted(
+    response: UpdateFeaturesResponse, _request: Request, update: FeatureUpdateKey, _view: ClusterView
+) -> UpdatableFeatureResult | None:
+    if response.error_code:
+        return None
+    return UpdatableFeatureResult(feature=update.feature, error_message=ErrorCode.NONE.name)  # as Kafka says it
 
 
 def _refusal(feature: Feature | None, update: FeatureUpdateKey, upgrade_type: int) -> str:
@@ -75,4 +98,4 @@ def _refusal(feature: Feature | None, update: FeatureUpdateKey, upgrade_type: in
     return ""
 
 
-HANDLER = Inline(MESSAGES, handle)
+HANDLER = ElementWise(MESSAGES, answer)
