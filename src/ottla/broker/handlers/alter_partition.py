@@ -14,9 +14,15 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.requests.handler import Awaited
+from collections.abc import Iterator
+from functools import partial
+from uuid import UUID
+
+from ottla.broker.requests.elements import Each, InParts, collect
+from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
 from ottla.controller.isr import AlterPartitionResult, ProposedIsr
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import KafkaError
 from ottla.core.ids import UNKNOWN_BROKER_EPOCH
 from ottla.wire.messages.alter_partition import (
@@ -30,42 +36,66 @@ from ottla.wire.messages.alter_partition import (
 )
 
 
-async def handle(request: Request, body: AlterPartitionRequest) -> AlterPartitionResponse:
+async def alter(request: Request, body: AlterPartitionRequest) -> list[AlterPartitionResult | KafkaError] | KafkaError:
     """Commit the proposed changes; return the new state of each partition, or its error."""
-    proposals = [
-        _proposed(topic, partition)
-        async for topic in request.services.slices.each(body.topics)
-        for partition in topic.partitions
-    ]
+    proposals: list[ProposedIsr] = []
+    await collect(request, Each[AlterPartitionRequestTopicData, None](body.topics, partial(_proposals, proposals)))
     try:
-        outcomes = await request.services.controller.alter_partitions(body.broker_id, body.broker_epoch, proposals)
+        return await request.services.controller.alter_partitions(body.broker_id, body.broker_epoch, proposals)
     except KafkaError as error:
-        return AlterPartitionResponse(error_code=error.code)
-    remaining = iter(outcomes)
-    return AlterPartitionResponse(
-        topics=[
-            AlterPartitionResponseTopicData(
-                topic_id=topic.topic_id,
-                partitions=[_result(partition.partition_index, next(remaining)) for partition in topic.partitions],
-            )
-            async for topic in request.services.slices.each(body.topics)
-        ]
-    )
+        return error
 
 
-def _proposed(topic: AlterPartitionRequestTopicData, partition: AlterPartitionRequestPartitionData) -> ProposedIsr:
-    known = [(each.broker_id, each.broker_epoch) for each in partition.new_isr_with_epochs]
+def _proposals(
+    proposals: list[ProposedIsr], _request: Request, topic: AlterPartitionRequestTopicData, _view: ClusterView
+) -> InParts[None]:
+    return InParts(None, Each(topic.partitions, partial(_proposal, topic.topic_id), into=proposals))
+
+
+def _proposal(
+    topic_id: UUID, _request: Request, partition: AlterPartitionRequestPartitionData, _view: ClusterView
+) -> ProposedIsr:
+    with_epochs = [(replica.broker_id, replica.broker_epoch) for replica in partition.new_isr_with_epochs]
     return ProposedIsr(
-        topic.topic_id,
+        topic_id,
         partition.partition_index,
         partition.leader_epoch,
         partition.partition_epoch,
-        known or [(node, UNKNOWN_BROKER_EPOCH) for node in partition.new_isr],
+        with_epochs or [(node, UNKNOWN_BROKER_EPOCH) for node in partition.new_isr],
         partition.leader_recovery_state == 1,
     )
 
 
-def _result(index: int, outcome: AlterPartitionResult | KafkaError) -> AlterPartitionResponsePartitionData:
+def answer(
+    _request: Request,
+    body: AlterPartitionRequest,
+    outcomes: list[AlterPartitionResult | KafkaError] | KafkaError,
+    _view: ClusterView,
+) -> AlterPartitionResponse | InParts[AlterPartitionResponse]:
+    """Return the new states in the order of the request."""
+    if isinstance(outcomes, KafkaError):
+        return AlterPartitionResponse(error_code=outcomes.code)
+    response = AlterPartitionResponse()
+    return InParts(response, Each(body.topics, partial(_topic, iter(outcomes)), into=response.topics))
+
+
+def _topic(
+    outcomes: Iterator[AlterPartitionResult | KafkaError],
+    _request: Request,
+    topic: AlterPartitionRequestTopicData,
+    _view: ClusterView,
+) -> InParts[AlterPartitionResponseTopicData]:
+    result = AlterPartitionResponseTopicData(topic_id=topic.topic_id)
+    return InParts(result, Each(topic.partitions, partial(_partition, outcomes), into=result.partitions))
+
+
+def _partition(
+    outcomes: Iterator[AlterPartitionResult | KafkaError],
+    _request: Request,
+    partition: AlterPartitionRequestPartitionData,
+    _view: ClusterView,
+) -> AlterPartitionResponsePartitionData:
+    index, outcome = partition.partition_index, next(outcomes)
     if isinstance(outcome, KafkaError):
         return AlterPartitionResponsePartitionData(partition_index=index, error_code=outcome.code)
     return AlterPartitionResponsePartitionData(
@@ -78,4 +108,4 @@ def _result(index: int, outcome: AlterPartitionResult | KafkaError) -> AlterPart
     )
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = ElementWiseAfter(MESSAGES, first=alter, answer=answer)

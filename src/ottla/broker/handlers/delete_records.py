@@ -18,9 +18,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 
+from ottla.broker.requests.elements import Each, InParts, collect
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import InvalidTopic, KafkaError, PolicyViolation, RequestTimedOut, error_code_for
 from ottla.core.ids import INTERNAL_TOPICS, TopicPartition
 from ottla.replication.partition import Partition
@@ -30,6 +33,7 @@ from ottla.wire.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
+    DeleteRecordsTopic,
     DeleteRecordsTopicResult,
 )
 
@@ -39,15 +43,15 @@ DELETION_WORK = 5
 """Units of work of one partition, which may remove segments."""
 
 
-async def handle(request: Request, body: DeleteRecordsRequest) -> DeleteRecordsResponse:
+_Done = dict[TopicPartition, DeleteRecordsPartitionResult]
+"""The results of the partitions that were not refused."""
+
+
+async def delete(request: Request, body: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Delete in each partition separately, then write one checkpoint for all."""
-    each = request.services.slices.each
+    done: _Done = {}
     response = DeleteRecordsResponse()
-    done: dict[TopicPartition, DeleteRecordsPartitionResult] = {}
-    async for topic in each(body.topics):
-        results = [_partition(request, topic.name, asked) async for asked in each(topic.partitions, DELETION_WORK)]
-        response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
-        done |= {TopicPartition(topic.name, one.partition_index): one for one in results if not one.error_code}
+    await collect(request, Each(body.topics, partial(_topic, done), into=response.topics))
     for where, error in (await request.services.replicas.note_log_starts(done)).items():
         _refuse(done[where], error)
     awaited = {
@@ -70,9 +74,7 @@ class _Followed:
         self.moved.set()
 
 
-async def _wait_for_replicas(
-    request: Request, awaited: dict[TopicPartition, DeleteRecordsPartitionResult], timeout_s: float
-) -> None:
+async def _wait_for_replicas(request: Request, awaited: _Done, timeout_s: float) -> None:
     """Wait until every live replica begins where its leader does, or no longer can."""
     watcher, replicas, stopping = _Followed(), request.services.replicas, request.services.stopping
     watched = [replicas.partitions[where] for where in awaited if where in replicas.partitions]
@@ -115,18 +117,30 @@ def _refuse(answer: DeleteRecordsPartitionResult, error: BaseException) -> None:
     answer.error_code, answer.low_watermark = error_code_for(error), NO_WATERMARK
 
 
-def _partition(request: Request, topic: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
-    answer = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=NO_WATERMARK)
+def _topic(
+    done: _Done, _request: Request, topic: DeleteRecordsTopic, _view: ClusterView
+) -> InParts[DeleteRecordsTopicResult]:
+    result = DeleteRecordsTopicResult(name=topic.name)
+    one = partial(_partition, done, topic.name)
+    return InParts(result, Each(topic.partitions, one, into=result.partitions, work=DELETION_WORK))
+
+
+def _partition(
+    done: _Done, topic: str, request: Request, asked: DeleteRecordsPartition, _view: ClusterView
+) -> DeleteRecordsPartitionResult:
+    result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=NO_WATERMARK)
     try:
         if topic in INTERNAL_TOPICS:
             raise InvalidTopic(f"{topic} is internal: its records may not be deleted")
         partition = request.services.replicas.leader(topic, asked.partition_index)
         if partition.log.config.is_compacted and not partition.log.config.deletes_by_retention:
             raise PolicyViolation(f"{topic} is compacted: its records cannot be deleted by offset")
-        answer.low_watermark = partition.delete_records(asked.offset)
+        result.low_watermark = partition.delete_records(asked.offset)
     except (KafkaError, OSError) as error:
-        answer.error_code = error_code_for(error)
-    return answer
+        result.error_code = error_code_for(error)
+    else:
+        done[TopicPartition(topic, asked.partition_index)] = result
+    return result
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = Awaited(MESSAGES, delete)

@@ -13,47 +13,84 @@ Versions
 
 from __future__ import annotations
 
+from functools import partial
+
 from ottla.broker.handler_parts.admin_requests import error_fields
-from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.elements import Each, InParts, collect
+from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
+from ottla.controller.reassignments import RunningReassignment
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.wire.messages.list_partition_reassignments import (
     MESSAGES,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    ListPartitionReassignmentsTopics,
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
 )
 
 
-async def handle(request: Request, body: ListPartitionReassignmentsRequest) -> ListPartitionReassignmentsResponse:
-    """Return the reassignments that are running."""
-    each = request.services.slices.each
-    asked = None
+async def find(request: Request, body: ListPartitionReassignmentsRequest) -> list[RunningReassignment] | KafkaError:
+    """Find the reassignments that are running."""
+    asked: list[TopicPartition] | None = None
     if body.topics is not None:
-        asked = [
-            TopicPartition(topic.name, index) async for topic in each(body.topics) for index in topic.partition_indexes
-        ]
-    try:
-        running = request.services.controller.list_reassignments(asked)
-    except KafkaError as error:
-        code, message = error_fields(error)
-        return ListPartitionReassignmentsResponse(error_code=code, error_message=message)
-    topics: dict[str, list[OngoingPartitionReassignment]] = {}
-    async for found in each(running):
-        topics.setdefault(found.partition.topic, []).append(
-            OngoingPartitionReassignment(
-                partition_index=found.partition.partition,
-                replicas=list(found.replicas),
-                adding_replicas=list(found.adding),
-                removing_replicas=list(found.removing),
-            )
+        asked = []
+        await collect(
+            request, Each[ListPartitionReassignmentsTopics, None](body.topics, partial(_asked_of_topic, asked))
         )
-    return ListPartitionReassignmentsResponse(
-        error_message=None,
-        topics=[OngoingTopicReassignment(name=name, partitions=partitions) for name, partitions in topics.items()],
+    try:
+        return request.services.controller.list_reassignments(asked)
+    except KafkaError as error:
+        return error
+
+
+def _asked_of_topic(
+    asked: list[TopicPartition], _request: Request, topic: ListPartitionReassignmentsTopics, _view: ClusterView
+) -> InParts[None]:
+    return InParts(None, Each(topic.partition_indexes, partial(_asked, topic.name), into=asked))
+
+
+def _asked(topic: str, _request: Request, index: int, _view: ClusterView) -> TopicPartition:
+    return TopicPartition(topic, index)
+
+
+def answer(
+    _request: Request,
+    _body: ListPartitionReassignmentsRequest,
+    running: list[RunningReassignment] | KafkaError,
+    _view: ClusterView,
+) -> ListPartitionReassignmentsResponse | InParts[ListPartitionReassignmentsResponse]:
+    """Return the reassignments by topic."""
+    if isinstance(running, KafkaError):
+        code, message = error_fields(running)
+        return ListPartitionReassignmentsResponse(error_code=code, error_message=message)
+    response = ListPartitionReassignmentsResponse(error_message=None)
+    topics: dict[str, OngoingTopicReassignment] = {}
+    return InParts(response, Each(running, partial(_add, topics), into=response.topics))
+
+
+def _add(
+    topics: dict[str, OngoingTopicReassignment],
+    _request: Request,
+    reassignment: RunningReassignment,
+    _view: ClusterView,
+) -> OngoingTopicReassignment | None:
+    """Add a partition to its topic; return the topic with its first partition."""
+    name, index = reassignment.partition
+    partition = OngoingPartitionReassignment(
+        partition_index=index,
+        replicas=list(reassignment.replicas),
+        adding_replicas=list(reassignment.adding),
+        removing_replicas=list(reassignment.removing),
     )
+    if name in topics:
+        topics[name].partitions.append(partition)
+        return None
+    topics[name] = OngoingTopicReassignment(name=name, partitions=[partition])
+    return topics[name]
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = ElementWiseAfter(MESSAGES, first=find, answer=answer)
