@@ -17,44 +17,42 @@ Versions
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import partial
 
-from ottla.broker.config_resources import topic_entries
-from ottla.broker.handler_parts.admin_requests import duplicates, error_fields, with_timeout
-from ottla.broker.requests.handler import Awaited
+from ottla.broker.config_resources import DescribedConfig, topic_entries
+from ottla.broker.handler_parts.admin_requests import error_fields, with_timeout
+from ottla.broker.requests.elements import Each, InParts, collect, repeated
+from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
 from ottla.controller.topics import CreateTopic
-from ottla.coordination.view import TopicView
+from ottla.coordination.view import ClusterView, TopicView
 from ottla.core.errors import InvalidRequest, KafkaError
 from ottla.core.ids import METADATA_TOPIC
-from ottla.limits.loop_slices import LoopSlices
 from ottla.wire.messages.create_topics import (
     MESSAGES,
+    CreatableReplicaAssignment,
     CreatableTopic,
+    CreatableTopicConfig,
     CreatableTopicConfigs,
     CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
 
-CONFIGS_WORK = 100
-"""The share of a slice of work of all settings of one topic."""
+CONFIG_WORK = 3
+"""Units of work of one setting of a topic."""
+
+_Outcomes = dict[str, TopicView | KafkaError]
+"""Each topic or its error, in the order of the request."""
 
 
-async def handle(request: Request, body: CreateTopicsRequest) -> CreateTopicsResponse:
-    """Create topics: all that can be in one commit; refuse the rest, each with its reason."""
-    slices = request.services.slices
-    twice = await duplicates(slices, [topic.name for topic in body.topics])
-    outcomes: dict[str, TopicView | KafkaError] = {}
+async def create(request: Request, body: CreateTopicsRequest) -> _Outcomes:
+    """Create topics: all that can be in one commit; return the outcome of each topic."""
+    twice: set[str] = set()
+    await collect(request, repeated((topic.name for topic in body.topics), twice))
+    outcomes: _Outcomes = {}
     events: list[CreateTopic] = []
-    async for topic in slices.each(body.topics):
-        if topic.name in twice:
-            outcomes[topic.name] = InvalidRequest("Duplicate topic name.")
-        elif topic.name == METADATA_TOPIC:
-            outcomes[topic.name] = InvalidRequest(f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
-        else:
-            outcomes[topic.name] = InvalidRequest()  # replaced below: keeps the order of the request
-            events.append(await _event(slices, topic))
+    await collect(request, Each(body.topics, partial(_event, twice, outcomes), into=events))
     try:
         created = await with_timeout(
             body.timeout_ms, request.services.controller.create_topics(events, validate_only=body.validate_only)
@@ -62,60 +60,82 @@ async def handle(request: Request, body: CreateTopicsRequest) -> CreateTopicsRes
         outcomes |= zip((event.name for event in events), created, strict=True)
     except KafkaError as error:
         outcomes |= {event.name: error for event in events}
-    shown = _ShownConfigs(request)
+    return outcomes
+
+
+def _event(
+    twice: set[str], outcomes: _Outcomes, _request: Request, topic: CreatableTopic, _view: ClusterView
+) -> InParts[CreateTopic] | None:
+    """Return the topic to create; note another as refused."""
+    name = topic.name
+    if name in twice:
+        outcomes[name] = InvalidRequest("Duplicate topic name.")
+        return None
+    if name == METADATA_TOPIC:
+        outcomes[name] = InvalidRequest(f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
+        return None
+    outcomes[name] = InvalidRequest()  # replaced by what the controller says: keeps the order of the request
+    assignments: list[tuple[int, list[int]]] = []
+    configs: dict[str, str | None] = {}
+    return InParts(
+        CreateTopic(name, topic.num_partitions, topic.replication_factor, assignments, configs),
+        Each(topic.assignments, _assigned, into=assignments),
+        Each(topic.configs, partial(_set, configs)),
+    )
+
+
+def _assigned(_request: Request, assigned: CreatableReplicaAssignment, _view: ClusterView) -> tuple[int, list[int]]:
+    return assigned.partition_index, assigned.broker_ids
+
+
+def _set(configs: dict[str, str | None], _request: Request, config: CreatableTopicConfig, _view: ClusterView) -> None:
+    configs[config.name] = config.value
+
+
+_ShownConfigs = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
+"""All settings of a topic by those of its own: made once for all topics that have the same."""
+
+
+def answer(
+    _request: Request, _body: CreateTopicsRequest, outcomes: _Outcomes, _view: ClusterView
+) -> InParts[CreateTopicsResponse]:
+    """Return the outcome of each topic."""
     response = CreateTopicsResponse()
-    async for name, outcome in slices.each(outcomes.items()):
-        response.topics.append(_result(shown, name, outcome))
-    return response
+    shown: _ShownConfigs = {}
+    return InParts(response, Each(outcomes.items(), partial(_result, shown), into=response.topics))
 
 
-async def _event(slices: LoopSlices, topic: CreatableTopic) -> CreateTopic:
-    return CreateTopic(
-        topic.name,
-        topic.num_partitions,
-        topic.replication_factor,
-        [(assigned.partition_index, assigned.broker_ids) async for assigned in slices.each(topic.assignments)],
-        {config.name: config.value async for config in slices.each(topic.configs)},
-    )
-
-
-class _ShownConfigs:
-    """The settings that answers show: made once for all topics with the same settings of their own."""
-
-    def __init__(self, request: Request) -> None:
-        self._ctx = request
-        self._made: dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]] = {}
-
-    def of(self, config: Mapping[str, str]) -> list[CreatableTopicConfigs]:
-        """Return all settings of a topic."""
-        key = tuple(config.items())
-        if key not in self._made:
-            self._ctx.services.slices.spend(CONFIGS_WORK)
-            self._made[key] = [
-                CreatableTopicConfigs(
-                    name=entry.name,
-                    value=entry.value,
-                    read_only=entry.read_only,
-                    config_source=entry.source,
-                    is_sensitive=entry.sensitive,
-                )
-                for entry in topic_entries(self._ctx.services, config)
-            ]
-        return self._made[key]
-
-
-def _result(shown: _ShownConfigs, name: str, outcome: TopicView | KafkaError) -> CreatableTopicResult:
-    if isinstance(outcome, KafkaError):
-        code, message = error_fields(outcome)
-        return CreatableTopicResult(name=name, error_code=code, error_message=message)
-    return CreatableTopicResult(
+def _result(
+    shown: _ShownConfigs, request: Request, outcome: tuple[str, TopicView | KafkaError], _view: ClusterView
+) -> InParts[CreatableTopicResult]:
+    name, topic = outcome
+    if isinstance(topic, KafkaError):
+        code, message = error_fields(topic)
+        return InParts(CreatableTopicResult(name=name, error_code=code, error_message=message))
+    key = tuple(topic.config.items())
+    is_first = key not in shown
+    result = CreatableTopicResult(
         name=name,
-        topic_id=outcome.topic_id,
+        topic_id=topic.topic_id,
         error_message=None,
-        num_partitions=len(outcome.partitions),
-        replication_factor=outcome.replication_factor,
-        configs=shown.of(outcome.config),
+        num_partitions=len(topic.partitions),
+        replication_factor=topic.replication_factor,
+        configs=shown.setdefault(key, []),
+    )
+    if not is_first:
+        return InParts(result)
+    entries = topic_entries(request.services, topic.config)
+    return InParts(result, Each(entries, _config, into=shown[key], work=CONFIG_WORK))
+
+
+def _config(_request: Request, entry: DescribedConfig, _view: ClusterView) -> CreatableTopicConfigs:
+    return CreatableTopicConfigs(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        is_sensitive=entry.sensitive,
     )
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = ElementWiseAfter(MESSAGES, first=create, answer=answer)

@@ -17,16 +17,24 @@ Versions
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Iterator
+from functools import partial
 from operator import attrgetter
+from pathlib import PurePath
+from typing import NamedTuple
 
-from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.elements import Each, InParts
+from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
+from ottla.replication.partition import Partition
 from ottla.storage.directories.log_directory import LogDirectory
+from ottla.storage.log.partition_log import PartitionLog
 from ottla.wire.messages.describe_log_dirs import (
     MESSAGES,
+    DescribableLogDirTopic,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -37,60 +45,17 @@ from ottla.wire.messages.describe_log_dirs import (
 UNKNOWN_VOLUME_BYTES = -1
 
 
-async def handle(request: Request, body: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
-    """Describe the requested partitions of each directory."""
-    asked = None
-    if body.topics is not None:
-        each_of = request.services.slices.each
-        asked = {
-            TopicPartition(topic.topic, index)
-            async for topic in each_of(body.topics)
-            async for index in each_of(topic.partitions)
-        }
-    directories = request.services.replicas.directories
-    offline = directories.offline
-    results = []
-    for path in directories.paths:
-        if path in offline:
-            results.append(DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=str(path)))
-        else:
-            results.append(await _one(request, next(each for each in directories.opened if each.path == path), asked))
-    return DescribeLogDirsResponse(results=results)
+class _Online(NamedTuple):
+    directory: LogDirectory
+    total_bytes: int
+    usable_bytes: int
 
 
-async def _one(
-    request: Request, directory: LogDirectory, asked: Collection[TopicPartition] | None
-) -> DescribeLogDirsResult:
-    partitions, log_dir_move = request.services.replicas.partitions, request.services.replicas.log_dir_move
-    topics: dict[str, DescribeLogDirsTopic] = {}
-    async for where, partition in request.services.slices.each(list(partitions.items())):
-        if partition.log.health is directory.health and (asked is None or where in asked):
-            topic = topics.setdefault(where.topic, DescribeLogDirsTopic(name=where.topic))
-            topic.partitions.append(
-                DescribeLogDirsPartition(partition_index=where.partition, partition_size=partition.log.size_bytes)
-            )
-    async for where, future in request.services.slices.each(list(directory.future_logs.items())):
-        move = log_dir_move(where)
-        if move is not None and move.target is directory and (asked is None or where in asked):
-            topic = topics.setdefault(where.topic, DescribeLogDirsTopic(name=where.topic))
-            topic.partitions.append(
-                DescribeLogDirsPartition(
-                    partition_index=where.partition,
-                    partition_size=future.size_bytes,
-                    offset_lag=move.offset_lag,
-                    is_future_key=True,
-                )
-            )
-    in_order = [topics[name] for name in sorted(topics)]
-    for topic in in_order:
-        topic.partitions.sort(key=attrgetter("partition_index"))
-    total, free = await asyncio.to_thread(_bytes_of_disk, directory)
-    return DescribeLogDirsResult(
-        log_dir=str(directory.path),
-        topics=in_order,
-        total_bytes=total,
-        usable_bytes=free,
-        is_cordoned=directory.path in request.services.replicas.directories.cordoned,
+async def ask_disks(request: Request, _body: DescribeLogDirsRequest) -> dict[PurePath, _Online]:
+    """Find the directories that are online, with the sizes of their disks."""
+    directories = request.services.replicas.directories.online
+    return await asyncio.to_thread(
+        lambda: {directory.path: _Online(directory, *_bytes_of_disk(directory)) for directory in directories}
     )
 
 
@@ -103,4 +68,102 @@ def _bytes_of_disk(directory: LogDirectory) -> tuple[int, int]:
         return UNKNOWN_VOLUME_BYTES, UNKNOWN_VOLUME_BYTES
 
 
-HANDLER = Awaited(MESSAGES, handle)
+def answer(
+    request: Request, body: DescribeLogDirsRequest, online: dict[PurePath, _Online], _view: ClusterView
+) -> InParts[DescribeLogDirsResponse]:
+    """Describe the requested partitions of each directory."""
+    response = DescribeLogDirsResponse()
+    paths = request.services.replicas.directories.paths
+    asked: set[TopicPartition] = set()
+    one = partial(_directory, online, None if body.topics is None else asked)
+    return InParts(
+        response, Each(body.topics or (), partial(_asked_of, asked)), Each(paths, one, into=response.results)
+    )
+
+
+def _asked_of(
+    asked: set[TopicPartition], _request: Request, topic: DescribableLogDirTopic, _view: ClusterView
+) -> InParts[None]:
+    return InParts(None, Each(topic.partitions, partial(_asked, asked, topic.topic)))
+
+
+def _asked(asked: set[TopicPartition], topic: str, _request: Request, index: int, _view: ClusterView) -> None:
+    asked.add(TopicPartition(topic, index))
+
+
+class _Topics:
+    """The topics of one directory, made with their first partition."""
+
+    def __init__(self, directory: LogDirectory, asked: set[TopicPartition] | None) -> None:
+        self.directory, self._asked = directory, asked
+        self._topics: dict[str, DescribeLogDirsTopic] = {}
+
+    def is_asked(self, where: TopicPartition) -> bool:
+        """Return whether a partition is to be described."""
+        return self._asked is None or where in self._asked
+
+    def add(self, topic: str, partition: DescribeLogDirsPartition) -> None:
+        """Add a partition to its topic."""
+        self._topics.setdefault(topic, DescribeLogDirsTopic(name=topic)).partitions.append(partition)
+
+    def by_name(self) -> Iterator[DescribeLogDirsTopic]:
+        """Yield the topics in the order of their names: those that there are when the first is taken."""
+        for name in sorted(self._topics):
+            yield self._topics[name]
+
+
+def _directory(
+    online: dict[PurePath, _Online],
+    asked: set[TopicPartition] | None,
+    request: Request,
+    path: PurePath,
+    _view: ClusterView,
+) -> InParts[DescribeLogDirsResult]:
+    replicas = request.services.replicas
+    if path not in online or path in replicas.directories.offline:
+        return InParts(DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=str(path)))
+    directory, total, usable = online[path]
+    result = DescribeLogDirsResult(
+        log_dir=str(path), total_bytes=total, usable_bytes=usable, is_cordoned=path in replicas.directories.cordoned
+    )
+    topics = _Topics(directory, asked)
+    return InParts(
+        result,
+        Each(list(replicas.partitions.items()), partial(_replica, topics)),
+        Each(list(directory.future_logs.items()), partial(_future, topics)),
+        Each(topics.by_name(), _in_order, into=result.topics),
+    )
+
+
+def _replica(topics: _Topics, _request: Request, replica: tuple[TopicPartition, Partition], _view: ClusterView) -> None:
+    where, partition = replica
+    if partition.log.health is topics.directory.health and topics.is_asked(where):
+        topics.add(
+            where.topic,
+            DescribeLogDirsPartition(partition_index=where.partition, partition_size=partition.log.size_bytes),
+        )
+
+
+def _future(
+    topics: _Topics, request: Request, replica: tuple[TopicPartition, PartitionLog], _view: ClusterView
+) -> None:
+    where, future = replica
+    move = request.services.replicas.log_dir_move(where)
+    if move is not None and move.target is topics.directory and topics.is_asked(where):
+        topics.add(
+            where.topic,
+            DescribeLogDirsPartition(
+                partition_index=where.partition,
+                partition_size=future.size_bytes,
+                offset_lag=move.offset_lag,
+                is_future_key=True,
+            ),
+        )
+
+
+def _in_order(_request: Request, topic: DescribeLogDirsTopic, _view: ClusterView) -> DescribeLogDirsTopic:
+    topic.partitions.sort(key=attrgetter("partition_index"))
+    return topic
+
+
+HANDLER = ElementWiseAfter(MESSAGES, first=ask_disks, answer=answer)

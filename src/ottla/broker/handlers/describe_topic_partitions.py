@@ -15,12 +15,17 @@ Versions
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from functools import partial
+from itertools import takewhile
+
 from ottla.broker.handler_parts.admin_requests import check_topic_name
 from ottla.broker.handler_parts.authorized_operations import ALL_TOPIC_OPERATIONS
 from ottla.broker.handler_parts.partition_states import reachable_leader, replica_states
-from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.elements import Each, InParts
+from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import PartitionView, TopicView
+from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.errors import ErrorCode, InvalidTopic
 from ottla.core.ids import INTERNAL_TOPICS
 from ottla.wire.messages.describe_topic_partitions import (
@@ -30,49 +35,106 @@ from ottla.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
+    TopicRequest,
 )
 
 PARTITIONS_PER_ANSWER_MAX = 2000
 """`max.request.partition.size.limit` of Kafka, at its default."""
 
-
 WORK = 3
 """The share of a slice of work of one topic, and of one partition."""
 
 
-async def handle(request: Request, body: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
+class _Page:
+    """The partitions that one response holds, of all that are requested."""
+
+    def __init__(self, body: DescribeTopicPartitionsRequest, response: DescribeTopicPartitionsResponse) -> None:
+        self.response = response
+        self._begin = body.cursor
+        self._left = max(1, min(body.response_partition_limit, PARTITIONS_PER_ANSWER_MAX))
+
+    def is_open(self, _name: str) -> bool:
+        """Return whether another topic may be added."""
+        return self.response.next_cursor is None
+
+    def partitions_of(self, topic: TopicView) -> Sequence[PartitionView] | None:
+        """Return those partitions of a topic that are on the page; None if the page is full."""
+        begin, left = self._begin, self._left
+        first = begin.partition_index if begin is not None and topic.name == begin.topic_name else 0
+        partitions = topic.partitions[first : first + left]
+        end = first + len(partitions)
+        if left == 0 or end < len(topic.partitions):
+            self.response.next_cursor = Cursor(topic_name=topic.name, partition_index=end)
+        self._left -= len(partitions)
+        return partitions if left else None
+
+
+def answer(
+    _request: Request, body: DescribeTopicPartitionsRequest, view: ClusterView
+) -> InParts[DescribeTopicPartitionsResponse]:
     """Return one page of topics."""
-    each = request.services.slices.each
-    topics = request.services.cluster.current.topics
-    names = sorted({topic.name async for topic in each(body.topics)} if body.topics else topics)
+    response = DescribeTopicPartitionsResponse()
+    if not body.topics:
+        return _page(body, view.topics, response)
+    names: list[str] = []
+    return InParts(
+        response, Each(body.topics, _requested, into=names), Each([response], partial(_requested_page, body, names))
+    )
+
+
+def _requested(_request: Request, topic: TopicRequest, _view: ClusterView) -> str:
+    return topic.name
+
+
+def _requested_page(
+    body: DescribeTopicPartitionsRequest,
+    names: list[str],
+    _request: Request,
+    response: DescribeTopicPartitionsResponse,
+    _view: ClusterView,
+) -> InParts[DescribeTopicPartitionsResponse]:
+    if body.cursor is not None and body.cursor.topic_name not in names:
+        return _refused(body, response)
+    return _page(body, set(names), response)
+
+
+def _page(
+    body: DescribeTopicPartitionsRequest, names: Collection[str], response: DescribeTopicPartitionsResponse
+) -> InParts[DescribeTopicPartitionsResponse]:
     cursor = body.cursor
     if cursor is not None:
-        if cursor.partition_index < 0 or (body.topics and cursor.topic_name not in names):
-            return DescribeTopicPartitionsResponse(
-                topics=[
-                    DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=topic.name)
-                    async for topic in each(body.topics)
-                ]
-            )
+        if cursor.partition_index < 0:
+            return _refused(body, response)
         names = [name for name in names if name >= cursor.topic_name]
-    left = max(1, min(body.response_partition_limit, PARTITIONS_PER_ANSWER_MAX))
-    answer = DescribeTopicPartitionsResponse()
-    async for name in each(names, WORK):
-        topic = topics.get(name)
-        if topic is None:
-            answer.topics.append(_unknown(name))
-            continue
-        first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
-        if left == 0:
-            answer.next_cursor = Cursor(topic_name=name, partition_index=first)
-            break
-        page = topic.partitions[first : first + left]
-        answer.topics.append(await _topic(request, topic, page))
-        left -= len(page)
-        if first + len(page) < len(topic.partitions):
-            answer.next_cursor = Cursor(topic_name=name, partition_index=first + len(page))
-            break
-    return answer
+    page = _Page(body, response)
+    return InParts(
+        response, Each(takewhile(page.is_open, sorted(names)), partial(_topic, page), into=response.topics, work=WORK)
+    )
+
+
+def _refused(
+    body: DescribeTopicPartitionsRequest, response: DescribeTopicPartitionsResponse
+) -> InParts[DescribeTopicPartitionsResponse]:
+    return InParts(response, Each(body.topics, _refused_topic, into=response.topics))
+
+
+def _refused_topic(_request: Request, topic: TopicRequest, _view: ClusterView) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=topic.name)
+
+
+def _topic(
+    page: _Page, _request: Request, name: str, view: ClusterView
+) -> InParts[DescribeTopicPartitionsResponseTopic] | None:
+    topic = view.topics.get(name)
+    if topic is None:
+        return InParts(_unknown(name))
+    partitions = page.partitions_of(topic)
+    if partitions is None:
+        return None
+    result = DescribeTopicPartitionsResponseTopic(
+        name=name, topic_id=topic.topic_id, is_internal=topic.internal, topic_authorized_operations=ALL_TOPIC_OPERATIONS
+    )
+    return InParts(result, Each(partitions, partial(_partition, name), into=result.partitions, work=WORK))
 
 
 def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
@@ -89,23 +151,11 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
     )
 
 
-async def _topic(
-    request: Request, topic: TopicView, page: tuple[PartitionView, ...]
-) -> DescribeTopicPartitionsResponseTopic:
-    return DescribeTopicPartitionsResponseTopic(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        is_internal=topic.internal,
-        partitions=[
-            _partition(request, topic.name, partition) async for partition in request.services.slices.each(page, WORK)
-        ],
-        topic_authorized_operations=ALL_TOPIC_OPERATIONS,
-    )
-
-
-def _partition(request: Request, topic: str, partition: PartitionView) -> DescribeTopicPartitionsResponsePartition:
-    isr, offline, eligible = replica_states(request.services, request.services.cluster.current, topic, partition)
-    _, leader = reachable_leader(request.services.cluster.current, partition, offline, request.listener)
+def _partition(
+    topic: str, request: Request, partition: PartitionView, view: ClusterView
+) -> DescribeTopicPartitionsResponsePartition:
+    isr, offline, eligible = replica_states(request.services, view, topic, partition)
+    _, leader = reachable_leader(view, partition, offline, request.listener)
     return DescribeTopicPartitionsResponsePartition(
         partition_index=partition.index,  # without an error even if there is no leader, as in Kafka
         leader_id=leader,
@@ -118,4 +168,4 @@ def _partition(request: Request, topic: str, partition: PartitionView) -> Descri
     )
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = ElementWise(MESSAGES, answer)

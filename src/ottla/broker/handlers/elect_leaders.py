@@ -15,13 +15,17 @@ Versions
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
+
 from ottla.broker.handler_parts.admin_requests import error_fields
 from ottla.broker.handler_parts.partition_states import replica_states
-from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.elements import Each, InParts, collect
+from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
 from ottla.controller.election_events import has_wanted_leader
 from ottla.controller.elections import Election
-from ottla.coordination.view import PartitionView
+from ottla.coordination.view import ClusterView, TopicView
 from ottla.core.errors import (
     ElectionNotNeeded,
     EligibleLeadersNotAvailable,
@@ -46,83 +50,118 @@ NAME_MAX = 249
 WORK = 3
 """The share of a slice of work of one partition."""
 
-
 KINDS = (Election.PREFERRED, Election.UNCLEAN)
 """By their number in the request."""
 
 
-async def handle(request: Request, body: ElectLeadersRequest) -> ElectLeadersResponse:
+class _Elections:
+    """The partitions of a request: most need no election, which is seen without the controller's queue."""
+
+    def __init__(self, election: Election) -> None:
+        self.election = election
+        self.topics: list[ReplicaElectionResult] = []
+        self.needed: dict[str, dict[int, PartitionResult]] = {}
+
+
+async def elect(request: Request, body: ElectLeadersRequest) -> list[ReplicaElectionResult] | KafkaError:
     """Elect leaders; return the outcome of each partition."""
-    each = request.services.slices.each
+    if not 0 <= body.election_type < len(KINDS):
+        return []
+    elections = _Elections(KINDS[body.election_type])
+    if body.topic_partitions is None:
+        topics = request.services.cluster.current.topics.values()
+        await collect(request, Each[TopicView, None](topics, partial(_all_of, elections)))
+    else:
+        await collect(request, Each[TopicPartitions, None](body.topic_partitions, partial(_asked_of, elections)))
+    try:
+        for topic, needed in elections.needed.items():
+            await _elect_in(request, elections.election, topic, needed)
+    except KafkaError as error:
+        return error
+    return elections.topics
+
+
+def _all_of(elections: _Elections, _request: Request, topic: TopicView, view: ClusterView) -> InParts[None]:
+    indexes = (partition.index for partition in topic.partitions)
+    return _topic(elections, topic.name, indexes, view)
+
+
+def _asked_of(elections: _Elections, _request: Request, asked: TopicPartitions, view: ClusterView) -> InParts[None]:
+    return _topic(elections, asked.topic, asked.partitions, view)
+
+
+def _topic(elections: _Elections, topic: str, indexes: Iterable[int], view: ClusterView) -> InParts[None]:
+    # one text for all partitions of the topic, and not longer than a name may be: it is in each result
+    missing = UnknownTopicOrPartition(
+        f"No such {'partition of' if topic in view.topics else 'topic as'} {topic[:NAME_MAX]}"
+    )
+    result = ReplicaElectionResult(topic=topic)
+    elections.topics.append(result)
+    one = partial(_partition, elections, topic, missing)
+    return InParts(None, Each(indexes, one, into=result.partition_result, work=WORK))
+
+
+def _partition(
+    elections: _Elections, topic: str, missing: KafkaError, request: Request, index: int, view: ClusterView
+) -> PartitionResult:
+    partition = view.partition(topic, index)
+    if partition is None:
+        return _result(index, missing)
+    is_offline = partition.leader in replica_states(request.services, view, topic, partition).offline
+    if (not is_offline and has_wanted_leader(partition, elections.election)) or index in elections.needed.get(
+        topic, ()
+    ):
+        return _result(index, ElectionNotNeeded())
+    result = elections.needed.setdefault(topic, {})[index] = _result(index, None)
+    return result
+
+
+async def _elect_in(request: Request, election: Election, topic: str, needed: dict[int, PartitionResult]) -> None:
+    """Elect the leaders of one topic, and note the outcomes."""
+    names = [TopicPartition(topic, index) for index in needed]
+    outcomes = await request.services.controller.elect_leaders(election, names)
+    for result, outcome in zip(needed.values(), outcomes, strict=True):
+        error = outcome
+        if isinstance(outcome, ElectionNotNeeded):  # its log directory is offline, and nothing else can lead
+            error = PreferredLeaderNotAvailable() if election is Election.PREFERRED else EligibleLeadersNotAvailable()
+        result.error_code, result.error_message = error_fields(error)
+
+
+def answer(
+    _request: Request, body: ElectLeadersRequest, topics: list[ReplicaElectionResult] | KafkaError, _view: ClusterView
+) -> ElectLeadersResponse | InParts[ElectLeadersResponse]:
+    """Return the outcomes; of a request for all partitions, those that needed an election."""
     asked = body.topic_partitions
     if asked is not None and not asked:
         return ElectLeadersResponse()  # as in Kafka, whatever the kind of election
     if not 0 <= body.election_type < len(KINDS):
-        return ElectLeadersResponse(
-            error_code=ErrorCode.INVALID_REQUEST,
-            replica_election_results=[
-                await _refused(request, topic, f"Unknown election type {body.election_type}")
-                async for topic in each(asked or ())
-            ],
-        )
-    if asked is None:
-        topics = request.services.cluster.current.topics.values()
-        asked = [TopicPartitions(topic=topic.name, partitions=[p.index for p in topic.partitions]) for topic in topics]
-    try:
-        results = [await _elect_in(request, topic, KINDS[body.election_type]) async for topic in each(asked)]
-    except KafkaError as error:
-        return ElectLeadersResponse(error_code=error.code)
-    if body.topic_partitions is None:
-        for result in results:
-            result.partition_result = [
-                found for found in result.partition_result if found.error_code != ErrorCode.ELECTION_NOT_NEEDED
-            ]
-    return ElectLeadersResponse(replica_election_results=results)
+        refusal = ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
+        one = partial(_refused, f"Unknown election type {body.election_type}")
+        return InParts(refusal, Each(asked or (), one, into=refusal.replica_election_results))
+    if isinstance(topics, KafkaError):
+        return ElectLeadersResponse(error_code=topics.code)
+    if asked is not None:
+        return ElectLeadersResponse(replica_election_results=topics)
+    response = ElectLeadersResponse()
+    return InParts(response, Each(topics, _needed_of, into=response.replica_election_results))
 
 
-async def _refused(request: Request, asked: TopicPartitions, why: str) -> ReplicaElectionResult:
-    return ReplicaElectionResult(
-        topic=asked.topic,
-        partition_result=[
-            PartitionResult(partition_id=index, error_code=ErrorCode.INVALID_REQUEST, error_message=why)
-            async for index in request.services.slices.each(asked.partitions)
-        ],
-    )
+def _refused(why: str, _request: Request, topic: TopicPartitions, _view: ClusterView) -> InParts[ReplicaElectionResult]:
+    result = ReplicaElectionResult(topic=topic.topic)
+    return InParts(result, Each(topic.partitions, partial(_refused_partition, why), into=result.partition_result))
 
 
-async def _elect_in(request: Request, asked: TopicPartitions, election: Election) -> ReplicaElectionResult:
-    """Elect the leaders of one topic; most need no election, which is seen without the controller's queue."""
-    topic, view = asked.topic, request.services.cluster.current
-    # one text for all partitions of the topic, and not longer than a name may be: it is in each result
-    no_topic, no_partition = f"No such topic as {topic[:NAME_MAX]}", f"No such partition of {topic[:NAME_MAX]}"
-    results: list[PartitionResult] = []
-    needed: dict[int, PartitionResult] = {}
-    async for index in request.services.slices.each(asked.partitions, WORK):
-        partition = view.partition(topic, index)
-        if partition is None:
-            missing = no_partition if topic in view.topics else no_topic
-            results.append(_result(index, UnknownTopicOrPartition(missing)))
-        elif (not _is_offline(request, topic, partition) and has_wanted_leader(partition, election)) or index in needed:
-            results.append(_result(index, ElectionNotNeeded()))
-        else:
-            results.append(_result(index, None))
-            needed[index] = results[-1]
-    if needed:
-        names = [TopicPartition(topic, index) for index in needed]
-        outcomes = await request.services.controller.elect_leaders(election, names)
-        for result, outcome in zip(needed.values(), outcomes, strict=True):
-            error = outcome
-            if isinstance(outcome, ElectionNotNeeded):  # its log directory is offline, and nothing else can lead
-                error = (
-                    PreferredLeaderNotAvailable() if election is Election.PREFERRED else EligibleLeadersNotAvailable()
-                )
-            result.error_code, result.error_message = error_fields(error)
-    return ReplicaElectionResult(topic=topic, partition_result=results)
+def _refused_partition(why: str, _request: Request, index: int, _view: ClusterView) -> PartitionResult:
+    return PartitionResult(partition_id=index, error_code=ErrorCode.INVALID_REQUEST, error_message=why)
 
 
-def _is_offline(request: Request, topic: str, partition: PartitionView) -> bool:
-    services = request.services
-    return partition.leader in replica_states(services, services.cluster.current, topic, partition).offline
+def _needed_of(_request: Request, topic: ReplicaElectionResult, _view: ClusterView) -> InParts[ReplicaElectionResult]:
+    result = ReplicaElectionResult(topic=topic.topic)
+    return InParts(result, Each(topic.partition_result, _needed, into=result.partition_result))
+
+
+def _needed(_request: Request, result: PartitionResult, _view: ClusterView) -> PartitionResult | None:
+    return None if result.error_code == ErrorCode.ELECTION_NOT_NEEDED else result
 
 
 def _result(index: int, error: KafkaError | None) -> PartitionResult:
@@ -130,4 +169,4 @@ def _result(index: int, error: KafkaError | None) -> PartitionResult:
     return PartitionResult(partition_id=index, error_code=code, error_message=message)
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = ElementWiseAfter(MESSAGES, first=elect, answer=answer)
