@@ -18,13 +18,16 @@ Versions
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ottla.broker.coordinators import GROUPS, SHARE_GROUPS, TRANSACTIONS, import_in_thread, naming_work
 from ottla.broker.internal_topic_creation import create_if_absent
-from ottla.broker.requests.handler import Awaited
+from ottla.broker.requests.elements import Each, InParts, collect
+from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import NO_LEADER
+from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core.errors import CoordinatorNotAvailable, ErrorCode, InvalidRequest, KafkaError, NotCoordinator
 from ottla.core.ids import parse_id
 from ottla.internal_topics.led_partitions import LedPartitions
@@ -37,71 +40,106 @@ WORK = 3
 """Units of work of one key."""
 
 
-async def handle(request: Request, body: FindCoordinatorRequest) -> FindCoordinatorResponse:
-    """Find the coordinator of each key separately, once."""
+_Led = LedPartitions[Any]
+"""The partitions that this broker leads of the internal topic of one kind of coordinator."""
+
+
+async def find(request: Request, body: FindCoordinatorRequest) -> _Led | KafkaError:
+    """Find the kind of coordinator, and create its internal topic if need be."""
+    coordinators = request.services.coordinators
+    led: _Led
+    keys: Sequence[str] = body.coordinator_keys if request.api_version >= MANY_KEYS_SINCE else (body.key,)
+    try:
+        if body.key_type == GROUP:
+            await import_in_thread(GROUPS)
+            led = coordinators.groups.led
+        elif body.key_type == TRANSACTION:
+            await import_in_thread(GROUPS, TRANSACTIONS)  # its markers end what is pending in groups
+            led = coordinators.transactions.led
+        elif body.key_type == SHARE and request.api_version >= SHARE_SINCE:
+            keys = await collect(request, Each(keys, _valid_share_key, work=WORK))
+            await import_in_thread(GROUPS, SHARE_GROUPS)
+            led = coordinators.share_states.led
+        else:
+            raise InvalidRequest(f"key type {body.key_type} has no coordinator here")
+        if keys:
+            await create_if_absent(request.services, led.topic)
+    except KafkaError as error:
+        return error
+    return led
+
+
+def _valid_share_key(_request: Request, key: str, _view: ClusterView) -> str | None:
+    parts = key.rsplit(":", 2)
+    try:
+        if len(parts) != 3 or not parts[0] or not parts[2].isdigit():
+            return None
+        parse_id(parts[1])
+    except ValueError:
+        return None
+    return key
+
+
+def answer(
+    request: Request, body: FindCoordinatorRequest, led: _Led | KafkaError, view: ClusterView
+) -> FindCoordinatorResponse | InParts[FindCoordinatorResponse]:
+    """Return the coordinator of each key separately, once."""
     if request.api_version >= MANY_KEYS_SINCE:
-        slices = request.services.slices
-        response = FindCoordinatorResponse()
-        async for key in slices.each(dict.fromkeys(body.coordinator_keys), WORK):
-            slices.spend(naming_work(key))
-            response.coordinators.append(await _find(request, key, body.key_type))
-        return response
-    one = await _find(request, body.key, body.key_type)
+        response, one = FindCoordinatorResponse(), partial(_coordinator, body, led)
+        return InParts(
+            response, Each(body.coordinator_keys, one, into=response.coordinators, key=_identity, work=_work)
+        )
+    coordinator = _coordinator(body, led, request, body.key, view)
     return FindCoordinatorResponse(
-        error_code=one.error_code,
-        error_message=one.error_message or ErrorCode.NONE.name,  # Kafka's own word for no error, in these versions
-        node_id=one.node_id,
-        host=one.host,
-        port=one.port,
+        error_code=coordinator.error_code,
+        # Kafka's own word for no error, in these versions
+        error_message=coordinator.error_message or ErrorCode.NONE.name,
+        node_id=coordinator.node_id,
+        host=coordinator.host,
+        port=coordinator.port,
     )
 
 
-async def _find(request: Request, key: str, key_type: int) -> Coordinator:
+def _identity(key: str) -> str:
+    return key
+
+
+def _work(key: str) -> int:
+    return WORK + naming_work(key)
+
+
+def _coordinator(
+    body: FindCoordinatorRequest, led: _Led | KafkaError, request: Request, key: str, view: ClusterView
+) -> Coordinator:
+    is_share = body.key_type == SHARE and request.api_version >= SHARE_SINCE
+    if is_share and _valid_share_key(request, key, view) is None:
+        return _refusal(key, InvalidRequest("The key of a share partition is group:topic id:partition."))
+    if isinstance(led, KafkaError):
+        return _refusal(key, led)
     try:
-        node_id = await _node_for(request, key, key_type)
-        broker = request.services.cluster.current.brokers.get(node_id)
-        endpoint = broker.endpoints.get(request.listener) if broker is not None else None
-        if endpoint is None:
-            raise CoordinatorNotAvailable(f"the coordinator of {key!r} is not alive")
+        node_id = _node_for(request, led, key, view)
     except KafkaError as error:
-        return Coordinator(key=key, node_id=NO_LEADER, port=-1, error_code=error.code, error_message=error.message)
+        return _refusal(key, error)
+    broker = view.brokers.get(node_id)
+    endpoint = broker.endpoints.get(request.listener) if broker is not None else None
+    if endpoint is None:
+        return _refusal(key, CoordinatorNotAvailable(f"the coordinator of {key!r} is not alive"))
     return Coordinator(key=key, node_id=node_id, host=endpoint.host, port=endpoint.port, error_message="")
 
 
-async def _node_for(request: Request, key: str, key_type: int) -> int:
-    services = request.services
-    led: LedPartitions[Any]
-    if key_type == GROUP:
-        await import_in_thread(GROUPS)
-        led = services.coordinators.groups.led
-    elif key_type == TRANSACTION:
-        await import_in_thread(GROUPS, TRANSACTIONS)  # its markers end what is pending in groups
-        led = services.coordinators.transactions.led
-    elif key_type == SHARE and request.api_version >= SHARE_SINCE:
-        _check_share_key(key)
-        await import_in_thread(GROUPS, SHARE_GROUPS)
-        led = services.coordinators.share_states.led
-    else:
-        raise InvalidRequest(f"key type {key_type} has no coordinator here")
-    await create_if_absent(services, led.topic)
+def _refusal(key: str, error: KafkaError) -> Coordinator:
+    return Coordinator(key=key, node_id=NO_LEADER, port=-1, error_code=error.code, error_message=error.message)
+
+
+def _node_for(request: Request, led: _Led, key: str, view: ClusterView) -> int:
     try:
         index = led.partition_for(key)
     except NotCoordinator as error:  # another broker has created the topic; this one does not know it yet
         raise CoordinatorNotAvailable(error.message) from None
-    partition = services.cluster.current.partition(led.topic, index)
-    if partition is None or (partition.leader == services.node_id and led.is_offline(index)):
+    partition = view.partition(led.topic, index)
+    if partition is None or (partition.leader == request.services.node_id and led.is_offline(index)):
         return NO_LEADER
     return partition.leader
 
 
-def _check_share_key(key: str) -> None:
-    parts = key.rsplit(":", 2)
-    try:
-        if len(parts) != 3 or not parts[0] or not parts[2].isdigit():
-            raise ValueError
-        parse_id(parts[1])
-    except ValueError:
-        raise InvalidRequest("The key of a share partition is group:topic id:partition.") from None
-
-
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = ElementWiseAfter(MESSAGES, first=find, answer=answer)
