@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ottla.broker.config import SECTIONS, BrokerConfig, declared
 from ottla.broker.config_resources import LEVELS, ROOT_LOGGER, bound_key, group_bounds, loggers
 from ottla.broker.context import Services
 from ottla.broker.entity_config import INTERVAL_MS_MAX, INTERVAL_MS_MIN, ClientMetricsConfig, OneGroupConfig
-from ottla.broker.handler_parts.admin_requests import check_topic_name, duplicates, error_fields
+from ottla.broker.handler_parts.admin_requests import check_topic_name
 from ottla.broker.kafka_config import NOT_HERE, missing_security
+from ottla.broker.requests.elements import Each, InParts, collect, repeated
 from ottla.broker.requests.forwarded_identity import encode_identity
 from ottla.broker.requests.request import Request
 from ottla.client.errors import error_or_none
 from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigSpec
 from ottla.coordination import znodes
+from ottla.coordination.view import ClusterView
 from ottla.core.errors import InvalidConfig, InvalidRequest, KafkaError, UnknownTopicOrPartition
 from ottla.core.settings import (
     AlterConfigOpType,
@@ -34,10 +37,13 @@ from ottla.core.settings import (
     settings_of,
     text_of,
 )
-from ottla.limits.loop_slices import LoopSlices
 from ottla.share_partitions.offset_reset import check_reset
 from ottla.storage.config import topic_config, topic_settings
 from ottla.wire.apis import ApiKey
+from ottla.wire.schema import Struct
+
+if TYPE_CHECKING:  # with the handlers
+    from ottla.wire.messages.incremental_alter_configs import AlterConfigsResourceResponse
 
 log = logging.getLogger(__name__)
 
@@ -53,175 +59,182 @@ CLIENT_PROPERTIES = frozenset(
 )
 """Properties that a client-metrics subscription may match (KIP-714)."""
 
-
+_OPERATIONS = frozenset(op.value for op in AlterConfigOpType)
 _UNEXPECTED_BROKER = "Unexpected broker id, expected {}, but received {}"
 
-ResourceResponse = TypeVar("ResourceResponse")
+CHECK_WORK = 3
+"""The share of a slice of work of one entity, before that of its changes."""
 
 ENTITY_WORK = 20
 """The share of a slice of work of one entity whose settings may be changed."""
 
 
-class ConfigResourceChange(NamedTuple):
-    """Holds the changes of one resource; the operations are not validated yet."""
+class RequestedChange(NamedTuple):
+    """A change of one setting; the operation is not validated yet."""
 
-    resource_type: int
-    name: str
-    changes: Sequence[tuple[int, str, str | None]]
-
-
-async def altered_resources(
-    request: Request, body: Any, resource_response: Callable[..., ResourceResponse], *, replaces_all: bool
-) -> list[ResourceResponse]:
-    """Alter the settings of each resource of a request, and return a response for each."""
-    each_of = request.services.slices.each
-    wanted = [
-        ConfigResourceChange(
-            each.resource_type,
-            each.resource_name,
-            [
-                (AlterConfigOpType.SET if replaces_all else config.config_operation, config.name, config.value)
-                async for config in each_of(each.configs)
-            ],
-        )
-        async for each in each_of(body.resources)
-    ]
-    outcomes = await _alter_configs(request, wanted, replaces_all=replaces_all, validate_only=body.validate_only)
-    responses = []
-    async for each, outcome in each_of(zip(wanted, outcomes, strict=True)):
-        code, message = error_fields(outcome)
-        responses.append(
-            resource_response(
-                error_code=code, error_message=message, resource_type=each.resource_type, resource_name=each.name
-            )
-        )
-    return responses
+    op: int
+    key: str
+    value: str | None
 
 
-async def _alter_configs(
-    request: Request, wanted: Sequence[ConfigResourceChange], *, replaces_all: bool, validate_only: bool
-) -> list[KafkaError | None]:
-    """Return None or an error for each resource; one error does not affect the others."""
-    slices = request.services.slices
-    twice = await duplicates(slices, [(each.resource_type, each.name) for each in wanted])
-    outcomes: list[KafkaError | None] = [None] * len(wanted)
-    events: dict[int, AlterConfig] = {}
-    remote: dict[int, ConfigResourceChange] = {}
-    is_remote = request.services.controller_channel.must_forward
-    async for place, each in slices.each(enumerate(wanted)):
-        try:
-            if (each.resource_type, each.name) in twice:
-                raise InvalidRequest("Each resource must appear at most once.")
-            changes = await _checked(slices, each)
-            slices.spend(ENTITY_WORK)
-            if each.resource_type == ConfigResourceType.BROKER_LOGGER and not replaces_all:
-                _alter_loggers(request.services, each.name, changes, validate_only=validate_only)
-            elif is_remote:
-                if each.resource_type == ConfigResourceType.BROKER and each.name:
-                    _check_node(request.services.node_id, each.name, _UNEXPECTED_BROKER)
-                remote[place] = each
-            else:
-                events[place] = _event(request, each, changes, replaces_all=replaces_all)
-        except KafkaError as error:
-            outcomes[place] = error
-    if remote:
-        forwarded = await _forward(
-            request, list(remote.values()), replaces_all=replaces_all, validate_only=validate_only
-        )
-        for place, outcome in zip(remote, forwarded, strict=True):
-            outcomes[place] = outcome
+class AlteredResource:
+    """A resource of a request with the changes of its settings, and the error that it is answered with."""
+
+    __slots__ = ("changes", "error", "name", "requested", "resource_type", "unknown", "without_value")
+
+    def __init__(self, resource_type: int, name: str) -> None:
+        self.resource_type, self.name = resource_type, name
+        self.requested: list[RequestedChange] = []
+        self.changes: list[ConfigChange] = []  # the requested ones, validated
+        self.without_value: list[str] = []
+        self.unknown: RequestedChange | None = None  # the first with an unknown operation
+        self.error: KafkaError | None = None
+
+    @property
+    def identity(self) -> tuple[int, str]:
+        """Return what a request may name once."""
+        return self.resource_type, self.name
+
+
+class Alteration(NamedTuple):
+    """A request to alter settings; `message_of` makes a request of some of its resources, for the controller."""
+
+    resources: list[AlteredResource]
+    key: ApiKey
+    message_of: Callable[[Iterable[int]], Struct]
+    validate_only: bool
+
+    @property
+    def replaces_all(self) -> bool:
+        """Return whether settings that are not named go back to their defaults."""
+        return self.key == ApiKey.ALTER_CONFIGS
+
+
+class _Decided(NamedTuple):
+    """The resources that were not refused and are still to be altered."""
+
+    events: list[tuple[AlteredResource, AlterConfig]]  # for the controller, here
+    remote: list[int]  # for the controller on another broker: the places of the resources
+
+
+async def alter_configs(request: Request, alteration: Alteration) -> None:
+    """Alter the settings of each resource, or note its error; one error does not affect the others."""
+    resources = alteration.resources
+    twice: set[tuple[int, str]] = set()
+    await collect(request, repeated((resource.identity for resource in resources), twice))
+    await collect(request, Each[AlteredResource, None](resources, partial(_check, twice), work=CHECK_WORK))
+    decided = _Decided([], [])
+    placed: Iterable[tuple[int, AlteredResource]] = enumerate(resources)
+    await collect(request, Each(placed, partial(_decide, alteration, decided), work=ENTITY_WORK))
+    if decided.remote:
+        await _forward(request, alteration, decided.remote)
+    events = [event for _, event in decided.events]
     try:
-        done = await request.services.controller.alter_configs(list(events.values()), validate_only=validate_only)
+        outcomes = await request.services.controller.alter_configs(events, validate_only=alteration.validate_only)
     except KafkaError as error:
-        done = [error for _ in events]
-    for place, outcome in zip(events, done, strict=True):
-        outcomes[place] = outcome
-    return outcomes
+        outcomes = [error for _ in events]
+    for (resource, _), outcome in zip(decided.events, outcomes, strict=True):
+        resource.error = outcome
 
 
-async def _forward(
-    request: Request, wanted: Sequence[ConfigResourceChange], *, replaces_all: bool, validate_only: bool
-) -> list[KafkaError | None]:
-    """Have the controller alter the settings of resources."""
-    each_of = request.services.slices.each
-    key = ApiKey.ALTER_CONFIGS if replaces_all else ApiKey.INCREMENTAL_ALTER_CONFIGS
-    encode = _replacing_request if replaces_all else _incremental_request
-    body = encode([each async for each in each_of(wanted, ENTITY_WORK)], validate_only=validate_only)
+async def _forward(request: Request, alteration: Alteration, places: list[int]) -> None:
+    """Have the controller alter the settings of resources, and note its errors."""
+    resources = [alteration.resources[place] for place in places]
     try:
         answer = await request.services.controller_channel.request(
-            key, body, client_host=request.client_host, principal=encode_identity(request.identity, request.listener)
+            alteration.key,
+            alteration.message_of(places),
+            client_host=request.client_host,
+            principal=encode_identity(request.identity, request.listener),
         )
     except KafkaError as error:
-        return [error for _ in wanted]
-    found = {
-        (each.resource_type, each.resource_name): error_or_none(each.error_code, each.error_message)
-        async for each in each_of(answer.responses)
-    }
-    return [found.get((each.resource_type, each.name)) for each in wanted]
+        for resource in resources:
+            resource.error = error
+        return
+    errors: dict[tuple[int, str], KafkaError | None] = {}
+    responses: list[AlterConfigsResourceResponse] = answer.responses  # AlterConfigs has the same
+    await collect(request, Each(responses, partial(_note_error, errors)))
+    for resource in resources:
+        resource.error = errors.get(resource.identity)
 
 
-def _incremental_request(wanted: Sequence[ConfigResourceChange], *, validate_only: bool) -> Any:
-    from ottla.wire.messages.incremental_alter_configs import (
-        AlterableConfig,
-        AlterConfigsResource,
-        IncrementalAlterConfigsRequest,
+def _note_error(
+    errors: dict[tuple[int, str], KafkaError | None],
+    _request: Request,
+    response: AlterConfigsResourceResponse,
+    _view: ClusterView,
+) -> None:
+    identity = response.resource_type, response.resource_name
+    errors[identity] = error_or_none(response.error_code, response.error_message)
+
+
+def _check(
+    twice: set[tuple[int, str]], _request: Request, resource: AlteredResource, _view: ClusterView
+) -> InParts[None] | None:
+    """Validate the changes by themselves; note the resource's error."""
+    if resource.identity in twice:
+        resource.error = InvalidRequest("Each resource must appear at most once.")
+        return None
+    keys_twice: set[str] = set()
+    return InParts(
+        None,
+        repeated((change.key for change in resource.requested), keys_twice),
+        Each(resource.requested, partial(_check_change, resource)),
+        Each([resource], partial(_conclude, keys_twice)),
     )
 
-    resources = [
-        AlterConfigsResource(
-            resource_type=each.resource_type,
-            resource_name=each.name,
-            configs=[AlterableConfig(name=name, config_operation=op, value=value) for op, name, value in each.changes],
-        )
-        for each in wanted
-    ]
-    return IncrementalAlterConfigsRequest(resources=resources, validate_only=validate_only)
+
+def _check_change(resource: AlteredResource, _request: Request, requested: RequestedChange, _view: ClusterView) -> None:
+    op, key, value = requested
+    if value is None and op != AlterConfigOpType.DELETE:
+        resource.without_value.append(key)
+    elif op in _OPERATIONS:
+        resource.changes.append(ConfigChange(AlterConfigOpType(op), key, value))
+    elif resource.unknown is None:
+        resource.unknown = requested
 
 
-def _replacing_request(wanted: Sequence[ConfigResourceChange], *, validate_only: bool) -> Any:
-    from ottla.wire.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
-
-    resources = [
-        AlterConfigsResource(
-            resource_type=each.resource_type,
-            resource_name=each.name,
-            configs=[AlterableConfig(name=name, value=value) for _, name, value in each.changes],
-        )
-        for each in wanted
-    ]
-    return AlterConfigsRequest(resources=resources, validate_only=validate_only)
+def _conclude(keys_twice: set[str], _request: Request, resource: AlteredResource, _view: ClusterView) -> None:
+    if keys_twice:
+        resource.error = InvalidRequest("Error due to duplicate config keys")
+    elif resource.without_value:
+        resource.error = InvalidRequest(f"Null value not supported for : {','.join(resource.without_value)}")
+    elif resource.unknown is not None:
+        resource.error = InvalidRequest(f"Unknown operation {resource.unknown.op} on {resource.unknown.key}")
 
 
-async def _checked(slices: LoopSlices, wanted: ConfigResourceChange) -> list[ConfigChange]:
-    operations = {op.value for op in AlterConfigOpType}
-    if await duplicates(slices, [key for _, key, _ in wanted.changes]):
-        raise InvalidRequest("Error due to duplicate config keys")
-    without = [
-        key async for op, key, value in slices.each(wanted.changes) if value is None and op != AlterConfigOpType.DELETE
-    ]
-    if without:
-        raise InvalidRequest(f"Null value not supported for : {','.join(without)}")
-    changes = []
-    async for op, key, value in slices.each(wanted.changes):
-        if op not in operations:
-            raise InvalidRequest(f"Unknown operation {op} on {key}")
-        changes.append(ConfigChange(AlterConfigOpType(op), key, value))
-    return changes
+def _decide(
+    alteration: Alteration, decided: _Decided, request: Request, placed: tuple[int, AlteredResource], view: ClusterView
+) -> None:
+    """Alter loggers, and decide who alters other settings; note the resource's error."""
+    place, resource = placed
+    if resource.error is not None:
+        return
+    services, kind, name = request.services, resource.resource_type, resource.name
+    try:
+        if kind == ConfigResourceType.BROKER_LOGGER and not alteration.replaces_all:
+            _alter_loggers(services, name, resource.changes, validate_only=alteration.validate_only)
+        elif services.controller_channel.must_forward:
+            if kind == ConfigResourceType.BROKER and name:
+                _check_node(services.node_id, name, _UNEXPECTED_BROKER)
+            decided.remote.append(place)
+        else:
+            decided.events.append((resource, _event(request, view, resource, replaces_all=alteration.replaces_all)))
+    except KafkaError as error:
+        resource.error = error
 
 
-def _event(
-    request: Request, wanted: ConfigResourceChange, changes: Sequence[ConfigChange], *, replaces_all: bool
-) -> AlterConfig:
-    services = request.services
-    match wanted.resource_type:
+def _event(request: Request, view: ClusterView, resource: AlteredResource, *, replaces_all: bool) -> AlterConfig:
+    services, changes = request.services, resource.changes
+    match resource.resource_type:
         case ConfigResourceType.TOPIC:
-            kind, name, known, check = _topic(services, wanted.name)
+            kind, name, known, check = _topic(services, view, resource.name)
         case ConfigResourceType.BROKER:
-            kind, name, known, check = _broker(request, wanted.name, changes)
+            kind, name, known, check = _broker(request, resource.name, changes)
         case ConfigResourceType.CLIENT_METRICS:
-            kind, name, known, check = _client_metrics(wanted.name)
+            kind, name, known, check = _client_metrics(resource.name)
         case ConfigResourceType.GROUP:
-            kind, name, known, check = _group(services, wanted.name)
+            kind, name, known, check = _group(services, resource.name)
         case unknown:
             raise InvalidRequest(f"Unknown resource type {unknown}")
     return AlterConfig(kind, name, changes, known, check, replaces_all)
@@ -236,11 +249,11 @@ class _Rules(NamedTuple):
     check: Callable[[Mapping[str, str]], object]
 
 
-def _topic(services: Services, name: str) -> _Rules:
+def _topic(services: Services, view: ClusterView, name: str) -> _Rules:
     if not name:
         raise InvalidRequest("Default topic resources are not allowed.")
     check_topic_name(name)
-    if name not in services.cluster.current.topics:
+    if name not in view.topics:
         raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
     known = {
         key: ConfigSpec(found.spec.kind, text_of(default_of(found.section, found.field_name)))

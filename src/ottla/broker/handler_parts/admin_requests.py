@@ -1,4 +1,4 @@
-"""Does what administrators' requests have in common: their timeout, items named twice, topic names, error fields."""
+"""Does what administrators' requests have in common: their timeout, topic names, error fields."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from ottla.core.errors import ErrorCode, InvalidTopic, KafkaError, RequestTimedOut
 from ottla.core.ids import why_illegal_topic
-from ottla.limits.loop_slices import LoopSlices
 
 T = TypeVar("T")
 
@@ -22,15 +21,6 @@ async def with_timeout(timeout_ms: int, work: Coroutine[Any, Any, T]) -> T:
         return await asyncio.wait_for(work, timeout_ms / 1000)
     except TimeoutError:
         raise RequestTimedOut from None
-
-
-async def duplicates(slices: LoopSlices, names: list[T]) -> set[T]:
-    """Return the items that occur more than once."""
-    seen: set[T] = set()
-    twice: set[T] = set()
-    async for name in slices.each(names):
-        (twice if name in seen else seen).add(name)
-    return twice
 
 
 def check_topic_name(name: str) -> None:
