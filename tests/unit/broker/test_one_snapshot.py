@@ -17,7 +17,7 @@ from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, Topi
 from ottla.coordination.znodes import Endpoint
 from ottla.core.errors import KafkaError
 from ottla.testing.requests import answer_to, request_to
-from ottla.wire.messages import describe_configs, metadata
+from ottla.wire.messages import describe_configs, describe_topic_partitions, metadata
 from tests.support.requests import bare_services
 
 NOTHING = cast("Any", None)
@@ -81,6 +81,25 @@ async def test_topics_that_are_deleted_meanwhile_are_all_described_or_all_unknow
     ]
     configs = await cluster.answer("describe_configs", 4, describe_configs.DescribeConfigsRequest(resources=resources))
     assert len({result.error_code for result in configs.results}) == 1
+
+
+@pytest.mark.parametrize("turns", range(1, 9))
+@pytest.mark.parametrize("is_of_all", [True, False], ids=["all", "named"])
+async def test_each_leader_of_a_page_of_topics_is_of_one_snapshot(is_of_all: bool, turns: int) -> None:
+    cluster = ChangingCluster(view_led_by(1), view_led_by(2), turns=turns)
+    named = [describe_topic_partitions.TopicRequest(name=name) for name in TOPICS]
+    request = describe_topic_partitions.DescribeTopicPartitionsRequest(
+        topics=[] if is_of_all else named, response_partition_limit=399
+    )
+
+    response = await cluster.answer("describe_topic_partitions", 0, request)
+
+    partitions = [partition for topic in response.topics for partition in topic.partitions]
+    assert len({partition.leader_id for partition in partitions}) == 1
+    assert ([topic.name for topic in response.topics], response.next_cursor.topic_name) == (
+        sorted(TOPICS)[:399],
+        sorted(TOPICS)[399],
+    )
 
 
 # ---- The loop over elements
