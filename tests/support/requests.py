@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any, cast
 
-from ottla.broker.context import Services
 from ottla.broker.delayed_operations import DelayedOperations
 from ottla.broker.record_validation_queue import RecordValidationQueue
+from ottla.broker.services import Services
 from ottla.broker.sessions.fetch_sessions import FetchSessions
 from ottla.replication.replicas import Replicas
 from ottla.storage.config import LogConfig

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from ottla.broker import listeners as endpoints
 from ottla.broker.config import BrokerConfig
-from ottla.broker.context import Services
 from ottla.broker.coordinators import Coordinators, import_in_thread
 from ottla.broker.delayed_operations import DelayedOperations
 from ottla.broker.internal_topic_creation import create_if_absent
@@ -24,6 +23,7 @@ from ottla.broker.remote.controller_channel import ControllerChannel
 from ottla.broker.remote.node_connections import NodeConnections
 from ottla.broker.requests.driver import RequestDriver
 from ottla.broker.requests.registry import INTER_BROKER_APIS
+from ottla.broker.services import Services
 from ottla.broker.sessions.fetch_sessions import FetchSessions
 from ottla.broker.startup.cluster_store import expiry_wait_s
 from ottla.broker.startup.descriptor_limits import UNLIMITED, DescriptorLimits

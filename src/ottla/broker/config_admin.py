@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ottla.broker.config import SECTIONS, BrokerConfig, declared
 from ottla.broker.config_resources import LEVELS, ROOT_LOGGER, bound_key, group_bounds, loggers
-from ottla.broker.context import Services
 from ottla.broker.entity_config import INTERVAL_MS_MAX, INTERVAL_MS_MIN, ClientMetricsConfig, OneGroupConfig
 from ottla.broker.handler_parts.admin_requests import check_topic_name
 from ottla.broker.kafka_config import NOT_HERE, missing_security
 from ottla.broker.requests.elements import Each, InParts, collect, repeated
 from ottla.broker.requests.forwarded_identity import encode_identity
 from ottla.broker.requests.request import Request
+from ottla.broker.services import Services
 from ottla.client.errors import error_or_none
 from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigSpec
 from ottla.coordination import znodes

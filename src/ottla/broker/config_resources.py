@@ -13,8 +13,8 @@ from itertools import dropwhile
 from typing import Any, NamedTuple
 
 from ottla.broker.config import SECTIONS
-from ottla.broker.context import Services
 from ottla.broker.entity_config import ClientMetricsConfig, OneGroupConfig
+from ottla.broker.services import Services
 from ottla.coordination import znodes
 from ottla.core.settings import Setting, Type, default_of, normal_text, settings_of, text_of
 from ottla.storage.config import LogConfig, topic_settings

@@ -14,11 +14,11 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ottla.broker.context import Services
 from ottla.broker.delayed_operations import DelayedOperation
 from ottla.broker.handler_parts.new_leaders import endpoint_of
 from ottla.broker.record_validation_queue import ValidatedBatch
 from ottla.broker.remote.transaction_verification import TransactionVerification
+from ottla.broker.services import Services
 from ottla.core.errors import (
     InvalidRecord,
     InvalidRequiredAcks,

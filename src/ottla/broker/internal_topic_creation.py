@@ -9,7 +9,7 @@ from ottla.core.errors import CoordinatorNotAvailable, KafkaError, TopicAlreadyE
 from ottla.core.ids import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
-    from ottla.broker.context import Services
+    from ottla.broker.services import Services
 
 
 class _Layout(NamedTuple):

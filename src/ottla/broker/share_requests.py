@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
-from ottla.broker.context import Services
 from ottla.broker.requests.request import Request
+from ottla.broker.services import Services
 from ottla.core.errors import ErrorCode, InvalidRequest, KafkaError, UnknownTopicId
 from ottla.replication.partition import Partition
 from ottla.share_partitions.acknowledgements import AcknowledgementBatch, AcknowledgeType

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from ottla.broker.broker import Broker
-from ottla.broker.context import Services
+from ottla.broker.services import Services
 from ottla.client.addresses import Address
 from ottla.client.cluster import ClientOptions, Cluster
 from ottla.coordination.embedded_store import EmbeddedMetadataStore

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 from ottla.broker import config
 from ottla.broker.broker import Broker
 from ottla.broker.config import BrokerConfig
-from ottla.broker.context import Services
+from ottla.broker.services import Services
 from ottla.client.addresses import Address
 from ottla.coordination.embedded_store import EmbeddedMetadataStore
 from ottla.core.clock import Clock

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.broker.context import Services
 from ottla.broker.requests.elements import InParts, complete
 from ottla.broker.requests.registry import APIS, INTER_BROKER_APIS
 from ottla.broker.requests.request import Request
+from ottla.broker.services import Services
 from ottla.core.clock import SystemClock
 from ottla.limits.budget import ByteBudget
 from ottla.net.connection import PendingResponse, ServerConnection

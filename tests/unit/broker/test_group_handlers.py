@@ -11,11 +11,11 @@ from typing import Any, cast
 import pytest
 
 from ottla.broker.config import read
-from ottla.broker.context import Services
 from ottla.broker.coordinators import Coordinators
 from ottla.broker.delayed_operations import DelayedOperations
 from ottla.broker.record_validation_queue import RecordValidationQueue
 from ottla.broker.requests.request import Request
+from ottla.broker.services import Services
 from ottla.broker.sessions.fetch_sessions import FetchSessions
 from ottla.coordination.metadata_cache import MetadataCache
 from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, TopicView

@@ -14,9 +14,9 @@ import pytest
 
 from ottla.broker import config
 from ottla.broker.broker import Broker
-from ottla.broker.context import Services
 from ottla.broker.maintenance.topic_deletions import TopicDeletions
 from ottla.broker.maintenance.unknown_directories import CannotDecide, unknown_directories
+from ottla.broker.services import Services
 from ottla.coordination import znodes
 from ottla.coordination.store import MetadataStore
 from ottla.core.clock import SystemClock

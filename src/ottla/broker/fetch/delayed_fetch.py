@@ -15,11 +15,11 @@ import logging
 from collections.abc import Collection, Coroutine, Sequence
 from typing import Any, Final
 
-from ottla.broker.context import Services
 from ottla.broker.delayed_operations import DelayedOperation
 from ottla.broker.fetch.fetch_data import current_name, data_of, divergence, offsets_of, refusal, size_of
 from ottla.broker.fetch.replica_selector import closer_replica
 from ottla.broker.handler_parts.new_leaders import current_leader, endpoint_of
+from ottla.broker.services import Services
 from ottla.broker.sessions.fetch_sessions import NO_SESSION, FetchSession, FetchSessionPartition
 from ottla.core.errors import (
     FencedLeaderEpoch,

@@ -13,10 +13,10 @@ import asyncio
 import itertools
 import logging
 
-from ottla.broker.context import Services
 from ottla.broker.delayed_operations import DelayedOperation
 from ottla.broker.fetch.fetch_data import data_of, divergence, offsets_of, refusal, size_of, topic_name
 from ottla.broker.handler_parts.new_leaders import current_leader
+from ottla.broker.services import Services
 from ottla.broker.sessions.fetch_sessions import INITIAL_EPOCH, NO_SESSION
 from ottla.broker.sessions.replica_sessions import ReplicaPartition, ReplicaSession
 from ottla.core.errors import FencedLeaderEpoch, KafkaError, NotLeaderOrFollower, UnknownTopicId

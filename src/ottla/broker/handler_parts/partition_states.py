@@ -10,7 +10,7 @@ from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.broker.context import Services
+    from ottla.broker.services import Services
 
 
 class ReplicaStates(NamedTuple):

@@ -16,10 +16,10 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.context import Services
 from ottla.broker.handler_parts.authorized_operations import ALL_CLUSTER_OPERATIONS, OPERATIONS_OMITTED
 from ottla.broker.requests.handler import Inline
 from ottla.broker.requests.request import Request
+from ottla.broker.services import Services
 from ottla.core.errors import ErrorCode
 from ottla.wire.messages.describe_cluster import (
     MESSAGES,

@@ -26,11 +26,11 @@ from ottla.broker.config_resources import (
     logger_entries,
     topic_entries,
 )
-from ottla.broker.context import Services
 from ottla.broker.handler_parts.admin_requests import check_topic_name, error_fields
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
+from ottla.broker.services import Services
 from ottla.coordination import znodes
 from ottla.coordination.view import ClusterView
 from ottla.core.errors import InvalidRequest, KafkaError, UnknownTopicOrPartition

@@ -33,11 +33,11 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
-from ottla.broker.context import Services
 from ottla.broker.delayed_produce import DelayedProduce
 from ottla.broker.remote.transaction_verification import TransactionSupportedOperation, TransactionVerification
 from ottla.broker.requests.handler import Deferred
 from ottla.broker.requests.request import Request
+from ottla.broker.services import Services
 from ottla.core.errors import ErrorCode, KafkaError, error_for
 from ottla.core.ids import TopicPartition
 from ottla.net.connection import PendingResponse

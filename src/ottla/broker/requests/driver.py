@@ -27,7 +27,6 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
-from ottla.broker.context import Services
 from ottla.broker.requests.authorization import Authorizer
 from ottla.broker.requests.elements import InParts, complete
 from ottla.broker.requests.forwarded_identity import encode_identity
@@ -36,6 +35,7 @@ from ottla.broker.requests.loaded_api import LoadedApi
 from ottla.broker.requests.registry import APIS, INTER_BROKER_APIS
 from ottla.broker.requests.request import Request
 from ottla.broker.requests.stages import Accounting, Admission
+from ottla.broker.services import Services
 from ottla.core.errors import KafkaError
 from ottla.core.files import FileRegion
 from ottla.limits.budget import ByteBudget

@@ -9,9 +9,9 @@ from ottla.net.identity import ANONYMOUS, ConnectionIdentity
 if TYPE_CHECKING:  # names only: importing them here would make every handler import every package
     from collections.abc import Callable
 
-    from ottla.broker.context import Services
     from ottla.broker.requests.authorization import Authorizer
     from ottla.broker.requests.loaded_api import LoadedApi
+    from ottla.broker.services import Services
     from ottla.net.connection import PendingResponse, ServerConnection
     from ottla.wire.headers import RequestHeader
 
