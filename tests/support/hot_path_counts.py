@@ -3,11 +3,12 @@
     python -m tests.support.hot_path_counts             writes the file to which tests/tidy/test_hot_path_counts.py holds
     OTTLA_PLAIN=1 python -m tests.support.hot_path_counts frames "produce, acks=all"         lists the functions entered
 
-The brokers run in this process, and the event loop is advanced turn by turn, from the bytes of a
-request to the bytes of its response. A count is the median of many requests, because a timer may fire in one of them.
+The brokers run in this process, and the event loop is advanced turn by turn, from the bytes of a request to the bytes of
+its response. A count is the least of many requests, because a timer may fire in some of them.
 
-- frames, C calls: `sys.setprofile`, of functions in `src/ottla` alone, without the loops over bytes that Cython compiles
-  (`records/_*.py`). A function that mypyc has compiled has no frame and no event, so the plain form is counted.
+- frames, C calls: `sys.setprofile`, of functions in `src/ottla` alone, without the testing kit and without the loops over
+  bytes that Cython compiles (`records/_*.py`). A function that mypyc has compiled has no frame and no event, so the plain
+  form is counted.
 - allocations: requests for memory in CPython's object domain, by a small C library, in either form. Those of the event
   loop are among them, those of the client are not. What comes from a free list (short tuples, floats, lists) is not.
 
@@ -32,7 +33,6 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median_low
 from types import FrameType
 from typing import Any, Protocol
 
@@ -52,7 +52,7 @@ HEAD = """\
 # writes the file again; one that makes one larger says in its commit what it is for."""
 PLAIN, COMPILED = "plain", "compiled"
 SOURCES = str(ROOT / "src" / "ottla") + os.sep
-COMPILED_LOOPS = f"{SOURCES}records{os.sep}_"
+NOT_COUNTED = (f"{SOURCES}records{os.sep}_", f"{SOURCES}testing{os.sep}")
 Counts = dict[str, dict[str, int]]
 """Scenario -> what is counted -> how often it happened for one request."""
 MANY = 100
@@ -123,7 +123,7 @@ class Frames:
 
     def _event(self, frame: FrameType, event: str, _: object) -> None:
         path = frame.f_code.co_filename
-        if not path.startswith(SOURCES) or path.startswith(COMPILED_LOOPS):
+        if not path.startswith(SOURCES) or path.startswith(NOT_COUNTED):
             return
         if event == "call":
             self.functions[f"{path.removeprefix(SOURCES)}:{frame.f_code.co_qualname}"] += 1
@@ -568,10 +568,9 @@ def count_all(counter: EventCounter, listed: str | None = None) -> Counts:
                 for _ in range(scenario.warm_up):
                     scenario.count(counter)
                 counted = [scenario.count(counter) for _ in range(scenario.requests)]
-                medians = {what: median_low(one[what] for one in counted) for what in counted[0]}
-                counts[scenario.name] = medians
+                least = counts[scenario.name] = {what: min(one[what] for one in counted) for what in counted[0]}
                 while listed is not None and isinstance(counter, Frames):
-                    if scenario.count(counter)["frames"] == medians["frames"]:
+                    if scenario.count(counter)["frames"] == least["frames"]:
                         print(*(f"{times:5} {name}" for name, times in sorted(counter.functions.items())), sep="\n")
                         break
                 scenario.wire.close()
