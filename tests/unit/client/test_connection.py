@@ -93,11 +93,13 @@ async def test_all_pending_requests_fail_when_the_broker_closes_the_connection()
 )
 async def test_a_peer_of_another_protocol_is_recognised_by_its_first_bytes(answer: bytes, message: str) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(10)
-        writer.write(answer)
-        writer.write_eof()
-        await reader.read()
-        writer.close()
+        try:
+            await reader.read(10)
+            writer.write(answer)
+            writer.write_eof()
+            await reader.read()
+        finally:  # the test may end first
+            writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     address = Address("127.0.0.1", server.sockets[0].getsockname()[1])

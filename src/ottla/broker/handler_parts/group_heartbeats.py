@@ -10,7 +10,7 @@ from uuid import UUID
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.request import Request
 from ottla.coordination.view import ClusterView
-from ottla.core.errors import ErrorCode, KafkaError, error_for
+from ottla.core.errors import ErrorCode, error_for
 from ottla.groups.modern.events import HeartbeatAnswer
 
 
@@ -31,30 +31,22 @@ ResponseT = TypeVar("ResponseT", bound=_Response)
 TopicT = TypeVar("TopicT")
 
 
-def client_host(request: Request) -> str:
-    """Return the client's address as Java writes it, as in classic groups."""
-    return f"/{request.client_host}"
-
-
 def answer_heartbeat(
     response: ResponseT,
-    answer: HeartbeatAnswer | KafkaError,
-    assignment: _Assignment,
+    answer: HeartbeatAnswer,
+    assignment_type: Callable[[], _Assignment],
     topic_partitions: Callable[..., TopicT],
-) -> InParts[ResponseT]:
+) -> ResponseT | InParts[ResponseT]:
     """Complete the response with the coordinator's answer, and with the assignment if there is one."""
-    if isinstance(answer, KafkaError):
-        response.error_code, response.error_message = answer.code, answer.message
-        return InParts(response)
     if answer.error is not ErrorCode.NONE:
         response.error_code = answer.error
         response.error_message = answer.message or error_for(answer.error).message
-        return InParts(response)
+        return response
     response.member_id, response.member_epoch = answer.member_id, answer.member_epoch
     response.heartbeat_interval_ms = answer.heartbeat_interval_ms
     if answer.assignment is None:
-        return InParts(response)
-    response.assignment = assignment
+        return response
+    response.assignment = assignment = assignment_type()
     topics = sorted(answer.assignment.items())
     return InParts(response, Each(topics, partial(_topic, topic_partitions), into=assignment.topic_partitions))
 

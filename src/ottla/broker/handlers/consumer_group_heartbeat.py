@@ -18,12 +18,12 @@ from __future__ import annotations
 from functools import partial
 from uuid import UUID
 
-from ottla.broker.handler_parts.group_heartbeats import answer_heartbeat, client_host
+from ottla.broker.handler_parts.group_heartbeats import answer_heartbeat
 from ottla.broker.requests.elements import Each, InParts, collect
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
 from ottla.coordination.view import ClusterView
-from ottla.core.errors import InvalidRequest, KafkaError
+from ottla.core.errors import ErrorCode, KafkaError
 from ottla.groups.consumer.events import MemberHeartbeat
 from ottla.groups.consumer.validation import why_invalid
 from ottla.groups.modern.events import HeartbeatAnswer
@@ -36,7 +36,7 @@ from ottla.wire.messages.consumer_group_heartbeat import (
 )
 
 
-async def heartbeat(request: Request, body: ConsumerGroupHeartbeatRequest) -> HeartbeatAnswer | KafkaError:
+async def heartbeat(request: Request, body: ConsumerGroupHeartbeatRequest) -> HeartbeatAnswer:
     """Have the coordinator decide; it answers as soon as the changes are durable."""
     owned: dict[UUID, frozenset[int]] | None = None
     if body.topic_partitions is not None:
@@ -53,22 +53,22 @@ async def heartbeat(request: Request, body: ConsumerGroupHeartbeatRequest) -> He
         assignor=body.server_assignor,
         owned=owned,
         client_id=request.client_id or "",
-        client_host=client_host(request),
+        client_host=f"/{request.client_host}",  # as Java writes an address
     )
     reason = why_invalid(body.group_id, beat, request.api_version)
     if reason is not None:
-        return InvalidRequest(reason)
+        return HeartbeatAnswer(ErrorCode.INVALID_REQUEST, reason)
     try:
         return await request.services.coordinators.groups.member_heartbeat(body.group_id, beat)
     except KafkaError as error:
-        return error
+        return HeartbeatAnswer(error.code, error.message)
 
 
 def answer(
-    _request: Request, _body: ConsumerGroupHeartbeatRequest, answered: HeartbeatAnswer | KafkaError, _view: ClusterView
-) -> InParts[ConsumerGroupHeartbeatResponse]:
+    _request: Request, _body: ConsumerGroupHeartbeatRequest, answered: HeartbeatAnswer, _view: ClusterView
+) -> ConsumerGroupHeartbeatResponse | InParts[ConsumerGroupHeartbeatResponse]:
     """Return the member's epoch, and its assignment if it changed."""
-    return answer_heartbeat(ConsumerGroupHeartbeatResponse(), answered, Assignment(), TopicPartitions)
+    return answer_heartbeat(ConsumerGroupHeartbeatResponse(), answered, Assignment, TopicPartitions)
 
 
 def _own(owned: dict[UUID, frozenset[int]], _request: Request, topic: TopicPartitions, _view: ClusterView) -> None:

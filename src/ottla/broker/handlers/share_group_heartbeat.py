@@ -13,7 +13,7 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.handler_parts.group_heartbeats import answer_heartbeat, client_host
+from ottla.broker.handler_parts.group_heartbeats import answer_heartbeat
 from ottla.broker.requests.elements import InParts
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
@@ -31,7 +31,7 @@ from ottla.wire.messages.share_group_heartbeat import (
 )
 
 
-async def heartbeat(request: Request, body: ShareGroupHeartbeatRequest) -> HeartbeatAnswer | KafkaError:
+async def heartbeat(request: Request, body: ShareGroupHeartbeatRequest) -> HeartbeatAnswer:
     """Have the coordinator decide; it answers as soon as the changes are durable."""
     try:
         _check(body)
@@ -41,18 +41,18 @@ async def heartbeat(request: Request, body: ShareGroupHeartbeatRequest) -> Heart
             rack_id=body.rack_id,
             topics=None if body.subscribed_topic_names is None else frozenset(body.subscribed_topic_names),
             client_id=request.client_id or "",
-            client_host=client_host(request),
+            client_host=f"/{request.client_host}",  # as Java writes an address
         )
         return await request.services.coordinators.share_groups.heartbeat(body.group_id, beat)
     except KafkaError as error:
-        return error
+        return HeartbeatAnswer(error.code, error.message)
 
 
 def answer(
-    _request: Request, _body: ShareGroupHeartbeatRequest, answered: HeartbeatAnswer | KafkaError, _view: ClusterView
-) -> InParts[ShareGroupHeartbeatResponse]:
+    _request: Request, _body: ShareGroupHeartbeatRequest, answered: HeartbeatAnswer, _view: ClusterView
+) -> ShareGroupHeartbeatResponse | InParts[ShareGroupHeartbeatResponse]:
     """Return the member's epoch, and its assignment if it changed."""
-    return answer_heartbeat(ShareGroupHeartbeatResponse(), answered, Assignment(), TopicPartitions)
+    return answer_heartbeat(ShareGroupHeartbeatResponse(), answered, Assignment, TopicPartitions)
 
 
 def _check(body: ShareGroupHeartbeatRequest) -> None:

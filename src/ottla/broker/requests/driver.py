@@ -29,7 +29,6 @@ from typing import Any, Final
 
 from ottla.broker.requests.authorization import Authorizer
 from ottla.broker.requests.elements import InParts, complete
-from ottla.broker.requests.forwarded_identity import encode_identity
 from ottla.broker.requests.handler import Unwrapped
 from ottla.broker.requests.loaded_api import LoadedApi
 from ottla.broker.requests.registry import APIS, INTER_BROKER_APIS
@@ -216,6 +215,8 @@ class RequestDriver:
 
     async def _forward(self, request: Request, body: Any, frame: bytes) -> None:
         """Respond with the controller's response. If there is none, the handler here says so."""
+        from ottla.broker.requests.forwarded_identity import encode_identity
+
         channel, principal = self._services.controller_channel, encode_identity(request.identity, request.listener)
         try:
             answer = await channel.forward(frame, client_host=request.client_host, principal=principal)

@@ -199,7 +199,10 @@ class ElementWiseAfter(_OfMessages[RequestT, ResponseT], Generic[RequestT, Respo
     async def _handle(self, request: Request, body: RequestT) -> ResponseT | InParts[ResponseT]:
         found = await self.first(request, body)
         view = request.services.cluster.current
-        return _of_view(self.answer(request, body, found, view), view)
+        answer = self.answer(request, body, found, view)
+        if type(answer) is InParts:  # here, not by _of_view: heartbeats come this way
+            answer.view = view
+        return answer
 
 
 def _of_view(answer: AnswerT, view: ClusterView) -> AnswerT:
