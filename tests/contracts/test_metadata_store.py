@@ -10,10 +10,10 @@ from typing import Protocol
 
 import pytest
 
-from ottla.coordination.embedded_store import EmbeddedMetadataStore, EmbeddedSession
-from ottla.coordination.socket_store import SocketStore
-from ottla.coordination.sqlite_file import FILE_NAME
-from ottla.coordination.store import (
+from ottla.metadata_store.embedded_store import EmbeddedMetadataStore, EmbeddedSession
+from ottla.metadata_store.socket_store import SocketStore
+from ottla.metadata_store.sqlite_file import FILE_NAME
+from ottla.metadata_store.store import (
     NO_VERSION,
     Check,
     Create,
@@ -33,9 +33,9 @@ from ottla.coordination.store import (
     Watch,
     sequential_path,
 )
-from ottla.coordination.store_server import StoreServer
-from ottla.coordination.zookeeper import ZooKeeperStore
-from ottla.coordination.zookeeper_connect import parse_connect
+from ottla.metadata_store.store_server import StoreServer
+from ottla.metadata_store.zookeeper import ZooKeeperStore
+from ottla.metadata_store.zookeeper_connect import parse_connect
 from tests.support.real_zookeeper import RealZooKeeper, end_session_from_elsewhere, running_zookeeper
 
 

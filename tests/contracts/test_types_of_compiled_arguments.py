@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ottla.broker.config import SECTIONS
-from ottla.coordination import znodes
 from ottla.core.errors import InvalidConfig
 from ottla.core.settings import InvalidSettings, Setting, SettingText, Type, load, settings_of
+from ottla.metadata_store import znodes
 from ottla.storage.config import LogConfig, topic_config, topic_settings
 from ottla.wire.apis import API_INFO, ApiKey
 from ottla.wire.codec import decode_request, decode_response, encode_request, encode_response, shape_class

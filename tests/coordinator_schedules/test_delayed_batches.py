@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from ottla.broker.remote.transaction_verification import NewBatch, TransactionSupportedOperation, TransactionVerifier
-from ottla.coordination.view import PartitionView
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store.cluster_view import PartitionView
 from ottla.records.batch import split
 from ottla.records.record_reader import read_records
 from ottla.replication.end_txn_markers import append_end_txn_marker

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.errors import KafkaError
 from ottla.core.ids import NO_TOPIC_ID, OFFSETS_TOPIC, TopicPartition
 from ottla.groups.config import GroupConfig
 from ottla.groups.coordinator import GroupCoordinator
 from ottla.groups.machine import Commit
 from ottla.groups.offsets import CommittedOffset
+from ottla.metadata_store.cluster_view import ClusterView, PartitionView, TopicView
 from ottla.testing.sim_loop import SimClock, simulate
 from tests.coordinator_schedules.schedules import seeds
 from tests.coordinator_schedules.test_groups import Member, committed, settled

@@ -22,10 +22,10 @@ import pytest
 
 from ottla.broker.remote.transaction_verification import NewBatch, TransactionSupportedOperation, TransactionVerifier
 from ottla.broker.transaction_marker_writer import TransactionMarkerWriter
-from ottla.coordination.view import PartitionView
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import NO_PRODUCER_EPOCH, OFFSETS_TOPIC, ProducerIdAndEpoch, TopicPartition
 from ottla.internal_topics.topic_log import LoadedRecords
+from ottla.metadata_store.cluster_view import PartitionView
 from ottla.records.batch import split
 from ottla.records.record_reader import read_records
 from ottla.replication.group_commit import GroupCommit

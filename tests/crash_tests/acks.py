@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from ottla.coordination.view import PartitionView
 from ottla.core.errors import KafkaError
+from ottla.metadata_store.cluster_view import PartitionView
 from ottla.replication.group_commit import GroupCommit
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig

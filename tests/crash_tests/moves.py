@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
-from ottla.coordination.view import NO_LEADER, PartitionView
 from ottla.core.executors import BlockingJob
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
+from ottla.metadata_store.cluster_view import NO_LEADER, PartitionView
 from ottla.replication import alter_log_dirs
 from ottla.replication.alter_log_dirs import AlterLogDirs, LogDirMove
 from ottla.replication.config import ReplicationConfig

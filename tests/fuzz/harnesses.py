@@ -12,9 +12,9 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ottla.coordination import kraft_records
-from ottla.coordination.kraft_records import MalformedMetadata
 from ottla.core.errors import CorruptMessage, KafkaError
+from ottla.metadata_store import kraft_records
+from ottla.metadata_store.kraft_records import MalformedMetadata
 from ottla.records.batch import HEADER_BYTES, PREFIX_BYTES, BatchHeader, split, write_crc
 from ottla.records.batch_faults import is_checksum_right
 from ottla.records.builder import NewRecord, build_batch

@@ -16,10 +16,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from ottla.coordination.embedded_store import EmbeddedMetadataStore
-from ottla.coordination.sqlite_file import FILE_NAME
-from ottla.coordination.store_frames import SESSION_TIMEOUT_S
 from ottla.core.errors import StorageError
+from ottla.metadata_store.embedded_store import EmbeddedMetadataStore
+from ottla.metadata_store.sqlite_file import FILE_NAME
+from ottla.metadata_store.store_frames import SESSION_TIMEOUT_S
 from tests.processes.cli_runner import Cli
 from tests.support.ottla_process import OttlaProcess
 from tests.support.processes import NotReady, free_ports, is_running, until

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ottla.coordination import znodes, zookeeper_session
-from ottla.coordination.commit_feed import FEED, VALUE_MAX, entry_path
-from ottla.coordination.store import (
+from ottla.metadata_store import znodes, zookeeper_session
+from ottla.metadata_store.commit_feed import FEED, VALUE_MAX, entry_path
+from ottla.metadata_store.store import (
     Check,
     Create,
     Delete,
@@ -25,10 +25,10 @@ from ottla.coordination.store import (
     SessionStatus,
     VersionConflict,
 )
-from ottla.coordination.zookeeper import ZooKeeperStore, ZooKeeperUnreachable
-from ottla.coordination.zookeeper_connect import parse_connect
-from ottla.coordination.zookeeper_connection import ZooKeeperConnection
-from ottla.coordination.zookeeper_session import ZooKeeperSession
+from ottla.metadata_store.zookeeper import ZooKeeperStore, ZooKeeperUnreachable
+from ottla.metadata_store.zookeeper_connect import parse_connect
+from ottla.metadata_store.zookeeper_connection import ZooKeeperConnection
+from ottla.metadata_store.zookeeper_session import ZooKeeperSession
 from tests.support.real_zookeeper import RealEnsemble, RealZooKeeper, running_zookeeper
 from tests.support.tcp_proxy import TcpProxy
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.coordination.embedded_store import EmbeddedMetadataStore
-from ottla.coordination.sqlite_file import FILE_NAME
-from ottla.coordination.store import (
+from ottla.metadata_store.embedded_store import EmbeddedMetadataStore
+from ottla.metadata_store.sqlite_file import FILE_NAME
+from ottla.metadata_store.store import (
     ANY_VERSION,
     Check,
     Create,

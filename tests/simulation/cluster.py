@@ -12,11 +12,11 @@ from ottla.client.addresses import Address
 from ottla.client.cluster import ClientOptions
 from ottla.client.cluster import Cluster as Client
 from ottla.client.connection import dial_tcp
-from ottla.coordination import znodes
-from ottla.coordination.store import Check, Delete, Op, SessionLost
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.core.runtime import use
+from ottla.metadata_store import znodes
+from ottla.metadata_store.store import Check, Delete, Op, SessionLost
 from ottla.records.batch_reader import read_headers
 from ottla.storage.scrubbing.scrubber import Scrubber
 from ottla.testing.cluster import TestCluster

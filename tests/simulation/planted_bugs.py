@@ -306,7 +306,7 @@ BUGS: tuple[PlantedBug, ...] = (
         22,
         "no full load after a gap in the feed of changes",
         (
-            "coordination/metadata_cache.py",
+            "metadata_store/metadata_cache.py",
             "            self._is_complete = self._is_complete or watch.is_complete\n            self._pending += watch.take()",
             (
                 "            is_gap = watch.is_complete and self._is_loaded\n            changes = watch.take()\n"

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ottla.coordination import znodes
-from ottla.coordination.view import PartitionView
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store import znodes
+from ottla.metadata_store.cluster_view import PartitionView
 from ottla.replication.partition import Partition
 from ottla.testing.sim_disk import Survival
 from ottla.testing.sim_loop import Deadlock, SimLoop, TooLong, current_process

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ottla.client.admin import delete_topics
-from ottla.coordination import znodes
-from ottla.coordination.view import PartitionView
+from ottla.metadata_store import znodes
+from ottla.metadata_store.cluster_view import PartitionView
 from ottla.testing.sim_disk import Survival
 from tests.simulation.cluster import DATA, Machine
 from tests.simulation.run import Run, Script

@@ -9,10 +9,10 @@ from typing import Any
 from ottla.client.groups import commit_offsets, committed_offsets
 from ottla.client.producer import Producer, ProducerOptions
 from ottla.client.transactions import TransactionalProducer
-from ottla.coordination import znodes
-from ottla.coordination.view import PartitionView
 from ottla.core.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from ottla.internal_topics.partitioning import partition_of
+from ottla.metadata_store import znodes
+from ottla.metadata_store.cluster_view import PartitionView
 from ottla.testing.sim_disk import Survival
 from ottla.testing.sim_loop import SimClock
 from tests.simulation.cluster import Machine

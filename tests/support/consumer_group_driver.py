@@ -8,7 +8,6 @@ from itertools import count
 from typing import Any
 from uuid import UUID
 
-from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.core.errors import ErrorCode
 from ottla.groups.classic.events import Heartbeat, Join, Leave, Leaver, Sync
 from ottla.groups.consumer.events import MemberHeartbeat, Timer
@@ -32,6 +31,7 @@ from ottla.groups.modern.events import HeartbeatAnswer
 from ottla.groups.modern.topics import TopicsImage
 from ottla.internal_topics.machine_events import Loaded, NotStored, Reply, Stored
 from ottla.internal_topics.topic_log import KeyValue
+from ottla.metadata_store.cluster_view import BrokerInfo, ClusterView, PartitionView, TopicView
 from tests.support.group_driver import subscription
 from tests.support.replayed import compacted, replay_consumer_group, undurable
 

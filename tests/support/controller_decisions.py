@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from ottla.controller.machine import Event, apply
 from ottla.controller.overlay import Overlay, Rules
-from ottla.coordination.store import Op
-from ottla.coordination.view import ClusterView
+from ottla.metadata_store.cluster_view import ClusterView
+from ottla.metadata_store.store import Op
 
 
 class Decision(NamedTuple):

@@ -36,7 +36,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-from ottla.coordination import broker_registration, znodes
+from ottla.metadata_store import broker_registration, znodes
 from ottla.testing.cluster import TestCluster
 from ottla.testing.real_machine import RealMachines
 from ottla.wire.hot.replica_fetch import FetchRequestWriter, decode_fetch_answer

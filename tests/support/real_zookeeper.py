@@ -15,9 +15,9 @@ from pathlib import Path
 
 from kazoo.client import KazooClient
 
-from ottla.coordination.zookeeper import ZooKeeperStore
 from ottla.local_cluster.zookeeper_command import Peers, ZooKeeperServer
 from ottla.local_cluster.zookeeper_jars import zookeeper_jars
+from ottla.metadata_store.zookeeper import ZooKeeperStore
 from tests.support.jvm import java
 from tests.support.processes import NotReady, free_port, stop
 

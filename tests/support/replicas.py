@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ottla.coordination.view import BrokerInfo, PartitionView
 from ottla.core.errors import KafkaError
 from ottla.core.executors import BlockingJob
+from ottla.metadata_store.cluster_view import BrokerInfo, PartitionView
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.fetch_data_info import FetchDataInfo
 from ottla.replication.follower_state import FetchPosition

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.coordination.view import PartitionView
+from ottla.metadata_store.cluster_view import PartitionView
 from ottla.replication.group_commit import GroupCommit
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig

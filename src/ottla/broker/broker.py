@@ -29,11 +29,6 @@ from ottla.broker.startup.cluster_store import expiry_wait_s
 from ottla.broker.startup.descriptor_limits import UNLIMITED, DescriptorLimits
 from ottla.broker.startup.open_storage import OpenedStorage, OpenStore, forget_missing, open_storage
 from ottla.controller.controller import Controller
-from ottla.coordination import znodes
-from ottla.coordination.metadata_cache import MetadataCache
-from ottla.coordination.producer_ids import ProducerIdManager
-from ottla.coordination.store import MetadataStore, StoreError
-from ottla.coordination.view import ClusterView
 from ottla.core.clock import Clock
 from ottla.core.errors import KafkaError
 from ottla.core.files import FileSystem
@@ -41,6 +36,11 @@ from ottla.core.ids import TopicPartition
 from ottla.core.runtime import make_executor, new_random
 from ottla.limits.budget import ByteBudget
 from ottla.limits.loop_slices import LoopSlices
+from ottla.metadata_store import znodes
+from ottla.metadata_store.cluster_view import ClusterView
+from ottla.metadata_store.metadata_cache import MetadataCache
+from ottla.metadata_store.producer_ids import ProducerIdManager
+from ottla.metadata_store.store import MetadataStore, StoreError
 from ottla.net.server import ListenerAddress, Listeners
 from ottla.replication.replicas import Replicas
 from ottla.storage.directories.log_directory import DirectoryInUse

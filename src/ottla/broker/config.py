@@ -15,7 +15,6 @@ from typing import Any
 
 from ottla.broker.server_config import ALL_DIRECTORIES, ServerConfig
 from ottla.controller.config import ControllerConfig
-from ottla.coordination.config import ZooKeeperConfig
 from ottla.core.quantities import in_unit_of
 from ottla.core.settings import (
     InvalidSettings,
@@ -29,6 +28,7 @@ from ottla.core.settings import (
     text_of,
 )
 from ottla.groups.config import GroupConfig
+from ottla.metadata_store.config import ZooKeeperConfig
 from ottla.net.config import NetConfig
 from ottla.replication.config import ReplicationConfig
 from ottla.share_coordinator.config import ShareCoordinatorConfig

@@ -22,8 +22,6 @@ from ottla.broker.requests.request import Request
 from ottla.broker.services import Services
 from ottla.client.errors import error_or_none
 from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigSpec
-from ottla.coordination import znodes
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import InvalidConfig, InvalidRequest, KafkaError, UnknownTopicOrPartition
 from ottla.core.settings import (
     AlterConfigOpType,
@@ -37,6 +35,8 @@ from ottla.core.settings import (
     settings_of,
     text_of,
 )
+from ottla.metadata_store import znodes
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.share_partitions.offset_reset import check_reset
 from ottla.storage.config import topic_config, topic_settings
 from ottla.wire.apis import ApiKey

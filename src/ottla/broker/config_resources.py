@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from ottla.broker.config import SECTIONS
 from ottla.broker.entity_config import ClientMetricsConfig, OneGroupConfig
 from ottla.broker.services import Services
-from ottla.coordination import znodes
 from ottla.core.settings import Setting, Type, default_of, normal_text, settings_of, text_of
+from ottla.metadata_store import znodes
 from ottla.storage.config import LogConfig, topic_settings
 
 

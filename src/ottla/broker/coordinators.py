@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.coordination.metadata_cache import MetadataCache
-from ottla.coordination.view import ClusterView
 from ottla.core.clock import Clock
 from ottla.core.ids import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from ottla.internal_topics.topic import InternalTopic
+from ottla.metadata_store.cluster_view import ClusterView
+from ottla.metadata_store.metadata_cache import MetadataCache
 
 if TYPE_CHECKING:  # imported when they are first needed
     from ottla.broker.config import BrokerConfig
@@ -26,11 +26,11 @@ if TYPE_CHECKING:  # imported when they are first needed
     from ottla.broker.transaction_marker_writer import TransactionMarkerWriter
     from ottla.client.connection import ConnectTo
     from ottla.controller.topics import CreateTopic
-    from ottla.coordination.producer_ids import ProducerIdManager
     from ottla.groups.coordinator import GroupCoordinator
     from ottla.groups.share_group_coordinator import ShareGroupCoordinator
     from ottla.internal_topics.led_partitions import LedPartitions
     from ottla.internal_topics.session_check import SessionCheck
+    from ottla.metadata_store.producer_ids import ProducerIdManager
     from ottla.replication.replicas import Replicas
     from ottla.share_coordinator.coordinator import ShareCoordinator
     from ottla.share_partitions.partition_manager import SharePartitionManager

@@ -19,8 +19,8 @@ if TYPE_CHECKING:  # names only: importing them here would make every handler im
     from ottla.broker.sessions.fetch_sessions import FetchSessions
     from ottla.broker.sessions.replica_sessions import ReplicaSessions
     from ottla.controller.controller import Controller
-    from ottla.coordination.metadata_cache import MetadataCache
-    from ottla.coordination.producer_ids import ProducerIdManager
+    from ottla.metadata_store.metadata_cache import MetadataCache
+    from ottla.metadata_store.producer_ids import ProducerIdManager
     from ottla.replication.replicas import Replicas
 
 

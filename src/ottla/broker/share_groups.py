@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 from ottla.broker.entity_config import OneGroupConfig
-from ottla.coordination import znodes
-from ottla.coordination.metadata_cache import MetadataCache
 from ottla.core.errors import ErrorCode, error_for
 from ottla.core.settings import SettingText, load
 from ottla.groups.share.events import StateSummary
+from ottla.metadata_store import znodes
+from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.share_coordinator.machine import StateResult
 from ottla.share_coordinator.persister_port import Persister
 from ottla.share_coordinator.records import SharePartitionKey, Snapshot

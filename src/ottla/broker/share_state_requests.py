@@ -8,8 +8,8 @@ from uuid import UUID
 
 from ottla.broker.requests.elements import collect_awaited
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import KafkaError
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.share_coordinator.records import SharePartitionKey
 
 

@@ -87,8 +87,8 @@ def _verified(path: Path) -> dict[str, Any]:
 
 def _metadata_store(path: Path) -> list[dict[str, Any]]:
     """Verify the metadata store of a log directory in a copy: the broker has the file open."""
-    from ottla.coordination.embedded_store import EmbeddedMetadataStore
-    from ottla.coordination.sqlite_file import FILE_NAME
+    from ottla.metadata_store.embedded_store import EmbeddedMetadataStore
+    from ottla.metadata_store.sqlite_file import FILE_NAME
 
     store = path / FILE_NAME if path.is_dir() else path
     if store.suffix != ".db" or not store.is_file():

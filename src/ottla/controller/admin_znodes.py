@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from ottla.controller.elections import Election
 from ottla.controller.reassignments import RequestedReassignment
-from ottla.coordination import znodes
-from ottla.coordination.store import Delete, MetadataStore, Node, NoSuchNode, VersionConflict
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store import znodes
+from ottla.metadata_store.cluster_view import ClusterView
+from ottla.metadata_store.store import Delete, MetadataStore, Node, NoSuchNode, VersionConflict
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from ottla.controller.election_events import (
     ReplicasReported,
 )
 from ottla.controller.overlay import PartitionIndex
-from ottla.coordination import znodes
-from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store import znodes
+from ottla.metadata_store.cluster_view import NO_LEADER, ClusterView, PartitionView
 
 _NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import NamedTuple, assert_never
 
 from ottla.controller.overlay import MIN_ISR, Overlay
-from ottla.coordination import znodes
-from ottla.coordination.store import NO_VERSION, Create, Op, Put
-from ottla.coordination.view import ClusterView, TopicView
 from ottla.core.errors import InvalidConfig, UnknownTopicOrPartition
 from ottla.core.settings import AlterConfigOpType, Type
+from ottla.metadata_store import znodes
+from ottla.metadata_store.cluster_view import ClusterView, TopicView
+from ottla.metadata_store.store import NO_VERSION, Create, Op, Put
 
 
 class ConfigChange(NamedTuple):

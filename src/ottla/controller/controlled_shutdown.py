@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from ottla.coordination import znodes
-from ottla.coordination.metadata_cache import MetadataCache
-from ottla.coordination.store import MetadataStore, Put
-from ottla.coordination.view import ClusterView
 from ottla.core.clock import Clock
+from ottla.metadata_store import znodes
+from ottla.metadata_store.cluster_view import ClusterView
+from ottla.metadata_store.metadata_cache import MetadataCache
+from ottla.metadata_store.store import MetadataStore, Put
 
 
 class ControlledShutdown:

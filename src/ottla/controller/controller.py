@@ -44,10 +44,15 @@ from ottla.controller.topics import (
     FinishDeletion,
     too_many_partitions,
 )
-from ottla.coordination import broker_registration, znodes
-from ottla.coordination.logged_wait import LoggedWait
-from ottla.coordination.metadata_cache import MetadataCache
-from ottla.coordination.store import (
+from ottla.core.clock import Clock
+from ottla.core.errors import KafkaError, NotController, RequestTimedOut, StorageError
+from ottla.core.ids import TopicPartition, random_topic_id
+from ottla.limits.loop_slices import LoopSlices
+from ottla.metadata_store import broker_registration, znodes
+from ottla.metadata_store.cluster_view import NO_LEADER, ClusterView, TopicView
+from ottla.metadata_store.logged_wait import LoggedWait
+from ottla.metadata_store.metadata_cache import MetadataCache
+from ottla.metadata_store.store import (
     Create,
     MetadataStore,
     NodeExists,
@@ -60,11 +65,6 @@ from ottla.coordination.store import (
     StoreError,
     VersionConflict,
 )
-from ottla.coordination.view import NO_LEADER, ClusterView, TopicView
-from ottla.core.clock import Clock
-from ottla.core.errors import KafkaError, NotController, RequestTimedOut, StorageError
-from ottla.core.ids import TopicPartition, random_topic_id
-from ottla.limits.loop_slices import LoopSlices
 from ottla.storage.config import LogConfig
 
 if TYPE_CHECKING:  # imported when this broker stops

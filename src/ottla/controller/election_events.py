@@ -13,9 +13,6 @@ from typing import NamedTuple
 from ottla.controller.elections import Election, ElectionRules
 from ottla.controller.next_partition_state import PartitionTarget, changed
 from ottla.controller.overlay import Overlay, partitions_of
-from ottla.coordination import znodes
-from ottla.coordination.store import NO_VERSION, Create, Put
-from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView
 from ottla.core.errors import (
     ElectionNotNeeded,
     EligibleLeadersNotAvailable,
@@ -24,6 +21,9 @@ from ottla.core.errors import (
     UnknownTopicOrPartition,
 )
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store import znodes
+from ottla.metadata_store.cluster_view import NO_LEADER, ClusterView, PartitionView
+from ottla.metadata_store.store import NO_VERSION, Create, Put
 
 log = logging.getLogger(__name__)
 

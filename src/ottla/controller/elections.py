@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from ottla.coordination.view import NO_LEADER, BrokerInfo, PartitionView
+from ottla.metadata_store.cluster_view import NO_LEADER, BrokerInfo, PartitionView
 
 _NONE: frozenset[int] = frozenset()
 

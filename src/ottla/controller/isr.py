@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from ottla.controller.next_partition_state import PartitionTarget, changed
 from ottla.controller.overlay import Overlay
-from ottla.coordination.view import PartitionView
 from ottla.core.errors import (
     FencedLeaderEpoch,
     IneligibleReplica,
@@ -26,6 +25,7 @@ from ottla.core.errors import (
     UnknownTopicOrPartition,
 )
 from ottla.core.ids import UNKNOWN_BROKER_EPOCH
+from ottla.metadata_store.cluster_view import PartitionView
 
 
 class ProposedIsr(NamedTuple):

@@ -38,8 +38,8 @@ from ottla.controller.topics import (
     delete_topic,
     finish_deletion,
 )
-from ottla.coordination.view import TopicView
 from ottla.core.errors import KafkaError
+from ottla.metadata_store.cluster_view import TopicView
 
 Event = (
     CreateTopic

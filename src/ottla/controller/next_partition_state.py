@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ottla.controller.elections import Election, ElectionRules, elect_leader
-from ottla.coordination.view import NO_LEADER, PartitionView
 from ottla.core.errors import EligibleLeadersNotAvailable
+from ottla.metadata_store.cluster_view import NO_LEADER, PartitionView
 
 
 class PartitionTarget(NamedTuple):

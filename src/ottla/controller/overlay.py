@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from ottla.controller.config import ControllerConfig
 from ottla.controller.elections import ElectionRules
-from ottla.coordination import znodes
-from ottla.coordination.store import NO_VERSION, Create, Op, Put, parent_of
-from ottla.coordination.view import ClusterView, EntityConfig, PartitionView, TopicView, metric_name
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store import znodes
+from ottla.metadata_store.cluster_view import ClusterView, EntityConfig, PartitionView, TopicView, metric_name
+from ottla.metadata_store.store import NO_VERSION, Create, Op, Put, parent_of
 from ottla.storage.config import LogConfig
 
 OPS_PER_COMMIT = 500

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from ottla.coordination.view import BrokerInfo
 from ottla.core.errors import InvalidReplicationFactor
+from ottla.metadata_store.cluster_view import BrokerInfo
 
 
 def place(

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from ottla.controller.next_partition_state import PartitionTarget, changed
 from ottla.controller.overlay import Overlay
 from ottla.controller.topics import checked_assignment
-from ottla.coordination.view import ClusterView, PartitionView
 from ottla.core.errors import (
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
@@ -23,6 +22,7 @@ from ottla.core.errors import (
     UnknownTopicOrPartition,
 )
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store.cluster_view import ClusterView, PartitionView
 
 
 class RequestedReassignment(NamedTuple):

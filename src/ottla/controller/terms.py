@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ottla.controller.overlay import PartitionIndex
-from ottla.coordination import znodes
-from ottla.coordination.store import (
+from ottla.core.errors import NotController
+from ottla.metadata_store import znodes
+from ottla.metadata_store.store import (
     ANY_VERSION,
     Check,
     Create,
@@ -28,7 +29,6 @@ from ottla.coordination.store import (
     SessionStatus,
     StoreError,
 )
-from ottla.core.errors import NotController
 
 log = logging.getLogger(__name__)
 

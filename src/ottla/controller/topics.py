@@ -12,9 +12,6 @@ from ottla.controller.config import ControllerConfig
 from ottla.controller.election_events import first_state
 from ottla.controller.overlay import OPS_PER_COMMIT, Overlay, encoded_assignment, encoded_state
 from ottla.controller.placement import place
-from ottla.coordination import znodes
-from ottla.coordination.store import NO_VERSION, Check, Create, Delete, Node, Op, Put
-from ottla.coordination.view import NO_LEADER, BrokerInfo, ClusterView, PartitionView, TopicView, metric_name
 from ottla.core.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -28,6 +25,9 @@ from ottla.core.errors import (
     UnknownTopicOrPartition,
 )
 from ottla.core.ids import NO_TOPIC_ID, why_illegal_topic
+from ottla.metadata_store import znodes
+from ottla.metadata_store.cluster_view import NO_LEADER, BrokerInfo, ClusterView, PartitionView, TopicView, metric_name
+from ottla.metadata_store.store import NO_VERSION, Check, Create, Delete, Node, Op, Put
 from ottla.storage.config import topic_config
 
 log = logging.getLogger(__name__)

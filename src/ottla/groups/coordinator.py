@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
-from ottla.coordination.view import ClusterView
 from ottla.core.clock import Clock
 from ottla.core.errors import (
     ErrorCode,
@@ -47,6 +46,7 @@ from ottla.groups.shard import GroupShard
 from ottla.internal_topics.coordinator_partition import Term
 from ottla.internal_topics.led_partitions import LedPartitions
 from ottla.internal_topics.topic_log import ProducerIdentity, TopicLog
+from ottla.metadata_store.cluster_view import ClusterView
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Generic, TypeVar
 
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import CoordinatorLoadInProgress, KafkaError, NotCoordinator
 from ottla.core.repeated_failures import RepeatedFailures
 from ottla.internal_topics.coordinator_partition import Term
@@ -23,6 +22,7 @@ from ottla.internal_topics.partitioning import partition_of
 from ottla.internal_topics.session_check import SessionCheck
 from ottla.internal_topics.shard import CoordinatorShard
 from ottla.internal_topics.topic_log import TopicLog
+from ottla.metadata_store.cluster_view import ClusterView
 
 log = logging.getLogger(__name__)
 

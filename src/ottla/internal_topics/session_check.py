@@ -10,8 +10,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from ottla.coordination.store import SessionLost, StoreError
 from ottla.core.clock import Clock
+from ottla.metadata_store.store import SessionLost, StoreError
 
 log = logging.getLogger(__name__)
 

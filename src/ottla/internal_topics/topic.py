@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from ottla.coordination.metadata_cache import MetadataCache
 from ottla.core.clock import Clock
 from ottla.core.errors import NotEnoughReplicasAfterAppend
 from ottla.core.ids import TopicPartition
@@ -20,6 +19,7 @@ from ottla.internal_topics.topic_log import (
     LoadedRecords,
     ProducerIdentity,
 )
+from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.records.builder import NewRecord, build_batch
 from ottla.replication.high_watermark_waiters import FutureWaiter
 from ottla.replication.partition import Partition

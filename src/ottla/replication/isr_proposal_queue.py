@@ -15,10 +15,10 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from ottla.coordination.store import StoreError
 from ottla.core.error_codes import ErrorCode
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store.store import StoreError
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ A member that has not fetched in this term has an unknown end, and the high wate
 
 from __future__ import annotations
 
-from ottla.coordination.view import PartitionView
 from ottla.core.errors import NotLeaderOrFollower, UnknownLeaderEpoch
 from ottla.core.ids import UNKNOWN_BROKER_EPOCH, TopicPartition
+from ottla.metadata_store.cluster_view import PartitionView
 from ottla.records.batch import NO_END_OFFSET
 from ottla.replication.isr_proposal_queue import REFUSED, AlteredPartition, IsrChange, OnDecided, Outcome
 from ottla.replication.partition_logging import log_isr_change

@@ -15,12 +15,12 @@ from typing import Final, NamedTuple
 
 from ottla.client.connection import Connection, ConnectTo
 from ottla.client.errors import CannotConnect
-from ottla.coordination.znodes import Impairment
 from ottla.core.error_codes import ErrorCode
 from ottla.core.errors import CorruptMessage, KafkaError, StorageError, error_for
 from ottla.core.ids import TopicPartition
 from ottla.core.runtime import new_uuid
 from ottla.core.settings import MIB
+from ottla.metadata_store.znodes import Impairment
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.leader_range import fetch_leader_ranges
 from ottla.replication.partition import Partition

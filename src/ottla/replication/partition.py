@@ -16,8 +16,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from ottla.coordination.view import PartitionView
-from ottla.coordination.znodes import Impairment
 from ottla.core.errors import (
     CorruptMessage,
     FencedLeaderEpoch,
@@ -29,6 +27,8 @@ from ottla.core.errors import (
     UnknownLeaderEpoch,
 )
 from ottla.core.ids import INTERNAL_TOPICS, TopicPartition
+from ottla.metadata_store.cluster_view import PartitionView
+from ottla.metadata_store.znodes import Impairment
 from ottla.records.batch import HEADER_BYTES, BatchHeader
 from ottla.replication import partition_logging
 from ottla.replication.config import ReplicationConfig

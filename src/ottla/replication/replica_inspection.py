@@ -17,8 +17,8 @@ import uuid
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ottla.coordination.view import ClusterView, TopicView
 from ottla.core.ids import TopicPartition, may_be_topic_id
+from ottla.metadata_store.cluster_view import ClusterView, TopicView
 from ottla.storage.directories.log_manager import LogManager
 
 

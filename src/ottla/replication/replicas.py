@@ -15,8 +15,6 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView, TopicView
-from ottla.coordination.znodes import Impairment
 from ottla.core import garbage_collection, runtime
 from ottla.core.clock import Clock
 from ottla.core.errors import (
@@ -31,6 +29,8 @@ from ottla.core.errors import (
 from ottla.core.executors import MakeExecutor
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition, may_be_topic_id
 from ottla.limits.loop_slices import LoopSlices
+from ottla.metadata_store.cluster_view import NO_LEADER, ClusterView, PartitionView, TopicView
+from ottla.metadata_store.znodes import Impairment
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.directory_checkpoints import DirectoryCheckpoints
 from ottla.replication.due_deletions import LogDeletions

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from ottla.coordination.view import BrokerInfo
-from ottla.coordination.znodes import Impairment, ReplicaReport
 from ottla.core.clock import Clock
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store.cluster_view import BrokerInfo
+from ottla.metadata_store.znodes import Impairment, ReplicaReport
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.isr_proposal_queue import IsrChanges
 from ottla.replication.throttle import ReplicationQuota

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.slices import SLICE_WORK
+from ottla.metadata_store.cluster_view import ClusterView, PartitionView, TopicView
 
 PARTITION_WORK = SLICE_WORK
 """A replica that is created or deleted is a slice of work: it makes, syncs or renames files."""

@@ -23,9 +23,9 @@ from ottla.broker.broker import Broker
 from ottla.broker.services import Services
 from ottla.client.addresses import Address
 from ottla.client.cluster import ClientOptions, Cluster
-from ottla.coordination.embedded_store import EmbeddedMetadataStore
 from ottla.core.clock import Clock
 from ottla.core.files import FileSystem
+from ottla.metadata_store.embedded_store import EmbeddedMetadataStore
 from ottla.testing.machine import Machine, Machines, MachineSettings
 from ottla.testing.requests import answer_to, connection_without_socket, request_to
 

@@ -14,9 +14,9 @@ from ottla.broker.broker import Broker
 from ottla.broker.config import BrokerConfig
 from ottla.broker.services import Services
 from ottla.client.addresses import Address
-from ottla.coordination.embedded_store import EmbeddedMetadataStore
 from ottla.core.clock import Clock
 from ottla.core.files import FileSystem
+from ottla.metadata_store.embedded_store import EmbeddedMetadataStore
 
 T = TypeVar("T")
 

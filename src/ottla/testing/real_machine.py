@@ -18,9 +18,9 @@ from typing import Any, TypeVar, cast
 from ottla.broker.broker import Broker
 from ottla.broker.startup.open_storage import OpenStore
 from ottla.client.addresses import Address
-from ottla.coordination.embedded_store import EmbeddedMetadataStore, EmbeddedSession
 from ottla.core.clock import SystemClock
 from ottla.core.files import FileSystem
+from ottla.metadata_store.embedded_store import EmbeddedMetadataStore, EmbeddedSession
 from ottla.testing.limited_files import LimitedFiles
 from ottla.testing.machine import Machine, MachineSettings
 from ottla.testing.sim_disk import SimDisk

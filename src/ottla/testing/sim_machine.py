@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 from ottla.broker.broker import Broker
 from ottla.client.addresses import Address
-from ottla.coordination.embedded_store import EmbeddedMetadataStore
 from ottla.core.clock import Clock
 from ottla.core.runtime import use
+from ottla.metadata_store.embedded_store import EmbeddedMetadataStore
 from ottla.testing.machine import Machine, MachineSettings
 from ottla.testing.sim_disk import Survival
 from ottla.testing.sim_loop import SimClock, SimLoop, SimProcess, current_process

@@ -10,12 +10,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from ottla.coordination.view import ClusterView
 from ottla.core.clock import Clock
 from ottla.core.errors import ErrorCode, InvalidRequest, KafkaError, error_for
 from ottla.core.ids import NO_PRODUCER_EPOCH, TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
 from ottla.internal_topics.led_partitions import LedPartitions
 from ottla.internal_topics.topic_log import TopicLog
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.transactions.config import TransactionConfig
 from ottla.transactions.events import AbortTimedOut, AddPartitions, EndTxn, Expire, InitProducerId, TransactionAnswer
 from ottla.transactions.marker_port import MarkerSender

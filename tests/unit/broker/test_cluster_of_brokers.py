@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ottla.coordination.view import NO_LEADER
 from ottla.core.errors import ErrorCode, InvalidReplicaAssignment, InvalidReplicationFactor
 from ottla.core.files import read_file
 from ottla.core.ids import NO_TOPIC_ID
 from ottla.core.settings import AlterConfigOpType, ConfigResourceType
+from ottla.metadata_store.cluster_view import NO_LEADER
 from ottla.storage.directories.log_directory import ForeignDirectory
 from ottla.testing.cluster import TestCluster
 from ottla.wire.messages.describe_log_dirs import DescribeLogDirsRequest

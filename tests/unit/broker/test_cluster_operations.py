@@ -8,9 +8,9 @@ import pytest
 
 from ottla.client.audit import AUDIT_TOPIC
 from ottla.client.audit_topic import ensure_audit_topic
-from ottla.coordination import znodes
-from ottla.coordination.view import PartitionView
 from ottla.core.errors import ErrorCode
+from ottla.metadata_store import znodes
+from ottla.metadata_store.cluster_view import PartitionView
 from ottla.testing.cluster import TestCluster
 from ottla.wire.messages import alter_partition_reassignments, elect_leaders, list_partition_reassignments
 from tests.unit.broker.test_replicated_topic import TP, equal_replicas, in_sync, leader_of, read, replica, send

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import pytest
 
 from ottla.client.producer import Producer
-from ottla.coordination.znodes import Impairment
 from ottla.core.errors import CorruptMessage
 from ottla.core.files import FileSystem
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store.znodes import Impairment
 from ottla.storage import small_files as names
 from ottla.storage.integrity.metadata_backup import FILE_NAME as COPIES
 from ottla.storage.scrubbing.scrubber import Scrubber

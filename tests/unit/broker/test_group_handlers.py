@@ -17,13 +17,13 @@ from ottla.broker.record_validation_queue import RecordValidationQueue
 from ottla.broker.requests.request import Request
 from ottla.broker.services import Services
 from ottla.broker.sessions.fetch_sessions import FetchSessions
-from ottla.coordination.metadata_cache import MetadataCache
-from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, TopicView
-from ottla.coordination.znodes import Endpoint
 from ottla.core.errors import ErrorCode, StorageError
 from ottla.groups.config import GroupConfig
 from ottla.groups.coordinator import GroupCoordinator
 from ottla.groups.share_group_coordinator import ShareGroupCoordinator
+from ottla.metadata_store.cluster_view import BrokerInfo, ClusterView, PartitionView, TopicView
+from ottla.metadata_store.metadata_cache import MetadataCache
+from ottla.metadata_store.znodes import Endpoint
 from ottla.replication.replicas import Replicas
 from ottla.storage.config import LogConfig
 from ottla.testing.requests import answer_to, connection_without_socket, request_to

@@ -16,14 +16,14 @@ from ottla.broker.migration.export_to_kafka import CannotExport, Exported, expor
 from ottla.broker.migration.import_commit import commit_import
 from ottla.broker.migration.import_from_kafka import ImportedTopic, ImportPlan, plan_import
 from ottla.broker.migration.kafka_directory import read_image
-from ottla.coordination.broker_registration import join_cluster
-from ottla.coordination.embedded_store import EmbeddedMetadataStore
-from ottla.coordination.kraft_batches import snapshot
-from ottla.coordination.kraft_image import KraftImage
-from ottla.coordination.kraft_records import FeatureLevelRecord, MetadataRecordType, OpaqueRecord, encode
-from ottla.coordination.sqlite_file import FILE_NAME as METADATA_FILE
 from ottla.core.files import FileSystem, SystemFiles
 from ottla.core.ids import id_text
+from ottla.metadata_store.broker_registration import join_cluster
+from ottla.metadata_store.embedded_store import EmbeddedMetadataStore
+from ottla.metadata_store.kraft_batches import snapshot
+from ottla.metadata_store.kraft_image import KraftImage
+from ottla.metadata_store.kraft_records import FeatureLevelRecord, MetadataRecordType, OpaqueRecord, encode
+from ottla.metadata_store.sqlite_file import FILE_NAME as METADATA_FILE
 from ottla.storage.small_files import LOCK
 
 ID, HERE, THERE = UUID(int=1 << 100), UUID(int=3 << 100), UUID(int=4 << 100)

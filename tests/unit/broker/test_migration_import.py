@@ -13,14 +13,14 @@ from ottla.broker import config as configuration
 from ottla.broker.config import BrokerConfig
 from ottla.broker.migration.import_commit import check_unchanged_since_import, commit_import, is_unused, summary
 from ottla.broker.migration.import_from_kafka import ImportPlan, plan_import
-from ottla.coordination import kraft_records as kraft
-from ottla.coordination import znodes
-from ottla.coordination.broker_registration import join_cluster
-from ottla.coordination.embedded_store import EmbeddedMetadataStore, EmbeddedSession
-from ottla.coordination.kraft_batches import snapshot
-from ottla.coordination.kraft_records import MetadataRecordType
 from ottla.core.ids import NO_TOPIC_ID, id_text
 from ottla.core.settings import ConfigResourceType
+from ottla.metadata_store import kraft_records as kraft
+from ottla.metadata_store import znodes
+from ottla.metadata_store.broker_registration import join_cluster
+from ottla.metadata_store.embedded_store import EmbeddedMetadataStore, EmbeddedSession
+from ottla.metadata_store.kraft_batches import snapshot
+from ottla.metadata_store.kraft_records import MetadataRecordType
 from ottla.records.builder import NewRecord, build_batch
 from ottla.storage.directories.log_directory import ForeignDirectory
 

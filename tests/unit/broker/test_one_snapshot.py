@@ -12,10 +12,10 @@ from ottla.broker.config import read
 from ottla.broker.requests.authorization import AclOperation, AuthorizableRequest, ResourceType
 from ottla.broker.requests.elements import Access, Each, InParts, collect, collect_awaited, complete, repeated
 from ottla.broker.requests.request import Request
-from ottla.coordination.metadata_cache import MetadataCache
-from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, TopicView
-from ottla.coordination.znodes import Endpoint
 from ottla.core.errors import KafkaError
+from ottla.metadata_store.cluster_view import BrokerInfo, ClusterView, PartitionView, TopicView
+from ottla.metadata_store.metadata_cache import MetadataCache
+from ottla.metadata_store.znodes import Endpoint
 from ottla.testing.requests import answer_to, request_to
 from ottla.wire.messages import describe_configs, describe_topic_partitions, metadata
 from tests.support.requests import bare_services

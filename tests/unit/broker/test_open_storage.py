@@ -11,9 +11,9 @@ import pytest
 
 from ottla.broker import config
 from ottla.broker.startup.open_storage import open_storage
-from ottla.coordination.sqlite_file import FILE_NAME
 from ottla.core.clock import SystemClock
 from ottla.core.files import SystemFiles
+from ottla.metadata_store.sqlite_file import FILE_NAME
 from ottla.storage.directories.log_directory import ForeignDirectory
 from ottla.storage.integrity.metadata_backup import FILE_NAME as BACKUP_FILE
 from ottla.testing.cluster import TestCluster

@@ -15,10 +15,10 @@ from ottla.broker.remote.node_channels import BatchingQueues, NodeChannels
 from ottla.broker.remote.transaction_marker_channel import TransactionMarkerChannelManager
 from ottla.broker.remote.transaction_verification import PartitionAdder
 from ottla.client.errors import CannotConnect
-from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.core.errors import ErrorCode, NetworkException, RequestTimedOut
 from ottla.core.ids import TRANSACTIONS_TOPIC, TopicPartition
 from ottla.internal_topics.partitioning import partition_of
+from ottla.metadata_store.cluster_view import BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.transactions.marker_port import TransactionMarker
 from ottla.transactions.metadata import TransactionVersion
 from ottla.wire.apis import ApiKey

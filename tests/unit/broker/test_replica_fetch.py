@@ -15,9 +15,9 @@ from ottla.broker.handlers import produce as produce_handler
 from ottla.broker.requests.request import Request
 from ottla.broker.sessions.replica_sessions import ReplicaSession
 from ottla.controller.isr import ProposedIsr
-from ottla.coordination import broker_registration, znodes
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store import broker_registration, znodes
 from ottla.replication.partition import Partition
 from ottla.testing.cluster import TestCluster
 from ottla.testing.requests import connection_without_socket, request_to

@@ -12,8 +12,8 @@ from ottla.broker import config
 from ottla.broker.config import BrokerConfig
 from ottla.broker.startup.cluster_store import store_opener
 from ottla.broker.startup.open_storage import NoUsableDirectory
-from ottla.coordination.sqlite_file import FILE_NAME
 from ottla.core.settings import InvalidSettings
+from ottla.metadata_store.sqlite_file import FILE_NAME
 
 
 def settings(**options: str) -> BrokerConfig:

@@ -17,10 +17,10 @@ from ottla.broker.broker import Broker
 from ottla.broker.maintenance.topic_deletions import TopicDeletions
 from ottla.broker.maintenance.unknown_directories import CannotDecide, unknown_directories
 from ottla.broker.services import Services
-from ottla.coordination import znodes
-from ottla.coordination.store import MetadataStore
 from ottla.core.clock import SystemClock
 from ottla.core.files import SystemFiles
+from ottla.metadata_store import znodes
+from ottla.metadata_store.store import MetadataStore
 
 OPTIONS = {"listeners": "PLAINTEXT://127.0.0.1:0", "node.id": "1"}
 

@@ -12,7 +12,6 @@ from typing import Any, cast
 import pytest
 
 from ottla.broker.transaction_marker_writer import TIMEOUT_S, TransactionMarkerWriter
-from ottla.coordination.view import PartitionView
 from ottla.core.errors import (
     CoordinatorLoadInProgress,
     ErrorCode,
@@ -23,6 +22,7 @@ from ottla.core.errors import (
 )
 from ottla.core.executors import BlockingJob
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
+from ottla.metadata_store.cluster_view import PartitionView
 from ottla.records.batch import split
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.group_commit import GroupCommit

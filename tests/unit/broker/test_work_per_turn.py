@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from ottla.controller.topics import CreateTopic
-from ottla.coordination.view import TopicView
+from ottla.metadata_store.cluster_view import TopicView
 from ottla.testing.cluster import TestCluster
 from ottla.testing.real_machine import RealMachines
 

@@ -79,4 +79,4 @@ def test_a_broker_of_its_own_does_not_import_what_workers_need() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "ottla.broker.process.workers" not in found
-    assert "ottla.coordination.socket_store" not in found
+    assert "ottla.metadata_store.socket_store" not in found

@@ -9,7 +9,7 @@ from typing import Any
 
 from ottla.controller.config import ControllerConfig
 from ottla.controller.overlay import Rules
-from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, TopicView
+from ottla.metadata_store.cluster_view import BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.storage.config import LogConfig
 
 TOPIC_ID = uuid.UUID(int=7)

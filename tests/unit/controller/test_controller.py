@@ -16,16 +16,16 @@ from ottla.controller.config_changes import AlterConfig, ConfigChange
 from ottla.controller.controller import RETRY_S, Controller
 from ottla.controller.isr import ProposedIsr
 from ottla.controller.topics import CreatePartitions, CreateTopic
-from ottla.coordination import broker_registration, znodes
-from ottla.coordination.embedded_store import EmbeddedMetadataStore, EmbeddedSession
-from ottla.coordination.metadata_cache import MetadataCache
-from ottla.coordination.producer_ids import ProducerIdManager
-from ottla.coordination.sqlite_file import FILE_NAME
-from ottla.coordination.store import Create, Delete, Put
-from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core import errors
 from ottla.core.clock import SystemClock
 from ottla.core.settings import AlterConfigOpType
+from ottla.metadata_store import broker_registration, znodes
+from ottla.metadata_store.cluster_view import NO_LEADER, ClusterView
+from ottla.metadata_store.embedded_store import EmbeddedMetadataStore, EmbeddedSession
+from ottla.metadata_store.metadata_cache import MetadataCache
+from ottla.metadata_store.producer_ids import ProducerIdManager
+from ottla.metadata_store.sqlite_file import FILE_NAME
+from ottla.metadata_store.store import Create, Delete, Put
 from ottla.storage.config import LogConfig
 
 

@@ -25,11 +25,11 @@ from ottla.controller.isr import AlterPartition, ProposedIsr
 from ottla.controller.machine import Event, apply
 from ottla.controller.overlay import Overlay
 from ottla.controller.reassignments import Reassign, RequestedReassignment
-from ottla.coordination import znodes
-from ottla.coordination.store import Create, Delete, Op, Put
-from ottla.coordination.view import NO_LEADER, BrokerInfo, ClusterView, PartitionView
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store import znodes
+from ottla.metadata_store.cluster_view import NO_LEADER, BrokerInfo, ClusterView, PartitionView
+from ottla.metadata_store.store import Create, Delete, Op, Put
 from tests.unit.controller.cluster_views import RULES, TOPIC_ID, a_partition, only, view_of
 
 NODES = (1, 2, 3, 4)

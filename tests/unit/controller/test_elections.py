@@ -23,12 +23,12 @@ from ottla.controller.elections import Election
 from ottla.controller.machine import Event
 from ottla.controller.overlay import Overlay, PartitionIndex
 from ottla.controller.topics import CreatePartitions
-from ottla.coordination import znodes
-from ottla.coordination.store import Create
-from ottla.coordination.view import NO_LEADER, ClusterView, EntityConfig, PartitionView
 from ottla.core import errors
 from ottla.core.ids import TopicPartition
 from ottla.core.settings import AlterConfigOpType
+from ottla.metadata_store import znodes
+from ottla.metadata_store.cluster_view import NO_LEADER, ClusterView, EntityConfig, PartitionView
+from ottla.metadata_store.store import Create
 from tests.support.controller_decisions import decide
 from tests.unit.controller.cluster_views import RULES, a_partition, brokers, only, view_of
 

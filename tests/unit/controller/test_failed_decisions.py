@@ -17,11 +17,11 @@ from ottla.controller.isr import ProposedIsr
 from ottla.controller.reassignments import RequestedReassignment
 from ottla.controller.terms import write_in_term
 from ottla.controller.topics import CreatePartitions, CreateTopic
-from ottla.coordination import znodes
-from ottla.coordination.embedded_store import EmbeddedMetadataStore
 from ottla.core.errors import ErrorCode, KafkaError, NotController
 from ottla.core.ids import TopicPartition
 from ottla.core.settings import AlterConfigOpType
+from ottla.metadata_store import znodes
+from ottla.metadata_store.embedded_store import EmbeddedMetadataStore
 from tests.unit.controller.test_controller import Node
 
 FIRST = TopicPartition("t", 0)

@@ -10,11 +10,11 @@ import pytest
 
 from ottla.controller.isr import AlterPartition, AlterPartitionResult, ProposedIsr, alter_partition, alter_partitions
 from ottla.controller.overlay import Overlay
-from ottla.coordination import znodes
-from ottla.coordination.store import Put
-from ottla.coordination.view import ClusterView
 from ottla.core import errors
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store import znodes
+from ottla.metadata_store.cluster_view import ClusterView
+from ottla.metadata_store.store import Put
 from tests.unit.controller.cluster_views import BROKER_EPOCH, RULES, TOPIC_ID, a_partition, only, view_of
 
 

@@ -14,11 +14,11 @@ from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigSpe
 from ottla.controller.election_events import BrokersGone, BrokerStarted
 from ottla.controller.overlay import Rules
 from ottla.controller.topics import PARTITIONS_PER_REQUEST_MAX, CreatePartitions, CreateTopic, DeleteTopic
-from ottla.coordination import znodes
-from ottla.coordination.store import Create, Delete, Put
-from ottla.coordination.view import NO_LEADER, BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.core import errors
 from ottla.core.settings import AlterConfigOpType, default_of, text_of
+from ottla.metadata_store import znodes
+from ottla.metadata_store.cluster_view import NO_LEADER, BrokerInfo, ClusterView, PartitionView, TopicView
+from ottla.metadata_store.store import Create, Delete, Put
 from ottla.storage.config import LogConfig, topic_config, topic_settings
 from tests.support.controller_decisions import Decision, decide
 

@@ -10,10 +10,10 @@ import pytest
 
 from ottla.controller.isr import AlterPartitionResult, ProposedIsr
 from ottla.controller.topics import CreatePartitions
-from ottla.coordination import broker_registration, znodes
-from ottla.coordination.embedded_store import EmbeddedMetadataStore
-from ottla.coordination.store import Create, Op
 from ottla.core import errors
+from ottla.metadata_store import broker_registration, znodes
+from ottla.metadata_store.embedded_store import EmbeddedMetadataStore
+from ottla.metadata_store.store import Create, Op
 from tests.support.waiting import until
 from tests.unit.controller.test_controller import Node
 from tests.unit.controller.test_terms import cluster_of, stop

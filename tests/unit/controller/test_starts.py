@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from ottla.coordination import broker_registration, znodes
-from ottla.coordination.embedded_store import EmbeddedMetadataStore, EmbeddedSession
-from ottla.coordination.logged_wait import LOG_AFTER_S, LoggedWait
-from ottla.coordination.metadata_cache import MetadataCache
-from ottla.coordination.store import Op, SessionLost, Watch
+from ottla.metadata_store import broker_registration, znodes
+from ottla.metadata_store.embedded_store import EmbeddedMetadataStore, EmbeddedSession
+from ottla.metadata_store.logged_wait import LOG_AFTER_S, LoggedWait
+from ottla.metadata_store.metadata_cache import MetadataCache
+from ottla.metadata_store.store import Op, SessionLost, Watch
 from tests.unit.controller.test_controller import Node
 
 pytestmark = pytest.mark.simulated_time

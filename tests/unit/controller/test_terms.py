@@ -18,13 +18,13 @@ from ottla.controller.overlay import OPS_PER_COMMIT, PartitionIndex
 from ottla.controller.reassignments import RequestedReassignment
 from ottla.controller.terms import become_controller, write_in_term
 from ottla.controller.topics import CreateTopic
-from ottla.coordination import broker_registration, znodes
-from ottla.coordination.embedded_store import EmbeddedMetadataStore, EmbeddedSession
-from ottla.coordination.store import Create, Delete, Op, OutcomeUnknown, Put, SessionLost
-from ottla.coordination.store import Node as StoreNode
-from ottla.coordination.view import NO_LEADER, ClusterView, PartitionView
 from ottla.core import errors
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store import broker_registration, znodes
+from ottla.metadata_store.cluster_view import NO_LEADER, ClusterView, PartitionView
+from ottla.metadata_store.embedded_store import EmbeddedMetadataStore, EmbeddedSession
+from ottla.metadata_store.store import Create, Delete, Op, OutcomeUnknown, Put, SessionLost
+from ottla.metadata_store.store import Node as StoreNode
 from tests.unit.controller.cluster_views import TOPIC_ID, a_partition, brokers, view_of
 from tests.unit.controller.test_controller import Node
 

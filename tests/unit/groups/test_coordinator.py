@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.errors import (
     ErrorCode,
     GroupIdNotFound,
@@ -34,6 +33,7 @@ from ottla.groups.offsets import CommittedOffset
 from ottla.groups.shard import OFFSETS_AT_ONCE, STARTED_AT_ONCE, GroupShard
 from ottla.internal_topics.coordinator_partition import LOADED_AT_ONCE
 from ottla.internal_topics.topic_log import AppendedBatch, KeyValue, ProducerIdentity
+from ottla.metadata_store.cluster_view import ClusterView, PartitionView, TopicView
 from ottla.testing.sim_loop import SimClock
 from tests.support.async_tests import setup_of
 from tests.support.group_driver import subscription

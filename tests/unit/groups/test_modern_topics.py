@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.groups.assignors import range_assignor
 from ottla.groups.modern.target_assignment import MemberSubscription, compute_target
 from ottla.groups.modern.topics import NO_METADATA_HASH, TopicsImage, group_metadata_hash
+from ottla.metadata_store.cluster_view import BrokerInfo, ClusterView, PartitionView, TopicView
 
 
 def _topic(name: str, partitions: int, number: int, replica: int = 0) -> TopicView:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.errors import ErrorCode
 from ottla.groups.classic.events import Heartbeat, Leave, Leaver
 from ottla.groups.machine import AppendRecords, Commit, Now, PlainAnswer, SessionTimer, SetTimer, TimerFired
@@ -22,6 +21,7 @@ from ottla.groups.share.records import ShareRecordType, decode, is_share_group
 from ottla.groups.share.settings import ShareSettings
 from ottla.internal_topics.machine_events import Loaded, NotStored, Reply, Stored
 from ottla.internal_topics.topic_log import KeyValue
+from ottla.metadata_store.cluster_view import ClusterView, PartitionView, TopicView
 from tests.support.replayed import compacted, replay_share_group, undurable
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.errors import CoordinatorLoadInProgress, ErrorCode, KafkaError, NotEnoughReplicas
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.core.repeated_failures import DELAY_S_MAX, FORGOTTEN_AFTER_S, RepeatedFailures
@@ -45,6 +44,7 @@ from ottla.groups.share import records as share_records
 from ottla.groups.share.events import OffsetsAltered, ShareHeartbeat, StatesDeleted, StatesInitialized
 from ottla.internal_topics.machine_events import NotStored, Stored
 from ottla.internal_topics.topic_log import AppendedBatch, KeyValue, ProducerIdentity
+from ottla.metadata_store.cluster_view import ClusterView, PartitionView, TopicView
 from ottla.testing.sim_loop import SimClock
 from tests.support.group_driver import subscription
 from tests.support.topic_logs import MemoryTopicLog

@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from ottla.coordination.store import OutcomeUnknown, SessionLost
 from ottla.core.errors import NotCoordinator
 from ottla.internal_topics.session_check import SessionCheck
+from ottla.metadata_store.store import OutcomeUnknown, SessionLost
 from ottla.testing.sim_loop import SimClock, SimLoop
 from tests.unit.internal_topics.test_terms import ANOTHER, NODE, OffsetsPartitionHarness, written_elsewhere
 

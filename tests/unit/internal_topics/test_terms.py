@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.errors import CoordinatorLoadInProgress, CoordinatorNotAvailable, ErrorCode, KafkaError, NotCoordinator
 from ottla.core.ids import NO_TOPIC_ID, OFFSETS_TOPIC, TopicPartition
 from ottla.groups.config import GroupConfig
@@ -19,6 +18,7 @@ from ottla.groups.records import offset_pairs
 from ottla.internal_topics.coordinator_partition import CoordinatorPartition
 from ottla.internal_topics.topic_log import KeyValue, ProducerIdentity
 from ottla.internal_topics.writer import QUEUE_BYTES_MAX, PartitionWriter
+from ottla.metadata_store.cluster_view import ClusterView, PartitionView, TopicView
 from ottla.testing.sim_loop import SimClock
 from tests.support.topic_logs import MemoryTopicLog
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store.cluster_view import ClusterView, PartitionView, TopicView
 from ottla.replication import group_commit as commits
 from ottla.replication import replicas as replicas_module
 from ottla.replication.replicas import Replicas

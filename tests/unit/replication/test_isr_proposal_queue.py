@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from ottla.coordination.store import SessionLost
 from ottla.core.errors import FencedLeaderEpoch, IneligibleReplica, NetworkException, NotController, StaleBrokerEpoch
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store.store import SessionLost
 from ottla.replication.isr_proposal_queue import (
     CHANGES_MAX,
     COLLECT_SECONDS,

@@ -12,10 +12,10 @@ from typing import Any, cast
 
 import pytest
 
-from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.core.error_codes import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.core.slices import SLICE_WORK
+from ottla.metadata_store.cluster_view import BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.replication.fetcher import NAMES_MAX, PARTITION_BACKOFF_MIN_S
 from ottla.replication.isr_proposal_queue import IsrChange, Outcome
 from ottla.replication.partition import Partition

@@ -4,7 +4,7 @@ import asyncio
 import uuid
 from collections.abc import Callable
 
-from ottla.coordination.view import PartitionView
+from ottla.metadata_store.cluster_view import PartitionView
 from ottla.replication.fetch_data_info import FetchDataInfo
 from ottla.replication.group_commit import GroupCommit
 from ottla.replication.partition import Partition

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store.cluster_view import ClusterView, PartitionView, TopicView
 from ottla.replication.replica_inspection import inspect_replicas
 from ottla.replication.replicas import Replicas
 from ottla.storage.config import LogConfig

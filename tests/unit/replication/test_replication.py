@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from ottla.coordination.znodes import Impairment, ReplicaReport
 from ottla.core.errors import (
     FencedLeaderEpoch,
     IneligibleReplica,
@@ -20,6 +19,7 @@ from ottla.core.errors import (
     StorageError,
     UnknownLeaderEpoch,
 )
+from ottla.metadata_store.znodes import Impairment, ReplicaReport
 from ottla.replication.follower_state import FetchState
 from ottla.replication.isr_proposal_queue import AlteredPartition
 from ottla.replication.throttle import ReplicationQuota

@@ -9,10 +9,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from ottla.coordination.embedded_store import EmbeddedMetadataStore
-from ottla.coordination.store import Create
 from ottla.core.errors import ErrorCode, StorageError
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store.embedded_store import EmbeddedMetadataStore
+from ottla.metadata_store.store import Create
 from ottla.storage.directories.space_reserve import FILE_NAME, SIZE_BYTES_MAX, SpaceReserve
 from ottla.testing.sim_disk import SimDisk
 from tests.unit.replication.disks import SMALL, BrokerReplicas, ReplicaHarness, no_patience, topic

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ottla.coordination.view import PartitionView
 from ottla.core.errors import InvalidTxnState, NotLeaderOrFollower, TransactionCoordinatorFenced
+from ottla.metadata_store.cluster_view import PartitionView
 from ottla.records.batch import BatchHeader
 from ottla.replication.end_txn_markers import append_end_txn_marker
 from ottla.replication.partition import Partition

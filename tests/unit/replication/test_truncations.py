@@ -12,10 +12,10 @@ from typing import cast
 
 import pytest
 
-from ottla.coordination.view import BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.core.errors import NotLeaderOrFollower, StorageError
 from ottla.core.executors import Executor
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store.cluster_view import BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.replication.directory_checkpoints import DirectoryCheckpoints
 from ottla.replication.follower_state import FetchState
 from ottla.replication.partition import Partition

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from ottla.coordination.embedded_store import EmbeddedMetadataStore
-from ottla.coordination.store import Create, Put, SessionLost, SessionStatus
+from ottla.metadata_store.embedded_store import EmbeddedMetadataStore
+from ottla.metadata_store.store import Create, Put, SessionLost, SessionStatus
 from ottla.testing.sim_loop import SimLoop
 from ottla.testing.sim_store import StoreLink
 

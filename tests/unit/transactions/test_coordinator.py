@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.errors import (
     CoordinatorLoadInProgress,
     ErrorCode,
@@ -21,6 +20,7 @@ from ottla.core.errors import (
 )
 from ottla.core.ids import TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
 from ottla.internal_topics.topic_log import AppendedBatch, KeyValue, ProducerIdentity
+from ottla.metadata_store.cluster_view import ClusterView, PartitionView, TopicView
 from ottla.testing.sim_loop import SimClock
 from ottla.transactions import records
 from ottla.transactions.config import TransactionConfig

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ottla.broker.sessions.fetch_sessions import FetchSessionPartition
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import InconsistentTopicId, UnknownTopicId, UnknownTopicOrPartition, error_code_for
 from ottla.core.files import FileRegion
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.replication.fetch_data_info import FetchDataInfo
 from ottla.replication.partition import Partition
 from ottla.storage.state.leader_epochs import EpochEnd

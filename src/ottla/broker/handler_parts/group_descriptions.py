@@ -11,7 +11,7 @@ from ottla.broker.coordinators import naming_work
 from ottla.broker.handler_parts.authorized_operations import ALL_GROUP_OPERATIONS, OPERATIONS_OMITTED
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
+from ottla.metadata_store.cluster_view import ClusterView
 
 GroupT = TypeVar("GroupT")
 TopicT = TypeVar("TopicT")

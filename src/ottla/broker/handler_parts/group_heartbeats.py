@@ -9,9 +9,9 @@ from uuid import UUID
 
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import ErrorCode, error_for
 from ottla.groups.modern.events import HeartbeatAnswer
+from ottla.metadata_store.cluster_view import ClusterView
 
 
 class _Assignment(Protocol):

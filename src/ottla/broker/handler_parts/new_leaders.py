@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.coordination.view import ClusterView, TopicView
+from ottla.metadata_store.cluster_view import ClusterView, TopicView
 from ottla.wire.hot.fetch import NO_LEADER
 from ottla.wire.messages.fetch import LeaderIdAndEpoch, NodeEndpoint
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
-from ottla.coordination.view import ClusterView, PartitionView
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store.cluster_view import ClusterView, PartitionView
 
 if TYPE_CHECKING:
     from ottla.broker.services import Services

@@ -23,9 +23,9 @@ from functools import partial
 from ottla.broker.requests.elements import Each, InParts, collect, collect_awaited
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import ErrorCode, InvalidRequest
 from ottla.core.ids import INTERNAL_TOPICS, TopicPartition
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.transactions.metadata import TransactionVersion
 from ottla.wire.messages.add_partitions_to_txn import (
     MESSAGES,

@@ -21,8 +21,8 @@ from ottla.broker.handler_parts.admin_requests import error_fields
 from ottla.broker.requests.elements import Each, InParts, collect
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.settings import AlterConfigOpType
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.apis import ApiKey
 from ottla.wire.messages.alter_configs import (
     MESSAGES,

@@ -22,9 +22,9 @@ from ottla.broker.requests.elements import Each, InParts, collect
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
 from ottla.controller.isr import AlterPartitionResult, ProposedIsr
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import KafkaError
 from ottla.core.ids import UNKNOWN_BROKER_EPOCH
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.messages.alter_partition import (
     MESSAGES,
     AlterPartitionRequest,

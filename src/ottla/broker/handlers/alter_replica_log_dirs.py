@@ -21,9 +21,9 @@ from functools import partial
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import ErrorCode, KafkaError, error_code_for
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.messages.alter_replica_log_dirs import (
     MESSAGES,
     AlterReplicaLogDir,

@@ -22,10 +22,10 @@ from ottla.broker.handler_parts.admin_requests import error_fields
 from ottla.broker.requests.elements import Each, InParts, collect
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView, TopicView
 from ottla.core.errors import KafkaError, UnknownTopicOrPartition
 from ottla.core.ids import NO_TOPIC_ID
 from ottla.groups.share_group_coordinator import TopicPartitionId
+from ottla.metadata_store.cluster_view import ClusterView, TopicView
 from ottla.wire.messages.alter_share_group_offsets import (
     MESSAGES,
     AlterShareGroupOffsetsRequest,

@@ -19,10 +19,10 @@ from ottla.broker.handler_parts.group_descriptions import WORK, describe_groups,
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import KafkaError
 from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.member import ConsumerMember
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.messages.consumer_group_describe import (
     MESSAGES,
     Assignment,

@@ -22,11 +22,11 @@ from ottla.broker.handler_parts.group_heartbeats import answer_heartbeat
 from ottla.broker.requests.elements import Each, InParts, collect
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.groups.consumer.events import MemberHeartbeat
 from ottla.groups.consumer.validation import why_invalid
 from ottla.groups.modern.events import HeartbeatAnswer
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.messages.consumer_group_heartbeat import (
     MESSAGES,
     Assignment,

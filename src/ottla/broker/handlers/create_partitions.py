@@ -21,8 +21,8 @@ from ottla.broker.requests.elements import Each, InParts, collect, repeated
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
 from ottla.controller.topics import CreatePartitions
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import InvalidRequest, KafkaError
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.messages.create_partitions import (
     MESSAGES,
     CreatePartitionsAssignment,

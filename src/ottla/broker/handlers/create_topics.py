@@ -25,9 +25,9 @@ from ottla.broker.requests.elements import Each, InParts, collect, repeated
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
 from ottla.controller.topics import CreateTopic
-from ottla.coordination.view import ClusterView, TopicView
 from ottla.core.errors import InvalidRequest, KafkaError
 from ottla.core.ids import METADATA_TOPIC
+from ottla.metadata_store.cluster_view import ClusterView, TopicView
 from ottla.wire.messages.create_topics import (
     MESSAGES,
     CreatableReplicaAssignment,

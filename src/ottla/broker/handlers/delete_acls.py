@@ -17,8 +17,8 @@ from ottla.broker.handler_parts.authorized_operations import NO_AUTHORIZER
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import ErrorCode
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.messages.delete_acls import (
     MESSAGES,
     DeleteAclsFilter,

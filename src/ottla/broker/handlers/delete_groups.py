@@ -17,8 +17,8 @@ from ottla.broker.coordinators import GROUPS, SHARE_GROUPS, import_in_thread, na
 from ottla.broker.requests.elements import collect_awaited
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import KafkaError
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.messages.delete_groups import MESSAGES, DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
 WORK = 10

@@ -23,9 +23,9 @@ from functools import partial
 from ottla.broker.requests.elements import Each, InParts, collect
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import InvalidTopic, KafkaError, PolicyViolation, RequestTimedOut, error_code_for
 from ottla.core.ids import INTERNAL_TOPICS, TopicPartition
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.replication.partition import Partition
 from ottla.wire.messages.delete_records import (
     MESSAGES,

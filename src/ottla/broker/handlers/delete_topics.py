@@ -24,9 +24,9 @@ from ottla.broker.handler_parts.admin_requests import error_fields, with_timeout
 from ottla.broker.requests.elements import Each, InParts, collect, repeated
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import InvalidRequest, KafkaError, TopicDeletionDisabled, UnknownTopicId
 from ottla.core.ids import NO_TOPIC_ID
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.messages.delete_topics import (
     MESSAGES,
     DeletableTopicResult,

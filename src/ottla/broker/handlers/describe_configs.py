@@ -31,10 +31,10 @@ from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
 from ottla.broker.services import Services
-from ottla.coordination import znodes
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import InvalidRequest, KafkaError, UnknownTopicOrPartition
 from ottla.core.settings import ConfigResourceType
+from ottla.metadata_store import znodes
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.messages.describe_configs import (
     MESSAGES,
     DescribeConfigsRequest,

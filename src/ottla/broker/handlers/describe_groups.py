@@ -21,11 +21,11 @@ from ottla.broker.handler_parts import group_descriptions
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import GroupIdNotFound, KafkaError
 from ottla.groups.classic.events import State
 from ottla.groups.classic.group import ClassicGroup
 from ottla.groups.classic.members import Member
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.messages.describe_groups import (
     MESSAGES,
     DescribedGroup,

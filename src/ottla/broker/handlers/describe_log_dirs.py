@@ -26,9 +26,9 @@ from typing import NamedTuple
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.replication.partition import Partition
 from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.log.partition_log import PartitionLog

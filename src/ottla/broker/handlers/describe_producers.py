@@ -19,9 +19,9 @@ from ottla.broker.handler_parts.admin_requests import check_topic_name, error_fi
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import KafkaError, UnknownTopicOrPartition
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.storage.state.producer_state_manager import ProducerInfo
 from ottla.wire.messages.describe_producers import (
     MESSAGES,

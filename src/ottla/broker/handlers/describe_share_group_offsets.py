@@ -20,11 +20,11 @@ from ottla.broker.coordinators import naming_work
 from ottla.broker.requests.elements import collect_awaited
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import KafkaError
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.groups.share.events import StateSummary
 from ottla.groups.share_group_coordinator import UNINITIALIZED_OFFSET
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.messages.describe_share_group_offsets import (
     MESSAGES,
     DescribeShareGroupOffsetsRequest,

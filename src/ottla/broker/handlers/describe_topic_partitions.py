@@ -25,9 +25,9 @@ from ottla.broker.handler_parts.partition_states import reachable_leader, replic
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.errors import ErrorCode, InvalidTopic
 from ottla.core.ids import INTERNAL_TOPICS
+from ottla.metadata_store.cluster_view import ClusterView, PartitionView, TopicView
 from ottla.wire.messages.describe_topic_partitions import (
     MESSAGES,
     Cursor,

@@ -18,9 +18,9 @@ from ottla.broker.handler_parts.group_descriptions import named_work
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.messages.describe_transactions import (
     MESSAGES,
     DescribeTransactionsRequest,

@@ -18,8 +18,8 @@ from functools import partial
 from ottla.broker.requests.elements import Each, InParts, repeated
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import ErrorCode
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.messages.describe_user_scram_credentials import (
     MESSAGES,
     DescribeUserScramCredentialsRequest,

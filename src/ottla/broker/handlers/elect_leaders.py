@@ -25,7 +25,6 @@ from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
 from ottla.controller.election_events import has_wanted_leader
 from ottla.controller.elections import Election
-from ottla.coordination.view import ClusterView, TopicView
 from ottla.core.errors import (
     ElectionNotNeeded,
     EligibleLeadersNotAvailable,
@@ -35,6 +34,7 @@ from ottla.core.errors import (
     UnknownTopicOrPartition,
 )
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store.cluster_view import ClusterView, TopicView
 from ottla.wire.messages.elect_leaders import (
     MESSAGES,
     ElectLeadersRequest,

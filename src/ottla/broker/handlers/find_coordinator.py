@@ -27,10 +27,10 @@ from ottla.broker.internal_topic_creation import create_if_absent
 from ottla.broker.requests.elements import Each, InParts, collect
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core.errors import CoordinatorNotAvailable, ErrorCode, InvalidRequest, KafkaError, NotCoordinator
 from ottla.core.ids import parse_id
 from ottla.internal_topics.led_partitions import LedPartitions
+from ottla.metadata_store.cluster_view import NO_LEADER, ClusterView
 from ottla.wire.messages.find_coordinator import MESSAGES, Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2

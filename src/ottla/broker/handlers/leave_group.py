@@ -20,9 +20,9 @@ from functools import partial
 from ottla.broker.requests.elements import collect_awaited
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import KafkaError, error_for
 from ottla.groups.classic.events import Leave, Leaver
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.messages.leave_group import (
     MESSAGES,
     LeaveGroupRequest,

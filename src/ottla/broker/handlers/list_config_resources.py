@@ -20,10 +20,10 @@ from functools import partial
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
-from ottla.coordination import znodes
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import ErrorCode
 from ottla.core.settings import ConfigResourceType
+from ottla.metadata_store import znodes
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.messages.list_config_resources import (
     MESSAGES,
     ConfigResource,

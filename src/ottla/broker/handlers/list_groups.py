@@ -19,9 +19,9 @@ from functools import partial
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import KafkaError
 from ottla.groups.group import GroupSummary
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.messages.list_groups import MESSAGES, ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 

@@ -23,7 +23,6 @@ from functools import partial
 from ottla.broker.requests.elements import Each, InParts, repeated
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import (
     InvalidRequest,
     KafkaError,
@@ -33,6 +32,7 @@ from ottla.core.errors import (
     error_code_for,
 )
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.replication.partition import Partition
 from ottla.storage.log.timestamp_lookup import TimedOffset
 from ottla.wire.apis import READ_COMMITTED

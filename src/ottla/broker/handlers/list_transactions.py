@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.regexes import InvalidRegex, compile_regex
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.transactions.metadata import STATES_BY_NAME, TransactionMetadata
 from ottla.transactions.metadata import TransactionState as State
 from ottla.transactions.transaction_runtime import TransactionRuntime

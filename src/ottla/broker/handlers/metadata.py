@@ -40,7 +40,6 @@ from ottla.broker.requests.elements import Each, InParts, collect
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
 from ottla.controller.topics import CreateTopic
-from ottla.coordination.view import ClusterView, PartitionView, TopicView
 from ottla.core.errors import (
     ErrorCode,
     KafkaError,
@@ -50,6 +49,7 @@ from ottla.core.errors import (
     error_code_for,
 )
 from ottla.core.ids import INTERNAL_TOPICS, NO_TOPIC_ID, OFFSETS_TOPIC
+from ottla.metadata_store.cluster_view import ClusterView, PartitionView, TopicView
 from ottla.wire.messages.metadata import (
     MESSAGES,
     MetadataRequest,

@@ -22,11 +22,11 @@ from __future__ import annotations
 
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import TopicView
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.groups.machine import Commit
 from ottla.groups.offsets import NEVER_MS, CommittedOffset
+from ottla.metadata_store.cluster_view import TopicView
 from ottla.wire.messages.offset_commit import (
     MESSAGES,
     OffsetCommitRequest,

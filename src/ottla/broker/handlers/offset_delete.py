@@ -19,9 +19,9 @@ from functools import partial
 from ottla.broker.requests.elements import Each, InParts, collect
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import ErrorCode, InvalidGroupId, KafkaError
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.messages.offset_delete import (
     MESSAGES,
     OffsetDeleteRequest,

@@ -27,10 +27,10 @@ from ottla.broker.coordinators import naming_work
 from ottla.broker.requests.elements import Each, InParts, collect, collect_awaited
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView, TopicView
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.groups.offsets import CommittedOffset, GroupOffsets
+from ottla.metadata_store.cluster_view import ClusterView, TopicView
 from ottla.wire.messages.offset_fetch import (
     MESSAGES,
     OffsetFetchRequest,

@@ -21,8 +21,8 @@ from functools import partial
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import KafkaError, error_code_for
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.messages.offset_for_leader_epoch import (
     MESSAGES,
     EpochEndOffset,

@@ -22,7 +22,6 @@ from ottla.broker.requests.elements import Each, collect
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
 from ottla.broker.share_requests import RENEW_SINCE, acknowledge, check_member, leader_if_moved, partition_of
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import (
     ErrorCode,
     InconsistentTopicId,
@@ -31,6 +30,7 @@ from ottla.core.errors import (
     UnknownTopicOrPartition,
     error_code_for,
 )
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.replication.partition import Partition
 from ottla.share_coordinator.records import SharePartitionKey
 from ottla.share_partitions.acknowledgements import AcquiredRecords, AcquireMode

@@ -16,10 +16,10 @@ from ottla.broker.handler_parts.group_descriptions import WORK, describe_groups,
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import KafkaError
 from ottla.groups.assignors import simple
 from ottla.groups.share.records import ShareMember
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.messages.share_group_describe import (
     MESSAGES,
     Assignment,

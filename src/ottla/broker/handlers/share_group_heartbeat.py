@@ -18,10 +18,10 @@ from ottla.broker.requests.elements import InParts
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
 from ottla.broker.share_requests import check_member
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import InvalidRequest, KafkaError
 from ottla.groups.modern.events import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatAnswer
 from ottla.groups.share.events import ShareHeartbeat
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.messages.share_group_heartbeat import (
     MESSAGES,
     Assignment,

@@ -20,9 +20,9 @@ from functools import partial
 from ottla.broker.requests.elements import Each, collect
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.groups.classic.events import Sync, SyncAnswer
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.messages.sync_group import MESSAGES, SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 
 PROTOCOL_REQUIRED_SINCE = 5

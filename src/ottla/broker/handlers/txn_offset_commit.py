@@ -21,12 +21,12 @@ from __future__ import annotations
 from ottla.broker.remote.transaction_verification import NewBatch, TransactionSupportedOperation
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import TopicView
 from ottla.core.errors import CoordinatorNotAvailable, ErrorCode, GroupIdNotFound, InvalidGroupId, KafkaError, error_for
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.groups.machine import Commit
 from ottla.groups.offsets import CommittedOffset
 from ottla.internal_topics.topic_log import ProducerIdentity
+from ottla.metadata_store.cluster_view import TopicView
 from ottla.records.batch import NO_SEQUENCE
 from ottla.wire.messages.txn_offset_commit import (
     MESSAGES,

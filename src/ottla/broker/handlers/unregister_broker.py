@@ -19,8 +19,8 @@ from functools import partial
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView, TopicView
 from ottla.core.errors import ErrorCode
+from ottla.metadata_store.cluster_view import ClusterView, TopicView
 from ottla.wire.messages.unregister_broker import MESSAGES, UnregisterBrokerRequest, UnregisterBrokerResponse
 
 

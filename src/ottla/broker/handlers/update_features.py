@@ -22,8 +22,8 @@ from ottla.broker.handler_parts.features import FEATURES, Feature
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import ErrorCode
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.messages.update_features import (
     MESSAGES,
     FeatureUpdateKey,

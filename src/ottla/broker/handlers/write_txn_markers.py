@@ -20,9 +20,9 @@ from functools import partial
 from ottla.broker.requests.elements import Each, InParts, collect, collect_awaited
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.transactions.marker_port import TransactionMarker
 from ottla.transactions.metadata import TransactionVersion
 from ottla.wire.messages.write_txn_markers import (

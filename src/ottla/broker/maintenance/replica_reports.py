@@ -9,12 +9,12 @@ lost records leaves the report once it has all that its leader has committed, or
 from __future__ import annotations
 
 from ottla.controller.controller import Controller
-from ottla.coordination.metadata_cache import MetadataCache
-from ottla.coordination.store import MetadataStore, NodeChange, StoreError
-from ottla.coordination.view import ClusterView
-from ottla.coordination.view_builder import ViewBuilder
-from ottla.coordination.znodes import Impairment, ReplicaReport
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store.cluster_view import ClusterView
+from ottla.metadata_store.cluster_view_builder import ViewBuilder
+from ottla.metadata_store.metadata_cache import MetadataCache
+from ottla.metadata_store.store import MetadataStore, NodeChange, StoreError
+from ottla.metadata_store.znodes import Impairment, ReplicaReport
 from ottla.replication.replicas import Replicas
 from ottla.storage.directories.log_manager import LogManager
 from ottla.storage.log.faulty_ranges import is_faulty

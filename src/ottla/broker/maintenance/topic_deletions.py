@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import uuid
 
-from ottla.coordination import znodes
-from ottla.coordination.store import Delete, MetadataStore, Op, Put, SessionLost, StoreError
 from ottla.core.errors import StorageError
+from ottla.metadata_store import znodes
+from ottla.metadata_store.store import Delete, MetadataStore, Op, Put, SessionLost, StoreError
 from ottla.replication.replicas import Replicas
 
 

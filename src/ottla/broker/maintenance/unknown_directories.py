@@ -12,12 +12,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from ottla.coordination.embedded_store import EmbeddedMetadataStore
-from ottla.coordination.metadata_cache import MetadataCache
-from ottla.coordination.sqlite_file import FILE_NAME as METADATA_FILE
-from ottla.coordination.view import ClusterView
 from ottla.core.files import FileSystem
 from ottla.core.ids import id_text, may_be_topic_id
+from ottla.metadata_store.cluster_view import ClusterView
+from ottla.metadata_store.embedded_store import EmbeddedMetadataStore
+from ottla.metadata_store.metadata_cache import MetadataCache
+from ottla.metadata_store.sqlite_file import FILE_NAME as METADATA_FILE
 from ottla.storage.directory_names import STRAY_SUFFIX, parse_partition_directory
 from ottla.storage.small_files import LOCK, PARTITION_METADATA, parse_partition_metadata, text_or_none
 

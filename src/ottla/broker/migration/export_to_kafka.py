@@ -27,18 +27,18 @@ from types import MappingProxyType
 from uuid import UUID
 
 from ottla.broker.migration.kafka_directory import BOOTSTRAP, METADATA_LOG, UnreadableMetadata, read_image
-from ottla.coordination import kraft_records as kraft
-from ottla.coordination import znodes
-from ottla.coordination.embedded_store import EmbeddedMetadataStore
-from ottla.coordination.kraft_batches import Voter, snapshot
-from ottla.coordination.metadata_cache import MetadataCache
-from ottla.coordination.sqlite_file import EXPORTED_SUFFIX
-from ottla.coordination.sqlite_file import FILE_NAME as METADATA_FILE
-from ottla.coordination.view import ClusterView, TopicView
 from ottla.core.files import FileSystem, replace_file
 from ottla.core.ids import TopicPartition, parse_id
 from ottla.core.runtime import new_uuid
 from ottla.core.settings import ConfigResourceType
+from ottla.metadata_store import kraft_records as kraft
+from ottla.metadata_store import znodes
+from ottla.metadata_store.cluster_view import ClusterView, TopicView
+from ottla.metadata_store.embedded_store import EmbeddedMetadataStore
+from ottla.metadata_store.kraft_batches import Voter, snapshot
+from ottla.metadata_store.metadata_cache import MetadataCache
+from ottla.metadata_store.sqlite_file import EXPORTED_SUFFIX
+from ottla.metadata_store.sqlite_file import FILE_NAME as METADATA_FILE
 from ottla.storage.integrity.metadata_backup import FILE_NAME as COPIES
 from ottla.storage.small_files import LOCK, META_PROPERTIES, MetaProperties, meta_text, parse_meta, text_or_none
 

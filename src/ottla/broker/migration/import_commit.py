@@ -14,9 +14,9 @@ from uuid import UUID
 
 from ottla.broker.migration.import_from_kafka import ImportedTopic, ImportPlan
 from ottla.broker.migration.kafka_directory import metadata_log_end
-from ottla.coordination import znodes
-from ottla.coordination.store import Create, MetadataStore, Op, Put
 from ottla.core.ids import INTERNAL_TOPICS, NO_TOPIC_ID, TRANSACTIONS_TOPIC, TopicPartition, random_topic_id
+from ottla.metadata_store import znodes
+from ottla.metadata_store.store import Create, MetadataStore, Op, Put
 from ottla.storage.directories.log_directory import ForeignDirectory
 from ottla.storage.log.partition_log import PartitionLog
 

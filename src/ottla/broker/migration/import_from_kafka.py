@@ -26,12 +26,12 @@ from typing import NamedTuple
 
 from ottla.broker.config import BrokerConfig
 from ottla.broker.migration.kafka_directory import UnreadableMetadata, metadata_log_end, read_image
-from ottla.coordination import znodes
-from ottla.coordination.kraft_image import KraftImage, KraftTopic
-from ottla.coordination.kraft_records import MetadataRecordType
 from ottla.core.errors import InvalidConfig
 from ottla.core.ids import NO_TOPIC_ID, OFFSETS_TOPIC, TopicPartition, parse_id
 from ottla.core.settings import ConfigResourceType, InvalidSettings
+from ottla.metadata_store import znodes
+from ottla.metadata_store.kraft_image import KraftImage, KraftTopic
+from ottla.metadata_store.kraft_records import MetadataRecordType
 from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.directories.log_directory import ForeignDirectory
 from ottla.storage.directory_names import is_foreign, parse_log_name

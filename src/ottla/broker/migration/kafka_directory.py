@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ottla.coordination.kraft_batches import is_whole_snapshot, values
-from ottla.coordination.kraft_image import KraftImage
-from ottla.coordination.kraft_records import MalformedMetadata
 from ottla.core.ids import METADATA_TOPIC
+from ottla.metadata_store.kraft_batches import is_whole_snapshot, values
+from ottla.metadata_store.kraft_image import KraftImage
+from ottla.metadata_store.kraft_records import MalformedMetadata
 
 METADATA_LOG = f"{METADATA_TOPIC}-0"
 BOOTSTRAP = "bootstrap.checkpoint"

@@ -25,14 +25,14 @@ from ottla.broker.startup import descriptor_limits
 from ottla.broker.startup.cluster_store import store_opener, worker_store_opener, zookeeper_of
 from ottla.broker.startup.open_storage import NoUsableDirectory, OpenStore, log_directories
 from ottla.broker.startup.readiness import Ready, ReadyFile, ReadyWorker, notify, seconds_since_start
-from ottla.coordination.broker_registration import BrokerIdInUse
-from ottla.coordination.store import SessionLost
-from ottla.coordination.znodes import MalformedNode
 from ottla.core import garbage_collection
 from ottla.core.clock import SystemClock
 from ottla.core.errors import KafkaError
 from ottla.core.files import SystemFiles
 from ottla.core.settings import InvalidSettings, SettingProblem
+from ottla.metadata_store.broker_registration import BrokerIdInUse
+from ottla.metadata_store.store import SessionLost
+from ottla.metadata_store.znodes import MalformedNode
 from ottla.storage.directories.log_directory import DirectoryInUse, ForeignDirectory
 from ottla.storage.directories.log_manager import DuplicateLog
 

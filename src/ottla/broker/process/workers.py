@@ -32,13 +32,13 @@ from ottla.broker.startup.open_storage import (
     metadata_directory,
     warn_of_absent_nodes,
 )
-from ottla.coordination.embedded_store import EmbeddedMetadataStore
-from ottla.coordination.sqlite_file import FILE_NAME as METADATA_FILE
-from ottla.coordination.store import MetadataStore
-from ottla.coordination.store_frames import SocketAddress
-from ottla.coordination.store_server import StoreServer
 from ottla.core.files import SystemFiles
 from ottla.core.settings import InvalidSettings, SettingProblem
+from ottla.metadata_store.embedded_store import EmbeddedMetadataStore
+from ottla.metadata_store.sqlite_file import FILE_NAME as METADATA_FILE
+from ottla.metadata_store.store import MetadataStore
+from ottla.metadata_store.store_frames import SocketAddress
+from ottla.metadata_store.store_server import StoreServer
 from ottla.net.server import ListenerAddress
 from ottla.storage.directories.directory_identity import cluster_id_of, make_durably
 from ottla.storage.directories.log_directory import DirectoryInUse

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.broker.remote.node_channels import BatchingQueues, NodeChannels
 from ottla.broker.remote.transaction_verification import PartitionAdder
-from ottla.coordination.metadata_cache import MetadataCache
-from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core.errors import ErrorCode, RequestTimedOut, error_code_for
 from ottla.core.ids import TRANSACTIONS_TOPIC, TopicPartition
 from ottla.internal_topics.partitioning import partition_of
+from ottla.metadata_store.cluster_view import NO_LEADER, ClusterView
+from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.transactions.metadata import TransactionVersion
 from ottla.wire.apis import ApiKey
 from ottla.wire.messages.add_partitions_to_txn import (

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ottla.broker.remote.controller_channel import ControllerChannel
     from ottla.controller.controller import Controller
-    from ottla.coordination.metadata_cache import MetadataCache
+    from ottla.metadata_store.metadata_cache import MetadataCache
     from ottla.wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 
 REQUEST_TIMEOUT_S = 5.0

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ottla.client.errors import CannotConnect, error_or_none
-from ottla.coordination.metadata_cache import MetadataCache
-from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core.errors import KafkaError, NetworkException, NotController, RequestTimedOut, UnsupportedVersion
+from ottla.metadata_store.cluster_view import NO_LEADER, ClusterView
+from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.wire.apis import API_INFO, ApiKey
 from ottla.wire.codec import decode_response, encode_request
 from ottla.wire.errors import MalformedRequest

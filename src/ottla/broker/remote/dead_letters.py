@@ -18,8 +18,6 @@ from uuid import UUID
 
 from ottla.broker.remote.node_channels import REQUEST_TIMEOUT_S, BatchingQueues, NodeChannels
 from ottla.controller.topics import CreateTopic
-from ottla.coordination.metadata_cache import MetadataCache
-from ottla.coordination.view import NO_LEADER, ClusterView, TopicView
 from ottla.core.clock import Clock
 from ottla.core.errors import (
     InvalidConfig,
@@ -33,6 +31,8 @@ from ottla.core.errors import (
     error_for,
 )
 from ottla.core.ids import id_text
+from ottla.metadata_store.cluster_view import NO_LEADER, ClusterView, TopicView
+from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.records.builder import build_batch
 from ottla.replication.high_watermark_waiters import FutureWaiter
 from ottla.replication.partition import Partition

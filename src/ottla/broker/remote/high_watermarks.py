@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ottla.broker.remote.node_channels import NodeChannels
-from ottla.coordination.metadata_cache import MetadataCache
-from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store.cluster_view import NO_LEADER, ClusterView
+from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.replication.replicas import Replicas
 from ottla.wire.apis import ApiKey
 from ottla.wire.messages.list_offsets import (

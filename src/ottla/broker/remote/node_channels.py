@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ottla.client.errors import CannotConnect
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import NetworkException, UnsupportedVersion
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ottla.client.addresses import Address
 from ottla.client.errors import CannotConnect
-from ottla.coordination.metadata_cache import MetadataCache
+from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.wire.apis import ApiKey
 
 if TYPE_CHECKING:  # imported with the first connection: one broker alone has none

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.remote.node_channels import NodeChannels
-from ottla.coordination.metadata_cache import MetadataCache
-from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core.errors import CoordinatorNotAvailable, ErrorCode, KafkaError
 from ottla.core.ids import SHARE_STATE_TOPIC
 from ottla.internal_topics.partitioning import partition_of
+from ottla.metadata_store.cluster_view import NO_LEADER, ClusterView
+from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.share_coordinator.coordinator import ShareCoordinator
 from ottla.share_coordinator.machine import StateResult, StateWrite
 from ottla.share_coordinator.records import SharePartitionKey, Snapshot

@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.broker.remote.node_channels import BatchingQueues, NodeChannels
-from ottla.coordination.metadata_cache import MetadataCache
-from ottla.coordination.view import NO_LEADER, ClusterView
 from ottla.core.errors import ErrorCode, error_code_for
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store.cluster_view import NO_LEADER, ClusterView
+from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.transactions.marker_port import MarkerSender, TransactionMarker
 from ottla.wire.apis import ApiKey
 from ottla.wire.messages.write_txn_markers import (

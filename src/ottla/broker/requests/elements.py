@@ -21,9 +21,9 @@ from typing import Any, Generic, TypeVar
 
 from ottla.broker.requests.authorization import AclOperation, ResourceType, denial
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import KafkaError
 from ottla.core.slices import WorkSlice
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.compiled_codec import Slices
 
 ElementT = TypeVar("ElementT")

@@ -22,8 +22,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from ottla.broker.requests.elements import InParts
 from ottla.broker.requests.loaded_api import LoadedApi
 from ottla.broker.requests.request import Request
-from ottla.coordination.view import ClusterView
 from ottla.core.errors import KafkaError
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.net.connection import PendingResponse
 from ottla.net.identity import ConnectionIdentity
 from ottla.wire import codec

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from ottla.broker.config import BrokerConfig
 from ottla.broker.startup.open_storage import NoUsableDirectory, OpenStore, metadata_directory
-from ottla.coordination.logged_wait import LoggedWait
-from ottla.coordination.sqlite_file import FILE_NAME as METADATA_FILE
-from ottla.coordination.store import MetadataStore, SessionLost
-from ottla.coordination.zookeeper_connect import ZooKeeperConnect, parse_connect
 from ottla.core.errors import StorageError
 from ottla.core.settings import InvalidSettings, SettingProblem
+from ottla.metadata_store.logged_wait import LoggedWait
+from ottla.metadata_store.sqlite_file import FILE_NAME as METADATA_FILE
+from ottla.metadata_store.store import MetadataStore, SessionLost
+from ottla.metadata_store.zookeeper_connect import ZooKeeperConnect, parse_connect
 
 _EXPIRY_DELAY_S = 5.0
 """ZooKeeper ends sessions by its ticks, and starts to count again when it elects a leader."""
@@ -42,7 +42,7 @@ def worker_store_opener(socket: Path, node_id: int) -> OpenStore:
     """Return what opens the store that the owner of the workers serves (`ottla server --workers`)."""
 
     async def open_store() -> MetadataStore:
-        from ottla.coordination.socket_store import SocketStore
+        from ottla.metadata_store.socket_store import SocketStore
 
         try:
             return await SocketStore.open(socket, node_id)
@@ -69,7 +69,7 @@ def store_opener(config: BrokerConfig, paths: Sequence[Path]) -> OpenStore | Non
     timeouts = config.zookeeper
 
     async def open_store() -> MetadataStore:
-        from ottla.coordination.zookeeper import ZooKeeperStore
+        from ottla.metadata_store.zookeeper import ZooKeeperStore
 
         store = ZooKeeperStore(
             connect,

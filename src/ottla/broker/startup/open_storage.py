@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from ottla.broker.config import BrokerConfig, log_dirs_of
-from ottla.coordination import broker_registration, znodes
-from ottla.coordination.embedded_store import EmbeddedMetadataStore, EmbeddedSession
-from ottla.coordination.sqlite_file import EXPORTED_SUFFIX
-from ottla.coordination.sqlite_file import FILE_NAME as METADATA_FILE
-from ottla.coordination.store import Create, MetadataStore, OutcomeUnknown, Put
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
 from ottla.core.files import FileAccess, FileSystem
 from ottla.core.ids import id_text
 from ottla.core.runtime import new_uuid
+from ottla.metadata_store import broker_registration, znodes
+from ottla.metadata_store.embedded_store import EmbeddedMetadataStore, EmbeddedSession
+from ottla.metadata_store.sqlite_file import EXPORTED_SUFFIX
+from ottla.metadata_store.sqlite_file import FILE_NAME as METADATA_FILE
+from ottla.metadata_store.store import Create, MetadataStore, OutcomeUnknown, Put
 from ottla.storage.directories.directory_identity import (
     DirectoryOwner,
     ForeignDirectory,

@@ -17,8 +17,8 @@ from ottla.broker import listeners as endpoints
 from ottla.broker.config import BrokerConfig
 from ottla.broker.startup.cluster_store import store_opener, zookeeper_of
 from ottla.broker.startup.open_storage import NoUsableDirectory, check_store_directory, metadata_directory
-from ottla.coordination.sqlite_file import FILE_NAME as METADATA_FILE
 from ottla.core.files import SystemFiles
+from ottla.metadata_store.sqlite_file import FILE_NAME as METADATA_FILE
 from ottla.storage.integrity.metadata_backup import MetadataBackup
 from ottla.storage.small_files import LOCK, META_PROPERTIES, parse_meta
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ottla.coordination import znodes
-from ottla.coordination.view import ClusterView
 from ottla.groups.modern.topics import TopicsImage
+from ottla.metadata_store import znodes
+from ottla.metadata_store.cluster_view import ClusterView
 
 _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 

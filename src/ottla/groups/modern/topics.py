@@ -11,7 +11,7 @@ from collections.abc import Iterable, KeysView, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from ottla.coordination.view import BrokerInfo, ClusterView, TopicView
+from ottla.metadata_store.cluster_view import BrokerInfo, ClusterView, TopicView
 
 NO_METADATA_HASH = 0
 """The hash of a group without topics, as in Kafka."""

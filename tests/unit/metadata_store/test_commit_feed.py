@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ottla.coordination.commit_feed import (
+from ottla.metadata_store.commit_feed import (
     ENTRY_MAX,
     VALUE_MAX,
     EffectKind,
@@ -17,7 +17,7 @@ from ottla.coordination.commit_feed import (
     encode_entry,
     entry_path,
 )
-from ottla.coordination.store import Check, Create, Delete, Op, Put
+from ottla.metadata_store.store import Check, Create, Delete, Op, Put
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from ottla.coordination.store import (
+from ottla.metadata_store.store import (
     Node,
     NodeChange,
     Op,
@@ -26,9 +26,9 @@ from ottla.coordination.store import (
     Watch,
     is_within,
 )
-from ottla.coordination.zookeeper_connect import ZooKeeperConnect
-from ottla.coordination.zookeeper_connection import ZooKeeperConnection, ZooKeeperUnreachable
-from ottla.coordination.zookeeper_session import Changes, ZooKeeperSession
+from ottla.metadata_store.zookeeper_connect import ZooKeeperConnect
+from ottla.metadata_store.zookeeper_connection import ZooKeeperConnection, ZooKeeperUnreachable
+from ottla.metadata_store.zookeeper_session import Changes, ZooKeeperSession
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from ottla.coordination.store import MetadataStore, Op, SessionLost, SessionStatus, StoreError, Watch
-from ottla.coordination.store_frames import (
+from ottla.core.errors import StorageError
+from ottla.metadata_store.store import MetadataStore, Op, SessionLost, SessionStatus, StoreError, Watch
+from ottla.metadata_store.store_frames import (
     PUSHED,
     SESSION_TIMEOUT_S,
     VERSION,
@@ -30,7 +31,6 @@ from ottla.coordination.store_frames import (
     frame,
     read_frame,
 )
-from ottla.core.errors import StorageError
 
 OpenSession = Callable[[], Awaitable[MetadataStore]]
 

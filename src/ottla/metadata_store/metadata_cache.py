@@ -6,9 +6,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from ottla.coordination.store import MetadataStore, NodeChange, SessionLost, Watch
-from ottla.coordination.view import ClusterView
-from ottla.coordination.view_builder import NODES_AT_ONCE, ViewBuilder
+from ottla.metadata_store.cluster_view import ClusterView
+from ottla.metadata_store.cluster_view_builder import NODES_AT_ONCE, ViewBuilder
+from ottla.metadata_store.store import MetadataStore, NodeChange, SessionLost, Watch
 
 Subscriber = Callable[[ClusterView, ClusterView], Awaitable[None] | None]
 """Called with the old and the new snapshot; `new.changes_since(old)` lists what differs. If it returns an awaitable,

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from ottla.coordination.embedded_store import EmbeddedMetadataStore
-from ottla.coordination.sqlite_file import FILE_NAME, MetadataFile, NodeRow
-from ottla.coordination.store import Create, Delete, Node, Op, Put
 from ottla.core.errors import StorageError
+from ottla.metadata_store.embedded_store import EmbeddedMetadataStore
+from ottla.metadata_store.sqlite_file import FILE_NAME, MetadataFile, NodeRow
+from ottla.metadata_store.store import Create, Delete, Node, Op, Put
 
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from ottla.coordination.embedded_store import EmbeddedMetadataStore
-from ottla.coordination.store import Create, Put
+from ottla.metadata_store.embedded_store import EmbeddedMetadataStore
+from ottla.metadata_store.store import Create, Put
 
 async def main():
     store = EmbeddedMetadataStore.open(Path(sys.argv[1])).session()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.coordination.zookeeper_connect import ZooKeeperConnect, parse_connect
+from ottla.metadata_store.zookeeper_connect import ZooKeeperConnect, parse_connect
 
 
 def test_servers_and_chroot_are_separated() -> None:

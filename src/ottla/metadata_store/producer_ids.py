@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 
-from ottla.coordination import znodes
-from ottla.coordination.store import (
+from ottla.core.errors import CoordinatorLoadInProgress
+from ottla.metadata_store import znodes
+from ottla.metadata_store.store import (
     Create,
     MetadataStore,
     NodeExists,
@@ -19,7 +20,6 @@ from ottla.coordination.store import (
     SessionLost,
     VersionConflict,
 )
-from ottla.core.errors import CoordinatorLoadInProgress
 
 _ATTEMPTS_MAX = 20
 _LAST_ID = (1 << 63) - 1

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ottla.coordination.store import SessionStatus
-from ottla.coordination.zookeeper_connection import ZooKeeperConnection, ZooKeeperUnreachable
+from ottla.metadata_store.store import SessionStatus
+from ottla.metadata_store.zookeeper_connection import ZooKeeperConnection, ZooKeeperUnreachable
 
 
 def ignored(_status: SessionStatus) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Sequence
 
-from ottla.coordination import znodes
-from ottla.coordination.store import Create, MetadataStore, NodeExists, Op, OutcomeUnknown, Put
+from ottla.metadata_store import znodes
+from ottla.metadata_store.store import Create, MetadataStore, NodeExists, Op, OutcomeUnknown, Put
 
 
 class BrokerIdInUse(Exception):

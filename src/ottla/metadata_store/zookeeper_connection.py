@@ -29,7 +29,7 @@ from kazoo.exceptions import (
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
-from ottla.coordination.store import (
+from ottla.metadata_store.store import (
     Check,
     Create,
     Delete,

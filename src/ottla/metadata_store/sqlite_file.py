@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from ottla.coordination.store import Node
 from ottla.core.errors import StorageError
+from ottla.metadata_store.store import Node
 
 FILE_NAME = "ottla-metadata.db"
 """In `metadata.log.dir` or the first log directory; Kafka's own tools ignore plain files that they do not know."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ottla.coordination.store import (
+from ottla.metadata_store.store import (
     Node,
     Op,
     OutcomeUnknown,
@@ -25,7 +25,7 @@ from ottla.coordination.store import (
     StoreError,
     Watch,
 )
-from ottla.coordination.store_frames import (
+from ottla.metadata_store.store_frames import (
     PING_S,
     PUSHED,
     VERSION,

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ottla.coordination import znodes
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition, id_text
+from ottla.metadata_store import znodes
 
 ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
 

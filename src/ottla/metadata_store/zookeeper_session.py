@@ -13,8 +13,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from ottla.coordination import znodes
-from ottla.coordination.commit_feed import (
+from ottla.metadata_store import znodes
+from ottla.metadata_store.commit_feed import (
     ENTRY_PREFIX,
     FEED,
     EffectKind,
@@ -27,7 +27,7 @@ from ottla.coordination.commit_feed import (
     entry_path,
     next_number,
 )
-from ottla.coordination.store import (
+from ottla.metadata_store.store import (
     NO_VERSION,
     Create,
     Delete,
@@ -43,7 +43,7 @@ from ottla.coordination.store import (
     VersionConflict,
     parent_of,
 )
-from ottla.coordination.zookeeper_connection import (
+from ottla.metadata_store.zookeeper_connection import (
     ZooKeeperConnection,
     ZooKeeperDisconnected,
     ZooKeeperNode,

@@ -15,8 +15,8 @@ from itertools import islice
 from typing import NamedTuple
 from uuid import UUID
 
-from ottla.coordination.kraft_records import MalformedMetadata
 from ottla.core.errors import CorruptMessage
+from ottla.metadata_store.kraft_records import MalformedMetadata
 from ottla.records.batch import HEADER_BYTES, MAGIC, BatchHeader
 from ottla.records.batch_faults import is_checksum_right
 from ottla.records.builder import NewRecord, build_batch

@@ -1,7 +1,7 @@
 """Keeps an immutable snapshot of the cluster's metadata, built from the store and replaced atomically.
 
 Request handlers read `cluster.current` and never wait for the store. A snapshot never changes; a newer one shares the
-parts that are equal. `view_builder.py` builds it from the changes that a watch of the store delivers.
+parts that are equal. `cluster_view_builder.py` builds it from the changes that a watch of the store delivers.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ottla.coordination import znodes
-from ottla.coordination.store import Node
 from ottla.core.ids import INTERNAL_TOPICS
+from ottla.metadata_store import znodes
+from ottla.metadata_store.store import Node
 
 _NO_CONFIGS: Mapping[str, EntityConfig] = MappingProxyType({})
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from ottla.coordination.kraft_records import (
+from ottla.core.settings import ConfigResourceType
+from ottla.metadata_store.kraft_records import (
     NO_LEADER_CHANGE,
     ConfigRecord,
     FeatureLevelRecord,
@@ -26,7 +27,6 @@ from ottla.coordination.kraft_records import (
     TopicRecord,
     decode,
 )
-from ottla.core.settings import ConfigResourceType
 
 _PROCESS_RECORDS = frozenset(
     {

@@ -19,8 +19,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 
-from ottla.coordination.sqlite_file import ADVICE, MetadataFile, NodeRow
-from ottla.coordination.store import (
+from ottla.core.errors import StorageError
+from ottla.metadata_store.sqlite_file import ADVICE, MetadataFile, NodeRow
+from ottla.metadata_store.store import (
     ANY_VERSION,
     NO_VERSION,
     Check,
@@ -45,7 +46,6 @@ from ottla.coordination.store import (
     parent_of,
     sequential_path,
 )
-from ottla.core.errors import StorageError
 
 _CHECKPOINT_DELAY_S = 1.0  # the commits of a burst share the second sync that a checkpoint costs
 _TRANSIENT_ERRORS = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR_WRITE})

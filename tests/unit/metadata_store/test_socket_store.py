@@ -10,13 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from ottla.coordination import socket_store, store_server
-from ottla.coordination.embedded_store import EmbeddedMetadataStore, EmbeddedSession
-from ottla.coordination.socket_store import SocketStore
-from ottla.coordination.store import Create, MetadataStore, Op, OutcomeUnknown, SessionLost, SessionState, SessionStatus
-from ottla.coordination.store_frames import VERSION, frame, read_frame
-from ottla.coordination.store_server import StoreServer
 from ottla.core.errors import StorageError
+from ottla.metadata_store import socket_store, store_server
+from ottla.metadata_store.embedded_store import EmbeddedMetadataStore, EmbeddedSession
+from ottla.metadata_store.socket_store import SocketStore
+from ottla.metadata_store.store import (
+    Create,
+    MetadataStore,
+    Op,
+    OutcomeUnknown,
+    SessionLost,
+    SessionState,
+    SessionStatus,
+)
+from ottla.metadata_store.store_frames import VERSION, frame, read_frame
+from ottla.metadata_store.store_server import StoreServer
 
 
 class HangingSession(EmbeddedSession):

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from ottla.coordination import znodes
-from ottla.coordination.broker_registration import join_cluster
-from ottla.coordination.embedded_store import EmbeddedMetadataStore, EmbeddedSession
-from ottla.coordination.producer_ids import ProducerIdManager
-from ottla.coordination.store import Op, OutcomeUnknown
 from ottla.core.errors import CoordinatorLoadInProgress
+from ottla.metadata_store import znodes
+from ottla.metadata_store.broker_registration import join_cluster
+from ottla.metadata_store.embedded_store import EmbeddedMetadataStore, EmbeddedSession
+from ottla.metadata_store.producer_ids import ProducerIdManager
+from ottla.metadata_store.store import Op, OutcomeUnknown
 
 
 class LosingSession(EmbeddedSession):

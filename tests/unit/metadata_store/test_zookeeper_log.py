@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from ottla.coordination.store import SessionState, SessionStatus
-from ottla.coordination.zookeeper import ZooKeeperStore
-from ottla.coordination.zookeeper_connect import parse_connect
+from ottla.metadata_store.store import SessionState, SessionStatus
+from ottla.metadata_store.zookeeper import ZooKeeperStore
+from ottla.metadata_store.zookeeper_connect import parse_connect
 
 pytestmark = pytest.mark.simulated_time
 CONNECTED, SUSPENDED, LOST = SessionStatus.CONNECTED, SessionStatus.SUSPENDED, SessionStatus.LOST

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from ottla.coordination.store import Check, Create, Delete, Op, Put, parent_of, sequential_path
+from ottla.metadata_store.store import Check, Create, Delete, Op, Put, parent_of, sequential_path
 
 FEED = "/ottla_changes"
 ENTRY_PREFIX = f"{FEED}/c_"

@@ -11,12 +11,12 @@ from uuid import UUID
 
 import pytest
 
-from ottla.coordination import kraft_records as kraft
-from ottla.coordination.kraft_batches import ControlRecordType, Voter, batches, is_whole_snapshot, snapshot, values
-from ottla.coordination.kraft_image import KraftImage
-from ottla.coordination.kraft_records import MalformedMetadata, MetadataRecordType
 from ottla.core.ids import id_text
 from ottla.core.settings import ConfigResourceType
+from ottla.metadata_store import kraft_records as kraft
+from ottla.metadata_store.kraft_batches import ControlRecordType, Voter, batches, is_whole_snapshot, snapshot, values
+from ottla.metadata_store.kraft_image import KraftImage
+from ottla.metadata_store.kraft_records import MalformedMetadata, MetadataRecordType
 from ottla.records.record_reader import read_records
 
 GOLDEN: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "golden" / "cluster_metadata.json").read_text())[

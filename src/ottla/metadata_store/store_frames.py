@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ottla.coordination.store import (
+from ottla.core.errors import StorageError
+from ottla.metadata_store.store import (
     Check,
     Create,
     Delete,
@@ -33,7 +34,6 @@ from ottla.coordination.store import (
     StoreError,
     VersionConflict,
 )
-from ottla.core.errors import StorageError
 
 VERSION = 1
 """Of the protocol: both sides come from one installation, so another version means a mistake."""

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from ottla.coordination import znodes
-from ottla.coordination.store import NO_VERSION, Node, NodeChange
-from ottla.coordination.view import (
+from ottla.metadata_store import znodes
+from ottla.metadata_store.cluster_view import (
     NO_LEADER,
     BrokerInfo,
     ClusterDelta,
@@ -26,6 +25,7 @@ from ottla.coordination.view import (
     TopicView,
     changed_partitions,
 )
+from ottla.metadata_store.store import NO_VERSION, Node, NodeChange
 
 NODES_AT_ONCE = 200
 """After so many nodes the event loop serves others."""

@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from ottla.coordination import broker_registration, znodes
-from ottla.coordination.embedded_store import EmbeddedMetadataStore, EmbeddedSession
-from ottla.coordination.metadata_cache import MetadataCache
-from ottla.coordination.store import NO_VERSION, Create, Delete, NodeChange, Op, Put, SessionLost
-from ottla.coordination.view import NO_LEADER, ClusterDelta, ClusterView, difference
-from ottla.coordination.view_builder import ViewBuilder
 from ottla.core.ids import TopicPartition
+from ottla.metadata_store import broker_registration, znodes
+from ottla.metadata_store.cluster_view import NO_LEADER, ClusterDelta, ClusterView, difference
+from ottla.metadata_store.cluster_view_builder import ViewBuilder
+from ottla.metadata_store.embedded_store import EmbeddedMetadataStore, EmbeddedSession
+from ottla.metadata_store.metadata_cache import MetadataCache
+from ottla.metadata_store.store import NO_VERSION, Create, Delete, NodeChange, Op, Put, SessionLost
 
 ID = uuid.UUID(int=5)
 
@@ -229,7 +229,7 @@ async def test_a_cancelled_caller_keeps_no_subscriber_from_a_snapshot(
 async def test_the_cluster_is_read_again_after_an_unexpected_error(
     store: EmbeddedSession, cluster: MetadataCache, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ottla.coordination.metadata_cache.RETRY_S", 0.01)
+    monkeypatch.setattr("ottla.metadata_store.metadata_cache.RETRY_S", 0.01)
     changed, failures = asyncio.Event(), [RuntimeError("a defect")]
     original = ViewBuilder.build
 

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from ottla.coordination import znodes
-from ottla.coordination.commit_feed import FEED
-from ottla.coordination.store import Create, Delete, Node, NodeExists, Op, SessionStatus
-from ottla.coordination.zookeeper_connection import ZooKeeperConnection, ZooKeeperNode
-from ottla.coordination.zookeeper_session import CHECK_INTERVAL_S, RETRY_S, ZooKeeperSession
+from ottla.metadata_store import znodes
+from ottla.metadata_store.commit_feed import FEED
+from ottla.metadata_store.store import Create, Delete, Node, NodeExists, Op, SessionStatus
+from ottla.metadata_store.zookeeper_connection import ZooKeeperConnection, ZooKeeperNode
+from ottla.metadata_store.zookeeper_session import CHECK_INTERVAL_S, RETRY_S, ZooKeeperSession
 
 
 class MemoryConnection:
@@ -102,7 +102,7 @@ async def opened(connection: MemoryConnection, on_changes: Callable[[int, Mappin
 @pytest.mark.simulated_time
 async def test_the_feed_is_trimmed_although_commits_never_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"TRIM_ABOVE": 10, "_TRIM_OPS": 5}.items():
-        monkeypatch.setattr(f"ottla.coordination.zookeeper_session.{name}", value)
+        monkeypatch.setattr(f"ottla.metadata_store.zookeeper_session.{name}", value)
     connection = MemoryConnection()
     session = await opened(connection, lambda _number, _changes: None)
     await session.commit([Create("/controller", b"", ephemeral=True)])
