@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("*.md", "docs/**/*.md", "tests/README.md", "examples/README.md", "pyproject.toml", "Makefile")
 SOURCES = ("src/**/*.py", "tests/**/*.py", "tools/*.py", "benchmarks/*.py", "hatch_build.py")
-SKIPPED = ("src/ottla/wire/messages/", "tools/check_words.py")
+SKIPPED = ("src/ottla/wire/generated/", "tools/check_words.py")
 
 WORDS = {
     r"\bbehind\b": "after, beyond; for consumers: lag",

@@ -1,4 +1,4 @@
-"""Writes `src/ottla/wire/messages/<api>.py`: one plain shape per API, the union of the fields of all its versions.
+"""Writes `src/ottla/wire/generated/<api>.py`: one plain shape per API, the union of the fields of all its versions.
 
 The schema is read from kio's classes, one per version, and those of newer versions (tests/support/newer_messages.py).
 What is written is ordinary source that editors and type checkers see, checked in, and compared by
@@ -30,7 +30,7 @@ sys.path[:0] = [str(ROOT)] if str(ROOT) not in sys.path else []
 
 from tests.support.newer_messages import schema_name_map  # noqa: E402 - the tree's root is no package's
 
-TARGET = ROOT / "src" / "ottla" / "wire" / "messages"
+TARGET = ROOT / "src" / "ottla" / "wire" / "generated"
 KEYS = {
     *APIS,
     *INTER_BROKER_APIS,

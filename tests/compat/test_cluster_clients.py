@@ -21,7 +21,7 @@ from kafka import KafkaConsumer, KafkaProducer
 from ottla.broker.fetch.replica_selector import RACK_AWARE_SELECTOR
 from ottla.core.ids import OFFSETS_TOPIC
 from ottla.testing.cluster import TestCluster
-from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
+from ottla.wire.generated.find_coordinator import FindCoordinatorRequest
 from tests.unit.broker.test_leader_changes import RACKS
 from tests.unit.broker.test_replicated_topic import create, in_sync, leader_of, send
 

@@ -82,7 +82,7 @@ def test_a_setting_of_a_topic_has_its_declared_type_from_every_valid_text(key: s
 
 # ---- Messages
 
-APIS = [key for key, info in API_INFO.items() if find_spec(f"ottla.wire.messages.{info.name}")]
+APIS = [key for key, info in API_INFO.items() if find_spec(f"ottla.wire.generated.{info.name}")]
 
 
 @functools.cache

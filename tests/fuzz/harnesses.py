@@ -27,11 +27,11 @@ from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.frame import FrameRefused
+from ottla.wire.generated.fetch import FetchPartition, FetchRequest, FetchTopic
+from ottla.wire.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.wire.headers import encode_request_header, parse_request_header
 from ottla.wire.hot.fetch import decode_fetch_request
 from ottla.wire.hot.produce import decode_produce_request
-from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.support.framing import FrameDecoder, framed
 from tests.support.hot_messages import fetch_request, produce_request
 from tests.support.messages import MESSAGE_APIS

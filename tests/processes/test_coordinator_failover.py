@@ -22,7 +22,7 @@ from ottla.core.ids import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC,
 from ottla.internal_topics.partitioning import partition_of
 from ottla.testing.cluster import TestCluster
 from ottla.wire.apis import ApiKey
-from ottla.wire.messages import consumer_group_heartbeat as heartbeat
+from ottla.wire.generated import consumer_group_heartbeat as heartbeat
 from tests.unit.broker.test_moving_coordinators import (
     NODES,
     PARTITIONS,

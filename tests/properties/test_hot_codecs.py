@@ -13,13 +13,9 @@ from ottla.core.files import File, FileRegion
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.hot.fetch import JOIN_BYTES_MAX, FetchTopic, ForgottenTopic, decode_fetch_request, write_fetch_response
-from ottla.wire.hot.fetch import read_topics as read_fetch_topics
-from ottla.wire.hot.produce import decode_produce_request, in_chunks, read_topics, write_produce_response
-from ottla.wire.hot.reading import AT_ONCE
-from ottla.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
-from ottla.wire.messages.fetch import ForgottenTopic as ForgottenTopicData
-from ottla.wire.messages.produce import (
+from ottla.wire.generated.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from ottla.wire.generated.fetch import ForgottenTopic as ForgottenTopicData
+from ottla.wire.generated.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -27,6 +23,10 @@ from ottla.wire.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from ottla.wire.hot.fetch import JOIN_BYTES_MAX, FetchTopic, ForgottenTopic, decode_fetch_request, write_fetch_response
+from ottla.wire.hot.fetch import read_topics as read_fetch_topics
+from ottla.wire.hot.produce import decode_produce_request, in_chunks, read_topics, write_produce_response
+from ottla.wire.hot.reading import AT_ONCE
 from ottla.wire.schema import RecordBytes
 from tests.properties.kio_twin import kio_bytes, kio_class, kio_entity
 from tests.properties.shapes import shapes, without_illegal_nulls

@@ -9,11 +9,11 @@ from ottla.net.connection import PendingResponse
 from ottla.testing.requests import connection_without_socket
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
+from ottla.wire.generated import fetch, produce
 from ottla.wire.headers import parse_response_header
 from ottla.wire.hot import fetch as hot_fetch
 from ottla.wire.hot import produce as hot_produce
 from ottla.wire.hot.writing import string_bytes
-from ottla.wire.messages import fetch, produce
 from ottla.wire.schema import RecordBytes
 from tests.support.waiting import until
 

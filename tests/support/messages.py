@@ -7,5 +7,5 @@ from importlib.util import find_spec
 from ottla.wire.apis import API_INFO
 
 MESSAGE_APIS = {
-    key: info for key, info in API_INFO.items() if find_spec(f"ottla.wire.messages.{info.name}") is not None
+    key: info for key, info in API_INFO.items() if find_spec(f"ottla.wire.generated.{info.name}") is not None
 }

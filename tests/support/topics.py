@@ -16,7 +16,7 @@ from ottla.client.offsets import end_offsets
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import TopicPartition as Place
 from ottla.wire.apis import ApiKey
-from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.wire.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 REFUSED_FOR_NOW = frozenset(
     {

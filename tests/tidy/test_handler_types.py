@@ -18,7 +18,7 @@ from ottla.broker.requests.handler import Awaited, Deferred, ElementWise, Elemen
 from ottla.broker.requests.request import Request
 from ottla.wire.apis import ApiKey
 from ottla.wire.hot.fetch import decode_fetch_request
-from ottla.wire.messages import heartbeat as hb, metadata as md, sync_group as sg
+from ottla.wire.generated import heartbeat as hb, metadata as md, sync_group as sg
 
 def inline(request: Request, body: hb.HeartbeatRequest) -> hb.HeartbeatResponse:
     return hb.HeartbeatResponse()

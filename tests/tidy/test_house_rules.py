@@ -13,7 +13,7 @@ from ottla.core.settings import settings_of
 from ottla.wire.apis import API_INFO
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = [path for path in sorted((ROOT / "src").rglob("*.py")) if "messages" not in path.parts]
+SOURCES = [path for path in sorted((ROOT / "src").rglob("*.py")) if "generated" not in path.parts]
 ELSEWHERE = [path for room in ("tests", "benchmarks", "tools") for path in sorted((ROOT / room).rglob("*.py"))]
 LINES_MAX, SCREEN_MAX, METHODS_MAX = 750, 60, 8
 QUESTION_WORDS = r"(What|Where|Which|How|Who|When|Why)\b"

@@ -43,7 +43,7 @@ from ottla.wire.apis import ApiKey
 from ottla.wire.schema import Struct
 
 if TYPE_CHECKING:  # with the handlers
-    from ottla.wire.messages.incremental_alter_configs import AlterConfigsResourceResponse
+    from ottla.wire.generated.incremental_alter_configs import AlterConfigsResourceResponse
 
 log = logging.getLogger(__name__)
 

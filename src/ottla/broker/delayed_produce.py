@@ -38,6 +38,8 @@ from ottla.replication.group_commit import PATIENCE_SECONDS
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
 from ottla.wire.errors import MalformedRequest
+from ottla.wire.generated.fetch import NodeEndpoint
+from ottla.wire.generated.produce import BatchIndexAndErrorMessage, LeaderIdAndEpoch, PartitionProduceResponse
 from ottla.wire.hot.produce import (
     FIRST_WITH_TOPIC_IDS,
     ProducePartition,
@@ -47,8 +49,6 @@ from ottla.wire.hot.produce import (
     write_produce_response,
 )
 from ottla.wire.hot.reading import AT_ONCE
-from ottla.wire.messages.fetch import NodeEndpoint
-from ottla.wire.messages.produce import BatchIndexAndErrorMessage, LeaderIdAndEpoch, PartitionProduceResponse
 
 ACKS_ALL: Final = -1
 ACKS_NONE: Final = 0

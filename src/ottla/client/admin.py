@@ -128,7 +128,7 @@ async def create_topics(
     cluster: Cluster, topics: Sequence[NewTopic], *, validate_only: bool = False
 ) -> list[tuple[Outcome, TopicInfo | None]]:
     """Create topics; with `validate_only` only validate the request."""
-    from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+    from ottla.wire.generated.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
     creatable_topics = [
         CreatableTopic(
@@ -151,7 +151,7 @@ async def create_topics(
 
 async def delete_topics(cluster: Cluster, names: Sequence[str]) -> list[Outcome]:
     """Delete topics and their records."""
-    from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+    from ottla.wire.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
     ask = DeleteTopicsRequest(
         topics=[DeleteTopicState(name=name) for name in names], topic_names=list(names), timeout_ms=_timeout_ms(cluster)
@@ -162,7 +162,7 @@ async def delete_topics(cluster: Cluster, names: Sequence[str]) -> list[Outcome]
 
 async def create_partitions(cluster: Cluster, name: str, count: int, *, validate_only: bool = False) -> Outcome:
     """Increase the number of a topic's partitions to `count`; it can never decrease."""
-    from ottla.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+    from ottla.wire.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 
     ask = CreatePartitionsRequest(
         topics=[CreatePartitionsTopic(name=name, count=count, assignments=None)],
@@ -183,7 +183,7 @@ async def describe_configs(
     documentation: bool = False,
 ) -> list[ConfigEntry]:
     """Describe the settings of a topic, broker or group, sorted by name. Raises the resource's `KafkaError`."""
-    from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+    from ottla.wire.generated.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 
     resource = DescribeConfigsResource(
         resource_type=kind, resource_name=name, configuration_keys=None if keys is None else list(keys)
@@ -208,7 +208,7 @@ async def alter_configs(
     validate_only: bool = False,
 ) -> None:
     """Change settings, all of them or none. Raises the resource's `KafkaError`."""
-    from ottla.wire.messages.incremental_alter_configs import (
+    from ottla.wire.generated.incremental_alter_configs import (
         AlterableConfig,
         AlterConfigsResource,
         IncrementalAlterConfigsRequest,
@@ -233,7 +233,7 @@ class ClusterDescription:
 
 async def describe_cluster(cluster: Cluster) -> ClusterDescription:
     """Describe the cluster; uses Metadata where the broker does not serve DescribeCluster."""
-    from ottla.wire.messages.describe_cluster import DescribeClusterRequest
+    from ottla.wire.generated.describe_cluster import DescribeClusterRequest
 
     try:
         answer = await cluster.request(ANY_BROKER, ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest())
@@ -252,7 +252,7 @@ async def store_troubles(cluster: Cluster, *, within_s: float) -> list[str]:
 
     A broker that does not answer in time is left out.
     """
-    from ottla.wire.messages.describe_cluster import DescribeClusterRequest
+    from ottla.wire.generated.describe_cluster import DescribeClusterRequest
 
     async def ask(node_id: int) -> str:
         try:
@@ -271,7 +271,7 @@ async def store_troubles(cluster: Cluster, *, within_s: float) -> list[str]:
 
 async def log_dirs(cluster: Cluster, node_ids: Sequence[int]) -> list[LogDir]:
     """Describe the log directories of these brokers. Raises `CannotConnect` if a broker cannot be reached."""
-    from ottla.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+    from ottla.wire.generated.describe_log_dirs import DescribeLogDirsRequest
 
     ask = DescribeLogDirsRequest(topics=None)
     answers = await asyncio.gather(*(cluster.request(node, ApiKey.DESCRIBE_LOG_DIRS, ask) for node in node_ids))
@@ -296,7 +296,7 @@ async def log_dirs(cluster: Cluster, node_ids: Sequence[int]) -> list[LogDir]:
 
 async def leader_logs(cluster: Cluster, topic: str) -> dict[int, LeaderLog]:
     """Return the log of each partition whose leader answers; empty if brokers do not report log directories."""
-    from ottla.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+    from ottla.wire.generated.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 
     info = await cluster.topic(topic)
     logs: dict[int, LeaderLog] = {}

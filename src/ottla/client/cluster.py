@@ -95,7 +95,7 @@ class Cluster:
 
     async def refresh(self, topics: Iterable[str] | None, *, allow_auto_topic_creation: bool = False) -> ClusterInfo:
         """Fetch the metadata of the brokers and these topics (None: all; empty: none) and cache it."""
-        from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+        from ottla.wire.generated.metadata import MetadataRequest, MetadataRequestTopic
 
         metadata_request_topics = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         ask = MetadataRequest(topics=metadata_request_topics, allow_auto_topic_creation=allow_auto_topic_creation)
@@ -153,7 +153,7 @@ class Cluster:
 
     async def coordinator(self, key: str, *, key_type: int = 0) -> int:
         """Find the node id of the coordinator of a group (type 0) or a transactional id (type 1)."""
-        from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
+        from ottla.wire.generated.find_coordinator import FindCoordinatorRequest
 
         answer = await self.request(
             ANY_BROKER,

@@ -153,7 +153,7 @@ class Connection:
 
     async def negotiate(self, *, software_version: str, timeout_s: float) -> None:
         """Learn the broker's API versions. An older broker responds in version 0, with error 35 and its versions."""
-        from ottla.wire.messages.api_versions import ApiVersionsRequest
+        from ottla.wire.generated.api_versions import ApiVersionsRequest
 
         key, version = ApiKey.API_VERSIONS, API_INFO[ApiKey.API_VERSIONS].max_version
         ask = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=software_version)

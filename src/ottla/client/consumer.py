@@ -26,7 +26,7 @@ from ottla.wire.apis import ApiKey
 from ottla.wire.hot.fetch import FIRST_WITH_TOPIC_IDS
 
 if TYPE_CHECKING:
-    from ottla.wire.messages.fetch import FetchResponse, PartitionData
+    from ottla.wire.generated.fetch import FetchResponse, PartitionData
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Consumer:
                 self._fetching[node_id] = asyncio.ensure_future(self._fetch(node_id, tps))
 
     async def _fetch(self, node_id: int, tps: list[TopicPartition]) -> Any:
-        from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+        from ottla.wire.generated.fetch import FetchPartition, FetchRequest, FetchTopic
 
         ids = {topic: self._cluster.info.topics[topic].topic_id for topic in {tp.topic for tp in tps}}
         options = self.options

@@ -95,7 +95,7 @@ class GroupMember:
 
     async def leave(self) -> None:
         """Leave now, so that the other members need not wait for the session timeout."""
-        from ottla.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+        from ottla.wire.generated.leave_group import LeaveGroupRequest, MemberIdentity
 
         await self._stop_heartbeats()
         if not self.member_id:
@@ -112,7 +112,7 @@ class GroupMember:
         self.member_id, self.generation_id = "", -1
 
     async def _join_once(self) -> Any:
-        from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+        from ottla.wire.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 
         node_id = await self._cluster.coordinator(self.group_id)
         ask = JoinGroupRequest(
@@ -133,7 +133,7 @@ class GroupMember:
         return answer
 
     async def _sync_once(self, joined: Any) -> list[TopicPartition]:
-        from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+        from ottla.wire.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
         assigned: dict[str, list[TopicPartition]] = {}
         if joined.leader == self.member_id and not joined.skip_assignment:
@@ -164,7 +164,7 @@ class GroupMember:
 
     async def _send_heartbeats(self) -> None:
         """Send heartbeats until the coordinator reports a rebalance or that this is no longer a member."""
-        from ottla.wire.messages.heartbeat import HeartbeatRequest
+        from ottla.wire.generated.heartbeat import HeartbeatRequest
 
         ask = HeartbeatRequest(group_id=self.group_id, generation_id=self.generation_id, member_id=self.member_id)
         while True:

@@ -17,9 +17,9 @@ from ottla.core.ids import GroupType, TopicPartition
 from ottla.wire.apis import ApiKey
 
 if TYPE_CHECKING:
-    from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeResponse
-    from ottla.wire.messages.offset_fetch import OffsetFetchResponse
-    from ottla.wire.messages.share_group_describe import ShareGroupDescribeResponse
+    from ottla.wire.generated.consumer_group_describe import ConsumerGroupDescribeResponse
+    from ottla.wire.generated.offset_fetch import OffsetFetchResponse
+    from ottla.wire.generated.share_group_describe import ShareGroupDescribeResponse
 
 _NAMES_UNTIL = 9  # OffsetCommit and OffsetFetch have topic names up to this version, topic ids in later ones
 
@@ -69,7 +69,7 @@ class OffsetAndMetadata:
 
 async def list_groups(cluster: Cluster) -> list[GroupListing]:
     """List the groups of all brokers, sorted by id."""
-    from ottla.wire.messages.list_groups import ListGroupsRequest
+    from ottla.wire.generated.list_groups import ListGroupsRequest
 
     info = await cluster.refresh([])
     nodes = list(info.nodes)
@@ -102,7 +102,7 @@ async def describe_group(cluster: Cluster, group_id: str) -> GroupDescription:
 
 
 async def _describe_classic(cluster: Cluster, node_id: int, group_id: str) -> GroupDescription:
-    from ottla.wire.messages.describe_groups import DescribeGroupsRequest
+    from ottla.wire.generated.describe_groups import DescribeGroupsRequest
 
     answer = await cluster.request(node_id, ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest(groups=[group_id]))
     found = answer.groups[0]
@@ -125,8 +125,8 @@ async def _describe_classic(cluster: Cluster, node_id: int, group_id: str) -> Gr
 
 async def _describe_modern(cluster: Cluster, node_id: int, group_id: str, kind: GroupType) -> GroupDescription:
     """Describe a group of a protocol with server-side assignment (KIP-848, KIP-932): DescribeGroups does not."""
-    from ottla.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
-    from ottla.wire.messages.share_group_describe import ShareGroupDescribeRequest
+    from ottla.wire.generated.consumer_group_describe import ConsumerGroupDescribeRequest
+    from ottla.wire.generated.share_group_describe import ShareGroupDescribeRequest
 
     request = ShareGroupDescribeRequest if kind is GroupType.SHARE else ConsumerGroupDescribeRequest
     key = ApiKey.SHARE_GROUP_DESCRIBE if kind is GroupType.SHARE else ApiKey.CONSUMER_GROUP_DESCRIBE
@@ -180,7 +180,7 @@ async def committed_offsets(
 
 def _offset_fetch(group_id: str, wanted: Mapping[str, Sequence[TopicPartition]] | None) -> Any:
     """Build an OffsetFetch with the fields of every version: one group before version 8, several since."""
-    from ottla.wire.messages.offset_fetch import (
+    from ottla.wire.generated.offset_fetch import (
         OffsetFetchRequest,
         OffsetFetchRequestGroup,
         OffsetFetchRequestTopic,
@@ -208,7 +208,7 @@ async def commit_offsets(
 
     Raises the first partition's error, such as `UnknownMemberId` for a group that has members.
     """
-    from ottla.wire.messages.offset_commit import (
+    from ottla.wire.generated.offset_commit import (
         OffsetCommitRequest,
         OffsetCommitRequestPartition,
         OffsetCommitRequestTopic,
@@ -239,7 +239,7 @@ async def commit_offsets(
 
 async def remove_members(cluster: Cluster, group_id: str, names: Sequence[str], *, static: bool) -> list[Outcome]:
     """Remove members of a group: static members by their instance ids, others by their member ids (KIP-345)."""
-    from ottla.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+    from ottla.wire.generated.leave_group import LeaveGroupRequest, MemberIdentity
 
     members = [
         MemberIdentity(group_instance_id=name, reason="removed by an administrator")
@@ -264,7 +264,7 @@ async def remove_members(cluster: Cluster, group_id: str, names: Sequence[str], 
 
 async def delete_groups(cluster: Cluster, group_ids: Sequence[str]) -> list[Outcome]:
     """Delete groups that have no members, with their committed offsets."""
-    from ottla.wire.messages.delete_groups import DeleteGroupsRequest
+    from ottla.wire.generated.delete_groups import DeleteGroupsRequest
 
     outcomes = []
     for group_id in group_ids:
@@ -285,7 +285,7 @@ async def delete_groups(cluster: Cluster, group_ids: Sequence[str]) -> list[Outc
 
 async def delete_offsets(cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition]) -> list[Outcome]:
     """Delete the committed offsets of a group for these partitions."""
-    from ottla.wire.messages.offset_delete import (
+    from ottla.wire.generated.offset_delete import (
         OffsetDeleteRequest,
         OffsetDeleteRequestPartition,
         OffsetDeleteRequestTopic,

@@ -16,7 +16,7 @@ from ottla.core.ids import TopicPartition
 from ottla.wire.apis import ApiKey
 
 if TYPE_CHECKING:
-    from ottla.wire.messages.describe_log_dirs import DescribeLogDirsResponse
+    from ottla.wire.generated.describe_log_dirs import DescribeLogDirsResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Replica:
 
 async def replicas(cluster: Cluster, node_ids: Collection[int]) -> list[Replica]:
     """List the replicas of these brokers, sorted by broker and partition. Raises KafkaError."""
-    from ottla.wire.messages.describe_log_dirs import DescribeLogDirsPartition, DescribeLogDirsRequest
+    from ottla.wire.generated.describe_log_dirs import DescribeLogDirsPartition, DescribeLogDirsRequest
 
     ask, nodes = DescribeLogDirsRequest(topics=None), sorted(node_ids)
     answers: list[DescribeLogDirsResponse] = await asyncio.gather(
@@ -64,7 +64,7 @@ async def replicas(cluster: Cluster, node_ids: Collection[int]) -> list[Replica]
 
 async def alter_log_dirs(cluster: Cluster, wanted: Mapping[tuple[int, TopicPartition], str]) -> list[Outcome]:
     """Begin to move replicas to log directories of their brokers, given by broker and partition."""
-    from ottla.wire.messages.alter_replica_log_dirs import (
+    from ottla.wire.generated.alter_replica_log_dirs import (
         AlterReplicaLogDir,
         AlterReplicaLogDirsRequest,
         AlterReplicaLogDirTopic,

@@ -14,8 +14,8 @@ from ottla.core.ids import TopicPartition
 from ottla.wire.apis import ApiKey
 
 if TYPE_CHECKING:
-    from ottla.wire.messages.delete_records import DeleteRecordsResponse
-    from ottla.wire.messages.list_offsets import ListOffsetsResponse
+    from ottla.wire.generated.delete_records import DeleteRecordsResponse
+    from ottla.wire.generated.list_offsets import ListOffsetsResponse
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 CONSUMER_REPLICA_ID = -1
@@ -171,7 +171,7 @@ async def _bounds_by(
 
 async def delete_records(cluster: Cluster, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """Delete the records before an offset (-1: all); returns the new start offset of each partition."""
-    from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+    from ottla.wire.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 
     async def attempt() -> dict[TopicPartition, int]:
         low_watermarks: dict[TopicPartition, int] = {}
@@ -208,7 +208,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartit
 async def _ask(
     cluster: Cluster, node_id: int, wanted: Mapping[TopicPartition, int], read_committed: bool
 ) -> dict[TopicPartition, OffsetAndTimestamp | KafkaError]:
-    from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+    from ottla.wire.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
     topics = [
         ListOffsetsTopic(

@@ -38,7 +38,7 @@ from ottla.wire.apis import ApiKey
 from ottla.wire.hot.produce import FIRST_WITH_TOPIC_IDS
 
 if TYPE_CHECKING:
-    from ottla.wire.messages.init_producer_id import InitProducerIdResponse
+    from ottla.wire.generated.init_producer_id import InitProducerIdResponse
 
 Headers = list[tuple[str, bytes | None]]
 _RECORD_OVERHEAD_BYTES = 32  # an upper bound for lengths, deltas and attributes of one record
@@ -503,7 +503,7 @@ class Producer:
             raise queue.error from None
 
     async def _produce(self, tp: TopicPartition, leader: PartitionInfo, records: bytes) -> tuple[int, int]:
-        from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+        from ottla.wire.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
         topic_id = self._cluster.info.topics[tp.topic].topic_id
         at_most = FIRST_WITH_TOPIC_IDS - 1 if topic_id == NO_TOPIC_ID else None
@@ -541,7 +541,7 @@ class Producer:
             queue.identity, queue.next_sequence = self._identity, 0
 
     async def _init_producer_id(self) -> ProducerIdAndEpoch:
-        from ottla.wire.messages.init_producer_id import InitProducerIdRequest
+        from ottla.wire.generated.init_producer_id import InitProducerIdRequest
 
         ask = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
         answer: InitProducerIdResponse = await self._cluster.request(ANY_BROKER, ApiKey.INIT_PRODUCER_ID, ask)

@@ -18,10 +18,10 @@ from ottla.core.settings import ConfigResourceType
 from ottla.wire.apis import ApiKey
 
 if TYPE_CHECKING:
-    from ottla.wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsResponse
-    from ottla.wire.messages.describe_log_dirs import DescribeLogDirsResponse
-    from ottla.wire.messages.elect_leaders import ElectLeadersResponse
-    from ottla.wire.messages.list_partition_reassignments import ListPartitionReassignmentsResponse
+    from ottla.wire.generated.alter_partition_reassignments import AlterPartitionReassignmentsResponse
+    from ottla.wire.generated.describe_log_dirs import DescribeLogDirsResponse
+    from ottla.wire.generated.elect_leaders import ElectLeadersResponse
+    from ottla.wire.generated.list_partition_reassignments import ListPartitionReassignmentsResponse
 
 _MIN_ISR = "min.insync.replicas"
 
@@ -45,7 +45,7 @@ class Reassignment:
 
 async def list_reassignments(cluster: Cluster, *, retry_s: float | None = None) -> list[Reassignment]:
     """List the moves that are under way, sorted. Raises KafkaError."""
-    from ottla.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+    from ottla.wire.generated.list_partition_reassignments import ListPartitionReassignmentsRequest
 
     ask = ListPartitionReassignmentsRequest(timeout_ms=_timeout_ms(cluster), topics=None)
     answer: ListPartitionReassignmentsResponse = await cluster.retrying(
@@ -67,7 +67,7 @@ async def list_reassignments(cluster: Cluster, *, retry_s: float | None = None) 
 
 async def alter_reassignments(cluster: Cluster, wanted: Mapping[TopicPartition, Sequence[int] | None]) -> list[Outcome]:
     """Begin to move replicas to these brokers, the preferred leader first; None cancels a move."""
-    from ottla.wire.messages.alter_partition_reassignments import (
+    from ottla.wire.generated.alter_partition_reassignments import (
         AlterPartitionReassignmentsRequest,
         ReassignablePartition,
         ReassignableTopic,
@@ -101,7 +101,7 @@ async def elect_leaders(
     cluster: Cluster, kind: ElectionType, partitions: Collection[TopicPartition] | None
 ) -> list[Outcome]:
     """Elect leaders of these partitions, or of all. ELECTION_NOT_NEEDED counts as success."""
-    from ottla.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+    from ottla.wire.generated.elect_leaders import ElectLeadersRequest, TopicPartitions
 
     topics = None
     if partitions is not None:
@@ -122,7 +122,7 @@ async def elect_leaders(
 
 async def min_insync_replicas(cluster: Cluster, topics: Sequence[str]) -> dict[str, int]:
     """Return the setting of each topic, in one request; topics that were deleted meanwhile are left out."""
-    from ottla.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+    from ottla.wire.generated.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 
     if not topics:
         return {}
@@ -144,7 +144,7 @@ async def min_insync_replicas(cluster: Cluster, topics: Sequence[str]) -> dict[s
 
 async def replica_sizes(cluster: Cluster, node_ids: Collection[int]) -> dict[int, dict[TopicPartition, int]]:
     """Return the size in bytes of each replica, by broker and partition, without brokers that cannot be reached."""
-    from ottla.wire.messages.describe_log_dirs import DescribeLogDirsRequest
+    from ottla.wire.generated.describe_log_dirs import DescribeLogDirsRequest
 
     ask = DescribeLogDirsRequest(topics=None)
     nodes = list(node_ids)

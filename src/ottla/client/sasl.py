@@ -43,7 +43,7 @@ async def authenticate(connection: Requester, sasl: Sasl, *, timeout_s: float) -
 
     Raises the broker's `KafkaError`: SASL_AUTHENTICATION_FAILED or UNSUPPORTED_SASL_MECHANISM.
     """
-    from ottla.wire.messages.sasl_handshake import SaslHandshakeRequest
+    from ottla.wire.generated.sasl_handshake import SaslHandshakeRequest
 
     ask = SaslHandshakeRequest(mechanism=sasl.mechanism)
     answer = await connection.request(ApiKey.SASL_HANDSHAKE, ask, timeout_s=timeout_s, at_most=_HANDSHAKE_VERSION)
@@ -78,7 +78,7 @@ async def _scram(connection: Requester, sasl: Sasl, timeout_s: float) -> int:
 
 
 async def _exchange(connection: Requester, sasl: Sasl, message: bytes, timeout_s: float) -> tuple[bytes, int]:
-    from ottla.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+    from ottla.wire.generated.sasl_authenticate import SaslAuthenticateRequest
 
     ask = SaslAuthenticateRequest(auth_bytes=message)
     answer = await connection.request(ApiKey.SASL_AUTHENTICATE, ask, timeout_s=timeout_s)

@@ -18,12 +18,12 @@ from ottla.core.ids import TopicPartition
 from ottla.wire.apis import ApiKey
 
 if TYPE_CHECKING:
-    from ottla.wire.messages.describe_share_group_offsets import DescribeShareGroupOffsetsResponse
+    from ottla.wire.generated.describe_share_group_offsets import DescribeShareGroupOffsetsResponse
 
 
 async def start_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
     """Fetch the start offsets of all partitions of a share group; partitions without one are left out."""
-    from ottla.wire.messages.describe_share_group_offsets import (
+    from ottla.wire.generated.describe_share_group_offsets import (
         DescribeShareGroupOffsetsRequest,
         DescribeShareGroupOffsetsRequestGroup,
     )
@@ -52,7 +52,7 @@ async def start_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition,
 
 async def alter_start_offsets(cluster: Cluster, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Set start offsets of a share group that has no members. Raises the first error."""
-    from ottla.wire.messages.alter_share_group_offsets import (
+    from ottla.wire.generated.alter_share_group_offsets import (
         AlterShareGroupOffsetsRequest,
         AlterShareGroupOffsetsRequestPartition,
         AlterShareGroupOffsetsRequestTopic,
@@ -84,7 +84,7 @@ async def alter_start_offsets(cluster: Cluster, group_id: str, offsets: Mapping[
 
 async def delete_start_offsets(cluster: Cluster, group_id: str, topics: Iterable[str]) -> list[Outcome]:
     """Delete the start offsets of a share group in these topics, of all their partitions."""
-    from ottla.wire.messages.delete_share_group_offsets import (
+    from ottla.wire.generated.delete_share_group_offsets import (
         DeleteShareGroupOffsetsRequest,
         DeleteShareGroupOffsetsRequestTopic,
     )

@@ -20,11 +20,11 @@ from ottla.core.ids import NO_OFFSET, TopicPartition
 from ottla.wire.apis import ApiKey
 
 if TYPE_CHECKING:
-    from ottla.wire.messages.describe_producers import DescribeProducersResponse
-    from ottla.wire.messages.describe_transactions import DescribeTransactionsResponse
+    from ottla.wire.generated.describe_producers import DescribeProducersResponse
+    from ottla.wire.generated.describe_transactions import DescribeTransactionsResponse
 
 if TYPE_CHECKING:  # imported where it is used
-    from ottla.wire.messages.list_transactions import ListTransactionsResponse
+    from ottla.wire.generated.list_transactions import ListTransactionsResponse
 
 TRANSACTION_COORDINATOR = 1
 _PARTITIONS_PER_REQUEST = 500
@@ -71,7 +71,7 @@ async def list_transactions(
     cluster: Cluster, *, states: Sequence[str] = (), producer_ids: Sequence[int] = (), longer_than_ms: int = -1
 ) -> list[TransactionListing]:
     """List the transactional ids of all coordinators, sorted. Raises KafkaError, also for an unknown state."""
-    from ottla.wire.messages.list_transactions import ListTransactionsRequest
+    from ottla.wire.generated.list_transactions import ListTransactionsRequest
 
     ask = ListTransactionsRequest(
         state_filters=list(states), producer_id_filters=list(producer_ids), duration_filter=longer_than_ms
@@ -91,7 +91,7 @@ async def list_transactions(
 
 async def describe_transaction(cluster: Cluster, transactional_id: str) -> TransactionDescription:
     """Describe a transactional id. Raises KafkaError: TRANSACTIONAL_ID_NOT_FOUND and others."""
-    from ottla.wire.messages.describe_transactions import DescribeTransactionsRequest
+    from ottla.wire.generated.describe_transactions import DescribeTransactionsRequest
 
     async def attempt() -> TransactionDescription:
         node_id = await cluster.coordinator(transactional_id, key_type=TRANSACTION_COORDINATOR)
@@ -115,7 +115,7 @@ async def describe_transaction(cluster: Cluster, transactional_id: str) -> Trans
 
 async def abort_transaction(cluster: Cluster, transactional_id: str) -> None:
     """Have the coordinator abort the transaction of a transactional id, and fence its producer. Raises KafkaError."""
-    from ottla.wire.messages.init_producer_id import InitProducerIdRequest
+    from ottla.wire.generated.init_producer_id import InitProducerIdRequest
 
     described = await describe_transaction(cluster, transactional_id)
 
@@ -178,7 +178,7 @@ async def abort_on_partition(cluster: Cluster, transaction: OpenTransaction) -> 
     Its coordinator epoch is that of the producer's last marker, which no coordinator exceeds by mistake: a coordinator
     that does know the transaction is not fenced by it.
     """
-    from ottla.wire.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
+    from ottla.wire.generated.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 
     tp = transaction.tp
     marker = WritableTxnMarker(
@@ -206,7 +206,7 @@ async def _list_of(cluster: Cluster, node_id: int, ask: object) -> ListTransacti
 
 
 async def _open_on(cluster: Cluster, node_id: int, partitions: Sequence[TopicPartition]) -> list[OpenTransaction]:
-    from ottla.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
+    from ottla.wire.generated.describe_producers import DescribeProducersRequest, TopicRequest
 
     topics = [
         TopicRequest(name=name, partition_indexes=[tp.partition for tp in tps])

@@ -27,8 +27,8 @@ from ottla.records.builder import NewRecord
 from ottla.wire.apis import ApiKey
 
 if TYPE_CHECKING:
-    from ottla.wire.messages.end_txn import EndTxnResponse
-    from ottla.wire.messages.init_producer_id import InitProducerIdResponse
+    from ottla.wire.generated.end_txn import EndTxnResponse
+    from ottla.wire.generated.init_producer_id import InitProducerIdResponse
 
 T = TypeVar("T")
 TRANSACTION_COORDINATOR, GROUP_COORDINATOR = 1, 0
@@ -214,7 +214,7 @@ class TransactionalProducer:
         raise InvalidTxnState(f"The producer of transactional id {self.transactional_id} is {self.state.value}")
 
     async def _init_producer_id(self, known: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
-        from ottla.wire.messages.init_producer_id import InitProducerIdRequest
+        from ottla.wire.generated.init_producer_id import InitProducerIdRequest
 
         node_id = await self._cluster.coordinator(self.transactional_id, key_type=TRANSACTION_COORDINATOR)
         connection = await self._cluster.connection(node_id)
@@ -237,7 +237,7 @@ class TransactionalProducer:
         return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 
     async def _add_partitions(self, tp: TopicPartition) -> None:
-        from ottla.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+        from ottla.wire.generated.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 
         ask = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
@@ -251,7 +251,7 @@ class TransactionalProducer:
                 raise_for(result.partition_error_code, about=f"adding {tp} to a transaction")
 
     async def _add_offsets(self, group_id: str) -> None:
-        from ottla.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+        from ottla.wire.generated.add_offsets_to_txn import AddOffsetsToTxnRequest
 
         ask = AddOffsetsToTxnRequest(
             transactional_id=self.transactional_id,
@@ -265,7 +265,7 @@ class TransactionalProducer:
     async def _commit_offsets(
         self, group: ConsumerGroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> None:
-        from ottla.wire.messages.txn_offset_commit import (
+        from ottla.wire.generated.txn_offset_commit import (
             TxnOffsetCommitRequest,
             TxnOffsetCommitRequestPartition,
             TxnOffsetCommitRequestTopic,
@@ -310,7 +310,7 @@ class TransactionalProducer:
         self._partitions, self._has_offsets = set(), False
 
     async def _end_txn(self, *, committed: bool) -> None:
-        from ottla.wire.messages.end_txn import EndTxnRequest
+        from ottla.wire.generated.end_txn import EndTxnRequest
 
         ask = EndTxnRequest(
             transactional_id=self.transactional_id,

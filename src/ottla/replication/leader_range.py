@@ -12,7 +12,7 @@ from ottla.client.connection import Connection, ConnectTo
 from ottla.core.error_codes import ErrorCode
 from ottla.replication.partition import Partition
 from ottla.wire.apis import ApiKey
-from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from ottla.wire.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
 _EARLIEST: Final = -2
 _LATEST: Final = -1

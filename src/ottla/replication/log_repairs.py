@@ -166,7 +166,7 @@ class LogRepairs:
             raise
 
     async def _fetch(self, connection: Connection, partition: Partition, offset: int) -> _Fetched:
-        from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+        from ottla.wire.generated.fetch import FetchPartition, FetchRequest, FetchTopic
 
         name, index = partition.topic_partition
         asked = FetchPartition(

@@ -1,9 +1,9 @@
-"""Decodes and encodes the messages (`wire/messages`) of every API and version.
+"""Decodes and encodes the messages (`wire/generated`) of every API and version.
 
 The shape of an API is imported, and the plan for a version made, when the first message of that API and version comes:
 a broker pays only for what its clients speak. Produce requests and Fetch answers have faster twins in `wire/hot/`.
 
->>> from ottla.wire.messages.heartbeat import HeartbeatRequest
+>>> from ottla.wire.generated.heartbeat import HeartbeatRequest
 >>> body = encode_request(ApiKey.HEARTBEAT, 4, HeartbeatRequest(group_id="g", generation_id=7, member_id="m"))
 >>> decode_request(ApiKey.HEARTBEAT, 4, body).generation_id
 7
@@ -104,7 +104,7 @@ def encode_response_slices(key: ApiKey, version: int, response: Any, *, slices: 
 def shape_class(key: ApiKey, kind: str) -> Any:
     """Return the generated class of an API's "Request" or "Response"."""
     name = API_INFO[key].name
-    module = importlib.import_module(f"ottla.wire.messages.{name}")
+    module = importlib.import_module(f"ottla.wire.generated.{name}")
     return getattr(module, "".join(part.capitalize() for part in name.split("_")) + kind)
 
 

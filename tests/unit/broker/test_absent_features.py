@@ -7,7 +7,7 @@ import pytest
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.testing.cluster import BrokerHandlers
-from ottla.wire.messages import (
+from ottla.wire.generated import (
     create_acls,
     create_topics,
     delete_acls,

@@ -12,7 +12,7 @@ import pytest
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.testing.cluster import BrokerHandlers
-from ottla.wire.messages import (
+from ottla.wire.generated import (
     alter_replica_log_dirs,
     create_partitions,
     create_topics,

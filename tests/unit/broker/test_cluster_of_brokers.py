@@ -16,16 +16,16 @@ from ottla.core.settings import AlterConfigOpType, ConfigResourceType
 from ottla.metadata_store.cluster_view import NO_LEADER
 from ottla.storage.directories.log_directory import ForeignDirectory
 from ottla.testing.cluster import TestCluster
-from ottla.wire.messages.describe_log_dirs import DescribeLogDirsRequest
-from ottla.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
-from ottla.wire.messages.incremental_alter_configs import (
+from ottla.wire.generated.describe_log_dirs import DescribeLogDirsRequest
+from ottla.wire.generated.describe_producers import DescribeProducersRequest, TopicRequest
+from ottla.wire.generated.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from ottla.wire.messages.metadata import MetadataRequest
-from ottla.wire.messages.unregister_broker import UnregisterBrokerRequest
+from ottla.wire.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from ottla.wire.generated.metadata import MetadataRequest
+from ottla.wire.generated.unregister_broker import UnregisterBrokerRequest
 from tests.unit.broker.test_replicated_topic import TP, create, equal_replicas, in_sync, read, replica, send
 
 pytestmark = pytest.mark.simulated_time

@@ -12,7 +12,7 @@ from ottla.core.errors import ErrorCode
 from ottla.metadata_store import znodes
 from ottla.metadata_store.cluster_view import PartitionView
 from ottla.testing.cluster import TestCluster
-from ottla.wire.messages import alter_partition_reassignments, elect_leaders, list_partition_reassignments
+from ottla.wire.generated import alter_partition_reassignments, elect_leaders, list_partition_reassignments
 from tests.unit.broker.test_replicated_topic import TP, equal_replicas, in_sync, leader_of, read, replica, send
 
 pytestmark = pytest.mark.simulated_time

@@ -13,8 +13,8 @@ from ottla.broker.share_groups import ShareGroupSettings
 from ottla.core.errors import ErrorCode
 from ottla.core.settings import LONG_MAX, Type
 from ottla.testing.cluster import BrokerHandlers
-from ottla.wire.messages import alter_configs, describe_configs, incremental_alter_configs, list_config_resources
-from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.wire.generated import alter_configs, describe_configs, incremental_alter_configs, list_config_resources
+from ottla.wire.generated.create_topics import CreatableTopic, CreateTopicsRequest
 
 pytestmark = pytest.mark.simulated_time
 

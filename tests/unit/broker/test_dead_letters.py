@@ -20,7 +20,7 @@ from ottla.share_coordinator.records import SharePartitionKey
 from ottla.share_coordinator.states import RecordState
 from ottla.share_partitions.machine import EXHAUSTED, REJECTED
 from ottla.testing.cluster import BrokerHandlers, TestCluster
-from ottla.wire.messages import create_topics, incremental_alter_configs
+from ottla.wire.generated import create_topics, incremental_alter_configs
 from tests.support.async_tests import setup_of
 from tests.support.waiting import until
 from tests.unit.broker.test_share_fetch import ACCEPT, GAP, OPTIONS, REJECT, RELEASE, ShareClient, acquired

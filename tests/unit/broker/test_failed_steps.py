@@ -13,7 +13,7 @@ from ottla.core.errors import ErrorCode
 from ottla.core.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ottla.groups.consumer.group import ConsumerGroup
 from ottla.testing.cluster import BrokerHandlers
-from ottla.wire.messages import (
+from ottla.wire.generated import (
     consumer_group_heartbeat,
     create_topics,
     end_txn,

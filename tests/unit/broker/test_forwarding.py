@@ -16,20 +16,20 @@ from ottla.core.ids import OFFSETS_TOPIC
 from ottla.testing.cluster import TestCluster
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
-from ottla.wire.headers import encode_request_header
-from ottla.wire.messages.alter_configs import AlterableConfig as ReplacedConfig
-from ottla.wire.messages.alter_configs import AlterConfigsRequest
-from ottla.wire.messages.alter_configs import AlterConfigsResource as ReplacedResource
-from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from ottla.wire.messages.envelope import EnvelopeRequest
-from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
-from ottla.wire.messages.incremental_alter_configs import (
+from ottla.wire.generated.alter_configs import AlterableConfig as ReplacedConfig
+from ottla.wire.generated.alter_configs import AlterConfigsRequest
+from ottla.wire.generated.alter_configs import AlterConfigsResource as ReplacedResource
+from ottla.wire.generated.create_topics import CreatableTopic, CreateTopicsRequest
+from ottla.wire.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from ottla.wire.generated.envelope import EnvelopeRequest
+from ottla.wire.generated.find_coordinator import FindCoordinatorRequest
+from ottla.wire.generated.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.wire.generated.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.wire.headers import encode_request_header
 
 pytestmark = pytest.mark.simulated_time
 

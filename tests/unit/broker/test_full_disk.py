@@ -10,8 +10,8 @@ from ottla.client.producer import Producer
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.testing.cluster import TestCluster
-from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from ottla.wire.messages.offset_commit import (
+from ottla.wire.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from ottla.wire.generated.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,

@@ -29,17 +29,17 @@ from ottla.storage.config import LogConfig
 from ottla.testing.requests import answer_to, connection_without_socket, request_to
 from ottla.testing.sim_disk import SimDisk
 from ottla.testing.sim_loop import SimClock
-from ottla.wire.messages import delete_groups as dg
-from ottla.wire.messages import describe_groups as desc
-from ottla.wire.messages import find_coordinator as fc
-from ottla.wire.messages import heartbeat as hb
-from ottla.wire.messages import join_group as jg
-from ottla.wire.messages import leave_group as lg
-from ottla.wire.messages import list_groups as ls
-from ottla.wire.messages import offset_commit as oc
-from ottla.wire.messages import offset_delete as od
-from ottla.wire.messages import offset_fetch as of
-from ottla.wire.messages import sync_group as sg
+from ottla.wire.generated import delete_groups as dg
+from ottla.wire.generated import describe_groups as desc
+from ottla.wire.generated import find_coordinator as fc
+from ottla.wire.generated import heartbeat as hb
+from ottla.wire.generated import join_group as jg
+from ottla.wire.generated import leave_group as lg
+from ottla.wire.generated import list_groups as ls
+from ottla.wire.generated import offset_commit as oc
+from ottla.wire.generated import offset_delete as od
+from ottla.wire.generated import offset_fetch as of
+from ottla.wire.generated import sync_group as sg
 from tests.support.group_driver import subscription
 from tests.support.storage import StillClock, open_directories
 from tests.support.topic_logs import MemoryTopicLog

@@ -18,14 +18,14 @@ from ottla.testing.cluster import TestCluster
 from ottla.testing.requests import request_to
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
+from ottla.wire.generated import fetch as messages
+from ottla.wire.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from ottla.wire.generated.fetch import FetchPartition, FetchResponse
+from ottla.wire.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from ottla.wire.generated.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.wire.generated.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from ottla.wire.headers import parse_response_header
 from ottla.wire.hot.fetch import FetchRequest, FetchTopic
-from ottla.wire.messages import fetch as messages
-from ottla.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from ottla.wire.messages.fetch import FetchPartition, FetchResponse
-from ottla.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from tests.support.batches import Written, batch
 from tests.support.hot_messages import CollectedResponse, hot_produce_request
 from tests.support.waiting import until

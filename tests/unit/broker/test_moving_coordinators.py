@@ -20,10 +20,10 @@ from ottla.core.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from ottla.internal_topics.partitioning import partition_of
 from ottla.testing.cluster import TestCluster
 from ottla.wire.apis import ApiKey
-from ottla.wire.messages import incremental_alter_configs as altering
-from ottla.wire.messages import share_acknowledge as acknowledging
-from ottla.wire.messages import share_fetch as fetching
-from ottla.wire.messages import share_group_heartbeat as heartbeat
+from ottla.wire.generated import incremental_alter_configs as altering
+from ottla.wire.generated import share_acknowledge as acknowledging
+from ottla.wire.generated import share_fetch as fetching
+from ottla.wire.generated import share_group_heartbeat as heartbeat
 
 pytestmark = pytest.mark.simulated_time
 

@@ -17,7 +17,7 @@ from ottla.metadata_store.cluster_view import BrokerInfo, ClusterView, Partition
 from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.metadata_store.znodes import Endpoint
 from ottla.testing.requests import answer_to, request_to
-from ottla.wire.messages import describe_configs, describe_topic_partitions, metadata
+from ottla.wire.generated import describe_configs, describe_topic_partitions, metadata
 from tests.support.requests import bare_services
 
 NOTHING = cast("Any", None)

@@ -21,8 +21,13 @@ from ottla.replication.partition import Partition
 from ottla.storage.validation.record_validator import LOOP_RECORDS_MAX
 from ottla.testing.cluster import BrokerHandlers
 from ottla.testing.requests import request_to
-from ottla.wire.messages import create_topics
-from ottla.wire.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
+from ottla.wire.generated import create_topics
+from ottla.wire.generated.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    TopicProduceData,
+)
 from tests.support.async_tests import setup_of
 from tests.support.batches import Written, batch, numbered, with_payload
 from tests.support.bombs import BOMBS

@@ -13,8 +13,8 @@ from ottla.core.errors import ErrorCode
 from ottla.testing.cluster import TestCluster
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
+from ottla.wire.generated.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from ottla.wire.headers import parse_response_header
-from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from tests.support.batches import Written, batch
 from tests.support.hot_messages import CollectedResponse, hot_produce_request
 from tests.support.storage import NOW_MS, StillClock

@@ -23,8 +23,8 @@ from ottla.transactions.marker_port import TransactionMarker
 from ottla.transactions.metadata import TransactionVersion
 from ottla.wire.apis import ApiKey
 from ottla.wire.codec import decode_request, decode_response, encode_request, encode_response
-from ottla.wire.messages import add_partitions_to_txn as adding
-from ottla.wire.messages import write_txn_markers as markers
+from ottla.wire.generated import add_partitions_to_txn as adding
+from ottla.wire.generated import write_txn_markers as markers
 
 pytestmark = pytest.mark.simulated_time
 

@@ -16,7 +16,7 @@ from ottla.replication.partition import Partition
 from ottla.storage.small_files import CLEAN_SHUTDOWN
 from ottla.testing.cluster import TestCluster
 from ottla.wire.apis import ApiKey
-from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.wire.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.support.storage import batch
 from tests.unit.broker.test_produce import ACKS_LEADER, answered, sent
 

@@ -28,8 +28,8 @@ from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.codec import PLAIN_BYTES_MAX
 from ottla.wire.errors import LongRequest, MalformedRequest
+from ottla.wire.generated.envelope import EnvelopeRequest, EnvelopeResponse
 from ottla.wire.headers import encode_request_header, parse_response_header
-from ottla.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from tests.support.requests import bare_services
 from tests.support.waiting import until
 

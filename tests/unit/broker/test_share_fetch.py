@@ -31,9 +31,9 @@ from ottla.testing.cluster import BrokerHandlers
 from ottla.testing.requests import connection_without_socket, request_to
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
-from ottla.wire.messages import create_topics, incremental_alter_configs
-from ottla.wire.messages import share_acknowledge as acknowledging
-from ottla.wire.messages import share_fetch as fetching
+from ottla.wire.generated import create_topics, incremental_alter_configs
+from ottla.wire.generated import share_acknowledge as acknowledging
+from ottla.wire.generated import share_fetch as fetching
 from tests.support.batches import AT_MS, batch, numbered
 from tests.support.waiting import until
 

@@ -11,8 +11,8 @@ from ottla.share_coordinator.machine import StateWrite
 from ottla.share_coordinator.records import SharePartitionKey
 from ottla.testing.cluster import TestCluster
 from ottla.wire.apis import ApiKey
-from ottla.wire.messages import describe_share_group_offsets as describing
-from ottla.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from ottla.wire.generated import describe_share_group_offsets as describing
+from ottla.wire.generated.share_group_heartbeat import ShareGroupHeartbeatRequest
 from tests.unit.broker.test_replicated_topic import create, send
 
 pytestmark = pytest.mark.simulated_time

@@ -10,11 +10,11 @@ import pytest
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TRANSACTIONS_TOPIC, TopicPartition
 from ottla.testing.cluster import BrokerHandlers
-from ottla.wire.messages import add_offsets_to_txn as offsets
-from ottla.wire.messages import add_partitions_to_txn as add
-from ottla.wire.messages import api_versions, end_txn, find_coordinator, init_producer_id, list_transactions
-from ottla.wire.messages import describe_transactions as describe
-from ottla.wire.messages import write_txn_markers as markers
+from ottla.wire.generated import add_offsets_to_txn as offsets
+from ottla.wire.generated import add_partitions_to_txn as add
+from ottla.wire.generated import api_versions, end_txn, find_coordinator, init_producer_id, list_transactions
+from ottla.wire.generated import describe_transactions as describe
+from ottla.wire.generated import write_txn_markers as markers
 
 pytestmark = pytest.mark.simulated_time
 

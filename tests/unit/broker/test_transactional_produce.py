@@ -19,8 +19,13 @@ from ottla.testing.requests import request_to
 from ottla.transactions.metadata import TransactionVersion
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
-from ottla.wire.messages import create_topics
-from ottla.wire.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
+from ottla.wire.generated import create_topics
+from ottla.wire.generated.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    TopicProduceData,
+)
 from tests.support.hot_messages import CollectedResponse, hot_produce_request
 from tests.support.storage import batch
 from tests.support.waiting import until

@@ -13,11 +13,11 @@ from ottla.replication.end_txn_markers import append_end_txn_marker
 from ottla.replication.partition import Partition
 from ottla.testing.cluster import BrokerHandlers
 from ottla.transactions.metadata import TransactionVersion
-from ottla.wire.messages import create_topics
-from ottla.wire.messages import find_coordinator as fc
-from ottla.wire.messages import offset_commit as oc
-from ottla.wire.messages import offset_fetch as of
-from ottla.wire.messages import txn_offset_commit as toc
+from ottla.wire.generated import create_topics
+from ottla.wire.generated import find_coordinator as fc
+from ottla.wire.generated import offset_commit as oc
+from ottla.wire.generated import offset_fetch as of
+from ottla.wire.generated import txn_offset_commit as toc
 
 pytestmark = [pytest.mark.simulated_time, pytest.mark.options({"offsets.topic.num.partitions": "3"})]
 

@@ -141,7 +141,7 @@ LATER = {  # what a broker alone imports after its start, or never
     "ottla.replication.fetcher",
     "ottla.share_coordinator.coordinator",
     "ottla.transactions.coordinator",
-    "ottla.wire.messages",
+    "ottla.wire.generated",
     "shutil",
     "typer",
 }

@@ -10,14 +10,14 @@ from typing import Any
 
 from ottla.wire.apis import ApiKey
 from ottla.wire.codec import decode_request, encode_response
-from ottla.wire.headers import parse_request_header, response_header
-from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
-from ottla.wire.messages.metadata import (
+from ottla.wire.generated.api_versions import ApiVersion, ApiVersionsResponse
+from ottla.wire.generated.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from ottla.wire.headers import parse_request_header, response_header
 
 Answer = Callable[[Any], Any]
 SILENCE, HANG_UP = object(), object()

@@ -16,7 +16,7 @@ from ottla.client.connection import Connection, open_connection
 from ottla.client.errors import CannotConnect
 from ottla.core.errors import NetworkException, NotLeaderOrFollower, RequestTimedOut, UnsupportedVersion
 from ottla.wire.apis import ApiKey
-from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.wire.generated.metadata import MetadataRequest, MetadataRequestTopic
 from tests.unit.client.scripted_broker import HANG_UP, SILENCE, ScriptedBroker, scripted_broker
 
 

@@ -14,7 +14,7 @@ from ottla.core.errors import CorruptMessage, OffsetOutOfRange, RequestTimedOut
 from ottla.core.ids import TopicPartition
 from ottla.records.builder import NewRecord, build_batch
 from ottla.wire.apis import ApiKey
-from ottla.wire.messages.fetch import AbortedTransaction, FetchableTopicResponse, FetchResponse, PartitionData
+from ottla.wire.generated.fetch import AbortedTransaction, FetchableTopicResponse, FetchResponse, PartitionData
 from tests.unit.client.scripted_broker import HANG_UP, Answer, once, scripted_broker
 
 TP = TopicPartition("t", 0)

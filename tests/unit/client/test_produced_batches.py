@@ -14,7 +14,7 @@ from ottla.core.errors import KafkaError, NotLeaderOrFollower
 from ottla.core.ids import TopicPartition
 from ottla.records.builder import NewRecord, build_batch
 from ottla.wire.apis import ApiKey
-from ottla.wire.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from ottla.wire.generated.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from tests.support.topics import produce_batch
 from tests.unit.client.scripted_broker import HANG_UP, Answer, ScriptedBroker, once, scripted_broker
 

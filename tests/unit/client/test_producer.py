@@ -26,8 +26,8 @@ from ottla.records.batch import BatchHeader
 from ottla.records.builder import NewRecord
 from ottla.records.record_reader import read_records
 from ottla.wire.apis import ApiKey
-from ottla.wire.messages.init_producer_id import InitProducerIdResponse
-from ottla.wire.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from ottla.wire.generated.init_producer_id import InitProducerIdResponse
+from ottla.wire.generated.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from tests.unit.client.scripted_broker import HANG_UP, ScriptedBroker, once, scripted_broker
 
 OPTIONS = ProducerOptions(linger_s=0.01, delivery_timeout_s=2)

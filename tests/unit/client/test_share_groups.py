@@ -12,12 +12,12 @@ from ottla.client import groups, share_groups
 from ottla.core.errors import ErrorCode, GroupIdNotFound, KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.wire.apis import ApiKey
-from ottla.wire.messages import alter_share_group_offsets as alter
-from ottla.wire.messages import consumer_group_describe as cgd
-from ottla.wire.messages import delete_share_group_offsets as delete
-from ottla.wire.messages import describe_groups as dg
-from ottla.wire.messages import describe_share_group_offsets as offsets
-from ottla.wire.messages import share_group_describe as sgd
+from ottla.wire.generated import alter_share_group_offsets as alter
+from ottla.wire.generated import consumer_group_describe as cgd
+from ottla.wire.generated import delete_share_group_offsets as delete
+from ottla.wire.generated import describe_groups as dg
+from ottla.wire.generated import describe_share_group_offsets as offsets
+from ottla.wire.generated import share_group_describe as sgd
 
 NOT_FOUND = ErrorCode.GROUP_ID_NOT_FOUND
 WEB = TopicPartition("web", 1)

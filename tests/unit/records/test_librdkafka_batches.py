@@ -13,8 +13,8 @@ from ottla.records.batch_faults import is_checksum_right
 from ottla.records.record_reader import read_columns
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
+from ottla.wire.generated.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.wire.headers import encode_request_header, parse_response_header
-from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.support.framing import FrameDecoder, framed
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}

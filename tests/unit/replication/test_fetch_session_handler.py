@@ -9,10 +9,10 @@ from ottla.replication.fetch_session_handler import FetchSessionHandler
 from ottla.replication.follower_state import FetchPosition
 from ottla.wire.apis import ApiKey
 from ottla.wire.codec import decode_request
+from ottla.wire.generated.fetch import FetchRequest
 from ottla.wire.headers import parse_request_header
 from ottla.wire.hot import replica_fetch
 from ottla.wire.hot.replica_fetch import FetchRequestWriter
-from ottla.wire.messages.fetch import FetchRequest
 
 TOPIC = bytes(15) + b"\x01"
 FIRST, SECOND = (TOPIC, 0), (TOPIC, 1)

@@ -26,9 +26,7 @@ from ottla.storage.config import LogConfig
 from ottla.storage.state.leader_epochs import EpochEnd
 from ottla.wire.apis import ApiKey
 from ottla.wire.codec import decode_request, encode_response
-from ottla.wire.headers import parse_request_header, response_header
-from ottla.wire.hot.replica_fetch import FetchedData
-from ottla.wire.messages.fetch import (
+from ottla.wire.generated.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
     FetchPartition,
@@ -36,12 +34,14 @@ from ottla.wire.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
-from ottla.wire.messages.list_offsets import (
+from ottla.wire.generated.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from ottla.wire.headers import parse_request_header, response_header
+from ottla.wire.hot.replica_fetch import FetchedData
 from tests.support.replicas import TOPIC_ID, Trio, view
 from tests.support.storage import StillClock
 from tests.support.waiting import until

@@ -24,7 +24,13 @@ from ottla.replication.view_changes import APPLY_WORK
 from ottla.storage.config import LogConfig
 from ottla.testing.sim_disk import SimDisk
 from ottla.testing.sim_executor import SimExecutor
-from ottla.wire.messages.fetch import EpochEndOffset, FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from ottla.wire.generated.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 from tests.support.async_tests import setup_of
 from tests.support.replicas import TOPIC_ID
 from tests.support.storage import StillClock, batch, open_directories

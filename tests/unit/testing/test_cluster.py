@@ -11,7 +11,7 @@ from ottla.core.files import FileSystem, SystemFiles
 from ottla.core.ids import TopicPartition
 from ottla.testing.cluster import BrokerHandlers, TestCluster
 from ottla.testing.real_machine import RealMachines
-from ottla.wire.messages.metadata import MetadataRequest
+from ottla.wire.generated.metadata import MetadataRequest
 
 TP = TopicPartition("orders", 1)
 KINDS = pytest.mark.parametrize(

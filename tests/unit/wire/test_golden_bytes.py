@@ -12,10 +12,10 @@ from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from ottla.wire import codec
 from ottla.wire.apis import API_INFO, ApiKey
+from ottla.wire.generated import api_versions, fetch, join_group, metadata, offset_commit, produce
 from ottla.wire.headers import parse_request_header, response_header
 from ottla.wire.hot.fetch import decode_fetch_request
 from ottla.wire.hot.produce import decode_produce_request
-from ottla.wire.messages import api_versions, fetch, join_group, metadata, offset_commit, produce
 from tests.support.hot_messages import fetch_body, fetch_request, produce_body, produce_request
 
 TOPIC_ID = UUID("12345678-1234-5678-1234-567812345678")

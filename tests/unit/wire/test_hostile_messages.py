@@ -12,10 +12,10 @@ from ottla.core.errors import UnsupportedVersion
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
+from ottla.wire.generated.describe_transactions import DescribeTransactionsResponse, TransactionState
+from ottla.wire.generated.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.wire.hot.fetch import decode_fetch_request, encode_fetch_response
 from ottla.wire.hot.produce import decode_produce_request, write_produce_response
-from ottla.wire.messages.describe_transactions import DescribeTransactionsResponse, TransactionState
-from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.support.hot_messages import fetch_request
 from tests.support.messages import MESSAGE_APIS
 

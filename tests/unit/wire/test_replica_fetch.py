@@ -10,10 +10,7 @@ import pytest
 from ottla.wire.apis import ApiKey
 from ottla.wire.codec import decode_request, encode_response
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.headers import parse_request_header, response_header
-from ottla.wire.hot.fetch import decode_fetch_request
-from ottla.wire.hot.replica_fetch import VERSION, FetchRequestWriter, decode_fetch_answer
-from ottla.wire.messages.fetch import (
+from ottla.wire.generated.fetch import (
     AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
@@ -27,6 +24,9 @@ from ottla.wire.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
+from ottla.wire.headers import parse_request_header, response_header
+from ottla.wire.hot.fetch import decode_fetch_request
+from ottla.wire.hot.replica_fetch import VERSION, FetchRequestWriter, decode_fetch_answer
 
 CORRELATION_ID = 4711
 TOPICS = [uuid.UUID(int=n) for n in (1, 2 << 100)]

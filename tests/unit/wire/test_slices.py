@@ -14,8 +14,8 @@ from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.compiled_codec import ELEMENTS_MAX, TAGS_MAX
 from ottla.wire.errors import AnswerTooLarge, MalformedRequest
-from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseTopic
-from ottla.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from ottla.wire.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseTopic
+from ottla.wire.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from tests.support.messages import MESSAGE_APIS
 
 METADATA_VERSION, OFFSET_FETCH_VERSION = 12, 5

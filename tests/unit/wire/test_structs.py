@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from ottla.wire.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 
 def test_structs_are_compared_by_their_values_and_types() -> None:

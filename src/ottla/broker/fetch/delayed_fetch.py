@@ -35,6 +35,7 @@ from ottla.net.connection import PendingResponse
 from ottla.replication.partition import ANY_EPOCH, Partition
 from ottla.storage.state.leader_epochs import UNDEFINED
 from ottla.wire.apis import READ_COMMITTED
+from ottla.wire.generated.fetch import AbortedTransaction, LeaderIdAndEpoch, NodeEndpoint, PartitionData
 from ottla.wire.hot.fetch import (
     FIRST_WITH_LEADERS,
     NO_LEADER,
@@ -44,7 +45,6 @@ from ottla.wire.hot.fetch import (
     write_fetch_response,
 )
 from ottla.wire.hot.reading import AT_ONCE
-from ottla.wire.messages.fetch import AbortedTransaction, LeaderIdAndEpoch, NodeEndpoint, PartitionData
 from ottla.wire.schema import RecordBytes
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from ottla.metadata_store.cluster_view import ClusterView
 from ottla.replication.fetch_data_info import FetchDataInfo
 from ottla.replication.partition import Partition
 from ottla.storage.state.leader_epochs import EpochEnd
+from ottla.wire.generated.fetch import AbortedTransaction, EpochEndOffset, LeaderIdAndEpoch, PartitionData
 from ottla.wire.hot.fetch import JOIN_BYTES_MAX, NO_EPOCH_END, NO_LEADER, NO_SNAPSHOT, NO_TOPIC_ID
-from ottla.wire.messages.fetch import AbortedTransaction, EpochEndOffset, LeaderIdAndEpoch, PartitionData
 from ottla.wire.schema import RecordBytes
 
 

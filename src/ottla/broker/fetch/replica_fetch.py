@@ -23,6 +23,7 @@ from ottla.core.errors import FencedLeaderEpoch, KafkaError, NotLeaderOrFollower
 from ottla.net.connection import PendingResponse
 from ottla.replication.fetch_data_info import FetchDataInfo
 from ottla.replication.partition import Partition
+from ottla.wire.generated.fetch import LeaderIdAndEpoch, PartitionData
 from ottla.wire.hot.fetch import (
     FIRST_WITH_LEADERS,
     NO_LEADER,
@@ -31,7 +32,6 @@ from ottla.wire.hot.fetch import (
     FetchRequest,
     encode_fetch_response,
 )
-from ottla.wire.messages.fetch import LeaderIdAndEpoch, PartitionData
 
 log = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ottla.metadata_store.cluster_view import ClusterView, TopicView
+from ottla.wire.generated.fetch import LeaderIdAndEpoch, NodeEndpoint
 from ottla.wire.hot.fetch import NO_LEADER
-from ottla.wire.messages.fetch import LeaderIdAndEpoch, NodeEndpoint
 
 
 def current_leader(topic: TopicView | None, index: int) -> LeaderIdAndEpoch:

@@ -20,7 +20,7 @@ from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
-from ottla.wire.messages.add_offsets_to_txn import MESSAGES, AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from ottla.wire.generated.add_offsets_to_txn import MESSAGES, AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 
 PRODUCER_FENCED_SINCE = 2
 

@@ -27,7 +27,7 @@ from ottla.core.errors import ErrorCode, InvalidRequest
 from ottla.core.ids import INTERNAL_TOPICS, TopicPartition
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.transactions.metadata import TransactionVersion
-from ottla.wire.messages.add_partitions_to_txn import (
+from ottla.wire.generated.add_partitions_to_txn import (
     MESSAGES,
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,

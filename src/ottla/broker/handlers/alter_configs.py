@@ -24,7 +24,7 @@ from ottla.broker.requests.request import Request
 from ottla.core.settings import AlterConfigOpType
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.apis import ApiKey
-from ottla.wire.messages.alter_configs import (
+from ottla.wire.generated.alter_configs import (
     MESSAGES,
     AlterableConfig,
     AlterConfigsRequest,

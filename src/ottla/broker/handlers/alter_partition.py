@@ -25,7 +25,7 @@ from ottla.controller.isr import AlterPartitionResult, ProposedIsr
 from ottla.core.errors import KafkaError
 from ottla.core.ids import UNKNOWN_BROKER_EPOCH
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.wire.messages.alter_partition import (
+from ottla.wire.generated.alter_partition import (
     MESSAGES,
     AlterPartitionRequest,
     AlterPartitionRequestPartitionData,

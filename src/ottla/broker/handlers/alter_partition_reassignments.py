@@ -25,7 +25,7 @@ from ottla.controller.reassignments import RequestedReassignment
 from ottla.core.errors import KafkaError, NoReassignmentInProgress
 from ottla.core.ids import TopicPartition
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.wire.messages.alter_partition_reassignments import (
+from ottla.wire.generated.alter_partition_reassignments import (
     MESSAGES,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,

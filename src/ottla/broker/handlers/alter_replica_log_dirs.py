@@ -24,7 +24,7 @@ from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode, KafkaError, error_code_for
 from ottla.core.ids import TopicPartition
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.wire.messages.alter_replica_log_dirs import (
+from ottla.wire.generated.alter_replica_log_dirs import (
     MESSAGES,
     AlterReplicaLogDir,
     AlterReplicaLogDirPartitionResult,

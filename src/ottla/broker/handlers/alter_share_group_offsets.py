@@ -26,7 +26,7 @@ from ottla.core.errors import KafkaError, UnknownTopicOrPartition
 from ottla.core.ids import NO_TOPIC_ID
 from ottla.groups.share_group_coordinator import TopicPartitionId
 from ottla.metadata_store.cluster_view import ClusterView, TopicView
-from ottla.wire.messages.alter_share_group_offsets import (
+from ottla.wire.generated.alter_share_group_offsets import (
     MESSAGES,
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsRequestPartition,

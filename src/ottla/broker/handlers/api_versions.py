@@ -25,7 +25,7 @@ from ottla.broker.requests.registry import APIS
 from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
 from ottla.wire.apis import ApiKey
-from ottla.wire.messages.api_versions import (
+from ottla.wire.generated.api_versions import (
     MESSAGES,
     ApiVersion,
     ApiVersionsRequest,

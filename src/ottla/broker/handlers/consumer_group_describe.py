@@ -23,7 +23,7 @@ from ottla.core.errors import KafkaError
 from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.member import ConsumerMember
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.wire.messages.consumer_group_describe import (
+from ottla.wire.generated.consumer_group_describe import (
     MESSAGES,
     Assignment,
     ConsumerGroupDescribeRequest,

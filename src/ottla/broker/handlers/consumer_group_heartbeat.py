@@ -27,7 +27,7 @@ from ottla.groups.consumer.events import MemberHeartbeat
 from ottla.groups.consumer.validation import why_invalid
 from ottla.groups.modern.events import HeartbeatAnswer
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.wire.messages.consumer_group_heartbeat import (
+from ottla.wire.generated.consumer_group_heartbeat import (
     MESSAGES,
     Assignment,
     ConsumerGroupHeartbeatRequest,

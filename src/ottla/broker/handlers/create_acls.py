@@ -19,7 +19,7 @@ from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.wire.messages.create_acls import (
+from ottla.wire.generated.create_acls import (
     MESSAGES,
     AclCreation,
     AclCreationResult,

@@ -23,7 +23,7 @@ from ottla.broker.requests.request import Request
 from ottla.controller.topics import CreatePartitions
 from ottla.core.errors import InvalidRequest, KafkaError
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.wire.messages.create_partitions import (
+from ottla.wire.generated.create_partitions import (
     MESSAGES,
     CreatePartitionsAssignment,
     CreatePartitionsRequest,

@@ -28,7 +28,7 @@ from ottla.controller.topics import CreateTopic
 from ottla.core.errors import InvalidRequest, KafkaError
 from ottla.core.ids import METADATA_TOPIC
 from ottla.metadata_store.cluster_view import ClusterView, TopicView
-from ottla.wire.messages.create_topics import (
+from ottla.wire.generated.create_topics import (
     MESSAGES,
     CreatableReplicaAssignment,
     CreatableTopic,

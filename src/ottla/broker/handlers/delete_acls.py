@@ -19,7 +19,7 @@ from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.wire.messages.delete_acls import (
+from ottla.wire.generated.delete_acls import (
     MESSAGES,
     DeleteAclsFilter,
     DeleteAclsFilterResult,

@@ -19,7 +19,7 @@ from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
 from ottla.core.errors import KafkaError
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.wire.messages.delete_groups import MESSAGES, DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from ottla.wire.generated.delete_groups import MESSAGES, DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
 WORK = 10
 """Units of work of one group, without its name."""

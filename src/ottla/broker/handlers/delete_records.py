@@ -27,7 +27,7 @@ from ottla.core.errors import InvalidTopic, KafkaError, PolicyViolation, Request
 from ottla.core.ids import INTERNAL_TOPICS, TopicPartition
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.replication.partition import Partition
-from ottla.wire.messages.delete_records import (
+from ottla.wire.generated.delete_records import (
     MESSAGES,
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,

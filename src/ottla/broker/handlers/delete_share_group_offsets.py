@@ -25,7 +25,7 @@ from ottla.broker.requests.request import Request
 from ottla.core.errors import KafkaError, UnknownTopicOrPartition
 from ottla.core.ids import NO_TOPIC_ID
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.wire.messages.delete_share_group_offsets import (
+from ottla.wire.generated.delete_share_group_offsets import (
     MESSAGES,
     DeleteShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsRequestTopic,

@@ -27,7 +27,7 @@ from ottla.broker.requests.request import Request
 from ottla.core.errors import InvalidRequest, KafkaError, TopicDeletionDisabled, UnknownTopicId
 from ottla.core.ids import NO_TOPIC_ID
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.wire.messages.delete_topics import (
+from ottla.wire.generated.delete_topics import (
     MESSAGES,
     DeletableTopicResult,
     DeleteTopicsRequest,

@@ -18,7 +18,7 @@ from ottla.broker.handler_parts.authorized_operations import NO_AUTHORIZER
 from ottla.broker.requests.handler import Inline
 from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
-from ottla.wire.messages.describe_acls import MESSAGES, DescribeAclsRequest, DescribeAclsResponse
+from ottla.wire.generated.describe_acls import MESSAGES, DescribeAclsRequest, DescribeAclsResponse
 
 
 def handle(request: Request, body: DescribeAclsRequest) -> DescribeAclsResponse:  # noqa: ARG001

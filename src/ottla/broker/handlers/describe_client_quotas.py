@@ -16,7 +16,7 @@ from ottla.broker.handler_parts.admin_requests import error_fields
 from ottla.broker.requests.handler import Inline
 from ottla.broker.requests.request import Request
 from ottla.core.errors import InvalidRequest, KafkaError, UnsupportedVersion
-from ottla.wire.messages.describe_client_quotas import (
+from ottla.wire.generated.describe_client_quotas import (
     MESSAGES,
     ComponentData,
     DescribeClientQuotasRequest,

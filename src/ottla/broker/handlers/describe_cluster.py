@@ -21,7 +21,7 @@ from ottla.broker.requests.handler import Inline
 from ottla.broker.requests.request import Request
 from ottla.broker.services import Services
 from ottla.core.errors import ErrorCode
-from ottla.wire.messages.describe_cluster import (
+from ottla.wire.generated.describe_cluster import (
     MESSAGES,
     DescribeClusterBroker,
     DescribeClusterRequest,

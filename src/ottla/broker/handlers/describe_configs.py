@@ -35,7 +35,7 @@ from ottla.core.errors import InvalidRequest, KafkaError, UnknownTopicOrPartitio
 from ottla.core.settings import ConfigResourceType
 from ottla.metadata_store import znodes
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.wire.messages.describe_configs import (
+from ottla.wire.generated.describe_configs import (
     MESSAGES,
     DescribeConfigsRequest,
     DescribeConfigsResource,

@@ -26,7 +26,7 @@ from ottla.groups.classic.events import State
 from ottla.groups.classic.group import ClassicGroup
 from ottla.groups.classic.members import Member
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.wire.messages.describe_groups import (
+from ottla.wire.generated.describe_groups import (
     MESSAGES,
     DescribedGroup,
     DescribedGroupMember,

@@ -32,7 +32,7 @@ from ottla.metadata_store.cluster_view import ClusterView
 from ottla.replication.partition import Partition
 from ottla.storage.directories.log_directory import LogDirectory
 from ottla.storage.log.partition_log import PartitionLog
-from ottla.wire.messages.describe_log_dirs import (
+from ottla.wire.generated.describe_log_dirs import (
     MESSAGES,
     DescribableLogDirTopic,
     DescribeLogDirsPartition,

@@ -23,7 +23,7 @@ from ottla.core.errors import KafkaError, UnknownTopicOrPartition
 from ottla.core.ids import TopicPartition
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.storage.state.producer_state_manager import ProducerInfo
-from ottla.wire.messages.describe_producers import (
+from ottla.wire.generated.describe_producers import (
     MESSAGES,
     DescribeProducersRequest,
     DescribeProducersResponse,

@@ -17,7 +17,7 @@ from __future__ import annotations
 from ottla.broker.requests.handler import Inline
 from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
-from ottla.wire.messages.describe_quorum import MESSAGES, DescribeQuorumRequest, DescribeQuorumResponse
+from ottla.wire.generated.describe_quorum import MESSAGES, DescribeQuorumRequest, DescribeQuorumResponse
 
 
 def handle(request: Request, body: DescribeQuorumRequest) -> DescribeQuorumResponse:  # noqa: ARG001

@@ -25,7 +25,7 @@ from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.groups.share.events import StateSummary
 from ottla.groups.share_group_coordinator import UNINITIALIZED_OFFSET
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.wire.messages.describe_share_group_offsets import (
+from ottla.wire.generated.describe_share_group_offsets import (
     MESSAGES,
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequestGroup,

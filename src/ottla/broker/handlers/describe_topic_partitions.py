@@ -28,7 +28,7 @@ from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode, InvalidTopic
 from ottla.core.ids import INTERNAL_TOPICS
 from ottla.metadata_store.cluster_view import ClusterView, PartitionView, TopicView
-from ottla.wire.messages.describe_topic_partitions import (
+from ottla.wire.generated.describe_topic_partitions import (
     MESSAGES,
     Cursor,
     DescribeTopicPartitionsRequest,

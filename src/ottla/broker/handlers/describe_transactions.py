@@ -21,7 +21,7 @@ from ottla.broker.requests.request import Request
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.wire.messages.describe_transactions import (
+from ottla.wire.generated.describe_transactions import (
     MESSAGES,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,

@@ -20,7 +20,7 @@ from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.wire.messages.describe_user_scram_credentials import (
+from ottla.wire.generated.describe_user_scram_credentials import (
     MESSAGES,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,

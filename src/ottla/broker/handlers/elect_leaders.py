@@ -35,7 +35,7 @@ from ottla.core.errors import (
 )
 from ottla.core.ids import TopicPartition
 from ottla.metadata_store.cluster_view import ClusterView, TopicView
-from ottla.wire.messages.elect_leaders import (
+from ottla.wire.generated.elect_leaders import (
     MESSAGES,
     ElectLeadersRequest,
     ElectLeadersResponse,

@@ -19,7 +19,7 @@ from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.transactions.metadata import TransactionVersion
-from ottla.wire.messages.end_txn import MESSAGES, EndTxnRequest, EndTxnResponse
+from ottla.wire.generated.end_txn import MESSAGES, EndTxnRequest, EndTxnResponse
 
 PRODUCER_FENCED_SINCE, SECOND_VERSION_SINCE = 2, 5
 

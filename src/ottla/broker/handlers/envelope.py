@@ -24,8 +24,8 @@ from ottla.core.errors import ErrorCode
 from ottla.net.identity import ANONYMOUS
 from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
+from ottla.wire.generated.envelope import MESSAGES, EnvelopeRequest, EnvelopeResponse
 from ottla.wire.headers import parse_request_header
-from ottla.wire.messages.envelope import MESSAGES, EnvelopeRequest, EnvelopeResponse
 
 FORWARDED_IN_PART = frozenset({ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS})
 """The APIs whose handlers forward themselves: a part of such a request may concern the loggers of another broker."""

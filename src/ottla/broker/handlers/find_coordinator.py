@@ -31,7 +31,7 @@ from ottla.core.errors import CoordinatorNotAvailable, ErrorCode, InvalidRequest
 from ottla.core.ids import parse_id
 from ottla.internal_topics.led_partitions import LedPartitions
 from ottla.metadata_store.cluster_view import NO_LEADER, ClusterView
-from ottla.wire.messages.find_coordinator import MESSAGES, Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.wire.generated.find_coordinator import MESSAGES, Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 SHARE_SINCE = 6

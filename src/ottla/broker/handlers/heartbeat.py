@@ -17,7 +17,7 @@ from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
 from ottla.core.errors import CoordinatorLoadInProgress, ErrorCode, KafkaError
 from ottla.groups.classic.events import Heartbeat
-from ottla.wire.messages.heartbeat import MESSAGES, HeartbeatRequest, HeartbeatResponse
+from ottla.wire.generated.heartbeat import MESSAGES, HeartbeatRequest, HeartbeatResponse
 
 
 async def handle(request: Request, body: HeartbeatRequest) -> HeartbeatResponse:

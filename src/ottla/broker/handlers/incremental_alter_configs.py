@@ -24,7 +24,7 @@ from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.apis import ApiKey
-from ottla.wire.messages.incremental_alter_configs import (
+from ottla.wire.generated.incremental_alter_configs import (
     MESSAGES,
     AlterableConfig,
     AlterConfigsResource,

@@ -21,7 +21,7 @@ from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode, InvalidRequest, KafkaError, error_code_for
 from ottla.core.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
-from ottla.wire.messages.init_producer_id import MESSAGES, InitProducerIdRequest, InitProducerIdResponse
+from ottla.wire.generated.init_producer_id import MESSAGES, InitProducerIdRequest, InitProducerIdResponse
 
 PRODUCER_FENCED_SINCE = 4
 

@@ -17,7 +17,7 @@ from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
 from ottla.broker.share_state_requests import answer_each
 from ottla.share_coordinator.records import SharePartitionKey
-from ottla.wire.messages.initialize_share_group_state import (
+from ottla.wire.generated.initialize_share_group_state import (
     MESSAGES,
     InitializeShareGroupStateRequest,
     InitializeShareGroupStateResponse,

@@ -24,7 +24,7 @@ from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.groups.classic.events import JoinAnswer
 from ottla.groups.coordinator import Joining
-from ottla.wire.messages.join_group import MESSAGES, JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+from ottla.wire.generated.join_group import MESSAGES, JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 
 ID_REQUIRED_SINCE, NULL_PROTOCOL_SINCE, SKIP_SINCE = 4, 7, 9
 

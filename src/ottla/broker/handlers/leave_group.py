@@ -23,7 +23,7 @@ from ottla.broker.requests.request import Request
 from ottla.core.errors import KafkaError, error_for
 from ottla.groups.classic.events import Leave, Leaver
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.wire.messages.leave_group import (
+from ottla.wire.generated.leave_group import (
     MESSAGES,
     LeaveGroupRequest,
     LeaveGroupResponse,

@@ -24,7 +24,7 @@ from ottla.core.errors import ErrorCode
 from ottla.core.settings import ConfigResourceType
 from ottla.metadata_store import znodes
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.wire.messages.list_config_resources import (
+from ottla.wire.generated.list_config_resources import (
     MESSAGES,
     ConfigResource,
     ListConfigResourcesRequest,

@@ -22,7 +22,7 @@ from ottla.broker.requests.request import Request
 from ottla.core.errors import KafkaError
 from ottla.groups.group import GroupSummary
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.wire.messages.list_groups import MESSAGES, ListedGroup, ListGroupsRequest, ListGroupsResponse
+from ottla.wire.generated.list_groups import MESSAGES, ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 
 def answer(request: Request, body: ListGroupsRequest, _view: ClusterView) -> InParts[ListGroupsResponse]:

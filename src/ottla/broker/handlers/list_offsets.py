@@ -36,7 +36,7 @@ from ottla.metadata_store.cluster_view import ClusterView
 from ottla.replication.partition import Partition
 from ottla.storage.log.timestamp_lookup import TimedOffset
 from ottla.wire.apis import READ_COMMITTED
-from ottla.wire.messages.list_offsets import (
+from ottla.wire.generated.list_offsets import (
     MESSAGES,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,

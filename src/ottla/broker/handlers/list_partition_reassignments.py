@@ -23,7 +23,7 @@ from ottla.controller.reassignments import RunningReassignment
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.wire.messages.list_partition_reassignments import (
+from ottla.wire.generated.list_partition_reassignments import (
     MESSAGES,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,

@@ -26,7 +26,7 @@ from ottla.metadata_store.cluster_view import ClusterView
 from ottla.transactions.metadata import STATES_BY_NAME, TransactionMetadata
 from ottla.transactions.metadata import TransactionState as State
 from ottla.transactions.transaction_runtime import TransactionRuntime
-from ottla.wire.messages.list_transactions import (
+from ottla.wire.generated.list_transactions import (
     MESSAGES,
     ListTransactionsRequest,
     ListTransactionsResponse,

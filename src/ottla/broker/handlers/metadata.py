@@ -50,7 +50,7 @@ from ottla.core.errors import (
 )
 from ottla.core.ids import INTERNAL_TOPICS, NO_TOPIC_ID, OFFSETS_TOPIC
 from ottla.metadata_store.cluster_view import ClusterView, PartitionView, TopicView
-from ottla.wire.messages.metadata import (
+from ottla.wire.generated.metadata import (
     MESSAGES,
     MetadataRequest,
     MetadataRequestTopic,

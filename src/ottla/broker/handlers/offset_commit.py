@@ -27,7 +27,7 @@ from ottla.core.ids import TopicPartition
 from ottla.groups.machine import Commit
 from ottla.groups.offsets import NEVER_MS, CommittedOffset
 from ottla.metadata_store.cluster_view import TopicView
-from ottla.wire.messages.offset_commit import (
+from ottla.wire.generated.offset_commit import (
     MESSAGES,
     OffsetCommitRequest,
     OffsetCommitRequestTopic,

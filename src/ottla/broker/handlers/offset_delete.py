@@ -22,7 +22,7 @@ from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode, InvalidGroupId, KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.wire.messages.offset_delete import (
+from ottla.wire.generated.offset_delete import (
     MESSAGES,
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,

@@ -31,7 +31,7 @@ from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.groups.offsets import CommittedOffset, GroupOffsets
 from ottla.metadata_store.cluster_view import ClusterView, TopicView
-from ottla.wire.messages.offset_fetch import (
+from ottla.wire.generated.offset_fetch import (
     MESSAGES,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,

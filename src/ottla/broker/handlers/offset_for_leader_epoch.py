@@ -23,7 +23,7 @@ from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
 from ottla.core.errors import KafkaError, error_code_for
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.wire.messages.offset_for_leader_epoch import (
+from ottla.wire.generated.offset_for_leader_epoch import (
     MESSAGES,
     EpochEndOffset,
     OffsetForLeaderEpochRequest,

@@ -18,7 +18,7 @@ from ottla.broker.requests.request import Request
 from ottla.broker.share_state_requests import answer_each
 from ottla.core.errors import ErrorCode
 from ottla.share_coordinator.records import SharePartitionKey
-from ottla.wire.messages.read_share_group_state import (
+from ottla.wire.generated.read_share_group_state import (
     MESSAGES,
     PartitionData,
     PartitionResult,

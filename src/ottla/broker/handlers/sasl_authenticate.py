@@ -16,7 +16,7 @@ from __future__ import annotations
 from ottla.broker.requests.handler import Inline
 from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
-from ottla.wire.messages.sasl_authenticate import MESSAGES, SaslAuthenticateRequest, SaslAuthenticateResponse
+from ottla.wire.generated.sasl_authenticate import MESSAGES, SaslAuthenticateRequest, SaslAuthenticateResponse
 
 WHY = "there is nothing to sign in to on a PLAINTEXT listener"
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from ottla.broker.requests.handler import Inline
 from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
-from ottla.wire.messages.sasl_handshake import MESSAGES, SaslHandshakeRequest, SaslHandshakeResponse
+from ottla.wire.generated.sasl_handshake import MESSAGES, SaslHandshakeRequest, SaslHandshakeResponse
 
 
 def handle(request: Request, body: SaslHandshakeRequest) -> SaslHandshakeResponse:  # noqa: ARG001

@@ -19,7 +19,7 @@ from ottla.broker.requests.request import Request
 from ottla.broker.share_requests import RENEW_SINCE, acknowledge, by_topic, check_member, leader_if_moved
 from ottla.core.errors import KafkaError
 from ottla.share_partitions.sessions import FINAL_EPOCH
-from ottla.wire.messages.share_acknowledge import (
+from ottla.wire.generated.share_acknowledge import (
     MESSAGES,
     LeaderIdAndEpoch,
     PartitionData,

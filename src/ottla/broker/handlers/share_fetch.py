@@ -38,8 +38,8 @@ from ottla.share_partitions.partition_manager import AcknowledgeResult
 from ottla.share_partitions.record_reading import ReadBatches
 from ottla.share_partitions.sessions import FINAL_EPOCH, SessionPartition, ShareSession, is_limit
 from ottla.share_partitions.share_partition import SharePartition
-from ottla.wire.messages import share_fetch as messages
-from ottla.wire.messages.share_fetch import (
+from ottla.wire.generated import share_fetch as messages
+from ottla.wire.generated.share_fetch import (
     MESSAGES,
     LeaderIdAndEpoch,
     PartitionData,

@@ -20,7 +20,7 @@ from ottla.core.errors import KafkaError
 from ottla.groups.assignors import simple
 from ottla.groups.share.records import ShareMember
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.wire.messages.share_group_describe import (
+from ottla.wire.generated.share_group_describe import (
     MESSAGES,
     Assignment,
     DescribedGroup,

@@ -22,7 +22,7 @@ from ottla.core.errors import InvalidRequest, KafkaError
 from ottla.groups.modern.events import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatAnswer
 from ottla.groups.share.events import ShareHeartbeat
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.wire.messages.share_group_heartbeat import (
+from ottla.wire.generated.share_group_heartbeat import (
     MESSAGES,
     Assignment,
     ShareGroupHeartbeatRequest,

@@ -23,7 +23,7 @@ from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.groups.classic.events import Sync, SyncAnswer
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.wire.messages.sync_group import MESSAGES, SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from ottla.wire.generated.sync_group import MESSAGES, SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 
 PROTOCOL_REQUIRED_SINCE = 5
 

@@ -28,7 +28,7 @@ from ottla.groups.offsets import CommittedOffset
 from ottla.internal_topics.topic_log import ProducerIdentity
 from ottla.metadata_store.cluster_view import TopicView
 from ottla.records.batch import NO_SEQUENCE
-from ottla.wire.messages.txn_offset_commit import (
+from ottla.wire.generated.txn_offset_commit import (
     MESSAGES,
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestTopic,

@@ -21,7 +21,7 @@ from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
 from ottla.metadata_store.cluster_view import ClusterView, TopicView
-from ottla.wire.messages.unregister_broker import MESSAGES, UnregisterBrokerRequest, UnregisterBrokerResponse
+from ottla.wire.generated.unregister_broker import MESSAGES, UnregisterBrokerRequest, UnregisterBrokerResponse
 
 
 def answer(

@@ -24,7 +24,7 @@ from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.wire.messages.update_features import (
+from ottla.wire.generated.update_features import (
     MESSAGES,
     FeatureUpdateKey,
     UpdatableFeatureResult,

@@ -20,7 +20,7 @@ from ottla.core.errors import ErrorCode
 from ottla.share_coordinator.machine import StateWrite
 from ottla.share_coordinator.records import SharePartitionKey
 from ottla.share_coordinator.states import RecordState, StateBatch
-from ottla.wire.messages.write_share_group_state import (
+from ottla.wire.generated.write_share_group_state import (
     MESSAGES,
     PartitionData,
     PartitionResult,

@@ -25,7 +25,7 @@ from ottla.core.ids import TopicPartition
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.transactions.marker_port import TransactionMarker
 from ottla.transactions.metadata import TransactionVersion
-from ottla.wire.messages.write_txn_markers import (
+from ottla.wire.generated.write_txn_markers import (
     MESSAGES,
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,

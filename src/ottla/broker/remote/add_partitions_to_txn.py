@@ -18,7 +18,7 @@ from ottla.metadata_store.cluster_view import NO_LEADER, ClusterView
 from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.transactions.metadata import TransactionVersion
 from ottla.wire.apis import ApiKey
-from ottla.wire.messages.add_partitions_to_txn import (
+from ottla.wire.generated.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ottla.broker.remote.controller_channel import ControllerChannel
     from ottla.controller.controller import Controller
     from ottla.metadata_store.metadata_cache import MetadataCache
-    from ottla.wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+    from ottla.wire.generated.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 
 REQUEST_TIMEOUT_S = 5.0
 
@@ -67,7 +67,7 @@ class AlterPartitionChannel:
 
 
 def _request(node_id: int, broker_epoch: int, changes: Sequence[IsrChange]) -> AlterPartitionRequest:
-    from ottla.wire.messages import alter_partition as wire
+    from ottla.wire.generated import alter_partition as wire
 
     topics: dict[UUID, wire.AlterPartitionRequestTopicData] = {}
     for each in changes:

@@ -70,7 +70,7 @@ class ControllerChannel:
         Without a principal it is this broker's own request.
         Raises NotController if this broker became the controller, or if no controller responded in time.
         """
-        from ottla.wire.messages.envelope import EnvelopeRequest
+        from ottla.wire.generated.envelope import EnvelopeRequest
 
         envelope = EnvelopeRequest(
             request_data=request, request_principal=principal, client_host_address=_packed_address(client_host)
@@ -170,7 +170,7 @@ class ControllerChannel:
 
     async def create_topics(self, events: Sequence[CreateTopic]) -> list[KafkaError | None]:
         """Create topics on behalf of a client's first use; returns None or the error for each."""
-        from ottla.wire.messages import create_topics as wire
+        from ottla.wire.generated import create_topics as wire
 
         if self.is_local or not self._can_forward:
             outcomes = await self._controller.create_topics(events)

@@ -43,7 +43,7 @@ from ottla.share_partitions.events import DeadLetters
 from ottla.share_partitions.share_partition import GroupSettings
 from ottla.storage.config import topic_config
 from ottla.wire.apis import ApiKey
-from ottla.wire.messages.produce import (
+from ottla.wire.generated.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,

@@ -13,7 +13,7 @@ from ottla.metadata_store.cluster_view import NO_LEADER, ClusterView
 from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.replication.replicas import Replicas
 from ottla.wire.apis import ApiKey
-from ottla.wire.messages.list_offsets import (
+from ottla.wire.generated.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,

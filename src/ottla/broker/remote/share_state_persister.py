@@ -22,11 +22,11 @@ from ottla.share_coordinator.machine import StateResult, StateWrite
 from ottla.share_coordinator.records import SharePartitionKey, Snapshot
 from ottla.share_coordinator.states import RecordState, StateBatch
 from ottla.wire.apis import ApiKey
-from ottla.wire.messages import delete_share_group_state as deleting
-from ottla.wire.messages import initialize_share_group_state as initializing
-from ottla.wire.messages import read_share_group_state as reading
-from ottla.wire.messages import read_share_group_state_summary as summarizing
-from ottla.wire.messages import write_share_group_state as writing
+from ottla.wire.generated import delete_share_group_state as deleting
+from ottla.wire.generated import initialize_share_group_state as initializing
+from ottla.wire.generated import read_share_group_state as reading
+from ottla.wire.generated import read_share_group_state_summary as summarizing
+from ottla.wire.generated import write_share_group_state as writing
 
 RETRY_S_MIN, RETRY_S_MAX = 0.01, 0.5
 """Between the attempts of an initialization."""

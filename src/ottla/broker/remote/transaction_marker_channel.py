@@ -18,7 +18,7 @@ from ottla.metadata_store.cluster_view import NO_LEADER, ClusterView
 from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.transactions.marker_port import MarkerSender, TransactionMarker
 from ottla.wire.apis import ApiKey
-from ottla.wire.messages.write_txn_markers import (
+from ottla.wire.generated.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,

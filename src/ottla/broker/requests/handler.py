@@ -1,6 +1,6 @@
 """Declares the kinds of handlers. Each module of `broker/handlers/` ends with one of them, as its `HANDLER`.
 
-The first argument, `MESSAGES` of the API's module in `wire/messages/`, ties the handler to the request and the response
+The first argument, `MESSAGES` of the API's module in `wire/generated/`, ties the handler to the request and the response
 of its API: mypy refuses a function that takes another request or returns another response.
 
 | Kind | For | Function |

@@ -140,7 +140,7 @@ class RangeReader:
             return _Answer((), self._wanted.end_offset, self._wanted.end_offset)
 
     async def _fetch_once(self, cluster: Cluster, offset: int, *, fresh: bool) -> _Answer:
-        from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+        from ottla.wire.generated.fetch import FetchPartition, FetchRequest, FetchTopic
 
         read_options, tp = self._read_options, self._wanted.topic_partition
         leader = await cluster.partition(tp, fresh=fresh)

@@ -22,12 +22,12 @@ from ottla.wire.apis import ApiKey
 from ottla.wire.hot.produce import FIRST_WITH_TOPIC_IDS
 
 if TYPE_CHECKING:
-    from ottla.wire.messages.init_producer_id import InitProducerIdResponse
+    from ottla.wire.generated.init_producer_id import InitProducerIdResponse
 
 
 async def init_producer_id(cluster: Cluster) -> ProducerIdAndEpoch:
     """Request a new producer id from the brokers. Raises KafkaError or CannotConnect."""
-    from ottla.wire.messages.init_producer_id import InitProducerIdRequest
+    from ottla.wire.generated.init_producer_id import InitProducerIdRequest
 
     async def attempt() -> ProducerIdAndEpoch:
         ask = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
@@ -109,7 +109,7 @@ class Sender:
         await self._cluster.retrying(attempt, retry_s=self._patience_s)
 
     async def _produce(self, tp: TopicPartition, batch: bytes, *, fresh: bool) -> None:
-        from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+        from ottla.wire.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
         leader = await self._cluster.partition(tp, fresh=fresh)
         topic_id = self._cluster.info.topics[tp.topic].topic_id

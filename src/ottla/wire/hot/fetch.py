@@ -16,6 +16,16 @@ from ottla.core.errors import UnsupportedVersion
 from ottla.core.files import FileRegion
 from ottla.wire.compiled_codec import ELEMENTS_MAX, skip_tags, tag_count
 from ottla.wire.errors import MalformedRequest
+from ottla.wire.generated.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchPartition,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+    ReplicaState,
+    SnapshotId,
+)
 from ottla.wire.hot.reading import (
     AT_ONCE,
     BAD_BYTES,
@@ -29,16 +39,6 @@ from ottla.wire.hot.reading import (
     uuid_at,
 )
 from ottla.wire.hot.writing import string_bytes, write_endpoints, write_leader_tag
-from ottla.wire.messages.fetch import (
-    AbortedTransaction,
-    EpochEndOffset,
-    FetchPartition,
-    LeaderIdAndEpoch,
-    NodeEndpoint,
-    PartitionData,
-    ReplicaState,
-    SnapshotId,
-)
 from ottla.wire.primitives import read_uvarint, write_length
 from ottla.wire.schema import RecordBytes
 

@@ -17,6 +17,7 @@ from typing import Final
 from ottla.core.errors import UnsupportedVersion
 from ottla.wire.compiled_codec import ELEMENTS_MAX
 from ottla.wire.errors import MalformedRequest
+from ottla.wire.generated.produce import PartitionProduceResponse
 from ottla.wire.hot.reading import (
     AT_ONCE,
     BAD_BYTES,
@@ -28,7 +29,6 @@ from ottla.wire.hot.reading import (
     string_at,
 )
 from ottla.wire.hot.writing import LeaderEndpoint, string_bytes, write_endpoints, write_leader_tag
-from ottla.wire.messages.produce import PartitionProduceResponse
 from ottla.wire.primitives import read_uvarint, write_length
 
 FIRST: Final = 3
