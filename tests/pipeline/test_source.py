@@ -130,12 +130,15 @@ def test_produced_records_are_read_back_by_ranges(broker: Broker, filled_topic: 
 
 
 @pytest.mark.external
-async def test_a_recreated_topic_has_another_id(broker: Broker, filled_topic: str) -> None:
+def test_a_recreated_topic_has_another_id(broker: Broker, filled_topic: str) -> None:
     from ottla.client.admin import delete_topics
 
     before = state_of(broker.bootstrap, filled_topic).topic_id
 
-    async with await Cluster.connect(parse_addresses(broker.bootstrap)) as cluster:
-        await delete_topics(cluster, [filled_topic])
+    async def delete() -> None:
+        async with await Cluster.connect(parse_addresses(broker.bootstrap)) as cluster:
+            await delete_topics(cluster, [filled_topic])
+
+    asyncio.run(delete())  # the functions of the pipeline run loops of their own
     ensure_topic(broker.bootstrap, filled_topic, partitions=3, config={})
     assert state_of(broker.bootstrap, filled_topic).topic_id != before
