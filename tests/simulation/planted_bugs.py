@@ -239,7 +239,7 @@ BUGS: tuple[PlantedBug, ...] = (
         "a replica of an earlier life of its broker joins the ISR",
         ("replication/replication_context.py", " and info.epoch == broker_epoch", ""),
         ("controller/isr.py", "elif epoch not in {UNKNOWN_BROKER_EPOCH, broker.epoch}:", "elif False:"),
-        (_LEADER, "if broker_epoch >= 0 and known_epoch is not None and broker_epoch < known_epoch:", "if False:"),
+        (_LEADER, "if broker_epoch >= 0 and known is not None and broker_epoch < known.epoch:", "if False:"),
         kinds="wipe,kill,stop,cut-from",
         script="replica-of-an-earlier-life",
     ),
@@ -280,7 +280,7 @@ BUGS: tuple[PlantedBug, ...] = (
     _bug(
         19,
         "min.insync.replicas is not compared after the append",
-        (_PARTITION, "            if len(state.maximal_isr) < self.min_isr:\n", "            if False:\n"),
+        (_PARTITION, "            if len(state.maximal_isr) < min_isr:\n", "            if False:\n"),
         (_LEADER, "        if len(self.isr) < min_isr:\n            return high_watermark\n", ""),
         script="leader-below-min-isr",
     ),
