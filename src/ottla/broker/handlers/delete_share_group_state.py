@@ -12,9 +12,9 @@ Versions
 
 from __future__ import annotations
 
+from ottla.broker.handler_parts.share_state_requests import answer_each
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
-from ottla.broker.share_state_requests import answer_each
 from ottla.share_coordinator.records import SharePartitionKey
 from ottla.wire.generated.delete_share_group_state import (
     MESSAGES,

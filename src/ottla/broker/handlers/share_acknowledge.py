@@ -14,9 +14,9 @@ Versions
 
 from __future__ import annotations
 
+from ottla.broker.handler_parts.share_requests import RENEW_SINCE, acknowledge, by_topic, check_member, leader_if_moved
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
-from ottla.broker.share_requests import RENEW_SINCE, acknowledge, by_topic, check_member, leader_if_moved
 from ottla.core.errors import KafkaError
 from ottla.share_partitions.sessions import FINAL_EPOCH
 from ottla.wire.generated.share_acknowledge import (

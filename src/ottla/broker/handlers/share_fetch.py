@@ -18,10 +18,16 @@ import asyncio
 from collections.abc import Mapping
 from functools import partial
 
+from ottla.broker.handler_parts.share_requests import (
+    RENEW_SINCE,
+    acknowledge,
+    check_member,
+    leader_if_moved,
+    partition_of,
+)
 from ottla.broker.requests.elements import Each, collect
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
-from ottla.broker.share_requests import RENEW_SINCE, acknowledge, check_member, leader_if_moved, partition_of
 from ottla.core.errors import (
     ErrorCode,
     InconsistentTopicId,

@@ -14,10 +14,10 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.handler_parts.group_heartbeats import answer_heartbeat
+from ottla.broker.handler_parts.share_requests import check_member
 from ottla.broker.requests.elements import InParts
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
-from ottla.broker.share_requests import check_member
 from ottla.core.errors import InvalidRequest, KafkaError
 from ottla.groups.modern.events import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatAnswer
 from ottla.groups.share.events import ShareHeartbeat

@@ -35,7 +35,6 @@ RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 DecodedT = TypeVar("DecodedT")
 FoundT = TypeVar("FoundT")
-AnswerT = TypeVar("AnswerT")
 
 
 class Row(NamedTuple):
@@ -152,7 +151,10 @@ class ElementWise(_OfMessages[RequestT, ResponseT]):
 
     def _handle(self, request: Request, body: RequestT) -> ResponseT | InParts[ResponseT]:
         view = request.services.cluster.current
-        return _of_view(self.answer(request, body, view), view)
+        answer = self.answer(request, body, view)
+        if type(answer) is InParts:
+            answer.view = view  # the parts are of the snapshot that the answer itself is of
+        return answer
 
 
 class Awaited(_OfMessages[RequestT, ResponseT]):
@@ -200,16 +202,9 @@ class ElementWiseAfter(_OfMessages[RequestT, ResponseT], Generic[RequestT, Respo
         found = await self.first(request, body)
         view = request.services.cluster.current
         answer = self.answer(request, body, found, view)
-        if type(answer) is InParts:  # here, not by _of_view: heartbeats come this way
+        if type(answer) is InParts:
             answer.view = view
         return answer
-
-
-def _of_view(answer: AnswerT, view: ClusterView) -> AnswerT:
-    """Have the parts of the answer made from the snapshot that the answer itself was made from."""
-    if isinstance(answer, InParts):
-        answer.view = view
-    return answer
 
 
 class Deferred(Generic[DecodedT]):
