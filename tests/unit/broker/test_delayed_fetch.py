@@ -225,7 +225,7 @@ async def test_a_fetch_whose_client_disconnects_releases_the_partitions(server: 
         return  # it releases them at its deadline
     await fetch(server)
     assert watchers(server) == PARTITIONS
-    await asyncio.sleep(0)  # the dispatcher waits for it at once
+    await asyncio.sleep(0)  # the driver waits for it at once
     LEFT[0].cancel()
     await asyncio.wait(LEFT)
     assert watchers(server) == 0

@@ -162,7 +162,7 @@ async def test_a_response_has_the_throttle_time_that_its_request_was_given(
 @pytest.mark.parametrize("is_long", [False, True])
 async def test_a_refusal_with_acks_0_closes_the_connection(server: BrokerHandlers, is_long: bool) -> None:
     response = sent(server, "unknown", acks=ACKS_NONE, timeout_ms=20_000, is_long=is_long)
-    if is_long:  # the dispatcher closes it
+    if is_long:  # the driver closes it
         with pytest.raises(MalformedRequest, match="acks=0"):
             await asyncio.gather(*response.connection._tasks)
     else:
