@@ -29,10 +29,10 @@ T = TypeVar("T")
 HOST = "127.0.0.1"
 _END_SECONDS = 5.0
 
-_life: contextvars.ContextVar[_Life | None] = contextvars.ContextVar("life", default=None)
+_incarnation: contextvars.ContextVar[_Incarnation | None] = contextvars.ContextVar("incarnation", default=None)
 
 
-class _Life:
+class _Incarnation:
     """One run of a broker, from a start to a stop or a kill."""
 
     def __init__(self) -> None:
@@ -44,11 +44,11 @@ class _Life:
 def _make_task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], **options: Any) -> asyncio.Task[T]:
     """Create a task, and note it for the broker that creates it."""
     task: asyncio.Task[T] = asyncio.Task(work, loop=loop, **options)
-    life = _life.get()
-    if life is not None:
-        life.tasks.add(task)
-        task.add_done_callback(life.tasks.discard)
-        if life.is_over:
+    incarnation = _incarnation.get()
+    if incarnation is not None:
+        incarnation.tasks.add(task)
+        task.add_done_callback(incarnation.tasks.discard)
+        if incarnation.is_over:
             task.cancel()
     return task
 
@@ -79,7 +79,7 @@ class RealMachine(Machine):
         self._port = _ReservedPort()
         super().__init__(settings, Address(HOST, self._port.number), paths)
         self._files, self._clock = files, SystemClock()
-        self._life = _Life()
+        self._incarnation = _Incarnation()
         self._has_own_store = settings.store is None
         self._store = settings.store or EmbeddedMetadataStore()
 
@@ -98,7 +98,7 @@ class RealMachine(Machine):
     async def start_broker(self) -> None:
         """Start a broker. Raises what prevents it."""
         self.state, self.failure = "starting", None
-        self._life = _Life()
+        self._incarnation = _Incarnation()
         self._port.give()
         try:
             self.broker = await self.create_task(self._start())
@@ -113,7 +113,7 @@ class RealMachine(Machine):
             self.paths,
             clock=self._clock,
             files=self.files,
-            open_store=self._store_opener(self._life),
+            open_store=self._store_opener(self._incarnation),
             has_own_store=self._has_own_store,
         )
         try:
@@ -123,13 +123,13 @@ class RealMachine(Machine):
             raise
         return broker
 
-    def _store_opener(self, life: _Life) -> OpenStore | None:
+    def _store_opener(self, incarnation: _Incarnation) -> OpenStore | None:
         if self._has_own_store and isinstance(self._files, LimitedFiles):
             return None  # a file
 
         async def open_store() -> EmbeddedSession:
-            life.session = self._store.session()
-            return life.session
+            incarnation.session = self._store.session()
+            return incarnation.session
 
         return open_store
 
@@ -145,17 +145,17 @@ class RealMachine(Machine):
         """End the broker as SIGKILL does."""
         broker, self.broker, self.state = self.broker, None, "down"
         assert broker is not None
-        life = self._life
-        life.is_over = True
-        life.tasks |= _fetchers(broker)
-        _cancel_timers(life)
-        for task in tuple(life.tasks):
+        incarnation = self._incarnation
+        incarnation.is_over = True
+        incarnation.tasks |= _fetchers(broker)
+        _cancel_timers(incarnation)
+        for task in tuple(incarnation.tasks):
             task.cancel()
         _close_sockets(broker)
-        if life.tasks:
-            await asyncio.wait(tuple(life.tasks), timeout=_END_SECONDS)
+        if incarnation.tasks:
+            await asyncio.wait(tuple(incarnation.tasks), timeout=_END_SECONDS)
         _close_outgoing(broker)
-        _cancel_timers(life)
+        _cancel_timers(incarnation)
         _release_locks(broker)
         self._port.take()
         if session_expires:
@@ -163,13 +163,13 @@ class RealMachine(Machine):
 
     async def expire_session(self) -> None:
         """End the session of the broker."""
-        if self._life.session is not None:
-            await self._life.session.expire()
+        if self._incarnation.session is not None:
+            await self._incarnation.session.expire()
 
     def run(self, function: Callable[..., T], *args: object) -> T:
         """Call a function as the broker's process."""
         context = contextvars.copy_context()
-        context.run(_life.set, self._life)
+        context.run(_incarnation.set, self._incarnation)
         return context.run(function, *args)
 
     def close(self) -> None:
@@ -245,11 +245,11 @@ def _release_locks(broker: Broker) -> None:
         directory.lock.release()
 
 
-def _cancel_timers(life: _Life) -> None:
+def _cancel_timers(incarnation: _Incarnation) -> None:
     """Cancel the callbacks that a broker has scheduled, now or later."""
     loop: Any = asyncio.get_running_loop()
     for handle in [*loop._scheduled, *loop._ready]:  # noqa: SLF001
-        is_its_own = handle._context is not None and handle._context.get(_life) is life  # noqa: SLF001
+        is_its_own = handle._context is not None and handle._context.get(_incarnation) is incarnation  # noqa: SLF001
         if is_its_own and not _is_of_asyncio(handle._callback):  # noqa: SLF001
             handle.cancel()
 
