@@ -1,0 +1,5 @@
+"""Runs brokers for tests: `kafka`, for anybody's; the simulation and `TestCluster`, for those of Ottla."""
+
+from ottla.testing.kit.kafka import Kafka, kafka
+
+__all__ = ["Kafka", "kafka"]

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 from ottla.broker.broker import Broker
 from ottla.broker.startup.open_storage import OpenStore
 from ottla.client.addresses import Address
-from ottla.core.clock import SystemClock
+from ottla.core.clock import Clock, SystemClock
 from ottla.core.files import FileSystem
 from ottla.metadata_store.embedded_store import EmbeddedMetadataStore, EmbeddedSession
 from ottla.testing.limited_files import LimitedFiles
@@ -59,8 +59,9 @@ class RealMachines:
     A broker with a store of its own, which is alone, has the path itself.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._path, self.clock = path, SystemClock()
+    def __init__(self, path: Path | None = None, *, clock: Clock | None = None) -> None:
+        self._path, self.clock = path, clock or SystemClock()
+        self._machines: list[RealMachine] = []
         loop: Any = asyncio.get_running_loop()
         loop.set_task_factory(_make_task)
 
@@ -69,16 +70,25 @@ class RealMachines:
         above = self._path or Path("/")
         own = above / f"broker-{settings.node_id}" if settings.store is not None or self._path is None else above
         more = [own.with_name(f"{own.name}-{number}") for number in range(2, settings.directories + 1)]
-        return RealMachine(settings, [own, *more], SimDisk() if self._path is None else LimitedFiles())
+        files = SimDisk() if self._path is None else LimitedFiles()
+        machine = RealMachine(settings, [own, *more], files, clock=self.clock)
+        self._machines.append(machine)
+        return machine
+
+    def reserved_descriptors(self) -> list[int]:
+        """Return the descriptors of the sockets that reserve ports."""
+        return [machine.port.descriptor for machine in self._machines]
 
 
 class RealMachine(Machine):
     """One machine: a port, log directories, and the context in which its broker runs."""
 
-    def __init__(self, settings: MachineSettings, paths: list[Path], files: LimitedFiles | SimDisk) -> None:
-        self._port = _ReservedPort()
-        super().__init__(settings, Address(HOST, self._port.number), paths)
-        self._files, self._clock = files, SystemClock()
+    def __init__(
+        self, settings: MachineSettings, paths: list[Path], files: LimitedFiles | SimDisk, *, clock: Clock
+    ) -> None:
+        self.port = _ReservedPort()
+        super().__init__(settings, Address(HOST, self.port.number), paths)
+        self._files, self._clock = files, clock
         self._incarnation = _Incarnation()
         self._has_own_store = settings.store is None
         self._store = settings.store or EmbeddedMetadataStore()
@@ -89,8 +99,8 @@ class RealMachine(Machine):
         return cast("FileSystem", self._files)
 
     @property
-    def clock(self) -> SystemClock:
-        """The system's clock."""
+    def clock(self) -> Clock:
+        """The clock of the cluster."""
         return self._clock
 
     # ---- Processes
@@ -99,7 +109,7 @@ class RealMachine(Machine):
         """Start a broker. Raises what prevents it."""
         self.state, self.failure = "starting", None
         self._incarnation = _Incarnation()
-        self._port.give()
+        self.port.give()
         try:
             self.broker = await self.create_task(self._start())
         except BaseException as error:
@@ -138,7 +148,7 @@ class RealMachine(Machine):
         broker, self.broker, self.state = self.broker, None, "stopping"
         assert broker is not None
         await self.create_task(broker.stop())
-        self._port.take()
+        self.port.take()
         self.state = "down"
 
     async def kill_broker(self, *, session_expires: bool = True) -> None:
@@ -157,7 +167,7 @@ class RealMachine(Machine):
         _close_outgoing(broker)
         _cancel_timers(incarnation)
         _release_locks(broker)
-        self._port.take()
+        self.port.take()
         if session_expires:
             await self.expire_session()
 
@@ -174,7 +184,7 @@ class RealMachine(Machine):
 
     def close(self) -> None:
         """Give the port back."""
-        self._port.give(for_good=True)
+        self.port.give(for_good=True)
 
     # ---- The disk
 
@@ -194,6 +204,11 @@ class _ReservedPort:
         self._held: socket.socket | None = None
         self.number = 0
         self.take()
+
+    @property
+    def descriptor(self) -> int:
+        """Return the socket's descriptor; -1 while there is none."""
+        return -1 if self._held is None else self._held.fileno()
 
     def take(self) -> None:
         """Reserve the port."""

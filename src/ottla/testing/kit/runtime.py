@@ -1,0 +1,76 @@
+"""Provides what brokers in a test take from their process: threads with the name of their kit, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ottla.core.executors import BlockingJob, Executor, Post, ThreadExecutor
+from ottla.core.runtime import SystemRuntime
+
+
+class NamedThreads:
+    """The system's threads; all names begin with that of the kit's own thread."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._system = name, SystemRuntime()
+
+    def random_bytes(self, size: int) -> bytes:
+        """Return unpredictable bytes."""
+        return self._system.random_bytes(size)
+
+    def run_all(self, work: Sequence[Callable[[], None]], threads: int) -> None:
+        """Run functions in daemon threads."""
+        self._system.run_all(work, threads)
+
+    def make_executor(self, name: str, post: Post, threads: int) -> Executor:
+        """Return an executor with daemon threads."""
+        return ThreadExecutor(f"{self._name}/{name}", post, threads=threads)
+
+
+class NoThreads:
+    """Blocking work runs on the loop: files in memory do not block."""
+
+    def __init__(self) -> None:
+        self._system = SystemRuntime()
+
+    def random_bytes(self, size: int) -> bytes:
+        """Return unpredictable bytes."""
+        return self._system.random_bytes(size)
+
+    def make_executor(self, name: str, post: Post, threads: int) -> Executor:
+        """Return an executor without threads."""
+        del name, threads
+        return _LoopExecutor(post)
+
+    def run_all(self, work: Sequence[Callable[[], None]], threads: int) -> None:
+        """Run functions one after the other."""
+        del threads
+        for function in work:
+            function()
+
+
+class _LoopExecutor:
+    """Runs each job in a callback of the loop."""
+
+    def __init__(self, post: Post) -> None:
+        self._post = post
+        self._jobs: list[BlockingJob] = []
+
+    def submit(self, job: BlockingJob) -> None:
+        """Run the job in the next turn of the loop."""
+        self._jobs.append(job)
+        if len(self._jobs) == 1:
+            self._post(self._run)
+
+    def close(self) -> None:
+        """Run what is left."""
+        jobs, self._jobs = self._jobs, []
+        for job in jobs:
+            job.run()
+
+    def _run(self) -> None:
+        jobs, self._jobs = self._jobs, []
+        for job in jobs:
+            job.run()
+        for job in jobs:
+            job.finished()
