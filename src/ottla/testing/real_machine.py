@@ -70,7 +70,7 @@ class RealMachines:
         above = self._path or Path("/")
         own = above / f"broker-{settings.node_id}" if settings.store is not None or self._path is None else above
         more = [own.with_name(f"{own.name}-{number}") for number in range(2, settings.directories + 1)]
-        files = SimDisk() if self._path is None else LimitedFiles()
+        files = SimDisk(is_durable=True) if self._path is None else LimitedFiles()
         machine = RealMachine(settings, [own, *more], files, clock=self.clock)
         self._machines.append(machine)
         return machine

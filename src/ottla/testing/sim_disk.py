@@ -30,7 +30,7 @@ from pathlib import PurePath
 from ottla.core.errors import SyncFailed
 from ottla.core.files import Buffer
 from ottla.core.open_files import OpenFileCache
-from ottla.testing.sim_disk_state import PAGE_BYTES, Directory, Inode
+from ottla.testing.sim_disk_state import PAGE_BYTES, Directory, DurableDirectory, DurableInode, Inode
 
 
 class PowerCut(BaseException):
@@ -59,14 +59,16 @@ class SimDisk:
         capacity_bytes: int = 1 << 40,
         lies: bool = False,
         drops_failed_pages: bool = False,
+        is_durable: bool = False,
         root: Directory | None = None,
     ) -> None:
         self.capacity_bytes = capacity_bytes
         self.lies = lies  # every sync succeeds without an effect
         self.drops_failed_pages = drops_failed_pages  # from the page cache, after a failed sync
         self.changes = 0  # the number of changes so far; `stop_at` and `fail_at` count them
-        self.history: list[str] = []  # one line for each change, for the message of a failing test
-        self._root = root or Directory()
+        self.history: list[str] = []  # one line for each change, for the message of a failing test; not if durable
+        self._is_durable = is_durable  # no power cut loses a write, so that none has to be remembered
+        self._root = root or self._directory_type()
         self._used_bytes = sum(len(inode.data) for inode in self._root.inodes())
         self._ticks = max((inode.modified for inode in self._root.inodes()), default=0)
         self.open_file_cache = OpenFileCache()
@@ -120,14 +122,14 @@ class SimDisk:
     def power_cut(self, rng: random.Random, survival: Survival = Survival.TORN) -> None:
         """Apply a power cut. Open handles become invalid, locks are released, planned failures are cleared."""
         match survival:
-            case Survival.KEPT:
+            case Survival.NOTHING:
+                self._root = self._directory_type()
+            case _ if self._is_durable or survival is Survival.KEPT:
                 self._root = self._root.kept()
             case Survival.LOST:
                 self._root = self._root.state(0)
             case Survival.TORN:
                 self._root = self._root.torn(rng)
-            case Survival.NOTHING:
-                self._root = Directory()
         self._life += 1
         self._locks.clear()
         self._fail_at.clear()
@@ -188,7 +190,7 @@ class SimDisk:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
             self.check_space(path)
             self.step(f"create {path}")
-            node = Inode(modified=self.tick())
+            node = (DurableInode if self._is_durable else Inode)(modified=self.tick())
             parent.change({path.name: node})
         return SimFile(self, node, path)
 
@@ -214,7 +216,7 @@ class SimDisk:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
             if node is None:
                 self.step(f"mkdir {path}")
-                node = Directory()
+                node = self._directory_type()
                 at.change({part: node})
             at = node
 
@@ -305,7 +307,8 @@ class SimDisk:
         """Count a change, and stop or fail if that was planned."""
         self._check_power()
         self.changes += 1
-        self.history.append(what)
+        if not self._is_durable:
+            self.history.append(what)
         if self._stop_at is not None and self.changes >= self._stop_at:
             self._is_off = True
             raise PowerCut(what)
@@ -340,6 +343,10 @@ class SimDisk:
         granted = min(more_bytes, self.capacity_bytes - self._used_bytes)
         self._used_bytes += granted
         return granted
+
+    @property
+    def _directory_type(self) -> type[Directory]:
+        return DurableDirectory if self._is_durable else Directory
 
     def _check_power(self) -> None:
         if self._is_off:

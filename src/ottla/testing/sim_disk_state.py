@@ -205,6 +205,21 @@ class Inode:
         self._choices = None
 
 
+class DurableInode(Inode):
+    """Holds a file of a disk that loses nothing: every write is durable at once, and is noted nowhere."""
+
+    __slots__ = ()
+
+    def sync(self) -> None:
+        """Do nothing: all is durable."""
+
+    def forget(self, *, drops: bool = False) -> None:
+        """Do nothing: all is durable."""
+
+    def _note(self, change: _Change, start: int, end: int) -> None:
+        """Note nothing."""
+
+
 def _pages(start: int, end: int) -> range:
     return range(start // PAGE_BYTES, max(end - 1, start) // PAGE_BYTES + 1)
 
@@ -249,9 +264,9 @@ class Directory:
 
     def kept(self) -> Directory:
         """Return a copy in which everything survived."""
-        return Directory(
+        return type(self)(
             {
-                name: Inode(bytes(node.data), modified=node.modified) if isinstance(node, Inode) else node.kept()
+                name: type(node)(bytes(node.data), modified=node.modified) if isinstance(node, Inode) else node.kept()
                 for name, node in self.names.items()
             }
         )
@@ -312,6 +327,16 @@ class Directory:
     @staticmethod
     def _states_below(names: dict[str, Inode | Directory]) -> int:
         return math.prod(node.states() for node in names.values())
+
+
+class DurableDirectory(Directory):
+    """Holds a directory of a disk that loses nothing."""
+
+    __slots__ = ()
+
+    def change(self, change: dict[str, Inode | Directory | None]) -> None:
+        """Add, replace or remove (None) names."""
+        _apply(self.names, change)
 
 
 def _apply(names: dict[str, Inode | Directory], change: dict[str, Inode | Directory | None]) -> None:

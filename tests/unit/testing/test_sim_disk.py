@@ -153,3 +153,19 @@ def test_kill_9_may_leave_a_write_half_done_and_keeps_all_before_it() -> None:
     with pytest.raises(PowerCut):
         file.append(b"y" * 9000)
     assert [disk_left.size_of(FILE) for disk_left in disk.killed()] == [1, PAGE_BYTES, 2 * PAGE_BYTES]
+
+
+@pytest.mark.parametrize("survival", POWER_CUTS)
+def test_a_durable_disk_loses_nothing_and_remembers_no_change(survival: Survival) -> None:
+    disk = SimDisk(is_durable=True)
+    disk.make_directory(PurePosixPath("/a"))
+    file = disk.open(PurePosixPath("/a/b"), create=True)
+    file.append(b"written")
+    file.truncate(5)
+    disk.power_cut(random.Random(1), survival)
+    assert disk.open(PurePosixPath("/a/b")).read_at(0, 10) == b"writt"
+    disk.open(PurePosixPath("/a/b")).append(b"en")
+    disk.power_cut(random.Random(1), survival)
+    assert disk.open(PurePosixPath("/a/b")).read_at(0, 10) == b"written"
+    assert disk.changes > 0
+    assert disk.history == []
