@@ -49,7 +49,7 @@ class ScheduledTasks:
         self._retention_requests: dict[LogDirectory, int] = {}  # of the directories that are short of space
         self._replicas, self._clock, self._slices = replicas, clock, slices
         self._tasks = [
-            asyncio.get_running_loop().create_task(self._fill_reserves(), name="space reserves"),
+            asyncio.get_running_loop().create_task(self._fill_first_reserves(), name="space reserves"),
             self._every("retention", config.retention_check_interval_ms / 1000, self._retention),
             self._every("checkpoint", config.recovery_point_checkpoint_interval_ms / 1000, self._checkpoint),
             self._every("purge", PURGE_SECONDS, self._purge),
@@ -132,6 +132,10 @@ class ScheduledTasks:
     def _look_at_space(self, directories: Sequence[LogDirectory]) -> None:
         for directory in directories:
             directory.look_at_space()
+
+    async def _fill_first_reserves(self) -> None:
+        await asyncio.sleep(SPACE_SECONDS)  # a start has other things to write
+        await self._fill_reserves()
 
     async def _fill_reserves(self) -> None:
         """Fill the space reserves where they are missing and there is free space."""
