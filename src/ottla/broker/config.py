@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +76,14 @@ class BrokerConfig:
 
     def with_overrides(self, overrides: Mapping[str, str]) -> BrokerConfig:
         """Return the settings with live changes (AlterConfigs on a broker) applied to them. Raises InvalidSettings."""
+        if not overrides:
+            return self
         given = {**self.given, **{key: SettingText(text, "dynamic broker config") for key, text in overrides.items()}}
         return replace(_build(given), given=self.given)
 
 
-def declared() -> dict[str, tuple[str, str, Setting]]:
+@cache
+def declared() -> Mapping[str, tuple[str, str, Setting]]:
     """Return every setting by each of its names: the section, the field, the declaration."""
     found: dict[str, tuple[str, str, Setting]] = {}
     for section, (_, cls) in SECTIONS.items():

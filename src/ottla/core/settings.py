@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
 from enum import Enum, IntEnum
+from functools import cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar, cast, dataclass_transform
 
@@ -149,7 +150,8 @@ class Section:
         raise FrozenInstanceError(f"cannot assign to {name} of {type(self).__name__}")
 
 
-def settings_of(section: type[Any]) -> dict[str, Setting]:
+@cache
+def settings_of(section: type[Any]) -> Mapping[str, Setting]:
     """Return the settings of a section by the name of their field."""
     return {f.name: f.metadata["setting"] for f in fields(section) if "setting" in f.metadata}
 
