@@ -25,6 +25,7 @@ from ottla.client.addresses import Address
 from ottla.client.cluster import ClientOptions, Cluster
 from ottla.core.clock import Clock
 from ottla.core.files import FileSystem
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.metadata_store.embedded_store import EmbeddedMetadataStore
 from ottla.testing.machine import Machine, Machines, MachineSettings
 from ottla.testing.requests import answer_to, connection_without_socket, request_to
@@ -42,6 +43,7 @@ CLUSTER_OPTIONS: Mapping[str, str] = {
 """The settings of brokers that share a store, besides those of a test."""
 
 _POLL_S = 0.01
+_KNOWN_S = 10.0
 
 
 class BrokerHandlers:
@@ -94,6 +96,7 @@ class TestCluster:
         self.store = EmbeddedMetadataStore()
         self._has_shared_store = has_shared_store
         self._by_id: dict[int, Machine] = {}
+        self._waiting: list[asyncio.Future[None]] = []  # for a broker that learns something of the cluster
 
     async def __aenter__(self) -> Self:
         return self
@@ -110,7 +113,7 @@ class TestCluster:
         assert self._has_shared_store or brokers == 1, "no other broker can join"
         for node_id in range(1, brokers + 1):
             await self.restart(node_id)
-        await self.until(lambda: all(self._knows(node_id, brokers) for node_id in self.brokers))
+        await self._until_views(lambda: all(self._knows(node_id, brokers) for node_id in self.brokers))
         for topic, partitions in (topics or {}).items():
             await self.create_topic(topic, partitions)
 
@@ -134,6 +137,7 @@ class TestCluster:
         """Start a broker that does not run."""
         assert node_id not in self.brokers
         await self.machine(node_id).start_broker()
+        self.services(node_id).cluster.subscribe(self._view_changed)
 
     async def stop(self, node_id: int) -> None:
         """Stop a broker as SIGTERM does."""
@@ -257,4 +261,18 @@ class TestCluster:
                     return False
             return True
 
-        await self.until(is_known)
+        await self._until_views(is_known)
+
+    async def _until_views(self, holds: Callable[[], object]) -> None:
+        """Wait until a condition holds that depends on brokers' views of the cluster alone. Raises TimeoutError."""
+        async with asyncio.timeout(_KNOWN_S):
+            while not holds():
+                changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._waiting.append(changed)
+                await changed
+
+    def _view_changed(self, _: ClusterView, __: ClusterView) -> None:
+        waiting, self._waiting = self._waiting, []
+        for changed in waiting:
+            if not changed.done():
+                changed.set_result(None)

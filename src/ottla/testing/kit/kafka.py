@@ -61,9 +61,7 @@ class Kafka:
         assert self._thread is not None
         machines = RealMachines(self._data, clock=LoopClock(self._thread.loop))
         self._cluster = cluster = TestCluster(
-            machines,
-            options={**options_of(self._brokers), **self._options},
-            has_shared_store=self._data is None or self._brokers > 1,
+            machines, options={**options_of(self._brokers), **self._options}, has_shared_store=self._brokers > 1
         )
         self._thread.more_descriptors = machines.reserved_descriptors
         await cluster.start(self._brokers, topics=self._topics)
