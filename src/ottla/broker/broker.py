@@ -47,6 +47,7 @@ from ottla.storage.directories.log_directory import DirectoryInUse
 
 if TYPE_CHECKING:  # imported once the broker serves
     from ottla.broker.maintenance.log_cleaner import LogCleaner
+    from ottla.broker.maintenance.log_cleaner_worker import Worker
     from ottla.broker.maintenance.scrub_scheduler import ScrubScheduler
 
 log = logging.getLogger(__name__)
@@ -78,10 +79,12 @@ class Broker:
         on_all_lost: Callable[[], None] = lambda: None,
         open_store: OpenStore | None = None,
         has_own_store: bool = False,
+        cleans_in_process: bool = False,
     ) -> None:
         self._config, self._paths, self._clock, self._files = config, paths, clock, files
         self._open_store = open_store  # of a cluster; without it the store is a file of this broker
         self._is_alone = open_store is None or has_own_store  # no other broker can join
+        self._cleans_in_process = cleans_in_process  # the files are in its memory
         self._descriptors = descriptors
         self._on_all_lost = on_all_lost  # no log directory can be used any more
         self._node_id = config.server.node_id
@@ -332,8 +335,20 @@ class Broker:
         )
         if self._config.cleaner.enable:
             self._cleaner = LogCleaner(
-                lambda: services.replicas.directories.online, config=lambda: services.config.cleaner, clock=self._clock
+                lambda: services.replicas.directories.online,
+                config=lambda: services.config.cleaner,
+                clock=self._clock,
+                new_worker=self._new_cleaner_worker,
             )
+
+    def _new_cleaner_worker(self) -> Worker:
+        from ottla.broker.maintenance.log_cleaner_worker import ProcessWorker
+
+        if not self._cleans_in_process:
+            return ProcessWorker()
+        from ottla.broker.maintenance.log_cleaner_thread import ThreadWorker
+
+        return ThreadWorker(self._files, self._clock)
 
     def _reconfigure(self, old: ClusterView, new: ClusterView) -> None:
         """Apply live changes of the broker's own settings (AlterConfigs)."""

@@ -125,6 +125,7 @@ class RealMachine(Machine):
             files=self.files,
             open_store=self._store_opener(self._incarnation),
             has_own_store=self._has_own_store,
+            cleans_in_process=isinstance(self._files, SimDisk),
         )
         try:
             await broker.start()
@@ -183,8 +184,10 @@ class RealMachine(Machine):
         return context.run(function, *args)
 
     def close(self) -> None:
-        """Give the port back."""
+        """Give the port back, and the memory of a disk."""
         self.port.give(for_good=True)
+        if isinstance(self._files, SimDisk):
+            self._files.erase()
 
     # ---- The disk
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from ottla.broker.maintenance.log_cleaner_worker import PassFailed, Worker, WorkerDied
+from ottla.broker.maintenance.log_cleaner_worker import PassFailed, ProcessWorker, Worker, WorkerDied
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError
 from ottla.core.ids import TopicPartition
@@ -39,7 +39,7 @@ class _Backoff(NamedTuple):
 
 
 class LogCleaner:
-    """Runs cleaner threads, each with a worker process; `stop` ends them."""
+    """Runs cleaner threads, each with a worker, by default a process; `stop` ends them."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class LogCleaner:
         *,
         config: Callable[[], CleanerConfig],
         clock: Clock,
-        new_worker: Callable[[], Worker] = Worker,
+        new_worker: Callable[[], Worker] = ProcessWorker,
     ) -> None:
         self._directories, self._config, self._clock = directories, config, clock
         self._new_worker = new_worker

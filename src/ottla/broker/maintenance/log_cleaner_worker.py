@@ -8,6 +8,7 @@ import json
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
+from typing import Protocol
 
 from ottla.storage.cleaning.cleaning_plan import CleanedGroup, CleaningPlan, PassDone
 from ottla.storage.cleaning.worker_messages import LENGTH, Failure, framed, step_of
@@ -27,7 +28,26 @@ class WorkerDied(Exception):
     """The process is gone: killed, or out of memory. Nothing is lost but its work."""
 
 
-class Worker:
+class Worker(Protocol):
+    """Cleans one log at a time, for one pass at a time."""
+
+    def steps(self, plan: CleaningPlan) -> AsyncIterator[CleanedGroup | PassDone]:
+        """Yield the steps of a pass; the worker continues after a group when the next step is requested.
+
+        Raises PassFailed, WorkerDied. A caller that stops before the end calls `kill`.
+        """
+        ...
+
+    async def stop(self) -> None:
+        """End it kindly: it has nothing to do."""
+        ...
+
+    async def kill(self) -> object:
+        """End it at once, in the middle of what it does. When this returns it writes no more."""
+        ...
+
+
+class ProcessWorker:
     """Runs one cleaner process at a time, for one pass at a time."""
 
     def __init__(self) -> None:

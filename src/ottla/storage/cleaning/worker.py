@@ -14,16 +14,15 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from typing import Any, BinaryIO
 
 from ottla.core.clock import SystemClock
 from ottla.core.files import SystemFiles
 from ottla.storage.cleaning.cleaner import run_pass
 from ottla.storage.cleaning.cleaning_plan import CleanedGroup, CleaningPlan
-from ottla.storage.cleaning.errors import SegmentGone, Uncleanable
+from ottla.storage.cleaning.errors import described, failure_of
 from ottla.storage.cleaning.throttler import Throttler
-from ottla.storage.cleaning.worker_messages import LENGTH, Failure, framed
+from ottla.storage.cleaning.worker_messages import LENGTH, framed
 
 NICENESS = 10
 Inbox = queue.SimpleQueue[dict[str, Any]]
@@ -62,18 +61,8 @@ def _answers(plan: CleaningPlan, inbox: Inbox) -> Any:
                 assert "next" in inbox.get()
             else:
                 yield {"done": step.to_json()}
-    except Uncleanable as error:
-        yield _failed(Failure.CORRUPT, str(error))
-    except (SegmentGone, FileNotFoundError) as error:
-        yield _failed(Failure.GONE, str(error))
-    except OSError as error:
-        yield _failed(Failure.DISK, str(error))
-    except Exception:  # noqa: BLE001 - whatever it is, the broker must hear of it and the next log have its turn
-        yield _failed(Failure.ERROR, traceback.format_exc())
-
-
-def _failed(kind: Failure, why: str) -> dict[str, Any]:
-    return {"failed": {"kind": kind.value, "why": why}}
+    except Exception as error:  # noqa: BLE001 - whatever it is, the broker must hear of it and the next log have its turn
+        yield {"failed": {"kind": failure_of(error).value, "why": described(error)}}
 
 
 if __name__ == "__main__":
