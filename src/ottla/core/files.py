@@ -287,7 +287,8 @@ class SystemLock:
         self._identity = (locked.st_ino, locked.st_dev)
 
     def release(self) -> None:
-        """Release by closing."""
+        """Release it, also where a process that was forked has the descriptor still."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         os.close(self._descriptor)
 
     def check_linked(self) -> None:

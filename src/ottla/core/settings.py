@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
 from enum import Enum, IntEnum
-from functools import cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar, cast, dataclass_transform
 
@@ -150,10 +149,16 @@ class Section:
         raise FrozenInstanceError(f"cannot assign to {name} of {type(self).__name__}")
 
 
-@cache
+_SETTINGS: dict[type[Any], Mapping[str, Setting]] = {}
+
+
 def settings_of(section: type[Any]) -> Mapping[str, Setting]:
     """Return the settings of a section by the name of their field."""
-    return {f.name: f.metadata["setting"] for f in fields(section) if "setting" in f.metadata}
+    found = _SETTINGS.get(section)
+    if found is None:
+        declared = {f.name: f.metadata["setting"] for f in fields(section) if "setting" in f.metadata}
+        found = _SETTINGS[section] = MappingProxyType(declared)
+    return found
 
 
 def default_of(section: type[Any], field_name: str) -> Any:

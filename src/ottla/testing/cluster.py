@@ -14,6 +14,7 @@ Both have the same brokers, unchanged. A broker keeps its log directories and it
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path, PurePath
 from types import TracebackType
@@ -44,6 +45,8 @@ CLUSTER_OPTIONS: Mapping[str, str] = {
 
 _POLL_S = 0.01
 _KNOWN_S = 10.0
+_IN_SYNC_S = 2.0
+"""A replica that can fetch is in sync after some milliseconds."""
 
 
 class BrokerHandlers:
@@ -89,11 +92,12 @@ class TestCluster:
         own_options: Mapping[int, Mapping[str, str]] | None = None,
         directories: int = 1,
         has_shared_store: bool = True,
+        store: EmbeddedMetadataStore | None = None,
     ) -> None:
         self._machines, self._directories = machines, directories
         self._options = {**(CLUSTER_OPTIONS if has_shared_store else {}), **(options or {})}
         self._own_options = own_options or {}
-        self.store = EmbeddedMetadataStore()
+        self.store = store or EmbeddedMetadataStore()
         self._has_shared_store = has_shared_store
         self._by_id: dict[int, Machine] = {}
         self._waiting: list[asyncio.Future[None]] = []  # for a broker that learns something of the cluster
@@ -263,9 +267,31 @@ class TestCluster:
 
         await self._until_views(is_known)
 
-    async def _until_views(self, holds: Callable[[], object]) -> None:
+    def in_sync_replicas(self) -> dict[tuple[str, int], frozenset[int]]:
+        """Return the replicas of each partition that are in sync, as the first broker that runs knows them."""
+        first = min(self.brokers, default=None)
+        topics = {} if first is None else self.services(first).cluster.current.topics
+        return {
+            (topic, index): frozenset(partition.isr)
+            for topic, view in topics.items()
+            for index, partition in enumerate(view.partitions)
+        }
+
+    async def until_in_sync(
+        self, replicas: Mapping[tuple[str, int], frozenset[int]], *, seconds: float = _IN_SYNC_S
+    ) -> None:
+        """Return when these replicas are in sync, as far as their brokers run; or after so many seconds."""
+
+        def are_in_sync() -> bool:
+            now, up = self.in_sync_replicas(), self.brokers.keys()
+            return all(key not in now or now[key] >= expected & up for key, expected in replicas.items())
+
+        with contextlib.suppress(TimeoutError):
+            await self._until_views(are_in_sync, seconds=seconds)
+
+    async def _until_views(self, holds: Callable[[], object], *, seconds: float = _KNOWN_S) -> None:
         """Wait until a condition holds that depends on brokers' views of the cluster alone. Raises TimeoutError."""
-        async with asyncio.timeout(_KNOWN_S):
+        async with asyncio.timeout(seconds):
             while not holds():
                 changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 self._waiting.append(changed)

@@ -137,6 +137,11 @@ class SimDisk:
         self._stop_at, self._is_off, self._cut_short = None, False, None
         self._used_bytes = sum(len(inode.data) for inode in self._root.inodes())
 
+    def erase(self) -> None:
+        """Forget all files: brokers are cycles of objects, which keep a disk until they are collected."""
+        self._root = self._directory_type()
+        self._used_bytes = 0
+
     def states(self) -> int:
         """Return the number of states that a power cut could leave now: each dirty page, length and run of names."""
         return self._root.states()

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import uvloop
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
+from ottla.client.addresses import parse_addresses
+from ottla.client.cluster import Cluster
+from ottla.core.errors import InvalidTopic
+from ottla.core.settings import InvalidSettings
 from ottla.testing import Kafka, kafka
 
 
@@ -26,8 +36,15 @@ def _watermarks(k: Kafka, topic: str) -> tuple[int, int]:
         consumer.close()
 
 
-def _descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+def _threads_of_brokers() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("kafka-")]
+
+
+def _held() -> tuple[list[str], int, int]:
+    """The threads of brokers, the descriptors of this process, and the handlers of logs."""
+    gc.collect()
+    handlers = len(logging.getLogger("ottla").handlers)
+    return _threads_of_brokers(), len(list(Path("/proc/self/fd").iterdir())), handlers
 
 
 @pytest.mark.parametrize("brokers", [1, 3])
@@ -79,13 +96,141 @@ def test_files_are_in_a_directory_that_is_given(tmp_path: Path) -> None:
         assert _watermarks(k, "orders") == (0, 10)
 
 
-def test_threads_and_descriptors_are_given_back() -> None:
-    with kafka(topics=["orders"]) as k:
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_settings_that_cannot_be_are_named_and_nothing_is_left(brokers: int) -> None:
+    before = _held()
+    with pytest.raises(InvalidSettings, match=r"log\.retention\.hours"):
+        kafka(brokers=brokers, options={"log.retention.hours": "soon"}).start()
+    with pytest.raises(InvalidSettings, match=r"did you mean log\.segment\.bytes"):
+        kafka(brokers=brokers, options={"log.segment.byte": "1048576"}).start()
+    assert _held() == before
+
+
+def test_a_topic_that_cannot_be_prevents_the_start_and_nothing_is_left(tmp_path: Path) -> None:
+    before = _held()
+    for data in (None, tmp_path):
+        k = kafka(topics=["orders", "wrong name"], data=data)
+        with pytest.raises(InvalidTopic, match="wrong name"):
+            k.start()
+        with pytest.raises(RuntimeError, match="do not run"):
+            _ = k.bootstrap
+        k.stop()
+    assert _held() == before
+
+
+def test_brokers_that_were_stopped_start_again_with_nothing() -> None:
+    k = kafka(topics=["orders"])
+    with k:
         _produce(k, "orders")
-    del k
-    threads, descriptors = threading.active_count(), _descriptors()
-    for _ in range(5):
-        with kafka(topics=["orders"], brokers=3):
-            pass
-    assert threading.active_count() <= threads
-    assert _descriptors() <= descriptors
+        with pytest.raises(RuntimeError, match="have been started"):
+            k.start()
+    with k:
+        assert _watermarks(k, "orders") == (0, 0)
+
+
+def test_an_error_of_the_test_stops_the_brokers() -> None:
+    def fail() -> None:
+        with kafka(topics=["orders"]) as k:
+            _produce(k, "orders")
+            raise LookupError
+
+    before = _held()
+    with pytest.raises(LookupError):
+        fail()
+    assert _held()[0] == before[0]
+    assert _held()[2] == before[2]
+
+
+def test_several_clusters_run_side_by_side_in_threads_of_a_test() -> None:
+    def end_offset(number: int) -> int:
+        with kafka(topics=["orders"], brokers=1 + number % 2) as k:
+            _produce(k, "orders", number)
+            return _watermarks(k, "orders")[1]
+
+    with ThreadPoolExecutor(6) as threads:
+        assert list(threads.map(end_offset, range(6))) == list(range(6))
+
+
+def test_three_brokers_keep_topics_records_and_groups_in_a_directory(tmp_path: Path) -> None:
+    def commit(k: Kafka, offset: int | None) -> int:
+        consumer = Consumer({"bootstrap.servers": k.bootstrap, "group.id": "g"})
+        if offset is not None:
+            consumer.commit(offsets=[TopicPartition("orders", 0, offset)], asynchronous=False)
+        (found,) = consumer.committed([TopicPartition("orders", 0)], timeout=10)
+        consumer.close()
+        return found.offset
+
+    with kafka(topics={"orders": 3}, brokers=3, data=tmp_path) as k:
+        _produce(k, "orders")
+        assert commit(k, 7) == 7
+        for broker in (1, 2, 3):
+            k.down(broker)
+        for broker in (1, 2, 3):
+            k.up(broker)
+        assert _watermarks(k, "orders") == (0, 10)
+    with kafka(brokers=3, data=tmp_path) as k:
+        assert _watermarks(k, "orders") == (0, 10)
+        assert commit(k, None) == 7
+        assert (
+            AdminClient({"bootstrap.servers": k.bootstrap})
+            .list_topics("orders")
+            .topics["orders"]
+            .partitions[2]
+            .replicas
+        )
+
+
+def test_files_of_one_broker_and_of_several_are_not_mixed_up(tmp_path: Path) -> None:
+    with kafka(data=tmp_path / "one"):
+        pass
+    with pytest.raises(ValueError, match="files of one broker"):
+        kafka(brokers=3, data=tmp_path / "one")
+    with kafka(data=tmp_path / "three", brokers=3):
+        pass
+    with pytest.raises(ValueError, match="files of several brokers"):
+        kafka(data=tmp_path / "three")
+
+
+def test_brokers_with_files_move_their_time(tmp_path: Path) -> None:
+    with kafka(topics=["orders"], options={"log.retention.ms": "1h"}, data=tmp_path, brokers=3) as k:
+        _produce(k, "orders")
+        k.advance(hours=2)
+        assert _watermarks(k, "orders") == (10, 10)
+
+
+def test_the_event_loop_of_uvloop_may_be_that_of_the_test() -> None:
+    async def use() -> None:
+        async with kafka(topics=["orders"]) as k:
+            client = await Cluster.connect(parse_addresses(k.bootstrap))
+            assert (await client.topic("orders")).partitions
+            await client.close()
+
+    uvloop.run(use())
+
+
+async def test_the_tests_loop_goes_on_while_brokers_start_and_stop() -> None:
+    async def count() -> None:
+        while True:
+            turns.append(None)
+            await asyncio.sleep(0)
+
+    turns: list[None] = []
+    counting = asyncio.create_task(count())
+    async with kafka(topics=["orders"], brokers=3):
+        started = len(turns)
+    counting.cancel()
+    assert 1 < started < len(turns)
+
+
+async def test_a_task_that_is_cancelled_while_brokers_start_leaves_none() -> None:
+    async def use() -> None:
+        async with kafka(brokers=3):
+            raise AssertionError("it has started")
+
+    threads = _threads_of_brokers()
+    using = asyncio.create_task(use())
+    await asyncio.sleep(0)
+    using.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await using
+    assert _threads_of_brokers() == threads

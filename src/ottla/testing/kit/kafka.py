@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from ottla.testing.cluster import TestCluster
+from ottla.testing.kit.data import StoreOnDisk, check_layout
 from ottla.testing.kit.log import CapturedLog
 from ottla.testing.kit.loop import LoopClock
 from ottla.testing.kit.options import options_of
@@ -35,7 +36,10 @@ class Kafka:
         if brokers < 1:
             raise ValueError(f"brokers={brokers}: there has to be at least one")
         self._topics = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
+        if data is not None:
+            check_layout(data, brokers)
         self._brokers, self._options, self._data = brokers, options, data
+        self._store: StoreOnDisk | None = None
         self._thread: LoopThread | None = None
         self._cluster: TestCluster | None = None
         self._log: CapturedLog | None = None
@@ -59,22 +63,28 @@ class Kafka:
 
     async def _start(self) -> None:
         assert self._thread is not None
+        if self._data is not None and self._brokers > 1:
+            self._store = StoreOnDisk.open(self._data)
         machines = RealMachines(self._data, clock=LoopClock(self._thread.loop))
         self._cluster = cluster = TestCluster(
-            machines, options={**options_of(self._brokers), **self._options}, has_shared_store=self._brokers > 1
+            machines,
+            options={**options_of(self._brokers), **self._options},
+            has_shared_store=self._brokers > 1,
+            store=None if self._store is None else self._store.store,
         )
-        self._thread.more_descriptors = machines.reserved_descriptors
+        self._thread.more_sockets = machines.reserved_descriptors
         await cluster.start(self._brokers, topics=self._topics)
 
     def stop(self) -> None:
         """Stop the brokers and give back all they hold; files in memory are gone. A second call has no effect."""
         thread, self._thread = self._thread, None
         cluster, self._cluster = self._cluster, None
+        store, self._store = self._store, None
         if thread is None:
             return
         try:
-            if cluster is not None and thread.is_usable:
-                thread.call(cluster.close())
+            if thread.is_usable:
+                thread.call(_close(cluster, store))
         finally:
             thread.stop()
             if self._log is not None:
@@ -89,7 +99,13 @@ class Kafka:
         self.stop()
 
     async def __aenter__(self) -> Self:
-        return await asyncio.to_thread(self.start)
+        starting = asyncio.ensure_future(asyncio.to_thread(self.start))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await asyncio.wait([starting])  # no one else would stop what has started
+            self.stop()
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -152,7 +168,10 @@ class Kafka:
     def advance(
         self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0, ms: float = 0
     ) -> None:
-        """Move the brokers' time on; returns when what was due is done: retention, sessions, timeouts."""
+        """Move the brokers' time on; returns when what was due is done: retention, sessions, timeouts.
+
+        Clients stay connected; their own time does not move.
+        """
         moved_s = ((days * 24 + hours) * 60 + minutes) * 60 + seconds + ms / 1000
         if moved_s < 0:
             raise ValueError(f"the time of brokers does not go back: {moved_s:g} s")
@@ -160,7 +179,22 @@ class Kafka:
 
     async def _advance(self, seconds: float) -> None:
         assert self._thread is not None
+        in_sync = self._running.in_sync_replicas()
         await self._thread.loop.advance(seconds)
+        await self._running.until_in_sync(in_sync)
+
+    def now_ms(self) -> int:
+        """Return the brokers' time of day, in milliseconds since 1970: the system's, and what `advance` has added."""
+        return self._running.clock.wall_ms()
+
+
+async def _close(cluster: TestCluster | None, store: StoreOnDisk | None) -> None:
+    try:
+        if cluster is not None:
+            await cluster.close()
+    finally:
+        if store is not None:
+            await store.close()
 
 
 def kafka(

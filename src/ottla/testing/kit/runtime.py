@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 
 from ottla.core.executors import BlockingJob, Executor, Post, ThreadExecutor
 from ottla.core.runtime import SystemRuntime
+from ottla.testing.kit.loop import AdvanceableLoop
 
 
 class NamedThreads:
-    """The system's threads; all names begin with that of the kit's own thread."""
+    """The system's threads; all names begin with that of the kit's own thread, whose loop counts their jobs."""
 
-    def __init__(self, name: str) -> None:
-        self._name, self._system = name, SystemRuntime()
+    def __init__(self, name: str, loop: AdvanceableLoop) -> None:
+        self._name, self._loop, self._system = name, loop, SystemRuntime()
 
     def random_bytes(self, size: int) -> bytes:
         """Return unpredictable bytes."""
@@ -24,7 +25,33 @@ class NamedThreads:
 
     def make_executor(self, name: str, post: Post, threads: int) -> Executor:
         """Return an executor with daemon threads."""
-        return ThreadExecutor(f"{self._name}/{name}", post, threads=threads)
+        return _CountedExecutor(ThreadExecutor(f"{self._name}/{name}", post, threads=threads), self._loop)
+
+
+class _CountedExecutor:
+    """Informs the loop of jobs that run."""
+
+    def __init__(self, executor: Executor, loop: AdvanceableLoop) -> None:
+        self._executor, self._loop = executor, loop
+        self.close = executor.close
+
+    def submit(self, job: BlockingJob) -> None:
+        """Run the job soon."""
+        self._loop.job_begins()
+        self._executor.submit(_CountedJob(job, self._loop))
+
+
+class _CountedJob:
+    """One job of a `_CountedExecutor`."""
+
+    def __init__(self, job: BlockingJob, loop: AdvanceableLoop) -> None:
+        self._job, self._loop = job, loop
+        self.run = job.run
+
+    def finished(self) -> None:
+        """Continue on the loop."""
+        self._loop.job_ends()
+        self._job.finished()
 
 
 class NoThreads:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import contextvars
 import itertools
 import os
+import stat
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from ottla.core.runtime import use
@@ -31,17 +33,17 @@ class LoopThread:
 
     def __init__(self, *, has_threads: bool) -> None:
         self.name = f"kafka-{next(_numbers)}"
-        self._runtime = NamedThreads(self.name) if has_threads else NoThreads()
-        self.loop = AdvanceableLoop(has_threads=has_threads)
+        self.loop = AdvanceableLoop(self.name, has_threads=has_threads)
+        self._context = contextvars.Context()  # of all that the brokers do: nothing of the test's is in it
+        self._context.run(use, NamedThreads(self.name, self.loop) if has_threads else NoThreads())
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._pid = os.getpid()
         self.at_exit: Callable[[], None] | None = None  # called if the process ends before `stop`
-        self.more_descriptors: Callable[[], list[int]] = list  # sockets at which the loop does not look
+        self.more_sockets: Callable[[], list[int]] = list  # descriptors at which the loop does not look
         self._thread.start()
         _running.add(self)
 
     def _run(self) -> None:
-        use(self._runtime)
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
 
@@ -70,14 +72,15 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("a callback on the brokers' loop must not wait for it")
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+        return self._context.copy().run(asyncio.run_coroutine_threadsafe, work, self.loop)
 
     def stop(self) -> None:
         """End the tasks that are left, the loop and the thread."""
         _running.discard(self)
+        self.at_exit = None
         if not self.is_usable:
             return
-        self.call(_cancel_all())
+        self.call(_end_all())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
@@ -87,19 +90,35 @@ class LoopThread:
 
         The descriptors stay taken, by nothing: the objects that have them close them once more when they are collected.
         """
+        sockets = with_duplicates([*self.loop.sockets(), *self.more_sockets()])
         nothing = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (*self.loop.open_descriptors(), *self.more_descriptors()):
-            if descriptor >= 0:
-                os.dup2(nothing, descriptor, inheritable=False)
+        for descriptor in (*sockets, self.loop.selector_descriptor):
+            os.dup2(nothing, descriptor, inheritable=False)
         os.close(nothing)
 
 
-async def _cancel_all() -> None:
+def with_duplicates(sockets: Iterable[int]) -> list[int]:
+    """Return the descriptors of these sockets that are open, and all others of the same sockets."""
+    inodes = {inode for descriptor in sockets if (inode := _socket_inode(descriptor)) is not None}
+    opened = [int(name) for name in os.listdir("/dev/fd")]  # noqa: PTH208 - numbers
+    return [descriptor for descriptor in opened if _socket_inode(descriptor) in inodes]
+
+
+def _socket_inode(descriptor: int) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return None  # not open
+    return (found.st_dev, found.st_ino) if stat.S_ISSOCK(found.st_mode) else None
+
+
+async def _end_all() -> None:
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await asyncio.get_running_loop().shutdown_asyncgens()
+    await asyncio.get_running_loop().shutdown_default_executor()
 
 
 def _close_in_child() -> None:
@@ -111,6 +130,7 @@ def _close_in_child() -> None:
 def _stop_at_exit() -> None:
     for thread in list(_running):
         if thread.is_usable and thread.at_exit is not None:
+            thread.loop.without_threads()
             thread.at_exit()
 
 
