@@ -48,6 +48,16 @@ def test_a_full_fetch_without_a_session_keeps_nothing() -> None:
     assert len(all_sessions) == 0
 
 
+def test_there_are_no_sessions_without_slots() -> None:
+    all_sessions = sessions(slots=0)
+
+    session, wanted = all_sessions.resolve(request(0, 0, 0), by_id=True, now=0)
+
+    assert session is None
+    assert len(wanted) == 1
+    assert len(all_sessions) == 0
+
+
 def test_the_final_epoch_closes_the_session() -> None:
     all_sessions = sessions()
     session, _ = all_sessions.resolve(request(0, 0, 0), by_id=True, now=0)

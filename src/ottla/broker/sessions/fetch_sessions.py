@@ -134,6 +134,8 @@ class FetchSessions:
         return session
 
     def _new(self, *, by_id: bool, now: float) -> FetchSession | None:
+        if not self._slots:
+            return None
         if len(self._sessions) >= self._slots:
             oldest = next(iter(self._sessions.values()))
             if now - oldest.last_used < EVICT_AFTER_SECONDS:
