@@ -23,6 +23,7 @@ from ottla.broker.remote.controller_channel import ControllerChannel
 from ottla.broker.remote.node_connections import NodeConnections
 from ottla.broker.requests.driver import RequestDriver
 from ottla.broker.requests.registry import INTER_BROKER_APIS
+from ottla.broker.requests.stages import Accounting, Admission
 from ottla.broker.services import Services
 from ottla.broker.sessions.fetch_sessions import FetchSessions
 from ottla.broker.startup.cluster_store import expiry_wait_s
@@ -80,6 +81,8 @@ class Broker:
         open_store: OpenStore | None = None,
         has_own_store: bool = False,
         cleans_in_process: bool = False,
+        admission: Admission | None = None,
+        accounting: Accounting | None = None,
     ) -> None:
         self._config, self._paths, self._clock, self._files = config, paths, clock, files
         self._open_store = open_store  # of a cluster; without it the store is a file of this broker
@@ -87,6 +90,7 @@ class Broker:
         self._cleans_in_process = cleans_in_process  # the files are in its memory
         self._descriptors = descriptors
         self._on_all_lost = on_all_lost  # no log directory can be used any more
+        self._admission, self._accounting = admission, accounting  # of all requests (requests/stages.py)
         self._node_id = config.server.node_id
         self._storage: OpenedStorage | None = None
         self._services: Services | None = None
@@ -145,7 +149,8 @@ class Broker:
         report = await self._report_at_start(storage, services)
         await self._register(services, bound, report)
         await self._follow_cluster(storage, services, cluster)
-        self._driver = RequestDriver(services, ByteBudget(config.net.queued_request_bytes_max // DECODED_SHARE))
+        decoded = ByteBudget(config.net.queued_request_bytes_max // DECODED_SHARE)
+        self._driver = RequestDriver(services, decoded, admission=self._admission, accounting=self._accounting)
         await listeners.listen(self._driver)
         self._start_tasks(storage, services, cluster, report)
         return bound

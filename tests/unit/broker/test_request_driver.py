@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable, Coroutine
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +14,7 @@ from ottla.broker.handlers.envelope import FORWARDED_IN_PART
 from ottla.broker.requests.authorization import AclOperation, AuthorizableRequest, ResourceType
 from ottla.broker.requests.driver import RequestDriver
 from ottla.broker.requests.forwarded_identity import decode_identity, encode_identity
+from ottla.broker.requests.inner_response import InnerResponse
 from ottla.broker.requests.loaded_api import LoadedApi
 from ottla.broker.requests.registry import APIS, INTER_BROKER_APIS, Api
 from ottla.broker.requests.request import Request
@@ -51,7 +51,7 @@ class Stages:
         self.by_api: list[tuple[str, str]] = []
         self.accounted: list[Request] = []
         self.denial: KafkaError | None = None
-        self.wait: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self.take_over: Callable[[Request, bytearray], Coroutine[Any, Any, bytearray | None]] | None = None
         self.controller_is_elsewhere = False
         self.answer_of_controller: bytes | None = None
 
@@ -59,10 +59,10 @@ class Stages:
         self.passed.append(stage)
         self.by_api.append(("?" if api is None else api.name, stage))
 
-    def admit(self, request: Request, frame: memoryview) -> Coroutine[Any, Any, None] | None:
+    def admit(self, request: Request, frame: memoryview) -> Coroutine[Any, Any, bytearray | None] | None:
         assert len(frame) >= 10
         self.note("admit", request.api)
-        return None if self.wait is None else self.wait()
+        return None if self.take_over is None else self.take_over(request, bytearray(frame))
 
     def authorize(self, request: AuthorizableRequest, body: Any) -> KafkaError | None:
         assert isinstance(request, Request) and body is not None
@@ -197,22 +197,65 @@ async def test_each_request_passes_each_stage_once(row: Api, padding: int) -> No
 async def test_a_delayed_request_passes_each_stage_once(row: Api) -> None:
     driven = Driven()
     api = driven.watch(row)
-    driven.stages.wait = partial(asyncio.sleep, 0)
+
+    async def wait(_request: Request, frame: bytearray) -> bytearray:
+        return await asyncio.sleep(0, frame)
+
+    driven.stages.take_over = wait
     await driven.send(frame_of(row))
     assert driven.stages.passed == stages_of(row, api)
 
 
 @each_row
 async def test_a_request_that_is_not_admitted_ends_there(row: Api) -> None:
-    async def refuse() -> None:
+    async def refuse(_request: Request, _frame: bytearray) -> None:
         raise MalformedRequest("sign in first")
 
     driven = Driven()
     driven.watch(row)
-    driven.stages.wait = refuse
+    driven.stages.take_over = refuse
     await driven.send(frame_of(row))
     assert driven.stages.passed == ["admit", "account"]
     assert driven.is_closed
+
+
+@each_row
+async def test_a_request_may_be_answered_before_it_begins(row: Api) -> None:
+    async def answer(request: Request, _frame: bytearray) -> None:
+        request.pending.send((b"answer",))
+
+    driven = Driven()
+    driven.watch(row)
+    driven.stages.take_over = answer
+    pending = await driven.send(frame_of(row))
+    assert driven.stages.passed == ["admit", "account"]
+    assert pending.parts == (b"answer",)
+
+
+@each_row
+async def test_the_response_to_a_request_may_go_into_another_one(row: Api) -> None:
+    inner_frames: list[bytes] = []
+
+    async def observe(request: Request, frame: bytearray) -> bytearray:
+        outer = request.pending
+
+        def answer(inner_frame: bytes) -> None:
+            inner_frames.append(inner_frame)
+            request.pending = outer
+            outer.send((b"answer",))
+
+        request.pending = InnerResponse(outer, answer)
+        return frame
+
+    driven = Driven()
+    api = driven.watch(row)
+    driven.stages.take_over = observe
+    pending = await driven.send(frame_of(row))
+    assert driven.stages.passed == stages_of(row, api)
+    assert pending.parts == (b"answer",)
+    assert len(inner_frames) == 1
+    if not api.is_deferred:
+        assert int.from_bytes(inner_frames[0][4:8], "big") == CORRELATION_ID
 
 
 @each_row

@@ -1,7 +1,7 @@
 """Serves every request in the same stages: admit, decode, authorize, route, handle, encode, account.
 
-- **admit**: the header is read and the API looked up; `Admission` may refuse or delay the request. A long request waits
-  for memory, and is served in slices from a copy of its frame.
+- **admit**: the header is read and the API looked up; `Admission` may refuse, delay, change or answer the request. A
+  long request waits for memory, and is served in slices from a copy of its frame.
 - **decode**: the body, by the codec of its API and version.
 - **authorize**: `Authorizer` may deny the request as a whole; it is asked about single elements while they are handled.
 - **route**: here, or to the controller in an Envelope. Coordinators of other brokers answer NOT_COORDINATOR, or are
@@ -23,23 +23,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from functools import partial
 from typing import Any, Final
 
 from ottla.broker.requests.authorization import Authorizer
 from ottla.broker.requests.elements import InParts, complete
 from ottla.broker.requests.handler import Unwrapped
+from ottla.broker.requests.inner_response import InnerResponse
 from ottla.broker.requests.loaded_api import LoadedApi
 from ottla.broker.requests.registry import APIS, INTER_BROKER_APIS
 from ottla.broker.requests.request import Request
 from ottla.broker.requests.stages import Accounting, Admission
 from ottla.broker.services import Services
 from ottla.core.errors import KafkaError
-from ottla.core.files import FileRegion
 from ottla.limits.budget import ByteBudget
 from ottla.net.connection import PendingResponse, ServerConnection
-from ottla.net.outbound import Part
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.compiled_codec import Slices
@@ -86,8 +85,8 @@ class RequestDriver:
                 api = self._loaded.get(key) or self._load(key)
                 request.header, request.api, request.api_version, request.client_id = header, api, version, client_id
                 request.arrived, request.identity = connection.last_active, connection.identity
-                if self._admission is not None and (wait := self._admission.admit(request, frame)) is not None:
-                    self._begin(self._admit_later(request, bytearray(frame), wait), request)
+                if self._admission is not None and (admitting := self._admission.admit(request, frame)) is not None:
+                    self._begin(self._admit_later(request, admitting), request)
                     return
             else:
                 request, api, version, body_at = begun, begun.api, begun.api_version, begun.header[4]
@@ -146,9 +145,10 @@ class RequestDriver:
         self._loaded[key] = api
         return api
 
-    async def _admit_later(self, request: Request, frame: bytearray, wait: Coroutine[Any, Any, None]) -> None:
-        await wait
-        self(request.connection, memoryview(frame), request.pending, request)
+    async def _admit_later(self, request: Request, admitting: Coroutine[Any, Any, bytearray | None]) -> None:
+        frame = await admitting
+        if frame is not None:
+            self(request.connection, memoryview(frame), request.pending, request)
 
     def _refuse(self, request: Request, frame: memoryview) -> None:
         """Respond to an API or version that is not served.
@@ -233,7 +233,11 @@ class RequestDriver:
         key, version, _, client_id, body_at = forwarded.header
         inner = self._loaded.get(key) or self._load(key)
         assert inner is not None, "the handler of Envelope knows the API"
-        pending = _EnvelopedResponse(self, envelope, api, unwrapped)
+
+        def answer_envelope(response: bytes) -> None:
+            self.respond(envelope, api, unwrapped.wrap(response[_LENGTH.size :]))
+
+        pending = InnerResponse(envelope.pending, answer_envelope)
         request = self._new_request(envelope.connection, pending)
         request.header, request.api, request.api_version, request.client_id = (
             forwarded.header,
@@ -338,33 +342,6 @@ class RequestDriver:
             await asyncio.wait(self._tasks, timeout=left)
         for task in tuple(self._tasks):
             task.cancel()
-
-
-class _EnvelopedResponse(PendingResponse):
-    """The response to a request within an Envelope: it goes into the response to the Envelope."""
-
-    __slots__ = ("_api", "_driver", "_envelope", "_wrap")
-
-    def __init__(self, driver: RequestDriver, envelope: Request, api: LoadedApi, unwrapped: Unwrapped) -> None:
-        super().__init__(envelope.connection)
-        self._driver, self._envelope, self._api, self._wrap = driver, envelope, api, unwrapped.wrap
-
-    def send(self, parts: Sequence[Part]) -> None:
-        """Respond to the Envelope."""
-        assert self.parts is None, "a request is answered once"
-        self.parts = parts
-        if self.on_completed is not None:
-            on_completed, self.on_completed = self.on_completed, None
-            on_completed(self)
-        if parts:
-            whole = b"".join(part for part in parts if not isinstance(part, FileRegion))
-            self._driver.respond(self._envelope, self._api, self._wrap(whole[_LENGTH.size :]))
-
-    def abandon(self) -> None:
-        """Close the connection of the broker that forwards."""
-        super().abandon()
-        if self._envelope.pending.parts is None:
-            self._envelope.pending.abandon()
 
 
 def _send(request: Request, body: bytearray) -> None:

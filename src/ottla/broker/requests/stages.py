@@ -5,7 +5,7 @@ stage whose object is None costs one comparison.
 
 | Stage | Object | What it may do |
 | --- | --- | --- |
-| admit | `Admission` | refuse a client that has not signed in, delay a request, count what begins, inject a fault |
+| admit | `Admission` | refuse a client that has not signed in, delay, change or answer a request, count what begins |
 | authorize | `Authorizer` (authorization.py) | deny a request, or single elements of it |
 | encode, account | `Accounting` | have the client wait (`throttle_time_ms`), measure and log what a request took |
 """
@@ -19,10 +19,14 @@ from ottla.broker.requests.request import Request
 
 
 class Admission(Protocol):
-    """Decides whether and when a request begins."""
+    """Decides whether, when and how a request begins."""
 
-    def admit(self, request: Request, frame: memoryview) -> Coroutine[Any, Any, None] | None:
-        """Return None to go on, or what is to be awaited first. Raises MalformedRequest: the connection is closed.
+    def admit(self, request: Request, frame: memoryview) -> Coroutine[Any, Any, bytearray | None] | None:
+        """Return None to go on. Raises MalformedRequest: the connection is closed.
+
+        Or return a coroutine that takes the request over. It returns the frame with which to go on, which may be
+        another than that of the client, or None if there is nothing left to do: then it completes `request.pending`. To
+        get the response of what goes on, it puts an `InnerResponse` in the place of `request.pending`.
 
         The header has been read; `request.api` is None if the API is not served. The frame is valid until this returns.
         """
