@@ -24,6 +24,8 @@ from __future__ import annotations
 import errno
 import os
 import random
+from collections import Counter
+from collections.abc import Callable
 from enum import Enum
 from pathlib import PurePath
 
@@ -80,6 +82,8 @@ class SimDisk:
         self._fail_at: dict[int, int] = {}
         self._refusing: dict[str, tuple[int, str]] = {}
         self._full: PurePath | None = None
+        self.refusals: Counter[str] = Counter()  # by the kind of the operation; those for want of space are "full"
+        self.before_operation: Callable[[str], None] | None = None  # gets the kind of each one, of those of `refuse`
 
     # ---- For tests
 
@@ -103,9 +107,10 @@ class SimDisk:
         """
         self._refusing.update(dict.fromkeys(kinds, (error, f"{under}/" if under is not None else "")))
 
-    def stop_refusing(self) -> None:
-        """End all refusals."""
-        self._refusing.clear()
+    def stop_refusing(self, *kinds: str) -> None:
+        """End the refusals of operations of these kinds, or all."""
+        for kind in kinds or tuple(self._refusing):
+            self._refusing.pop(kind, None)
 
     def fill(self, path: PurePath) -> None:
         """Leave no space at or below a path, until `free`."""
@@ -324,8 +329,11 @@ class SimDisk:
 
     def refuse_if_planned(self, kind: str, what: str) -> None:
         """Raise the OSError that a test has planned for all operations of a kind."""
+        if self.before_operation is not None:
+            self.before_operation(kind)
         error, where = self._refusing.get(kind, (0, ""))
         if error and where in f"{what}/":
+            self.refusals[kind] += 1
             raise OSError(error, os.strerror(error), what)
 
     def tick(self) -> int:
@@ -336,6 +344,7 @@ class SimDisk:
     def check_space(self, path: PurePath) -> None:
         """Raise OSError where a test has filled the disk."""
         if self.is_full(path):
+            self.refusals["full"] += 1
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     def cut_short(self, path: PurePath, position: int, raw: bytes) -> None:
