@@ -13,9 +13,10 @@ import socket
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path, PurePath
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from ottla.broker.broker import Broker
+from ottla.broker.requests.stages import Accounting, Admission
 from ottla.broker.startup.open_storage import OpenStore
 from ottla.client.addresses import Address
 from ottla.core.clock import Clock, SystemClock
@@ -28,6 +29,11 @@ from ottla.testing.sim_disk import SimDisk
 T = TypeVar("T")
 HOST = "127.0.0.1"
 _END_SECONDS = 5.0
+
+
+class RequestStage(Admission, Accounting, Protocol):
+    """The stages of all requests to the brokers of a cluster that a test has made."""
+
 
 _incarnation: contextvars.ContextVar[_Incarnation | None] = contextvars.ContextVar("incarnation", default=None)
 
@@ -59,8 +65,10 @@ class RealMachines:
     A broker with a store of its own, which is alone, has the path itself.
     """
 
-    def __init__(self, path: Path | None = None, *, clock: Clock | None = None) -> None:
-        self._path, self.clock = path, clock or SystemClock()
+    def __init__(
+        self, path: Path | None = None, *, clock: Clock | None = None, stage: RequestStage | None = None
+    ) -> None:
+        self._path, self.clock, self._stage = path, clock or SystemClock(), stage
         self._machines: list[RealMachine] = []
         loop: Any = asyncio.get_running_loop()
         loop.set_task_factory(_make_task)
@@ -70,8 +78,8 @@ class RealMachines:
         above = self._path or Path("/")
         own = above / f"broker-{settings.node_id}" if settings.store is not None or self._path is None else above
         more = [own.with_name(f"{own.name}-{number}") for number in range(2, settings.directories + 1)]
-        files = SimDisk(is_durable=True) if self._path is None else LimitedFiles()
-        machine = RealMachine(settings, [own, *more], files, clock=self.clock)
+        files = SimDisk(is_revertible=True) if self._path is None else LimitedFiles()
+        machine = RealMachine(settings, [own, *more], files, clock=self.clock, stage=self._stage)
         self._machines.append(machine)
         return machine
 
@@ -84,11 +92,17 @@ class RealMachine(Machine):
     """One machine: a port, log directories, and the context in which its broker runs."""
 
     def __init__(
-        self, settings: MachineSettings, paths: list[Path], files: LimitedFiles | SimDisk, *, clock: Clock
+        self,
+        settings: MachineSettings,
+        paths: list[Path],
+        files: LimitedFiles | SimDisk,
+        *,
+        clock: Clock,
+        stage: RequestStage | None,
     ) -> None:
         self.port = _ReservedPort()
         super().__init__(settings, Address(HOST, self.port.number), paths)
-        self._files, self._clock = files, clock
+        self._files, self._clock, self._stage = files, clock, stage
         self._incarnation = _Incarnation()
         self._has_own_store = settings.store is None
         self._store = settings.store or EmbeddedMetadataStore()
@@ -126,6 +140,8 @@ class RealMachine(Machine):
             open_store=self._store_opener(self._incarnation),
             has_own_store=self._has_own_store,
             cleans_in_process=isinstance(self._files, SimDisk),
+            admission=self._stage,
+            accounting=self._stage,
         )
         try:
             await broker.start()

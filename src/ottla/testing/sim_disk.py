@@ -32,7 +32,7 @@ from pathlib import PurePath
 from ottla.core.errors import SyncFailed
 from ottla.core.files import Buffer
 from ottla.core.open_files import OpenFileCache
-from ottla.testing.sim_disk_state import PAGE_BYTES, Directory, DurableDirectory, DurableInode, Inode
+from ottla.testing.sim_disk_state import PAGE_BYTES, Directory, Inode, RevertibleDirectory, RevertibleInode
 
 
 class PowerCut(BaseException):
@@ -61,15 +61,15 @@ class SimDisk:
         capacity_bytes: int = 1 << 40,
         lies: bool = False,
         drops_failed_pages: bool = False,
-        is_durable: bool = False,
+        is_revertible: bool = False,
         root: Directory | None = None,
     ) -> None:
         self.capacity_bytes = capacity_bytes
         self.lies = lies  # every sync succeeds without an effect
         self.drops_failed_pages = drops_failed_pages  # from the page cache, after a failed sync
         self.changes = 0  # the number of changes so far; `stop_at` and `fail_at` count them
-        self.history: list[str] = []  # one line for each change, for the message of a failing test; not if durable
-        self._is_durable = is_durable  # no power cut loses a write, so that none has to be remembered
+        self.history: list[str] = []  # one line for each change, for the message of a failing test; not if revertible
+        self._is_revertible = is_revertible  # a power cut loses all that is not synced: what else it may do is not kept
         self._root = root or self._directory_type()
         self._used_bytes = sum(len(inode.data) for inode in self._root.inodes())
         self._ticks = max((inode.modified for inode in self._root.inodes()), default=0)
@@ -129,7 +129,7 @@ class SimDisk:
         match survival:
             case Survival.NOTHING:
                 self._root = self._directory_type()
-            case _ if self._is_durable or survival is Survival.KEPT:
+            case Survival.KEPT:
                 self._root = self._root.kept()
             case Survival.LOST:
                 self._root = self._root.state(0)
@@ -200,7 +200,7 @@ class SimDisk:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
             self.check_space(path)
             self.step(f"create {path}")
-            node = (DurableInode if self._is_durable else Inode)(modified=self.tick())
+            node = (RevertibleInode if self._is_revertible else Inode)(modified=self.tick())
             parent.change({path.name: node})
         return SimFile(self, node, path)
 
@@ -317,7 +317,7 @@ class SimDisk:
         """Count a change, and stop or fail if that was planned."""
         self._check_power()
         self.changes += 1
-        if not self._is_durable:
+        if not self._is_revertible:
             self.history.append(what)
         if self._stop_at is not None and self.changes >= self._stop_at:
             self._is_off = True
@@ -360,7 +360,7 @@ class SimDisk:
 
     @property
     def _directory_type(self) -> type[Directory]:
-        return DurableDirectory if self._is_durable else Directory
+        return RevertibleDirectory if self._is_revertible else Directory
 
     def _check_power(self) -> None:
         if self._is_off:

@@ -205,19 +205,85 @@ class Inode:
         self._choices = None
 
 
-class DurableInode(Inode):
-    """Holds a file of a disk that loses nothing: every write is durable at once, and is noted nowhere."""
+class RevertibleInode(Inode):
+    """Holds a file of which a power cut loses all that is not synced: never a part of it, in another order, or torn.
 
-    __slots__ = ()
+    So only what was overwritten since the last sync has to be known. It never takes more than that content.
+    """
+
+    __slots__ = ("_overwritten", "_overwritten_bytes", "_synced_bytes")
+
+    def __init__(self, content: bytes = b"", *, modified: int = 0) -> None:
+        super().__init__(content, modified=modified)
+        self.durable = self._base = b""  # not used
+        self._synced_bytes = len(content)
+        self._overwritten: list[tuple[int, bytes]] = []  # position, and what was there; the oldest first
+        self._overwritten_bytes = 0
+
+    @property
+    def is_clean(self) -> bool:
+        """Return whether a power cut would change nothing."""
+        return self._reverted() == self.data
+
+    def write(self, position: int, raw: bytes) -> None:
+        """Write bytes at a position; a gap before it is filled with zeros."""
+        self._keep(position, position + len(raw))
+        super().write(position, raw)
+
+    def resize(self, size: int) -> None:
+        """Truncate, or extend with zeros."""
+        self._keep(size, len(self.data))
+        super().resize(size)
 
     def sync(self) -> None:
-        """Do nothing: all is durable."""
+        """Make the content durable."""
+        self._overwritten.clear()
+        self._overwritten_bytes, self._synced_bytes = 0, len(self.data)
 
     def forget(self, *, drops: bool = False) -> None:
-        """Do nothing: all is durable."""
+        """Leave the content as it was at the last sync durable; with `drops` programs read that, too."""
+        if drops:
+            self.data = self._reverted()
+
+    def flip_bit(self, bit: int) -> None:
+        """Corrupt one bit of the content that programs read; it is durable, unless it was not synced."""
+        self.data[bit // 8] ^= 1 << bit % 8
+
+    def state(self, number: int) -> Inode:
+        """Return the durable state, which is the only one."""
+        if number:
+            raise IndexError(number)
+        return RevertibleInode(bytes(self._reverted()), modified=self.modified)
+
+    def states(self) -> int:
+        """Return 1: there is one possible state."""
+        return 1
+
+    def torn(self, rng: random.Random) -> Inode:
+        """Return the durable state: nothing is torn."""
+        del rng
+        return self.state(0)
+
+    def _keep(self, start: int, end: int) -> None:
+        """Keep the synced bytes of a range that is about to change."""
+        end = min(end, len(self.data), self._synced_bytes)
+        if start >= end:
+            return
+        self._overwritten.append((start, bytes(self.data[start:end])))
+        self._overwritten_bytes += end - start
+        if self._overwritten_bytes > self._synced_bytes:  # all of it is less
+            self._overwritten = [(0, bytes(self._reverted()))]
+            self._overwritten_bytes = self._synced_bytes
+
+    def _reverted(self) -> bytearray:
+        content = self.data[: self._synced_bytes]
+        content.extend(bytes(self._synced_bytes - len(content)))
+        for position, raw in reversed(self._overwritten):
+            content[position : position + len(raw)] = raw
+        return content
 
     def _note(self, change: _Change, start: int, end: int) -> None:
-        """Note nothing."""
+        """Note nothing: `_keep` has."""
 
 
 def _pages(start: int, end: int) -> range:
@@ -284,7 +350,7 @@ class Directory:
                 for name, node in sorted(names.items()):
                     number, at = divmod(number, node.states())
                     left[name] = node.state(at)
-                return Directory(left)
+                return type(self)(left)
             number -= count
         raise IndexError(number)
 
@@ -292,7 +358,7 @@ class Directory:
         """Return a random state: all names, none of the new ones, or some."""
         survivors = self._survivors()
         names = rng.choice((survivors[0], survivors[-1], rng.choice(survivors)))
-        return Directory({name: node.torn(rng) for name, node in sorted(names.items())})
+        return type(self)({name: node.torn(rng) for name, node in sorted(names.items())})
 
     def inodes(self) -> list[Inode]:
         """Return every file of the tree."""
@@ -329,8 +395,8 @@ class Directory:
         return math.prod(node.states() for node in names.values())
 
 
-class DurableDirectory(Directory):
-    """Holds a directory of a disk that loses nothing."""
+class RevertibleDirectory(Directory):
+    """Holds a directory of which a power cut loses all changes of names since the last sync."""
 
     __slots__ = ()
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ottla.core.files import read_file
 from ottla.testing.sim_disk import POWER_CUTS, PowerCut, SimDisk, Survival
@@ -155,17 +157,61 @@ def test_kill_9_may_leave_a_write_half_done_and_keeps_all_before_it() -> None:
     assert [disk_left.size_of(FILE) for disk_left in disk.killed()] == [1, PAGE_BYTES, 2 * PAGE_BYTES]
 
 
-@pytest.mark.parametrize("survival", POWER_CUTS)
-def test_a_durable_disk_loses_nothing_and_remembers_no_change(survival: Survival) -> None:
-    disk = SimDisk(is_durable=True)
-    disk.make_directory(PurePosixPath("/a"))
-    file = disk.open(PurePosixPath("/a/b"), create=True)
+def test_a_revertible_disk_loses_all_that_is_not_synced_and_remembers_no_change() -> None:
+    disk, path = SimDisk(is_revertible=True), PurePosixPath("/a/b")
+    disk.make_directory(path.parent)
+    disk.sync_directory(PurePosixPath("/"))
+    file = disk.open(path, create=True)
     file.append(b"written")
-    file.truncate(5)
-    disk.power_cut(random.Random(1), survival)
-    assert disk.open(PurePosixPath("/a/b")).read_at(0, 10) == b"writt"
-    disk.open(PurePosixPath("/a/b")).append(b"en")
-    disk.power_cut(random.Random(1), survival)
-    assert disk.open(PurePosixPath("/a/b")).read_at(0, 10) == b"written"
+    file.sync()
+    disk.sync_directory(path.parent)
+    file.append(b" more")
+    file.write_at(1, b"RITTEN!")
+    file.truncate(3)
+    disk.open(PurePosixPath("/a/c"), create=True).append(b"new")
+    disk.power_cut(random.Random(1), Survival.LOST)
+    assert disk.open(path).read_at(0, 20) == b"written"
+    assert not disk.exists(PurePosixPath("/a/c"))
+    disk.open(path).append(b" again")
+    disk.power_cut(random.Random(1), Survival.LOST)
+    assert disk.open(path).read_at(0, 20) == b"written"
     assert disk.changes > 0
     assert disk.history == []
+
+
+_CHANGES = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(0, 9), st.integers(0, 255)),
+        st.tuples(st.just("write"), st.integers(0, 40), st.integers(0, 255)),
+        st.tuples(st.just("truncate"), st.integers(0, 40), st.just(0)),
+        st.tuples(st.just("sync"), st.just(0), st.just(0)),
+    ),
+    max_size=30,
+)
+
+
+@given(_CHANGES)
+def test_a_revertible_file_has_after_a_power_cut_what_any_other_has_without_its_unsynced_writes(
+    changes: list[tuple[str, int, int]],
+) -> None:
+    disks = [SimDisk(), SimDisk(is_revertible=True)]
+    for disk in disks:
+        disk.make_directory(ROOT)
+        disk.sync_directory(PurePosixPath("/"))
+        file = disk.open(FILE, create=True)
+        disk.sync_directory(ROOT)
+        for change, number, byte in changes:
+            match change:
+                case "append":
+                    file.append(bytes([byte]) * number)
+                case "write":
+                    file.write_at(number, bytes([byte]) * 7)
+                case "truncate":
+                    file.truncate(number)
+                case _:
+                    file.sync()
+    contents = []
+    for disk in disks:
+        disk.power_cut(random.Random(1), Survival.LOST)
+        contents.append(disk.open(FILE).read_at(0, 1000))
+    assert contents[0] == contents[1]

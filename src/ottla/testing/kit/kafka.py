@@ -7,15 +7,23 @@ to the test. They run on a loop in a thread (thread.py), which each method here 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from ottla.testing.cluster import TestCluster
 from ottla.testing.kit.data import StoreOnDisk, check_layout
+from ottla.testing.kit.disk import Disks
+from ottla.testing.kit.faults import Fault, RequestView, Selection, selection_of
+from ottla.testing.kit.faults_cluster import expire, fence, move_leader
+from ottla.testing.kit.faults_names import api_named, error_named
+from ottla.testing.kit.faults_requests import Answering, Delaying, Failing, Losing
+from ottla.testing.kit.faults_stage import FaultStage
+from ottla.testing.kit.history import ClientRequest
 from ottla.testing.kit.log import CapturedLog
 from ottla.testing.kit.loop import LoopClock
+from ottla.testing.kit.network import NetworkPartition
 from ottla.testing.kit.options import options_of
 from ottla.testing.kit.thread import LoopThread
 from ottla.testing.real_machine import RealMachines
@@ -32,7 +40,9 @@ class Kafka:
     `with` and `async with` start and stop it; so do `start` and `stop`. Methods return when what they ask for is done.
     """
 
-    def __init__(self, *, topics: Topics, brokers: int, options: Mapping[str, str], data: Path | None) -> None:
+    def __init__(
+        self, *, topics: Topics, brokers: int, options: Mapping[str, str], data: Path | None, history: bool
+    ) -> None:
         if brokers < 1:
             raise ValueError(f"brokers={brokers}: there has to be at least one")
         self._topics = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
@@ -43,6 +53,8 @@ class Kafka:
         self._thread: LoopThread | None = None
         self._cluster: TestCluster | None = None
         self._log: CapturedLog | None = None
+        self._stage = FaultStage(has_history=history)
+        self.disk = Disks(self._call, self._call_if_running)
 
     # ---- Lifetime
 
@@ -65,7 +77,7 @@ class Kafka:
         assert self._thread is not None
         if self._data is not None and self._brokers > 1:
             self._store = StoreOnDisk.open(self._data)
-        machines = RealMachines(self._data, clock=LoopClock(self._thread.loop))
+        machines = RealMachines(self._data, clock=LoopClock(self._thread.loop), stage=self._stage)
         self._cluster = cluster = TestCluster(
             machines,
             options={**options_of(self._brokers), **self._options},
@@ -136,6 +148,10 @@ class Kafka:
         assert self._thread is not None
         return self._thread.call(work(cluster))
 
+    def _call_if_running(self, work: Callable[[TestCluster], Coroutine[Any, Any, None]]) -> None:
+        if self._cluster is not None:
+            self._call(work)
+
     # ---- Topics
 
     def create_topic(
@@ -162,6 +178,102 @@ class Kafka:
     def up(self, broker: int = 1) -> None:
         """Start a broker that is down, with its disk, on its port."""
         self._call(lambda cluster: cluster.restart(broker))
+
+    # ---- Faults of requests
+
+    def fail(self, api: str, error: str, *, times: int | None = None, **selected: Any) -> Fault:
+        """Answer requests by an error, by Kafka's name, and do not handle them: the first `times` ones, or all.
+
+        With `topic` and `partition` only these fail, and the rest of a request is handled. `client_id`, `broker` and
+        `where`, a condition that gets a `RequestView`, choose requests; so they do in the other faults of requests.
+        Requests of other brokers are hit with `between_brokers=True`. Raises ValueError for what cannot be.
+        """
+        code, selection = error_named(error), selection_of(api, **selected)
+        return self._stage.add(lambda end: Failing(code, selection, times=times, end=end))
+
+    def delay(
+        self, api: str | None = None, *, ms: float, handled: bool = True, times: int | None = None, **selected: Any
+    ) -> Fault:
+        """Send responses later by the brokers' time, which `advance` moves; without `handled` handle them later."""
+        selection = selection_of(api, **selected)
+        return self._stage.add(lambda end: Delaying(ms / 1000, selection, handled=handled, times=times, end=end))
+
+    def drop(self, api: str | None = None, *, handled: bool = True, times: int | None = None, **selected: Any) -> Fault:
+        """Send no response; without `handled` the request is not handled either. The connection waits for ever."""
+        selection = selection_of(api, **selected)
+        return self._stage.add(lambda end: Losing(selection, handled=handled, closes=False, times=times, end=end))
+
+    def cut(self, api: str | None = None, *, handled: bool = True, times: int | None = None, **selected: Any) -> Fault:
+        """Close connections now: all, those of a client id, those to a broker. With an API: in place of responses."""
+        selection = selection_of(api, **selected)
+        if api is not None:
+            return self._stage.add(lambda end: Losing(selection, handled=handled, closes=True, times=times, end=end))
+        return Fault("cut connections", count=self._call(lambda _: self._cut(selection)))
+
+    async def _cut(self, selection: Selection) -> int:
+        return self._stage.network.close(selection.is_of_connection)
+
+    def answer(
+        self, api: str, with_: Callable[[RequestView], Any], *, times: int | None = None, **selected: Any
+    ) -> Fault:
+        """Answer requests by a function: it returns a dict of the response's fields, or None to let one through.
+
+        It runs on the brokers' loop, where no method of this object can be called. What it raises ends the fault, and
+        is raised by `wait` and at the end of a `with`.
+        """
+        selection = selection_of(api, **selected)
+        return self._stage.add(lambda end: Answering(with_, selection, times=times, end=end))
+
+    def clear_faults(self) -> None:
+        """End all faults: of requests, of the network, and of disks."""
+        for fault in (*self._stage.faults, *self.disk.faults):
+            fault.remove()
+
+    def requests(
+        self, api: str | None = None, *, client_id: str | None = None, broker: int | None = None
+    ) -> list[ClientRequest]:
+        """Return the requests of clients in the order in which they came, the last 10,000 at most; see history.py."""
+        if self._stage.history is None:
+            raise RuntimeError("requests are not recorded: history=False")
+        return self._stage.history.requests(None if api is None else api_named(api), client_id, broker)
+
+    @property
+    def requests_dropped(self) -> int:
+        """Return how many requests are not in `requests` any more."""
+        return 0 if self._stage.history is None else self._stage.history.dropped
+
+    # ---- Faults of the cluster
+
+    def partition_network(self, *sides: Collection[int | str]) -> Fault:
+        """Let brokers, by node id, not reach those of another side; clients are in a side by their client id."""
+        partition = NetworkPartition(sides, end=lambda fault: self._call_if_running(lambda _: self._heal(fault)))
+        self._call(lambda _: self._divide(partition))
+        return partition
+
+    async def _divide(self, partition: NetworkPartition) -> None:
+        self._stage.network.divide(partition)
+
+    async def _heal(self, partition: Fault) -> None:
+        self._stage.network.heal(partition)
+
+    def heal_network(self) -> None:
+        """Let all reach one another again."""
+        for partition in self._stage.network.partitions:
+            partition.remove()
+
+    def move_leader(self, topic: str, partition: int = 0, *, to: int) -> Fault:
+        """Let another replica lead a partition; returns when all brokers know it."""
+        self._call(lambda cluster: move_leader(cluster, topic, partition, to))
+        return Fault(f"leader of {topic}-{partition} moved to broker {to}", count=1)
+
+    def expire(self, group: str, member: str | None = None) -> Fault:
+        """End the sessions of a group's members, or of one, by its member id or client id. `count`: how many."""
+        return Fault(f"sessions of {group} expired", count=self._call(lambda cluster: expire(cluster, group, member)))
+
+    def fence(self, transactional_id: str) -> Fault:
+        """Fence the producer of a transactional id, as another one does that is initialized with it."""
+        self._call(lambda cluster: fence(cluster, transactional_id))
+        return Fault(f"{transactional_id} fenced", count=1)
 
     # ---- Time
 
@@ -198,11 +310,17 @@ async def _close(cluster: TestCluster | None, store: StoreOnDisk | None) -> None
 
 
 def kafka(
-    *, topics: Topics = (), brokers: int = 1, options: Mapping[str, str] | None = None, data: Path | str | None = None
+    *,
+    topics: Topics = (),
+    brokers: int = 1,
+    options: Mapping[str, str] | None = None,
+    data: Path | str | None = None,
+    history: bool = True,
 ) -> Kafka:
     """Return brokers for a test, not started yet.
 
     `options` are settings of brokers, by Kafka's names. Files are in memory, or below the directory `data`, where they
-    stay. Raises ValueError for what cannot be.
+    stay. Without `history` the requests of clients are not recorded. Raises ValueError for what cannot be.
     """
-    return Kafka(topics=topics, brokers=brokers, options=options or {}, data=None if data is None else Path(data))
+    data = None if data is None else Path(data)
+    return Kafka(topics=topics, brokers=brokers, options=options or {}, data=data, history=history)

@@ -15,6 +15,7 @@ _OPTIONS: Mapping[str, str] = {
     "connections.max.idle.ms": "-1",  # clients stay connected when the time is moved
     "replica.socket.timeout.ms": str(24 * 3_600_000),  # and so do brokers
     "replica.fetch.backoff.ms": "20",
+    "max.incremental.fetch.session.cache.slots": "0",  # each Fetch names all its partitions: faults and tests see them
     # What is due is done within a second, so that moving the time by seconds has an effect.
     "log.retention.check.interval.ms": "1000",
     "log.cleaner.backoff.ms": "1000",
