@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ottla.client.cluster import Cluster
 from ottla.client.errors import CannotConnect, raise_for
-from ottla.client.isolation import AbortedFilter
+from ottla.client.isolation import AbortedFilter, is_visible
 from ottla.client.offsets import by_topic
 from ottla.core.errors import CorruptMessage, ErrorCode, KafkaError, OffsetOutOfRange, RequestTimedOut, error_for
 from ottla.core.files import FileRegion
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
-from ottla.records.batch import NO_END_OFFSET, BatchHeader, split
+from ottla.records.batch import NO_END_OFFSET, split
 from ottla.records.batch_faults import is_checksum_right
 from ottla.records.record_reader import Record, read_records
 from ottla.wire.apis import ApiKey
@@ -251,21 +251,11 @@ class Consumer:
             batch = view[at : at + header.size_bytes]
             if self.options.check_crcs and not is_checksum_right(batch, header):
                 raise CorruptMessage(f"{tp}: the batch at offset {header.base_offset} does not match its checksum")
-            if not self._is_visible(header, batch, aborted):
+            if not is_visible(header, batch, aborted, read_committed=self.options.read_committed):
                 continue
             records = [record for record in read_records(batch) if from_offset <= record.offset < end_offset]
             if records:
                 yield records
-
-    def _is_visible(self, header: BatchHeader, batch: memoryview, aborted: AbortedFilter) -> bool:
-        if header.is_control:
-            key = next((record.key for record in read_records(batch)), None)
-            aborted.end_transaction(producer_id=header.producer_id, last_offset=header.last_offset, control_key=key)
-            return False
-        is_aborted = aborted.is_aborted(
-            producer_id=header.producer_id, last_offset=header.last_offset, transactional=header.is_transactional
-        )
-        return not (self.options.read_committed and is_aborted)
 
 
 def _records_of(data: PartitionData) -> bytes | bytearray | memoryview:

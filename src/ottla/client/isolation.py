@@ -9,6 +9,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
+from ottla.records.batch import BatchHeader
+from ottla.records.record_reader import read_records
+
 _CONTROL_KEY = struct.Struct(">hh")  # version, type
 _ABORT = 0
 
@@ -40,3 +43,15 @@ class AbortedFilter:
         self._begin_up_to(last_offset)
         if control_key is not None and len(control_key) >= 4 and _CONTROL_KEY.unpack_from(control_key)[1] == _ABORT:
             self._open.discard(producer_id)
+
+
+def is_visible(header: BatchHeader, batch: memoryview, aborted: AbortedFilter, *, read_committed: bool) -> bool:
+    """Return whether a consumer sees the records of the next batch of a response: no marker, and not aborted."""
+    if header.is_control:
+        key = next((record.key for record in read_records(batch)), None)
+        aborted.end_transaction(producer_id=header.producer_id, last_offset=header.last_offset, control_key=key)
+        return False
+    is_aborted = aborted.is_aborted(
+        producer_id=header.producer_id, last_offset=header.last_offset, transactional=header.is_transactional
+    )
+    return not (read_committed and is_aborted)

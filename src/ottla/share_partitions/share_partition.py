@@ -41,6 +41,7 @@ from ottla.share_partitions.events import (
     ShareReply,
     WriteDeadLetters,
 )
+from ottla.share_partitions.in_flight import InFlightRange
 from ottla.share_partitions.machine import NEVER_MS, PartitionMachine
 from ottla.share_partitions.offset_reset import LATEST, first_offset
 from ottla.share_partitions.record_reading import ReadBatches, read_batches
@@ -186,6 +187,16 @@ class SharePartition:
         return read_batches(
             self.partition, machine.next_fetch_offset, max_bytes=max_bytes, committed_only=committed_only
         )
+
+    @property
+    def progress(self) -> tuple[int, int] | None:
+        """Return the start offset, and how many offsets from it on are done; None before it is loaded."""
+        machine = self._machine
+        return None if machine is None else (machine.start_offset, machine.delivery_complete_count)
+
+    def ranges(self) -> list[InFlightRange]:
+        """Return the states of all offsets in flight, for descriptions; none before it is loaded."""
+        return [] if self._machine is None else self._machine.ranges()
 
     @property
     def next_fetch_offset(self) -> int:

@@ -1,5 +1,6 @@
 """Runs brokers for tests: `kafka`, for anybody's; the simulation and `TestCluster`, for those of Ottla."""
 
 from ottla.testing.kit.kafka import Kafka, kafka
+from ottla.testing.kit.producing import ProducerRecord
 
-__all__ = ["Kafka", "kafka"]
+__all__ = ["Kafka", "ProducerRecord", "kafka"]

@@ -7,10 +7,10 @@ to the test. They run on a loop in a thread (thread.py), which each method here 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from ottla.testing.cluster import TestCluster
 from ottla.testing.kit.data import StoreOnDisk, check_layout
@@ -22,11 +22,19 @@ from ottla.testing.kit.faults_requests import Answering, Delaying, Failing, Losi
 from ottla.testing.kit.faults_stage import FaultStage
 from ottla.testing.kit.history import ClientRequest
 from ottla.testing.kit.log import CapturedLog
+from ottla.testing.kit.lookups import topics_of
 from ottla.testing.kit.loop import LoopClock
 from ottla.testing.kit.network import NetworkPartition
 from ottla.testing.kit.options import options_of
+from ottla.testing.kit.producing import Data, Headers, Produce, ProducerRecord, RecordMetadata
 from ottla.testing.kit.thread import LoopThread
+from ottla.testing.kit.waiting import Observations, Wait, observed
 from ottla.testing.real_machine import RealMachines
+
+if TYPE_CHECKING:  # imported when a test asks: they import all coordinators
+    from ottla.testing.kit.groups import Group
+    from ottla.testing.kit.topics import Topic
+    from ottla.testing.kit.transactions import Transaction
 
 T = TypeVar("T")
 
@@ -55,6 +63,7 @@ class Kafka:
         self._log: CapturedLog | None = None
         self._stage = FaultStage(has_history=history)
         self.disk = Disks(self._call, self._call_if_running)
+        self._produce = Produce()
 
     # ---- Lifetime
 
@@ -168,6 +177,94 @@ class Kafka:
                 topic, partitions, replication_factor=replication_factor, configs=dict(configs or {})
             )
         )
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic to read: its records, offsets, replicas and settings."""
+        from ottla.testing.kit.topics import Topic
+
+        return Topic(name, self._call)
+
+    def topics(self) -> list[str]:
+        """Return the names of the topics, without Kafka's internal ones."""
+
+        async def read(cluster: TestCluster) -> list[str]:
+            return list(topics_of(cluster))
+
+        return observed("k.topics()", lambda: self._call(read))
+
+    def produce(
+        self,
+        topic: str,
+        value: Data,
+        key: Data = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Append a record to a topic that exists; returns where it is, once it is on all in-sync replicas.
+
+        Its partition is the one that Kafka's clients choose for the key. No client takes part, so no fault applies.
+        """
+        record = ProducerRecord(value, key, partition, headers, timestamp_ms)
+        return self.produce_many(topic, [record])[0]
+
+    def produce_many(self, topic: str, records: Iterable[ProducerRecord | Data]) -> tuple[RecordMetadata, ...]:
+        """Append records, or values without a key; returns where they are, in their order."""
+        all_records = [record if isinstance(record, ProducerRecord) else ProducerRecord(record) for record in records]
+        return self._call(lambda cluster: self._produce.append(cluster, topic, all_records))
+
+    # ---- Groups and transactions
+
+    def group(self, group_id: str) -> Group:
+        """Return a group of any type to read: its state, members, offsets and lag."""
+        from ottla.testing.kit.groups import Group
+
+        return Group(group_id, self._call)
+
+    def groups(self) -> list[str]:
+        """Return the ids of all groups."""
+        from ottla.testing.kit.groups import group_types
+
+        return observed("k.groups()", lambda: list(self._call(group_types)))
+
+    def transactions(self) -> tuple[Transaction, ...]:
+        """Return all transactional ids with their last transactions."""
+        from ottla.testing.kit.transactions import list_transactions
+
+        return observed("k.transactions()", lambda: self._call(list_transactions))
+
+    # ---- Waiting
+
+    def wait_until(self, condition: Callable[[], T], timeout: float = 10, message: str = "") -> T:
+        """Wait until a condition is true and return its value. Raises AssertionError with what was there instead.
+
+        `timeout` is in seconds of the test, not of the brokers. What does not exist yet, and an assertion of the
+        condition that fails, are waited for too.
+        """
+        __tracebackhide__ = True
+        return Wait(timeout, message, self._describe).run(condition)
+
+    @overload
+    async def wait_until_async(
+        self,
+        condition: Callable[[], Awaitable[T]],
+        timeout: float = ...,  # noqa: ASYNC109
+        message: str = ...,
+    ) -> T: ...
+
+    @overload
+    async def wait_until_async(self, condition: Callable[[], T], timeout: float = ..., message: str = ...) -> T: ...  # noqa: ASYNC109
+
+    async def wait_until_async(self, condition: Callable[[], Any], timeout: float = 10, message: str = "") -> Any:  # noqa: ASYNC109 - the failure says more than a TimeoutError
+        """Wait as `wait_until` does, while the loop of the test goes on. The condition may be a coroutine function."""
+        __tracebackhide__ = True
+        return await Wait(timeout, message, self._describe).run_async(condition)
+
+    def _describe(self, notes: Observations) -> list[str]:
+        """Describe the groups and topics that a condition asked about, as they are now."""
+        from ottla.testing.kit.descriptions import describe
+
+        return [] if self._cluster is None else self._call(lambda cluster: describe(cluster, notes))
 
     # ---- Brokers
 
