@@ -11,7 +11,7 @@ import contextvars
 import functools
 import socket
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path, PurePath
 from typing import Any, Protocol, TypeVar, cast
 
@@ -62,13 +62,19 @@ def _make_task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], **
 class RealMachines:
     """The machines of one cluster: with directories below a path, or with simulated disks in memory.
 
-    A broker with a store of its own, which is alone, has the path itself.
+    A broker with a store of its own, which is alone, has the path itself. `ports` are those of brokers by their node
+    ids; the system chooses the others.
     """
 
     def __init__(
-        self, path: Path | None = None, *, clock: Clock | None = None, stage: RequestStage | None = None
+        self,
+        path: Path | None = None,
+        *,
+        clock: Clock | None = None,
+        stage: RequestStage | None = None,
+        ports: Mapping[int, int] | None = None,
     ) -> None:
-        self._path, self.clock, self._stage = path, clock or SystemClock(), stage
+        self._path, self.clock, self._stage, self._ports = path, clock or SystemClock(), stage, ports or {}
         self._machines: list[RealMachine] = []
         loop: Any = asyncio.get_running_loop()
         loop.set_task_factory(_make_task)
@@ -79,7 +85,14 @@ class RealMachines:
         own = above / f"broker-{settings.node_id}" if settings.store is not None or self._path is None else above
         more = [own.with_name(f"{own.name}-{number}") for number in range(2, settings.directories + 1)]
         files = SimDisk(is_revertible=True) if self._path is None else LimitedFiles()
-        machine = RealMachine(settings, [own, *more], files, clock=self.clock, stage=self._stage)
+        machine = RealMachine(
+            settings,
+            [own, *more],
+            files,
+            clock=self.clock,
+            stage=self._stage,
+            port=_ReservedPort(self._ports.get(settings.node_id, 0)),
+        )
         self._machines.append(machine)
         return machine
 
@@ -98,9 +111,10 @@ class RealMachine(Machine):
         files: LimitedFiles | SimDisk,
         *,
         clock: Clock,
+        port: _ReservedPort,
         stage: RequestStage | None,
     ) -> None:
-        self.port = _ReservedPort()
+        self.port = port
         super().__init__(settings, Address(HOST, self.port.number), paths)
         self._files, self._clock, self._stage = files, clock, stage
         self._incarnation = _Incarnation()
@@ -219,9 +233,9 @@ class RealMachine(Machine):
 class _ReservedPort:
     """A port that no other program gets while the broker does not run: a socket that does not listen is bound to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
         self._held: socket.socket | None = None
-        self.number = 0
+        self.number = number
         self.take()
 
     @property

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from confluent_kafka import Producer
 
 from ottla.core.errors import MessageTooLarge
 from ottla.testing import Kafka, ProducerRecord, kafka
 from ottla.testing.kit.lookups import UnknownTopic
+from tests.support.processes import free_port
 
 
 def _producer(k: Kafka, **settings: str) -> Producer:
@@ -208,3 +211,26 @@ def test_a_failing_assertion_shows_the_records() -> None:
     with kafka(topics=["orders"]) as k:
         k.produce("orders", "v", key="k")
         assert repr(k.topic("orders").records()) == "Records(1: [orders-0@0 b'k': b'v'])"
+
+
+def test_a_reset_leaves_the_topics_of_the_start_alone_and_the_addresses() -> None:
+    with kafka(topics=["orders"], brokers=2) as k:
+        k.create_topic("bills")
+        k.produce("orders", "a")
+        address = k.bootstrap
+        k.down(2)
+        k.reset()
+        assert k.bootstrap == address
+        assert k.topics() == ["orders"]
+        assert k.topic("orders").records() == ()
+
+
+def test_files_in_a_directory_are_not_reset(tmp_path: Path) -> None:
+    with kafka(data=tmp_path) as k, pytest.raises(ValueError, match="begin with an empty directory"):
+        k.reset()
+
+
+def test_brokers_have_the_ports_from_the_one_that_is_given() -> None:
+    port = free_port()
+    with kafka(port=port) as k:
+        assert k.bootstrap == f"127.0.0.1:{port}"

@@ -49,7 +49,7 @@ class Kafka:
     """
 
     def __init__(
-        self, *, topics: Topics, brokers: int, options: Mapping[str, str], data: Path | None, history: bool
+        self, *, topics: Topics, brokers: int, options: Mapping[str, str], data: Path | None, port: int, history: bool
     ) -> None:
         if brokers < 1:
             raise ValueError(f"brokers={brokers}: there has to be at least one")
@@ -64,6 +64,9 @@ class Kafka:
         self._stage = FaultStage(has_history=history)
         self.disk = Disks(self._call, self._call_if_running)
         self._produce = Produce()
+        self._ports: Mapping[int, int] = (
+            {node_id: port + node_id - 1 for node_id in range(1, brokers + 1)} if port else {}
+        )
 
     # ---- Lifetime
 
@@ -86,7 +89,7 @@ class Kafka:
         assert self._thread is not None
         if self._data is not None and self._brokers > 1:
             self._store = StoreOnDisk.open(self._data)
-        machines = RealMachines(self._data, clock=LoopClock(self._thread.loop), stage=self._stage)
+        machines = RealMachines(self._data, clock=LoopClock(self._thread.loop), stage=self._stage, ports=self._ports)
         self._cluster = cluster = TestCluster(
             machines,
             options={**options_of(self._brokers), **self._options},
@@ -110,6 +113,17 @@ class Kafka:
             thread.stop()
             if self._log is not None:
                 self._log.end()
+
+    def reset(self) -> None:
+        """Begin again with the topics of the start, and nothing else; the addresses stay. Only for files in memory."""
+        if self._data is not None:
+            raise ValueError(f"the files in {self._data} stay: begin with an empty directory instead")
+        ports = self._running.ports
+        self.stop()
+        self.clear_faults()
+        self._ports, self._produce = ports, Produce()
+        self._stage = FaultStage(has_history=self._stage.history is not None)
+        self.start()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -412,12 +426,14 @@ def kafka(
     brokers: int = 1,
     options: Mapping[str, str] | None = None,
     data: Path | str | None = None,
+    port: int = 0,
     history: bool = True,
 ) -> Kafka:
     """Return brokers for a test, not started yet.
 
     `options` are settings of brokers, by Kafka's names. Files are in memory, or below the directory `data`, where they
-    stay. Without `history` the requests of clients are not recorded. Raises ValueError for what cannot be.
+    stay. `port` is the first broker's, the others have the next ones; 0 picks free ones. Without `history` the
+    requests of clients are not recorded. Raises ValueError for what cannot be.
     """
-    data = None if data is None else Path(data)
-    return Kafka(topics=topics, brokers=brokers, options=options or {}, data=data, history=history)
+    directory = None if data is None else Path(data)
+    return Kafka(topics=topics, brokers=brokers, options=options or {}, data=directory, port=port, history=history)
