@@ -2,8 +2,9 @@
 
 Generated: the message shapes (from kio's schema), docs/configuration.md and docs/topic-settings.md (from the settings'
 declarations), docs/protocol-support.md (from the table of APIs and the heads of the handlers), the lists of options in
-docs/cli.md (from the commands), the workloads and mutations in docs/storage-testing.md and docs/group-testing.md (from
-the tests), and the example of a job file (from the declarations of its keys).
+docs/cli.md (from the commands), docs/control-api.json (from the operations), the workloads and mutations in
+docs/storage-testing.md and docs/group-testing.md (from the tests), and the example of a job file (from the declarations
+of its keys).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 def everything() -> dict[Path, str]:
     """What each generated file should hold."""
     import generate_cli
+    import generate_control_api
     import generate_docs
     import generate_job_file
     import generate_messages
@@ -29,6 +31,7 @@ def everything() -> dict[Path, str]:
     files |= {ROOT / path: text for path, text in generate_topic_settings.generate().items()}
     files |= {ROOT / path: text for path, text in generate_testing.generate().items()}
     files |= {ROOT / path: text for path, text in generate_job_file.generate().items()}
+    files |= {ROOT / path: text for path, text in generate_control_api.generate().items()}
     return files | {ROOT / path: text for path, text in generate_cli.generate().items()}
 
 

@@ -23,6 +23,8 @@ from tests.support.processes import close_output
 ROOT = Path(__file__).parents[2]
 JAVA_PROGRAM = Path(__file__).parent / "java" / "ProduceAndConsume.java"
 GO_PROGRAM = ROOT / "tests" / "compat" / "go_client"
+GO_BUILD = ("-gcflags=all=-N -l", "-ldflags=-s -w")
+"""Options of `go build`: without cgo and optimizations it takes 30 s of processor time for the client, once."""
 SEND_PAUSE_S = 0.01
 END_S = 120.0
 REPORT = re.compile(r"acknowledged (\d+) read (\d+)")
@@ -159,9 +161,8 @@ def go_program() -> Path:
     if go is None:
         raise NoGo("there is no Go here")
     program = ROOT / "build" / "go_client" / "go_client"
-    # Without cgo and optimizations the compiler takes 30 s of processor time for the client and what it needs, once.
     done = subprocess.run(
-        [go, "build", "-gcflags=all=-N -l", "-ldflags=-s -w", "-o", str(program), "."],
+        [go, "build", *GO_BUILD, "-o", str(program), "."],
         cwd=GO_PROGRAM,
         env={**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"},
         capture_output=True,

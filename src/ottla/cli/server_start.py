@@ -21,7 +21,9 @@ from ottla.core import garbage_collection
 COMMAND = "server"
 STDIN = 0
 PORT_MAX = 65535
+PORT_DEFAULT = 9092
 WORKERS_MAX = 64
+BROKERS_MAX = 9
 _CHUNK = 4096
 
 
@@ -47,6 +49,10 @@ class ServerOptions(NamedTuple):
     shape: ReadyFormat = ReadyFormat.TEXT
     while_stdin_open: bool = False
     workers: int = 1
+    memory: bool = False
+    brokers: int = 1
+    control_port: int | None = None
+    control_token: str | None = None
     store_socket: Path | None = None
 
 
@@ -57,8 +63,8 @@ def _number(text: str, least: int, most: int) -> int:
     return int(text)
 
 
-_FLAGS = {"--dev": "dev", "--check": "check", "--while-stdin-open": "while_stdin_open"}
-_SHORT = {"-p": "--port", "-c": "--config", "-o": "--option", "-f": "--format", "-w": "--workers"}
+_FLAGS = {"--dev": "dev", "--check": "check", "--while-stdin-open": "while_stdin_open", "--memory": "memory"}
+_SHORT = {"-p": "--port", "-c": "--config", "-o": "--option", "-f": "--format", "-w": "--workers", "-n": "--brokers"}
 _VALUES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "--port": ("port", lambda text: _number(text, 0, PORT_MAX)),
     "--host": ("host", str),
@@ -69,6 +75,9 @@ _VALUES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "--ready-file": ("ready_file", Path),
     "--format": ("shape", ReadyFormat),
     "--workers": ("workers", lambda text: _number(text, 1, WORKERS_MAX)),
+    "--brokers": ("brokers", lambda text: _number(text, 1, BROKERS_MAX)),
+    "--control-port": ("control_port", lambda text: _number(text, 0, PORT_MAX)),
+    "--control-token": ("control_token", str),
     "--store-socket": ("store_socket", Path),
 }
 
@@ -107,11 +116,16 @@ def read(arguments: Sequence[str]) -> ServerOptions | None:
 def start(given: ServerOptions) -> int:
     """Run a broker until it is stopped, or check its settings; returns the exit code. Raises CommandFailed."""
     options = parse_options(given.option)
+    if given.memory:
+        return _start_in_memory(given, options)
+    for name in ("brokers", "control_port", "control_token"):
+        if getattr(given, name) != getattr(ServerOptions(), name):
+            raise usage_error(f"--{name.replace('_', '-')} is for brokers in memory", "add --memory")
     if given.host is not None:
         if "listeners" in options:
             raise usage_error("--host and -o listeners=... contradict each other", "use one of them")
         host = f"[{given.host}]" if ":" in given.host else given.host
-        options["listeners"] = f"PLAINTEXT://{host}:{9092 if given.port is None else given.port}"
+        options["listeners"] = f"PLAINTEXT://{host}:{PORT_DEFAULT if given.port is None else given.port}"
 
     with garbage_collection.paused():
         from ottla.broker.process import server
@@ -134,6 +148,26 @@ def start(given: ServerOptions) -> int:
     return server.run(
         config_file=given.config, options=options, port=given.port, data=given.data, is_dev=given.dev, process=process
     )
+
+
+def _start_in_memory(given: ServerOptions, options: dict[str, str]) -> int:
+    """Run brokers in memory, for tests of clients."""
+    for name in ("host", "data", "config", "dev", "check", "ready_file", "workers", "store_socket"):
+        if getattr(given, name) != getattr(ServerOptions(), name):
+            raise usage_error(f"--memory and --{name.replace('_', '-')} contradict each other", "use one of them")
+    with garbage_collection.paused():
+        from ottla.testing.kit import memory_server
+
+    if given.control_port is not None and not memory_server.has_libraries():
+        raise usage_error("the control API needs more libraries", "install ottla[testing]")
+    if given.while_stdin_open:
+        threading.Thread(target=_stop_at_end_of, args=(STDIN,), daemon=True).start()  # noqa: TID251  # of a command, never simulated
+    port = PORT_DEFAULT if given.port is None else given.port
+    is_json = given.shape is ReadyFormat.JSON
+    process = memory_server.MemoryOptions(
+        port, given.brokers, options, given.control_port, given.control_token, given.log_file, is_json
+    )
+    return memory_server.run(process)
 
 
 def _stop_at_end_of(descriptor: int) -> None:

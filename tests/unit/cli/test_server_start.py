@@ -24,6 +24,9 @@ VALUES = {
     "ready_file": "/run/ready",
     "shape": "json",
     "workers": "2",
+    "brokers": "3",
+    "control_port": "8083",
+    "control_token": "secret",
     "store_socket": "/run/store",
 }
 NAMES = [(option.name, word) for option in COMMAND.params for word in option.opts]

@@ -155,6 +155,15 @@ class Kafka:
         return self._running.bootstrap
 
     @property
+    def brokers(self) -> dict[int, str]:
+        """Return the addresses of the brokers that run, by their node ids."""
+        cluster = self._running
+        return {
+            node_id: f"{each.host}:{each.port}"
+            for node_id, each in zip(cluster.brokers, cluster.addresses, strict=True)
+        }
+
+    @property
     def log(self) -> str:
         """Return the log of the brokers, also after they were stopped."""
         return "" if self._log is None else str(self._log)
@@ -284,10 +293,14 @@ class Kafka:
 
     def down(self, broker: int = 1, *, killed: bool = False) -> None:
         """Stop a broker as SIGTERM does, or as SIGKILL if `killed`; its disk and its port stay."""
+        if broker not in self._running.brokers:
+            raise ValueError(f"broker {broker} does not run; there are {sorted(self._running.ports)}")
         self._call(lambda cluster: cluster.kill(broker) if killed else cluster.stop(broker))
 
     def up(self, broker: int = 1) -> None:
         """Start a broker that is down, with its disk, on its port."""
+        if broker in self._running.brokers or broker not in self._running.ports:
+            raise ValueError(f"broker {broker} is not down; there are {sorted(self._running.ports)}")
         self._call(lambda cluster: cluster.restart(broker))
 
     # ---- Faults of requests

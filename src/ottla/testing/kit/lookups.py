@@ -7,19 +7,20 @@ What is moving to another broker is waited for; what does not exist is an error 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ottla.broker.services import Services
 from ottla.core.ids import TopicPartition
-from ottla.internal_topics.led_partitions import LedPartitions
-from ottla.internal_topics.shard import CoordinatorShard
 from ottla.metadata_store.cluster_view import ClusterView, TopicView
 from ottla.replication.partition import Partition
 from ottla.testing.cluster import TestCluster
 
+if TYPE_CHECKING:  # imported with the first coordinator
+    from ottla.internal_topics.led_partitions import LedPartitions
+    from ottla.internal_topics.shard import CoordinatorShard
+
 T = TypeVar("T")
-S = TypeVar("S", bound=CoordinatorShard)
+S = TypeVar("S", bound="CoordinatorShard")
 
 _MOVE_S = 10.0
 _NAMED_MAX = 20
@@ -46,6 +47,8 @@ class NoLeader(NotFound):
 
 def unknown(error: type[NotFound], kind: str, name: str, existing: Iterable[str]) -> NotFound:
     """Return the error for a name that does not exist; it names those that do."""
+    from difflib import get_close_matches
+
     names = sorted(existing)
     if not names:
         return error(f"there is no {kind} {name!r}; there is no {kind} at all")
