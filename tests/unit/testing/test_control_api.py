@@ -294,10 +294,13 @@ def test_the_time_is_moved_on(api: Api) -> None:
 def test_a_broker_is_stopped_and_started(api: Api) -> None:
     address = _bootstrap(api)
     api.post("/down", broker=1, killed=True)
-    assert api.get("/cluster") == {"bootstrap": "", "brokers": {}}
+    before = api.get("/cluster")
+    assert (before["bootstrap"], before["brokers"]) == ("", {})
     assert "no broker runs" in api.refused("GET", "/topics")
     api.post("/up", broker=1)
-    assert api.get("/cluster") == {"bootstrap": address, "brokers": {"1": address}}
+    after = api.get("/cluster")
+    assert (after["bootstrap"], after["brokers"]) == (address, {"1": address})
+    assert after["now_ms"] >= before["now_ms"] > 1_700_000_000_000
 
 
 def test_groups_and_transactions_are_described(api: Api) -> None:
@@ -400,6 +403,7 @@ def test_the_table_covers_each_method_of_the_kit_that_has_a_meaning_in_other_lan
         "create_topic": "create_topic",
         "requests_dropped": "requests",
         "heal_network": "heal_network",
+        "now_ms": "cluster",
     }
     kits = {name for name in vars(Kafka) if not name.startswith("_")} - of_python
     covered = {operation.run.__name__ for operation in OPERATIONS}

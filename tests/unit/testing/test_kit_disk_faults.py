@@ -46,6 +46,7 @@ def test_a_full_disk_refuses_records_until_there_is_space(has_data: bool, tmp_pa
 def test_a_failed_sync_takes_the_directory_out_of_service_until_a_restart(has_data: bool, tmp_path: Path) -> None:
     with kafka(topics=["orders"], data=tmp_path if has_data else None, brokers=3) as k:
         k.move_leader("orders", to=1)
+        k.advance(seconds=2)  # a second after its start a broker writes what it keeps in reserve
         with k.disk.fail("sync", error="EIO", broker=1) as fault:
             produce(k, "orders", 1)
             fault.wait()

@@ -76,7 +76,7 @@ def test_records_in_memory_are_gone_with_their_brokers_before_the_garbage_collec
     gc.disable()
     tracemalloc.start()
     try:
-        with kafka(topics=["orders"]) as k:
+        with kafka(topics=["orders"], history=False) as k:
             producer = Producer({"bootstrap.servers": k.bootstrap})
             for _ in range(20):
                 producer.produce("orders", record)

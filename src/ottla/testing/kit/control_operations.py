@@ -165,10 +165,11 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The brokers that run: the addresses for clients, and each by its node id."""
+    """The brokers that run: the addresses for clients, and each by its node id; their time of day."""
 
     bootstrap: str
     brokers: dict[str, str]
+    now_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,9 +300,9 @@ class Selected:
 
 @operation("GET", "/cluster")
 def cluster(control: Control) -> Cluster:
-    """Return the addresses of the brokers that run."""
-    brokers = control.kit.brokers
-    return Cluster(control.kit.bootstrap, {str(node_id): address for node_id, address in brokers.items()})
+    """Return the addresses of the brokers that run, and their time of day."""
+    brokers = {str(node_id): address for node_id, address in control.kit.brokers.items()}
+    return Cluster(control.kit.bootstrap, brokers, control.kit.now_ms())
 
 
 @operation("POST", "/down")

@@ -88,7 +88,8 @@ def read_arguments(
     """
     if not isinstance(given, Mapping):
         raise WrongArgument(f"{where or 'the body'}: an object is needed, not {_kind(given)}")
-    left, arguments = dict(given), {}
+    left: dict[str, Any] = dict(given)
+    arguments: dict[str, Any] = {}
     for field in fields:
         path = f"{where}.{field.name}" if where else field.name
         encoded = left.pop(field.name + BASE64, None) if field.type is bytes else None

@@ -18,8 +18,8 @@ FaultT = TypeVar("FaultT", bound=RequestFault)
 class FaultStage:
     """`Admission` and `Accounting` of all brokers of a kit. It outlives them, so faults survive a broker's restart."""
 
-    def __init__(self, *, has_history: bool) -> None:
-        self.history = History() if has_history else None
+    def __init__(self, history: History | None) -> None:
+        self.history = history
         self.network = Network()
         self._faults: tuple[RequestFault, ...] = ()
         self._changing = threading.Lock()  # the loop reads the tuple without it

@@ -20,7 +20,7 @@ from ottla.testing.kit.faults_cluster import expire, fence, move_leader
 from ottla.testing.kit.faults_names import api_named, error_named
 from ottla.testing.kit.faults_requests import Answering, Delaying, Failing, Losing
 from ottla.testing.kit.faults_stage import FaultStage
-from ottla.testing.kit.history import ClientRequest
+from ottla.testing.kit.history import ClientRequest, History
 from ottla.testing.kit.log import CapturedLog
 from ottla.testing.kit.lookups import topics_of
 from ottla.testing.kit.loop import LoopClock
@@ -61,7 +61,8 @@ class Kafka:
         self._thread: LoopThread | None = None
         self._cluster: TestCluster | None = None
         self._log: CapturedLog | None = None
-        self._stage = FaultStage(has_history=history)
+        self._history = History() if history else None
+        self._stage = FaultStage(self._history)
         self.disk = Disks(self._call, self._call_if_running)
         self._produce = Produce()
         self._ports: Mapping[int, int] = (
@@ -111,6 +112,7 @@ class Kafka:
                 thread.call(_close(cluster, store))
         finally:
             thread.stop()
+            self._stage.history = None  # brokers are cycles of objects, which must not keep what this object still has
             if self._log is not None:
                 self._log.end()
 
@@ -122,7 +124,8 @@ class Kafka:
         self.stop()
         self.clear_faults()
         self._ports, self._produce = ports, Produce()
-        self._stage = FaultStage(has_history=self._stage.history is not None)
+        self._history = None if self._history is None else History()
+        self._stage = FaultStage(self._history)
         self.start()
 
     def __enter__(self) -> Self:
@@ -357,14 +360,14 @@ class Kafka:
         self, api: str | None = None, *, client_id: str | None = None, broker: int | None = None
     ) -> list[ClientRequest]:
         """Return the requests of clients in the order in which they came, the last 10,000 at most; see history.py."""
-        if self._stage.history is None:
+        if self._history is None:
             raise RuntimeError("requests are not recorded: history=False")
-        return self._stage.history.requests(None if api is None else api_named(api), client_id, broker)
+        return self._history.requests(None if api is None else api_named(api), client_id, broker)
 
     @property
     def requests_dropped(self) -> int:
         """Return how many requests are not in `requests` any more."""
-        return 0 if self._stage.history is None else self._stage.history.dropped
+        return 0 if self._history is None else self._history.dropped
 
     # ---- Faults of the cluster
 
