@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Consumer as KafkaConsumer
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
 from ottla.testing import Kafka, kafka
 from ottla.testing.kit.control_api import BODY_BYTES_MAX, serve
@@ -276,31 +277,37 @@ def test_a_wait_for_a_fault_that_does_not_happen_is_refused(api: Api) -> None:
 
 
 def test_a_response_that_a_test_gives_is_the_clients(api: Api) -> None:
-    api.post("/answer", api="ListOffsets", response={"throttle_time_ms": 0, "topics": []})
-    consumer = KafkaConsumer({"bootstrap.servers": _bootstrap(api), "group.id": "g", "client.id": "reader"})
-    with pytest.raises(KafkaException):
-        consumer.get_watermark_offsets(TopicPartition("orders", 0), timeout=0.5)
-    consumer.close()
-    assert api.get("/requests?api=ListOffsets")["requests"]
+    invented = {"group_id": "invented", "protocol_type": "consumer", "group_state": "Stable"}
+    fault = api.post("/answer", api="ListGroups", response={"groups": [invented]})
+    admin = AdminClient({"bootstrap.servers": _bootstrap(api)})
+    listed = admin.list_consumer_groups(request_timeout=10).result()
+    assert [group.group_id for group in listed.valid] == ["invented"]
+    assert api.get(f"/faults/{fault['id']}")["count"] == 1
+
+
+def test_a_response_that_cannot_be_one_is_the_failure_of_its_fault(api: Api) -> None:
+    fault = api.post("/answer", api="Metadata", response={"toppics": []})
+    _producer(api).list_topics(timeout=10)
+    failure = api.get(f"/faults/{fault['id']}?count=1")["failure"]
+    assert "toppics" in failure
 
 
 def test_the_time_is_moved_on(api: Api) -> None:
     api.post("/topics", name="short", configs={"retention.ms": "3600000"})
     api.post("/produce", topic="short", records=[{"value": "v"}])
+    before_ms = api.get("/cluster")["now_ms"]
     api.post("/advance", hours=2)
     assert api.get("/topics/short")["offsets"]["0"]["start"] == 1
+    assert api.get("/cluster")["now_ms"] >= before_ms + 2 * 3_600_000
 
 
 def test_a_broker_is_stopped_and_started(api: Api) -> None:
     address = _bootstrap(api)
     api.post("/down", broker=1, killed=True)
-    before = api.get("/cluster")
-    assert (before["bootstrap"], before["brokers"]) == ("", {})
+    assert api.get("/cluster")["brokers"] == {}
     assert "no broker runs" in api.refused("GET", "/topics")
     api.post("/up", broker=1)
-    after = api.get("/cluster")
-    assert (after["bootstrap"], after["brokers"]) == (address, {"1": address})
-    assert after["now_ms"] >= before["now_ms"] > 1_700_000_000_000
+    assert api.get("/cluster")["brokers"] == {"1": address}
 
 
 def test_groups_and_transactions_are_described(api: Api) -> None:
@@ -398,13 +405,7 @@ def test_the_description_has_each_operation_with_its_arguments() -> None:
 
 def test_the_table_covers_each_method_of_the_kit_that_has_a_meaning_in_other_languages() -> None:
     of_python = {"start", "stop", "topic", "group", "wait_until", "wait_until_async", "brokers", "bootstrap", "disk"}
-    of_other_names = {
-        "produce_many": "produce",
-        "create_topic": "create_topic",
-        "requests_dropped": "requests",
-        "heal_network": "heal_network",
-        "now_ms": "cluster",
-    }
+    of_other_names = {"produce_many": "produce", "requests_dropped": "requests", "now_ms": "cluster"}
     kits = {name for name in vars(Kafka) if not name.startswith("_")} - of_python
     covered = {operation.run.__name__ for operation in OPERATIONS}
     assert {of_other_names.get(name, name) for name in kits} <= covered

@@ -39,7 +39,7 @@ Handled = Annotated[bool, "whether the request is handled all the same"]
 BrokerId = Annotated[int, "the node id of a broker"]
 TopicName = Annotated[str, "the name of a topic"]
 Index = Annotated[int, "the number of a partition"]
-Operation_ = Annotated[str, "open, create, read, write, truncate, sync, mkdir, rename or remove"]
+DiskOperation = Annotated[str, "open, create, read, write, truncate, sync, mkdir, rename or remove"]
 
 
 class Operation(NamedTuple):
@@ -88,7 +88,8 @@ class Control:
     def state(self, fault_id: int) -> FaultState:
         """Return the state of a fault. Raises NotFound."""
         fault = self.fault(fault_id)
-        return FaultState(fault_id, fault.what, fault.count)
+        failure = None if fault.failure is None else f"{type(fault.failure).__name__}: {fault.failure}"
+        return FaultState(fault_id, fault.what, fault.count, failure)
 
     def fault(self, fault_id: int) -> Fault:
         """Return a fault by its id. Raises NotFound."""
@@ -151,11 +152,15 @@ def operation(method: str, path: str) -> Callable[[F], F]:
 
 @dataclass(frozen=True, slots=True)
 class FaultState:
-    """A fault. What happened at once has the number of connections, members or files that it changed as its count."""
+    """A fault. What happened at once has the number of connections, members or files that it changed as its count.
+
+    A fault that could not be applied, such as a response without Kafka's fields, has ended with a failure.
+    """
 
     id: int
     what: str
     count: int
+    failure: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +170,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The brokers that run: the addresses for clients, and each by its node id; their time of day."""
+    """The brokers that run: the addresses for clients, and each by its node id; and the brokers' time of day."""
 
     bootstrap: str
     brokers: dict[str, str]
@@ -300,7 +305,7 @@ class Selected:
 
 @operation("GET", "/cluster")
 def cluster(control: Control) -> Cluster:
-    """Return the addresses of the brokers that run, and their time of day."""
+    """Return the addresses of the brokers that run, and their time."""
     brokers = {str(node_id): address for node_id, address in control.kit.brokers.items()}
     return Cluster(control.kit.bootstrap, brokers, control.kit.now_ms())
 
@@ -472,7 +477,7 @@ def disk_full(control: Control, *, broker: BrokerId = 1) -> FaultState:
 
 @operation("POST", "/disk/fail")
 def disk_fail(
-    control: Control, *, operation: Operation_, error: Annotated[str, "an errno"] = "EIO", broker: BrokerId = 1
+    control: Control, *, operation: DiskOperation, error: Annotated[str, "an errno"] = "EIO", broker: BrokerId = 1
 ) -> FaultState:
     """Let all operations of a kind fail, until the fault is removed."""
     return control.add(control.kit.disk.fail(operation, error=error, broker=broker))
@@ -480,7 +485,11 @@ def disk_fail(
 
 @operation("POST", "/disk/slow")
 def disk_slow(
-    control: Control, *, ms: Annotated[float, Limits(0, 60_000)], operation: Operation_ = "sync", broker: BrokerId = 1
+    control: Control,
+    *,
+    ms: Annotated[float, Limits(0, 60_000)],
+    operation: DiskOperation = "sync",
+    broker: BrokerId = 1,
 ) -> FaultState:
     """Let each operation of a kind take so much longer, in real time."""
     return control.add(control.kit.disk.slow(ms, operation=operation, broker=broker))
@@ -531,7 +540,7 @@ async def fault(
 ) -> FaultState:
     """Return how often a fault has happened."""
     ends_at = asyncio.get_running_loop().time() + timeout_s
-    while control.state(id).count < count:
+    while control.state(id).count < count and control.fault(id).failure is None:
         if asyncio.get_running_loop().time() >= ends_at:
             raise ValueError(f"{control.fault(id).what} has happened {control.fault(id).count} times, not {count}")
         await asyncio.sleep(_POLL_S)
