@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills restart-kills test test-plain test-fast test-oldest-spark test-spark-versions test-pythons test-floors check vulnerabilities bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-cluster bench-recovery fuzz request-mixes crash-tests corruption-tests mutation-tests simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills consumer-kills exactly-once large clean lock generate changelog
+.PHONY: help venv compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills restart-kills test test-plain test-fast test-oldest-spark test-spark-versions test-pythons test-floors check vulnerabilities bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-testing bench-cluster bench-recovery fuzz request-mixes crash-tests corruption-tests mutation-tests test-brokers simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills consumer-kills exactly-once large clean lock generate changelog
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -132,6 +132,10 @@ bench-cleaner: .venv/ready compile  ## compaction beside Kafka's cleaner, and wh
 bench-groups: .venv/ready compile  ## rebalances, commits and heartbeats beside Kafka; into docs/benchmarks.md
 	$(BIN)/python -m benchmarks.groups
 
+COUNT ?= 1000
+bench-testing: .venv/ready compile  ## a fresh broker for each of COUNT=1000 tests, beside librdkafka's mock, kfake and Kafka; into docs/benchmarks.md
+	$(BIN)/python -m benchmarks.testing_kit --count $(COUNT)
+
 bench-cluster: .venv/ready compile  ## three brokers beside three of Kafka; into docs/benchmarks.md
 	$(BIN)/python -m benchmarks.cluster
 
@@ -200,6 +204,10 @@ simulate: .venv/ready compile  ## SEEDS=10000 runs of BROKERS=3 brokers in virtu
 
 planted-cluster-bugs: .venv/ready  ## bugs of the cluster put in on purpose; each must be found in at most 2,000 seeds
 	$(BIN)/python -m tests.simulation --planted-bugs --jobs $(JOBS)
+
+BROKERS_OF_TESTS ?= 1000
+test-brokers: .venv/ready compile  ## BROKERS_OF_TESTS=1000 brokers of ottla.testing, one after the other: nothing is left of them
+	OTTLA_KIT_BROKERS=$(BROKERS_OF_TESTS) $(BIN)/python -m pytest -q --timeout=0 tests/unit/testing/test_kit_leaks.py
 
 mutation-tests: .venv/ready  ## bugs put in on purpose, and which suite finds each
 	OTTLA_PLAIN=1 $(BIN)/python -m tests.mutation_tests

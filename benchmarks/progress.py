@@ -28,7 +28,7 @@ class Progress:
         sys.stderr.write(text)
         sys.stderr.flush()
 
-    def counter(self, verb: str, total: int) -> Callable[[int], None]:
+    def counter(self, verb: str, total: int, *, of: str = "records") -> Callable[[int], None]:
         """Return a function that shows a count of records."""
         shown = 0.0
         step = EVERY_S if self.live else 20 * EVERY_S
@@ -38,6 +38,6 @@ class Progress:
             now = time.perf_counter()
             if now - shown >= step:
                 shown = now
-                self.status(f"{count:,} of {total:,} records {verb} ({count / total:.0%})")
+                self.status(f"{count:,} of {total:,} {of} {verb} ({count / total:.0%})")
 
         return show

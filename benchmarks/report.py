@@ -242,6 +242,7 @@ SPARK_TITLE = "## Spark: our source and load, and the official connector (`make 
 VALIDATION_TITLE = "## Record validation (`python -m benchmarks.record_validation`)"
 TRANSACTIONS_TITLE = "## Transactions (`python -m benchmarks transactions`)"
 GROUPS_TITLE = "## Groups (`make bench-groups`)"
+TESTING_TITLE = "## Brokers for tests (`make bench-testing`)"
 CLUSTER_TITLE = "## Three brokers (`make bench-cluster`)"
 RECOVERY_TITLE = "## After a loss, and workers (`make bench-recovery`)"
 PARTITIONS_TITLE = "## 10,000 partitions (`make bench-recovery`)"
@@ -255,6 +256,7 @@ _OTHERS = (
     VALIDATION_TITLE,
     TRANSACTIONS_TITLE,
     GROUPS_TITLE,
+    TESTING_TITLE,
     CLUSTER_TITLE,
     RECOVERY_TITLE,
     PARTITIONS_TITLE,

@@ -157,13 +157,17 @@ class NoGo(Exception):
 
 def go_program() -> Path:
     """Return the program with franz-go's client, built unless it is there. Raises `NoGo` and SubprocessError."""
+    return build_go(GO_PROGRAM, ROOT / "build" / "go_client" / "go_client", *GO_BUILD)
+
+
+def build_go(source: Path, program: Path, *flags: str) -> Path:
+    """Build a program, unless it is there. Raises `NoGo` and SubprocessError."""
     go = shutil.which("go")
     if go is None:
         raise NoGo("there is no Go here")
-    program = ROOT / "build" / "go_client" / "go_client"
     done = subprocess.run(
-        [go, "build", *GO_BUILD, "-o", str(program), "."],
-        cwd=GO_PROGRAM,
+        [go, "build", *flags, "-o", str(program), "."],
+        cwd=source,
         env={**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"},
         capture_output=True,
         text=True,
