@@ -28,6 +28,7 @@ from ottla.core.clock import Clock
 from ottla.core.files import FileSystem
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.metadata_store.embedded_store import EmbeddedMetadataStore
+from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.testing.machine import Machine, Machines, MachineSettings
 from ottla.testing.requests import answer_to, connection_without_socket, request_to
 
@@ -101,6 +102,7 @@ class TestCluster:
         self._has_shared_store = has_shared_store
         self._by_id: dict[int, Machine] = {}
         self._waiting: list[asyncio.Future[None]] = []  # for a broker that learns something of the cluster
+        self._followed: dict[int, MetadataCache] = {}  # which report that
 
     async def __aenter__(self) -> Self:
         return self
@@ -141,7 +143,6 @@ class TestCluster:
         """Start a broker that does not run."""
         assert node_id not in self.brokers
         await self.machine(node_id).start_broker()
-        self.services(node_id).cluster.subscribe(self._view_changed)
 
     async def stop(self, node_id: int) -> None:
         """Stop a broker as SIGTERM does."""
@@ -291,6 +292,11 @@ class TestCluster:
 
     async def _until_views(self, holds: Callable[[], object], *, seconds: float = _KNOWN_S) -> None:
         """Wait until a condition holds that depends on brokers' views of the cluster alone. Raises TimeoutError."""
+        for node_id in self.brokers:
+            cache = self.services(node_id).cluster
+            if self._followed.get(node_id) is not cache:
+                self._followed[node_id] = cache
+                cache.subscribe(self._view_changed)
         async with asyncio.timeout(seconds):
             while not holds():
                 changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
