@@ -46,10 +46,10 @@ def one_test(data: Path | None) -> None:
     with kafka(topics=["orders"], data=data) as k:
         producer = Producer({"bootstrap.servers": k.bootstrap})
         producer.produce("orders", b"x")
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
         consumer = Consumer({"bootstrap.servers": k.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"})
         consumer.subscribe(["orders"])
-        message = consumer.poll(20)
+        message = consumer.poll(60)
         assert message is not None
         assert message.value() == b"x"
         consumer.close()
@@ -80,7 +80,7 @@ def test_records_in_memory_are_gone_with_their_brokers_before_the_garbage_collec
             producer = Producer({"bootstrap.servers": k.bootstrap})
             for _ in range(20):
                 producer.produce("orders", record)
-            assert producer.flush(20) == 0
+            assert producer.flush(60) == 0
             assert tracemalloc.get_traced_memory()[0] > 20 * len(record)
         assert tracemalloc.get_traced_memory()[0] < 5 * len(record)
     finally:

@@ -20,18 +20,20 @@ from ottla.core.errors import InvalidTopic
 from ottla.core.settings import InvalidSettings
 from ottla.testing import Kafka, kafka
 
+PATIENCE_S = 60
+
 
 def _produce(k: Kafka, topic: str, count: int = 10) -> None:
     producer = Producer({"bootstrap.servers": k.bootstrap})
     for number in range(count):
         producer.produce(topic, b"%d" % number, partition=0)
-    assert producer.flush(10) == 0
+    assert producer.flush(PATIENCE_S) == 0
 
 
 def _watermarks(k: Kafka, topic: str) -> tuple[int, int]:
     consumer = Consumer({"bootstrap.servers": k.bootstrap, "group.id": "watermarks"})
     try:
-        return consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)
+        return consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=PATIENCE_S)
     finally:
         consumer.close()
 
@@ -87,6 +89,23 @@ def test_the_log_of_one_kit_has_no_line_of_another() -> None:
         one.down()
         assert "became controller" in other.log
         assert one.log != other.log
+
+
+def test_the_level_of_loggers_is_as_before_once_the_last_brokers_have_stopped() -> None:
+    logger = logging.getLogger("ottla")
+    assert logger.level == logging.NOTSET
+    with kafka():
+        with kafka():
+            assert logger.level == logging.INFO
+        assert logger.level == logging.INFO
+    assert logger.level == logging.NOTSET
+    logger.setLevel(logging.WARNING)
+    try:
+        with kafka() as k:
+            assert k.log == ""
+        assert logger.level == logging.WARNING
+    finally:
+        logger.setLevel(logging.NOTSET)
 
 
 def test_files_are_in_a_directory_that_is_given(tmp_path: Path) -> None:
@@ -156,7 +175,7 @@ def test_three_brokers_keep_topics_records_and_groups_in_a_directory(tmp_path: P
         consumer = Consumer({"bootstrap.servers": k.bootstrap, "group.id": "g"})
         if offset is not None:
             consumer.commit(offsets=[TopicPartition("orders", 0, offset)], asynchronous=False)
-        (found,) = consumer.committed([TopicPartition("orders", 0)], timeout=10)
+        (found,) = consumer.committed([TopicPartition("orders", 0)], timeout=PATIENCE_S)
         consumer.close()
         return found.offset
 

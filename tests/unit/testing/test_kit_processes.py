@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from ottla.storage.directories.log_directory import DirectoryInUse
 from ottla.testing import Kafka, kafka
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 def produce(bootstrap: str, value: bytes) -> None:

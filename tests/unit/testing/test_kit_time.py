@@ -30,7 +30,7 @@ from ottla.wire.generated.describe_groups import DescribeGroupsRequest
 from ottla.wire.generated.share_group_heartbeat import ShareGroupHeartbeatRequest
 
 DAY_S = 24 * 3600
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 def produce(k: Kafka, topic: str, *values: bytes, key: bytes = b"k") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 
 from ottla.testing.kit.thread import LoopThread
@@ -10,6 +11,9 @@ from ottla.testing.kit.thread import LoopThread
 _LINES_MAX = 10_000
 _FORMAT = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
 _ROOT = "ottla"
+_lock = threading.Lock()
+_begun: set[CapturedLog] = set()
+_levels: list[int] = []  # of the logger, before the first of them began
 
 
 class CapturedLog(logging.Handler):
@@ -28,13 +32,22 @@ class CapturedLog(logging.Handler):
     def begin(self) -> None:
         """Begin to keep lines, from INFO on, unless the test has set another level."""
         logger = logging.getLogger(_ROOT)
-        if logger.level == logging.NOTSET:
-            logger.setLevel(logging.INFO)
+        with _lock:
+            if not _begun:
+                _levels[:] = [logger.level]
+                if logger.level == logging.NOTSET:
+                    logger.setLevel(logging.INFO)
+            _begun.add(self)
         logger.addHandler(self)
 
     def end(self) -> None:
-        """Keep no more lines."""
-        logging.getLogger(_ROOT).removeHandler(self)
+        """Keep no more lines. The last one that ends restores the level."""
+        logger = logging.getLogger(_ROOT)
+        logger.removeHandler(self)
+        with _lock:
+            _begun.discard(self)
+            if not _begun and _levels == [logging.NOTSET] and logger.level == logging.INFO:
+                logger.setLevel(logging.NOTSET)
 
     def __str__(self) -> str:
         return "\n".join(self.lines)
