@@ -28,10 +28,11 @@ from ottla import compiled  # the first import of the package: it decides which 
 from ottla.pipeline.jars import JarsNotFound
 from ottla.pipeline.java import JavaNotFound
 from ottla.testing.cluster import TestCluster
-from tests.support import async_tests, form
+from tests.support import async_tests, form, kit_broker
 from tests.support.clusters import started_cluster
 from tests.support.jvm import cache_directory
 from tests.support.kafka_jars import kafka_jars as fetched_jars
+from tests.support.kit_broker import KitBroker
 from tests.support.ottla_process import OttlaProcess
 from tests.support.real_kafka import RealKafka
 
@@ -257,9 +258,16 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 @pytest.fixture(scope="module")
+def kit_module() -> Iterator[KitBroker]:
+    """An Ottla in this process, shared by the tests of a file; its log must hold no traceback at the end."""
+    with kit_broker.running() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
 def broker(request: pytest.FixtureRequest) -> Broker:
-    """Ottla, or the real Kafka where OTTLA_TEST_BROKER=kafka."""
-    which = "real_kafka" if os.environ.get("OTTLA_TEST_BROKER") == "kafka" else "ottla_module"
+    """Ottla in this process, or the real Kafka where OTTLA_TEST_BROKER=kafka."""
+    which = "real_kafka" if os.environ.get("OTTLA_TEST_BROKER") == "kafka" else "kit_module"
     found: Broker = request.getfixturevalue(which)
     return found
 
