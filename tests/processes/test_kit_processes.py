@@ -134,7 +134,7 @@ def test_processes_of_multiprocessing_are_clients() -> None:
 
 
 def test_another_program_is_a_client() -> None:
-    program = "import sys; from tests.unit.testing.test_kit_processes import produce; produce(sys.argv[1], b'1')"
+    program = "import sys; from tests.processes.test_kit_processes import produce; produce(sys.argv[1], b'1')"
     with kafka(topics=["orders"]) as k:
         subprocess.run([sys.executable, "-c", program, k.bootstrap], check=True)
         assert end_offset(k.bootstrap) == 1
@@ -169,7 +169,7 @@ ENDS = {
 def test_a_program_that_does_not_stop_its_brokers_ends_and_loses_no_file(tmp_path: Path, last: str, data: bool) -> None:
     directory = repr(str(tmp_path)) if data else None
     program = f"""
-from tests.unit.testing.test_kit_processes import produce
+from tests.processes.test_kit_processes import produce
 from ottla.testing import kafka
 k = kafka(topics=["orders"], data={directory}).start()
 produce(k.bootstrap, b"1")
