@@ -23,7 +23,7 @@ LOOPS := $(wildcard src/ottla/records/_*.py src/ottla/records/_*.pxd)
 	$(BIN)/python -m compileall -q src
 	@touch $@
 
-wheel: .venv/ready  ## wheels into dist/: compiled for each Python from 3.11 on that is installed, and a pure one; each is tried
+wheel: .venv/ready  ## wheels into dist/: compiled for each Python from 3.11 to 3.14 that is installed or can be fetched, and a pure one; each is tried
 	$(BIN)/python tools/build_wheels.py
 
 compile: .venv/ready  ## compile the hot modules again if their sources changed (OTTLA_PLAIN=1 runs without them)
@@ -95,16 +95,17 @@ test-spark-versions: .venv/ready  ## the pipeline's tests with each of SPARKS="4
 	$(BIN)/python tools/run_matrix.py --jobs $(JOBS) sparks $(SPARKS)
 
 PYTHONS ?=
-test-pythons: .venv/ready  ## the fast tests and the pipeline's without Java on each Python from 3.11 to 3.14 that is installed
+test-pythons: .venv/ready  ## the fast tests and the pipeline's without Java on each Python from 3.11 to 3.14 that is installed or can be fetched
 	$(BIN)/python tools/run_matrix.py --jobs $(JOBS) pythons $(PYTHONS)
 
 test-floors: .venv/ready  ## the same with the oldest versions of the dependencies that pyproject.toml allows
 	$(BIN)/python tools/run_matrix.py --jobs $(JOBS) floors
 
-check: .venv/ready  ## format, lint, strict types, layers, words, generated pages, known vulnerabilities
+check: .venv/ready  ## format, lint, strict types, also as on macOS, layers, words, generated pages, known vulnerabilities
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin src
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_words.py
 	$(BIN)/python tools/generate.py --check

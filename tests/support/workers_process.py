@@ -19,8 +19,10 @@ START_TIMEOUT_S = 60.0
 class WorkersProcess:
     """One service with several brokers and its directory."""
 
-    def __init__(self, directory: Path, *, workers: int, port: int = 0, options: Sequence[str] = ()) -> None:
-        self.directory, self.workers, self.options = directory, workers, tuple(options)
+    def __init__(
+        self, directory: Path, *, workers: int, port: int = 0, options: Sequence[str] = (), prefix: Sequence[str] = ()
+    ) -> None:
+        self.directory, self.workers, self.options, self.prefix = directory, workers, tuple(options), tuple(prefix)
         self.data = directory / "data"
         self.log_file = directory / "ottla.err"
         self.process: subprocess.Popen[bytes] | None = None
@@ -47,7 +49,17 @@ class WorkersProcess:
         """Start it and wait until all workers serve."""
         self.directory.mkdir(parents=True, exist_ok=True)
         program = str(Path(sys.executable).with_name("ottla"))
-        command = [program, "server", "--workers", str(self.workers), "--data", str(self.data), "--format", "json"]
+        command = [
+            *self.prefix,
+            program,
+            "server",
+            "--workers",
+            str(self.workers),
+            "--data",
+            str(self.data),
+            "--format",
+            "json",
+        ]
         with self.log_file.open("ab") as errors:
             self.process = subprocess.Popen(
                 [*command, "--port", str(self._port), *self.options],

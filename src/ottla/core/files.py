@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import os
+from collections.abc import Callable
 from pathlib import PurePath
 from typing import Final, NamedTuple, Protocol
 
@@ -19,6 +20,7 @@ from ottla.core.open_files import OpenFileCache
 Buffer = bytes | bytearray | memoryview
 
 _TEMPORARY: Final = ".tmp"
+_NO_FULL_SYNC: Final = frozenset({errno.ENOTSUP, errno.EINVAL, errno.ENOTTY})  # of file systems without F_FULLFSYNC
 _DELETED: Final = " (deleted)"  # Linux shows it after the path of an open file whose name was removed
 
 
@@ -204,6 +206,22 @@ def read_file(files: FileAccess, path: PurePath) -> bytes:
         file.close()
 
 
+def _sync_fully(descriptor: int) -> None:
+    """Sync a file or a directory. On macOS `fsync` leaves the data in the cache of the drive, F_FULLFSYNC does not."""
+    if hasattr(fcntl, "F_FULLFSYNC"):
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+        except OSError as error:
+            if error.errno not in _NO_FULL_SYNC:
+                raise
+        else:
+            return
+    os.fsync(descriptor)
+
+
+_sync_data: Final[Callable[[int], None]] = os.fdatasync if hasattr(os, "fdatasync") else _sync_fully  # none on macOS
+
+
 class SystemFile:
     """Implements `File` with the operating system."""
 
@@ -239,7 +257,7 @@ class SystemFile:
     def sync(self) -> None:
         """Sync data and length; the modification time need not be durable."""
         try:
-            os.fdatasync(self._descriptor)
+            _sync_data(self._descriptor)
         except OSError as error:
             raise SyncFailed(error.errno, error.strerror) from error
 
@@ -353,7 +371,7 @@ class SystemFiles:
         """Sync a directory: without it a power cut may undo a rename."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(descriptor)
+            _sync_fully(descriptor)
         except OSError as error:
             raise SyncFailed(error.errno, error.strerror) from error
         finally:

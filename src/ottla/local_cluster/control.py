@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+
+from ottla.core.unix_sockets import socket_address
 
 SOCKET = "up.sock"
 _ANSWER_TIMEOUT_S = 120.0
@@ -31,7 +32,7 @@ class ControlServer:
     async def open(self) -> None:
         """Create the socket, in place of one that a killed command left."""
         (self._directory / SOCKET).unlink(missing_ok=True)
-        with _short_path(self._directory) as path:
+        with socket_address(self._directory / SOCKET) as path:
             self._server = await asyncio.start_unix_server(self._serve, path)
         (self._directory / SOCKET).chmod(0o600)
 
@@ -52,7 +53,7 @@ class ControlServer:
 def send_command(directory: Path, command: dict[str, Any]) -> dict[str, Any]:
     """Send a command to the `ottla up` that runs in a directory and return its answer. Raises NotRunning."""
     try:
-        with _short_path(directory) as path, socket.socket(socket.AF_UNIX) as connection:
+        with socket_address(directory / SOCKET) as path, socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_ANSWER_TIMEOUT_S)
             connection.connect(path)
             connection.sendall(json.dumps(command).encode() + b"\n")
@@ -64,13 +65,3 @@ def send_command(directory: Path, command: dict[str, Any]) -> dict[str, Any]:
         raise NotRunning(f"the cluster in {directory} is stopping")
     found: dict[str, Any] = json.loads(answer)
     return found
-
-
-@contextlib.contextmanager
-def _short_path(directory: Path) -> Iterator[str]:
-    """Return a path of the socket that is short enough for the system, however long the directory's path is."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{descriptor}/{SOCKET}"
-    finally:
-        os.close(descriptor)

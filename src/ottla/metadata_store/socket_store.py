@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ottla.core.unix_sockets import socket_address
 from ottla.metadata_store.store import (
     Node,
     Op,
@@ -29,7 +30,6 @@ from ottla.metadata_store.store_frames import (
     PING_S,
     PUSHED,
     VERSION,
-    SocketAddress,
     decode_changes,
     decode_error,
     decode_node,
@@ -93,7 +93,7 @@ class SocketStore(SessionStates):
     async def _connect(self) -> None:
         """Connect and open a session. Raises `SessionLost` if no store is served there."""
         try:
-            with SocketAddress(self._path) as address:
+            with socket_address(self._path) as address:
                 reader, writer = await asyncio.open_unix_connection(address)
         except OSError as error:
             raise SessionLost(str(self._path)) from error

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import struct
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from ottla.core.errors import StorageError
@@ -153,24 +151,3 @@ def decode_error(name: str, text: str) -> Exception:
     """Decode what prevented a request."""
     known = _ERRORS.get(name)
     return StorageError(text) if known is None else known(text)
-
-
-# ---- Addresses
-
-
-class SocketAddress:
-    """A unix socket by an address that is short enough whatever the path: the system's limit is 107 bytes.
-
-    Use it as a context manager around `bind` or `connect`.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._directory = -1
-
-    def __enter__(self) -> str:
-        self._directory = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        return f"/proc/self/fd/{self._directory}/{self._path.name}"
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._directory)

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from ottla.core.errors import StorageError
+from ottla.core.unix_sockets import socket_address
 from ottla.metadata_store.store import MetadataStore, Op, SessionLost, SessionStatus, StoreError, Watch
 from ottla.metadata_store.store_frames import (
     PUSHED,
     SESSION_TIMEOUT_S,
     VERSION,
-    SocketAddress,
     decode_op,
     encode_changes,
     encode_error,
@@ -57,7 +57,7 @@ class StoreServer:
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             os.fchmod(listening.fileno(), _MODE)
-            with SocketAddress(self._path) as address:
+            with socket_address(self._path) as address:
                 listening.bind(address)
             self._path.chmod(_MODE)
             self._server = await asyncio.start_unix_server(self._accept, sock=listening)

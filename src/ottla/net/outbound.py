@@ -20,6 +20,7 @@ from typing import Final
 from ottla.core.files import FileRegion
 
 SENDFILE_BYTES_MAX: Final = 1 << 20  # one connection may hold the loop for that, then the others have their turn
+_MORE: Final[int] = socket.MSG_MORE if hasattr(socket, "MSG_MORE") else 0  # macOS has none: smaller packets
 
 Part = bytes | bytearray | memoryview | FileRegion
 
@@ -147,7 +148,7 @@ class SocketOutbound(Outbound):
                     elif head.yields:
                         break
                     continue
-                more = socket.MSG_MORE if len(queue) > 1 else 0
+                more = _MORE if len(queue) > 1 else 0
                 sent = self._socket.send(head, more)
                 if sent == len(head):
                     queue.popleft()

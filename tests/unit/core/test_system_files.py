@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ottla.core import files
 from ottla.core.files import SystemFile
 
 
@@ -48,3 +52,26 @@ def test_without_proc_the_names_of_an_open_file_are_counted(tmp_path: Path, monk
     (tmp_path / "a.log").unlink()
     assert not file.is_linked()
     file.close()
+
+
+@pytest.mark.parametrize(
+    ("refusal", "fsyncs"), [(None, 0), (errno.ENOTSUP, 1), (errno.EIO, 0)], ids=["full", "no full sync", "error"]
+)
+def test_without_fdatasync_the_cache_of_the_drive_is_written_too(
+    refusal: int | None, fsyncs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS; a file system that has no full sync gets the plain one, and an error of the disk is an error."""
+    commands: list[int] = []
+    synced: list[int] = []
+
+    def control(_: int, command: int) -> None:
+        commands.append(command)
+        if refusal is not None:
+            raise OSError(refusal, os.strerror(refusal))
+
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", control)
+    monkeypatch.setattr(os, "fsync", synced.append)
+    with pytest.raises(OSError, match="error") if refusal == errno.EIO else contextlib.nullcontext():
+        files._sync_fully(7)
+    assert (commands, synced) == ([51], [7] * fsyncs)

@@ -34,10 +34,10 @@ from ottla.broker.startup.open_storage import (
 )
 from ottla.core.files import SystemFiles
 from ottla.core.settings import InvalidSettings, SettingProblem
+from ottla.core.unix_sockets import socket_address
 from ottla.metadata_store.embedded_store import EmbeddedMetadataStore
 from ottla.metadata_store.sqlite_file import FILE_NAME as METADATA_FILE
 from ottla.metadata_store.store import MetadataStore
-from ottla.metadata_store.store_frames import SocketAddress
 from ottla.metadata_store.store_server import StoreServer
 from ottla.net.server import ListenerAddress
 from ottla.storage.directories.directory_identity import cluster_id_of, make_durably
@@ -277,7 +277,7 @@ def _is_served(path: Path) -> bool:
     """Return whether a process accepts connections there."""
     if not path.exists():
         return False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, SocketAddress(path) as address:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, socket_address(path) as address:
         try:
             probe.connect(address)
         except OSError:

@@ -11,6 +11,7 @@ import resource
 from typing import NamedTuple
 
 RESERVED = 64
+_OPEN_MAX = 10_240  # of macOS
 _PER_CONNECTION = 2  # one to read, one to write
 _SEGMENTS_MIN = 16
 _CONNECTIONS_MIN = 8
@@ -27,10 +28,17 @@ UNLIMITED = DescriptorLimits(None, None)
 
 
 def raise_limit() -> int | None:
-    """Raise the soft limit to the hard limit, as the JVM does for Kafka, and return it; None for no limit."""
+    """Raise the soft limit to the hard limit, as the JVM does for Kafka, and return it; None for no limit.
+
+    macOS refuses more than OPEN_MAX (10,240), also where it reports no limit.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError):
+            hard = max(soft, _OPEN_MAX)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     return None if hard == resource.RLIM_INFINITY else hard
 
 
