@@ -8,51 +8,16 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Sequence
-from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from ottla import compiled
 from ottla.cli import completion
+from ottla.cli.base_commands import version_line
+from ottla.cli.command_table import ABOUT, COMMANDS
 from ottla.cli.errors import MESSAGES_AS_JSON, CommandFailed, ExitCode, OutputClosed, show_error
 from ottla.core import garbage_collection
-
-
-class Command(NamedTuple):
-    """A command of `ottla`: the module that declares it, and its line in `ottla --help`, which imports no module."""
-
-    module: str
-    summary: str
-
-
-# in the order of `ottla --help`
-COMMANDS = MappingProxyType(
-    {
-        "server": Command("ottla.cli.server", "Start a broker."),
-        "up": Command("ottla.cli.up", "Run a cluster on this machine: ZooKeeper and several brokers."),
-        "topic": Command("ottla.cli.topic", "Topics."),
-        "produce": Command("ottla.cli.produce", "Write records to a topic and wait for the acknowledgements."),
-        "consume": Command("ottla.cli.consume", "Print the records of topics."),
-        "group": Command("ottla.cli.group", "Groups of all types: classic, consumer and share."),
-        "txn": Command("ottla.cli.txn", "Transactions."),
-        "config": Command("ottla.cli.config", "Settings of topics and brokers."),
-        "cluster": Command("ottla.cli.cluster", "The cluster and its brokers."),
-        "mirror": Command("ottla.cli.mirror", "Copies of topics and group offsets in another cluster."),
-        "profile": Command("ottla.cli.profile", "Named clusters, to use instead of --brokers."),
-        "log": Command("ottla.cli.log", "Log directories and their files."),
-        "bench": Command(
-            "ottla.cli.bench",
-            "Measure a broker with acks=all: bulk producing, consuming, and the latency of single records.",
-        ),
-        "pipeline": Command("ottla.cli.pipeline", "Topics into tables with Spark."),
-        "demo": Command(
-            "ottla.cli.demo",
-            "Load a real web access log through a broker into tables, a topic of traffic and a report, and audit them.",
-        ),
-    }
-)
 
 
 class LazyGroup(TyperGroup):
@@ -96,13 +61,11 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        print(f"ottla {version('ottla')} ({compiled.form()})")
+        print(version_line())
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(help=ABOUT)
 def root(
     _version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
@@ -117,7 +80,7 @@ def root(
         ),
     ] = None,
 ) -> None:
-    """A commit log that speaks Kafka's protocol: `ottla server` starts a broker, the rest use any Kafka broker."""
+    """Read the options before the command."""
     if settings:
         from ottla.cli.connection import SETTINGS_VARIABLE
 

@@ -1,7 +1,8 @@
 """Runs the command line `ottla`: finds the command, and converts its result to an exit code (`cli/errors.py`).
 
 typer finds the command (`cli/commands.py`), but for a complete `ottla server`: a broker starts without typer, which
-would take a tenth of the start (docs/design/startup.md).
+would take a tenth of the start (docs/design/startup.md). Where typer is not installed, `cli/base_commands.py` runs the
+broker and names the extra that has the other commands.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from collections.abc import Sequence
 from ottla.cli import server_start
 from ottla.cli.errors import MESSAGES_AS_JSON, CommandFailed, ExitCode, OutputClosed, show_error
 from ottla.core import garbage_collection
+
+_EXTRA_CLI = {"typer", "rich"}
+"""The libraries of the extra `cli`."""
 
 
 def main() -> None:
@@ -39,12 +43,21 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run(arguments: Sequence[str]) -> object:
     if arguments[:1] == [server_start.COMMAND]:
-        options = server_start.read(arguments[1:])
-        if options is not None:
+        try:
+            options = server_start.read(arguments[1:])
+        except server_start.NotRead:
+            pass
+        else:
             return server_start.start(options)
-    with garbage_collection.paused():
-        from ottla.cli import commands
+    try:
+        with garbage_collection.paused():
+            from ottla.cli import commands
+    except ModuleNotFoundError as error:
+        if error.name not in _EXTRA_CLI:
+            raise
+        from ottla.cli import base_commands
 
+        return base_commands.run(arguments, error.name)
     return commands.run(arguments)
 
 

@@ -1,7 +1,7 @@
 """Starts a broker for `ottla server`, whose complete command lines are read here without typer.
 
-`cli/server.py` declares the same options for typer, which prints the help, completes, and explains what is wrong.
-Why typer is not loaded: docs/design/startup.md.
+`cli/server.py` declares the options of `OPTIONS` for typer, which prints the help, completes, and explains what is
+wrong; `cli/base_commands.py` does so where typer is not installed. Why typer is not loaded: docs/design/startup.md.
 """
 
 from __future__ import annotations
@@ -19,6 +19,14 @@ from ottla.cli.errors import usage_error
 from ottla.core import garbage_collection
 
 COMMAND = "server"
+HELP = """Start a broker.
+
+Without options it listens on 127.0.0.1:9092. The value of a setting comes from the first of: the options of this
+command, environment variables (OTTLA_LOG_SEGMENT_BYTES for log.segment.bytes), the --config file, the default
+(docs/configuration.md). --dev changes only defaults. Signals, logs and running it as a service: docs/operating.md.
+
+With --memory nothing is read from files or the environment, and nothing is written: docs/control-api.md.
+"""
 STDIN = 0
 PORT_MAX = 65535
 PORT_DEFAULT = 9092
@@ -63,53 +71,111 @@ def _number(text: str, least: int, most: int) -> int:
     return int(text)
 
 
-_FLAGS = {"--dev": "dev", "--check": "check", "--while-stdin-open": "while_stdin_open", "--memory": "memory"}
-_SHORT = {"-p": "--port", "-c": "--config", "-o": "--option", "-f": "--format", "-w": "--workers", "-n": "--brokers"}
-_VALUES: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "--port": ("port", lambda text: _number(text, 0, PORT_MAX)),
-    "--host": ("host", str),
-    "--data": ("data", Path),
-    "--config": ("config", Path),
-    "--option": ("option", str),
-    "--log-file": ("log_file", Path),
-    "--ready-file": ("ready_file", Path),
-    "--format": ("shape", ReadyFormat),
-    "--workers": ("workers", lambda text: _number(text, 1, WORKERS_MAX)),
-    "--brokers": ("brokers", lambda text: _number(text, 1, BROKERS_MAX)),
-    "--control-port": ("control_port", lambda text: _number(text, 0, PORT_MAX)),
-    "--control-token": ("control_token", str),
-    "--store-socket": ("store_socket", Path),
-}
+class ServerOption(NamedTuple):
+    """An option of the command line: the field of `ServerOptions` that it sets, and what the help says of it."""
+
+    field: str
+    names: tuple[str, ...]
+    metavar: str  # empty: a flag
+    help: str  # empty: not shown
+    convert: Callable[[str], Any] = str
 
 
-def read(arguments: Sequence[str]) -> ServerOptions | None:
-    """Read a complete command line. None for any other, and for rare spellings: those are for typer.
+OPTIONS = (
+    ServerOption(
+        "port",
+        ("--port", "-p"),
+        "PORT",
+        "Port to listen on; 0 picks a free one.",
+        lambda text: _number(text, 0, PORT_MAX),
+    ),
+    ServerOption("host", ("--host",), "HOST", "Address to listen on. Default: 127.0.0.1."),
+    ServerOption("data", ("--data",), "DIR", "The data directory (log.dirs).", Path),
+    ServerOption("config", ("--config", "-c"), "FILE", "A server.properties with Kafka's names.", Path),
+    ServerOption("option", ("--option", "-o"), "NAME=VALUE", "One setting; may be repeated."),
+    ServerOption(
+        "dev", ("--dev",), "", "Defaults for one developer: groups start at once, topics are created on first use."
+    ),
+    ServerOption("check", ("--check",), "", "Validate settings and directories, start nothing. Exit code 0 if valid."),
+    ServerOption("log_file", ("--log-file",), "FILE", "Log to this file; SIGHUP reopens it. Default: stderr.", Path),
+    ServerOption("ready_file", ("--ready-file",), "FILE", "A JSON file that exists while the broker serves.", Path),
+    ServerOption(
+        "shape",
+        ("--format", "-f"),
+        "<text|json>",
+        "Print the ready line as text, or as JSON for programs.",
+        ReadyFormat,
+    ),
+    ServerOption(
+        "while_stdin_open", ("--while-stdin-open",), "", "Stop when standard input is closed, or its writer has ended."
+    ),
+    ServerOption(
+        "workers",
+        ("--workers", "-w"),
+        "N",
+        "Run N brokers, each a process with a port of its own, to use the machine's cores.",
+        lambda text: _number(text, 1, WORKERS_MAX),
+    ),
+    ServerOption(
+        "memory", ("--memory",), "", "Keep all files in memory, and serve a control API for tests of clients."
+    ),
+    ServerOption(
+        "brokers",
+        ("--brokers", "-n"),
+        "N",
+        "With --memory: so many brokers.",
+        lambda text: _number(text, 1, BROKERS_MAX),
+    ),
+    ServerOption(
+        "control_port",
+        ("--control-port",),
+        "PORT",
+        "With --memory: the port of the control API. Default: a free one.",
+        lambda text: _number(text, 0, PORT_MAX),
+    ),
+    ServerOption(
+        "control_token",
+        ("--control-token",),
+        "TOKEN",
+        "With --memory: the token of the control API. Default: OTTLA_CONTROL_TOKEN, or a random one.",
+    ),
+    ServerOption("store_socket", ("--store-socket",), "FILE", "", Path),
+)
+_BY_NAME = {name: option for option in OPTIONS for name in option.names}
+
+
+class NotRead(ValueError):
+    """Reports a word of a command line that is not read without typer."""
+
+
+def read(arguments: Sequence[str]) -> ServerOptions:
+    """Read a complete command line. Raises NotRead for any other, and for rare spellings: those are for typer.
 
     >>> read(["-p", "9092", "--data=/srv/ottla"]) == ServerOptions(port=9092, data=Path("/srv/ottla"))
     True
-    >>> read(["--port", "no number"]), read(["--help"])
-    (None, None)
     """
     found: dict[str, Any] = {}
     settings: list[str] = []
     words = iter(arguments)
     for word in words:
-        if word in _FLAGS:
-            found[_FLAGS[word]] = True
-            continue
         name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
-        field, convert = _VALUES.get(_SHORT.get(name, name), ("", str))
+        option = _BY_NAME.get(name)
+        if option is None or (equals and not option.metavar):
+            raise NotRead(f"unknown option {word}")
+        if not option.metavar:
+            found[option.field] = True
+            continue
         if not equals:
             value = next(words, "")
-        if not field or not value or value.startswith("-"):
-            return None
-        if field == "option":
+        if not value or value.startswith("-"):
+            raise NotRead(f"{name} needs a value: {option.metavar}")
+        if option.field == "option":
             settings.append(value)
             continue
         try:
-            found[field] = convert(value)
+            found[option.field] = option.convert(value)
         except ValueError:
-            return None
+            raise NotRead(f"{name} {value} is not valid: {option.metavar} is expected") from None
     return ServerOptions(**found, option=tuple(settings))
 
 
@@ -159,7 +225,9 @@ def _start_in_memory(given: ServerOptions, options: dict[str, str]) -> int:
         from ottla.testing.kit import memory_server
 
     if given.control_port is not None and not memory_server.has_libraries():
-        raise usage_error("the control API needs more libraries", "install ottla[testing]")
+        raise usage_error(
+            "the control API needs more libraries", "pip install '.[testing]' in a clone, or 'FILE.whl[testing]'"
+        )
     if given.while_stdin_open:
         threading.Thread(target=_stop_at_end_of, args=(STDIN,), daemon=True).start()  # noqa: TID251  # of a command, never simulated
     port = PORT_DEFAULT if given.port is None else given.port

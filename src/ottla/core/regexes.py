@@ -1,6 +1,7 @@
 """Compiles and matches the regular expressions of clients with RE2, as Kafka does with RE2/J.
 
-RE2 matches in time linear in the text, whatever the expression is: a client cannot keep a broker busy with one.
+RE2 matches in time linear in the text, whatever the expression is: a client cannot keep a broker busy with one. Where
+it is not installed (docs/design/build.md) every expression is refused, with that reason.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from typing import Any
 PROGRAM_BYTES_MAX = 1 << 20
 """Bound on the memory of one compiled expression."""
 
+_NOT_INSTALLED = "this broker was installed without RE2 (the extra `standard`)"
+
 
 class InvalidRegex(ValueError):
-    """Reports an expression that RE2 does not accept; its text is the reason."""
+    """Reports an expression that cannot be compiled; its text is the reason."""
 
 
 def why_invalid(regex: str) -> str | None:
@@ -46,8 +49,10 @@ def matching_topics(regexes: Iterable[str], names: Iterable[str]) -> dict[str, f
 
 def compile_regex(regex: str) -> Any:
     """Compile an expression. Raises `InvalidRegex`."""
-    import re2  # when the first client needs it: most brokers never do
-
+    try:
+        import re2  # when the first client needs it: most brokers never do
+    except ModuleNotFoundError:
+        raise InvalidRegex(_NOT_INSTALLED) from None
     options = re2.Options()
     options.max_mem = PROGRAM_BYTES_MAX
     options.log_errors = False

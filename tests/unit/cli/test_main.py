@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import typer
 
-from ottla.cli.commands import COMMANDS
+from ottla.cli.command_table import COMMANDS
 from ottla.cli.errors import EXIT_CODE_MEANINGS, CommandFailed, ExitCode
 from ottla.cli.main import run
 from ottla.cli.pipeline_libraries import needs_pipeline_libraries
@@ -101,7 +101,7 @@ def _options(command: Any) -> set[str]:
 def test_the_list_of_commands_imports_none_of_them() -> None:
     program = """
 import sys
-from ottla.cli.commands import COMMANDS
+from ottla.cli.command_table import COMMANDS
 from ottla.cli.main import run
 assert run(["--help"]) == 0
 loaded = {command.module for command in COMMANDS.values()} | {"ottla.client", "asyncio", "rich"}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.cli import server
-from ottla.cli.server_start import ServerOptions, read
+from ottla.cli.server_start import OPTIONS, NotRead, ServerOptions, read
 
 COMMAND: Any = typer.main.get_command(server.app)
 VALUES = {
@@ -50,7 +50,6 @@ def test_both_have_the_same_options_with_the_same_defaults() -> None:
 def test_each_option_is_read_by_each_of_its_names(name: str, word: str) -> None:
     arguments = [word, VALUES[name]] if name in VALUES else [word]
     read_here = read(arguments)
-    assert read_here is not None
     assert read_here != ServerOptions()
     assert _texts(read_here._asdict()) == as_typer_reads(arguments)
 
@@ -61,13 +60,20 @@ def test_each_option_is_read_by_each_of_its_names(name: str, word: str) -> None:
     )
 )
 def test_arguments_are_read_here_as_typer_reads_them(arguments: list[str]) -> None:
-    read_here = read(arguments)
-    if read_here is not None:
-        assert _texts(read_here._asdict()) == as_typer_reads(arguments)
+    try:
+        read_here = read(arguments)
+    except NotRead:
+        return
+    assert _texts(read_here._asdict()) == as_typer_reads(arguments)
 
 
 @pytest.mark.parametrize("word", ["--help", "-h", "--unknown", "topic", "--", "-p9093", "--dev=true"])
 def test_the_help_and_mistakes_are_for_typer(word: str) -> None:
-    assert read([word]) is None
-    assert read(["--port", "9093", word]) is None
-    assert read(["--port", word]) is None
+    for arguments in ([word], ["--port", "9093", word], ["--port", word]):
+        with pytest.raises(NotRead):
+            read(arguments)
+
+
+def test_each_option_sets_a_field_and_is_declared_for_typer() -> None:
+    assert {option.field for option in OPTIONS} == set(ServerOptions._fields)
+    assert {word for _, word in NAMES} == {name for option in OPTIONS for name in option.names}
