@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from build_wheels import NEWEST, OLDEST, ROOT, UV, pythons
+from pythons import OLDEST, ROOT, UV, VERSIONS, available
 
 HOME = ROOT / "build" / "matrix"
 LOCK = ROOT / "locks" / "dev.txt"
@@ -128,8 +128,8 @@ def combinations(kind: str, versions: Sequence[str]) -> Iterator[Combination]:
             oldest = with_spark(SPARKS[0])
             yield replace(oldest, tests=SHORT, marks=SHORT_MARKS, ignored=(), in_make_test=True)
         case "pythons":
-            found = dict(pythons()) | dict(fetched([f"3.{minor}" for minor in range(OLDEST, NEWEST + 1)]))
-            for version in versions or [f"3.{minor}" for minor in range(OLDEST, NEWEST + 1)]:
+            found = available(versions or VERSIONS)
+            for version in versions or VERSIONS:
                 if version in found:
                     yield Combination(f"python-{version}", found[version], locked(), (*FAST, *PIPELINE), WITHOUT_JAVA)
                 else:
@@ -166,7 +166,7 @@ def floors() -> str:
 
 def direct() -> set[str]:
     """Return the names of the dependencies that pyproject.toml names, without those of tests and tools."""
-    return {re.split(r"[^A-Za-z0-9._-]", one, maxsplit=1)[0] for one in dependencies()}
+    return {re.split(r"[^A-Za-z0-9._-]", one, maxsplit=1)[0] for one in dependencies()} - {"ottla"}
 
 
 def dependencies() -> list[str]:
@@ -174,18 +174,6 @@ def dependencies() -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"].values()
     return [*project["dependencies"], *(one for extra in extras for one in extra)]
-
-
-def fetched(versions: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the Pythons that uv has or can fetch, of those that are not on this machine."""
-    present = dict(pythons())
-    for version in versions:
-        if version in present:
-            continue
-        subprocess.run([UV, "python", "install", "--quiet", version], capture_output=True, check=False)
-        done = subprocess.run([UV, "python", "find", version], capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            yield version, done.stdout.strip()
 
 
 def prepare(combination: Combination) -> None:
@@ -203,7 +191,7 @@ def prepare(combination: Combination) -> None:
     stamp.unlink(missing_ok=True)
     command = [UV, "pip", "install", "--quiet", "--exact", "--python", str(combination.program)]
     command += ["--constraint", str(constraints), "--group", f"{ROOT / 'pyproject.toml'}:test"]
-    command += ["--editable", f"{ROOT}[pipeline,keystores,testing]", "pip"]  # by pip the pipeline installs a Java
+    command += ["--editable", f"{ROOT}[cli,standard,pipeline,keystores,testing]", "pip"]  # by pip the pipeline installs a Java
     subprocess.run(command, check=True, env=os.environ | {"OTTLA_COMPILE": "later"})
     stamp.write_text(wanted)
 
