@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -36,19 +37,19 @@ each_version = pytest.mark.parametrize(("row", "version"), VERSIONS, ids=_named)
 each_with_topics = pytest.mark.parametrize(("row", "version"), WITH_TOPICS, ids=_named)
 
 
-def _request(key: ApiKey, version: int) -> Any:
+def request_of(key: ApiKey, version: int, ids: Mapping[str, uuid.UUID] = TOPICS) -> Any:
     """Return a request about two topics, with two partitions each, or two of whatever its elements are."""
     body = codec.shape_class(key, "Request")()
     elements = elements_of(key, version)
     if elements is not None:
-        _fill(body, elements.level, "", 0)
+        _fill(body, elements.level, "", ids)
     return codec.decode_request(key, version, codec.encode_request(key, version, body))
 
 
-def _fill(holder: Any, level: Level, topic: str, number: int) -> None:
+def _fill(holder: Any, level: Level, topic: str, ids: Mapping[str, uuid.UUID]) -> None:
     made: list[Any] = []
     (field,) = (field for field in holder.WIRE if field.name == level.elements)
-    for index, name in enumerate(TOPICS):
+    for index, name in enumerate(ids):
         if made and level.answers is None:
             break  # a topic is in one directory
         here = name if level.topic is not None else topic
@@ -60,7 +61,7 @@ def _fill(holder: Any, level: Level, topic: str, number: int) -> None:
             if part.name in ("name", "topic", "topic_name", "resource_name"):
                 setattr(element, part.name, here)
             elif part.name == "topic_id":
-                element.topic_id = TOPICS.get(here, TOPICS[name])
+                element.topic_id = ids.get(here, ids[name])
             elif part.name == "resource_type":
                 element.resource_type = 2
             elif part.name in (level.partition, "producer_id"):
@@ -68,7 +69,7 @@ def _fill(holder: Any, level: Level, topic: str, number: int) -> None:
             elif part.name in ("group_id", "transactional_id", "path"):
                 setattr(element, part.name, f"{part.name} {index}")
         if level.below is not None:
-            _fill(element, level.below, here, index)
+            _fill(element, level.below, here, ids)
         made.append(element)
     setattr(holder, level.elements, made)
 
@@ -79,7 +80,7 @@ def _round_trip(key: ApiKey, version: int, response: Any) -> Any:
 
 @each_version
 def test_a_whole_request_that_fails_has_its_error_in_the_response(row: Api, version: int) -> None:
-    request = _request(row.key, version)
+    request = request_of(row.key, version)
     for error in ERRORS:
         response = error_response(row.key, version, request, error, is_whole=True)
         assert response is not None
@@ -105,12 +106,12 @@ def test_one_partition_fails_alone(row: Api, version: int) -> None:
     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     elements = elements_of(row.key, version)
     assert elements is not None
-    request = _request(row.key, version)
+    request = request_of(row.key, version)
     hit, rest = split(elements.level, request, _selects)
     assert hit is not None and rest is not None
     for part in (hit, rest):
         codec.encode_request(row.key, version, part)
-    assert request == _request(row.key, version), "the request itself is unchanged"
+    assert request == request_of(row.key, version), "the request itself is unchanged"
 
     failed = error_response(row.key, version, hit, error, is_whole=False)
     served = error_response(row.key, version, rest, ErrorCode.NONE, is_whole=False)
@@ -136,7 +137,7 @@ def _count(level: Level, holder: Any) -> int:
 def test_an_answer_that_comes_again_replaces_the_first(row: Api, version: int) -> None:
     elements = elements_of(row.key, version)
     assert elements is not None
-    request = _request(row.key, version)
+    request = request_of(row.key, version)
     served = error_response(row.key, version, request, ErrorCode.NONE, is_whole=False)
     failed = error_response(row.key, version, request, ErrorCode.UNKNOWN_SERVER_ERROR, is_whole=False)
     before = _count(elements.level, served)
@@ -147,16 +148,16 @@ def test_an_answer_that_comes_again_replaces_the_first(row: Api, version: int) -
 
 def test_kafkas_values_stand_in_errors() -> None:
     produce = error_response(
-        ApiKey.PRODUCE, 9, _request(ApiKey.PRODUCE, 9), ErrorCode.NOT_LEADER_OR_FOLLOWER, is_whole=True
+        ApiKey.PRODUCE, 9, request_of(ApiKey.PRODUCE, 9), ErrorCode.NOT_LEADER_OR_FOLLOWER, is_whole=True
     )
     assert produce is not None
     partition = produce.responses[0].partition_responses[0]
     assert (partition.base_offset, partition.log_append_time_ms, partition.log_start_offset) == (-1, -1, -1)
-    fetch = error_response(ApiKey.FETCH, 13, _request(ApiKey.FETCH, 13), ErrorCode.KAFKA_STORAGE_ERROR, is_whole=True)
+    fetch = error_response(ApiKey.FETCH, 13, request_of(ApiKey.FETCH, 13), ErrorCode.KAFKA_STORAGE_ERROR, is_whole=True)
     assert fetch is not None
     assert (fetch.error_code, fetch.responses[0].partitions[0].high_watermark) == (0, -1)
     session = error_response(
-        ApiKey.FETCH, 13, _request(ApiKey.FETCH, 13), ErrorCode.FETCH_SESSION_ID_NOT_FOUND, is_whole=True
+        ApiKey.FETCH, 13, request_of(ApiKey.FETCH, 13), ErrorCode.FETCH_SESSION_ID_NOT_FOUND, is_whole=True
     )
     assert session is not None
     assert (session.error_code, session.responses) == (70, [])

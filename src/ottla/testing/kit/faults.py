@@ -141,10 +141,6 @@ class Selection:
             return False
         return self.client_id in (None, sender) and self.broker in (None, broker)
 
-    def matches(self, request: Request, key: ApiKey, body: Any) -> bool:
-        """Return whether the test's own condition holds."""
-        return self.where is None or bool(self.where(view_of(request, key, body)))
-
     @property
     def has_elements(self) -> bool:
         """Return whether the fault is about some elements of a request."""

@@ -23,6 +23,7 @@ from ottla.testing.kit.faults_elements import METADATA_TOPICS, Elements, element
 from ottla.testing.kit.faults_responses import error_response, response_of
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
+from ottla.wire.errors import MalformedRequest
 from ottla.wire.headers import parse_response_header, response_header
 
 _LENGTH = struct.Struct(">i")
@@ -70,6 +71,14 @@ class Call:
         """Answer some elements by errors, and let the rest be handled."""
         self._errors.append(errors)
         self._is_changed, self.body = True, rest
+
+    def refuse_version(self) -> bool:
+        """Answer ApiVersions as if its version were unknown: in version 0, with the versions that are known."""
+        api = self.request.api
+        assert api is not None
+        assert api.unsupported is not None, "it is ApiVersions"
+        self.response, self.request.api_version = api.unsupported(), 0
+        return True
 
     # ---- What is done with it
 
@@ -157,17 +166,26 @@ class RequestFault(Fault, ABC):
         return self.times is not None and self.count >= self.times
 
     def apply(self, call: Call) -> None:
-        """Change what is done with a request, if it is one of these. A condition that raises ends the fault."""
+        """Change what is done with a request, if it is one of these. A test's function that raises ends the fault."""
         try:
-            if self.selection.matches(call.request, call.key, call.body) and self._change(call):
+            if self._is_chosen(call) and self._change(call):
                 call.hit(self)
+        except MalformedRequest:
+            return  # the driver refuses it
         except Exception as error:  # noqa: BLE001 - it is of a function of the test, which gets it
             self.fail(error)
             self.times = 0
 
+    def _is_chosen(self, call: Call) -> bool:
+        where = self.selection.where
+        return where is None or bool(where(view_of(call.request, call.key, call.body)))
+
     @abstractmethod
     def _change(self, call: Call) -> bool:
         """Change what is done with a request; returns whether anything was changed."""
+
+    def _is_hit(self, call: Call) -> bool:
+        return not self.selection.has_elements or self._split(call)[0] is not None
 
     def _split(self, call: Call) -> tuple[Any | None, Any | None]:
         """Return the request with the elements that are hit, and with the rest."""
@@ -191,6 +209,8 @@ class Failing(RequestFault):
 
     def _change(self, call: Call) -> bool:
         key, version = call.key, call.request.api_version
+        if key is ApiKey.API_VERSIONS and self._error is ErrorCode.UNSUPPORTED_VERSION:
+            return call.refuse_version()
         if key is ApiKey.METADATA:
             hit, rest = self._split_metadata(call)
         else:
@@ -242,7 +262,7 @@ class Delaying(RequestFault):
         self._seconds, self._handled = seconds, handled
 
     def _change(self, call: Call) -> bool:
-        if self._split(call)[0] is None:
+        if not self._is_hit(call):
             return False
         if self._handled:
             call.after_s += self._seconds
@@ -261,7 +281,7 @@ class Losing(RequestFault):
         self._handled, self._closes = handled, closes
 
     def _change(self, call: Call) -> bool:
-        if self._split(call)[0] is None:
+        if not self._is_hit(call):
             return False
         call.is_lost, call.is_handled, call.is_closed = True, self._handled, self._closes
         return True
@@ -282,7 +302,7 @@ class Answering(RequestFault):
         self._function = function
 
     def _change(self, call: Call) -> bool:
-        if self._split(call)[0] is None:
+        if not self._is_hit(call):
             return False
         given = self._function(view_of(call.request, call.key, call.body))
         if given is None:

@@ -42,6 +42,7 @@ class ClientRequest:
         self.size_bytes = len(frame)
         self._key, self._frame, self._body_at = key, frame, request.header[4]
         self._began = request.services.clock.monotonic()
+        self._response_version = self.version
         self._response: bytes | None = None  # without records; None: not answered, or without a response (acks=0)
 
     def __repr__(self) -> str:
@@ -67,8 +68,8 @@ class ClientRequest:
         """Return the decoded response, in which records may be zeros; None if there is none."""
         if self._response is None:
             return None
-        _, body_at = parse_response_header(self._response, self._key, self.version)
-        return codec.decode_response(self._key, self.version, self._response, body_at)
+        _, body_at = parse_response_header(self._response, self._key, self._response_version)
+        return codec.decode_response(self._key, self._response_version, self._response, body_at)
 
     @property
     def errors(self) -> tuple[str, ...]:
@@ -84,7 +85,7 @@ class ClientRequest:
         if not parts:
             return 0
         whole = b"".join(bytes(part.size) if isinstance(part, FileRegion) else part for part in parts)
-        self._response = whole[_LENGTH_BYTES:]
+        self._response, self._response_version = whole[_LENGTH_BYTES:], request.api_version
         self.__dict__.pop("response", None)
         return len(whole)
 

@@ -109,6 +109,7 @@ class Kafka:
             return
         try:
             if thread.is_usable:
+                thread.call(self._heal_all())  # a broker that stops would wait for what waits
                 thread.call(_close(cluster, store))
         finally:
             thread.stop()
@@ -385,8 +386,11 @@ class Kafka:
 
     def heal_network(self) -> None:
         """Let all reach one another again."""
+        self._call_if_running(lambda _: self._heal_all())
+
+    async def _heal_all(self) -> None:
         for partition in self._stage.network.partitions:
-            partition.remove()
+            self._stage.network.heal(partition)
 
     def move_leader(self, topic: str, partition: int = 0, *, to: int) -> Fault:
         """Let another replica lead a partition; returns when all brokers know it."""
