@@ -21,7 +21,7 @@ class LimitedFiles:
         self._full: PurePath | None = None
         self._refusing: dict[str, int] = {}
         self.refusals: Counter[str] = Counter()  # by the kind of the operation; those for want of space are "full"
-        self.before_operation: Callable[[str], None] | None = None  # gets the kind of each one, of those of `refuse`
+        self.before: dict[str, Callable[[], None]] = {}  # called before each operation of a kind, of those of `refuse`
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._system, name)
@@ -48,8 +48,8 @@ class LimitedFiles:
 
     def begin(self, kind: str, path: PurePath) -> None:
         """Raise the OSError that a test has planned for all operations of a kind."""
-        if self.before_operation is not None:
-            self.before_operation(kind)
+        if (before := self.before.get(kind)) is not None:
+            before()
         error = self._refusing.get(kind)
         if error is not None:
             self.refusals[kind] += 1
@@ -57,7 +57,7 @@ class LimitedFiles:
 
     def watches(self, kind: str) -> bool:
         """Return whether an operation of this kind may be refused or slow: the system must not do it alone."""
-        return kind in self._refusing or self.before_operation is not None
+        return kind in self._refusing or kind in self.before
 
     def check(self, path: PurePath) -> None:
         """Raise OSError for a write to the full disk."""

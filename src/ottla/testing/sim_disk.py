@@ -83,7 +83,7 @@ class SimDisk:
         self._refusing: dict[str, tuple[int, str]] = {}
         self._full: PurePath | None = None
         self.refusals: Counter[str] = Counter()  # by the kind of the operation; those for want of space are "full"
-        self.before_operation: Callable[[str], None] | None = None  # gets the kind of each one, of those of `refuse`
+        self.before: dict[str, Callable[[], None]] = {}  # called before each operation of a kind, of those of `refuse`
 
     # ---- For tests
 
@@ -329,8 +329,8 @@ class SimDisk:
 
     def refuse_if_planned(self, kind: str, what: str) -> None:
         """Raise the OSError that a test has planned for all operations of a kind."""
-        if self.before_operation is not None:
-            self.before_operation(kind)
+        if (before := self.before.get(kind)) is not None:
+            before()
         error, where = self._refusing.get(kind, (0, ""))
         if error and where in f"{what}/":
             self.refusals[kind] += 1

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient
 
 from ottla.testing import kafka
-from tests.unit.testing.kit_clients import consume, consumer, poll, produce
+from tests.support.kit_clients import consume, consumer, poll, produce
 
 
 def test_a_producer_follows_a_leader_that_is_moved() -> None:

@@ -9,7 +9,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaStorageError
 
 from ottla.testing import Kafka, kafka
-from tests.unit.testing.kit_clients import consume, produce
+from tests.support.kit_clients import consume, produce
 
 NUMBERS: list[bytes | str | None] = [b"0", b"1", b"2", b"3", b"4"]
 
@@ -105,6 +105,29 @@ def test_a_power_cut_loses_what_was_not_synced(durability: str) -> None:
         is_lost = durability == "page-cache"
         assert produce(k, "orders", 1) == [(0, 1 if is_lost else 2)]
         assert (fault.count > 0) == is_lost
+
+
+def test_a_power_cut_of_a_leader_loses_nothing_that_its_followers_have() -> None:
+    with kafka(brokers=3) as k:
+        k.create_topic("orders", configs={"durability": "page-cache"})
+        k.move_leader("orders", to=2)
+        produce(k, "orders", 1)
+        assert produce(k, "orders", 1) == [(0, 1)]
+        k.disk.lose_unsynced(broker=2)
+        assert produce(k, "orders", 1) == [(0, 2)]
+        assert consume(k, "orders", 3) == [b"0"] * 3
+
+
+def test_a_broker_that_is_down_stays_down_after_a_power_cut() -> None:
+    with kafka() as k:
+        k.create_topic("orders", configs={"durability": "page-cache"})
+        produce(k, "orders", 1)
+        assert produce(k, "orders", 1) == [(0, 1)]
+        k.down(killed=True)
+        assert k.disk.lose_unsynced().count > 0
+        assert k.bootstrap == ""
+        k.up()
+        assert produce(k, "orders", 1) == [(0, 1)]
 
 
 def test_unsynced_writes_are_not_lost_where_they_belong_to_the_system(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from ottla.testing.kit.faults_responses import errors_in
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.headers import encode_request_header, parse_response_header
-from tests.unit.testing.test_kit_error_responses import each_version, each_with_topics, request_of
+from tests.support.requests_of_apis import each_version, each_with_topics, request_of
 
 _LENGTH = struct.Struct(">i")
 CORRELATION_ID = 42

@@ -7,7 +7,7 @@ from confluent_kafka import Producer
 
 from ottla.testing import kafka
 from ottla.testing.kit import history
-from tests.unit.testing.kit_clients import consume, produce
+from tests.support.kit_clients import consume, produce
 
 
 def test_acks_and_idempotence_of_a_producer_can_be_asserted() -> None:

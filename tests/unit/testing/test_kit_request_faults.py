@@ -11,9 +11,8 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaProducer
 from kafka.errors import InvalidTopicError, NotEnoughReplicasError
 
-from ottla.testing import Kafka, kafka
-from ottla.testing.kit.faults import RequestView
-from tests.unit.testing.kit_clients import consume, consumer, poll, produce
+from ottla.testing import Kafka, RequestView, kafka
+from tests.support.kit_clients import consume, consumer, poll, produce
 
 NUMBERS = [b"0", b"1", b"2", b"3", b"4"]
 
@@ -32,6 +31,7 @@ def test_a_producer_retries_what_fails_and_the_other_partition_is_written_at_onc
         assert delivered == [(0, 0), (0, 1), (1, 0), (1, 1)]
         assert fault.count == 3
         assert errors_of(k, "Produce") == ["NOT_LEADER_OR_FOLLOWER"] * 3
+        assert k.log.count("fault: NOT_LEADER_OR_FOLLOWER of Produce of topic orders partition 0") == 3
         first = k.requests("Produce")[0]
         if len(first.body.topic_data[0].partition_data) == 2:  # one request for both
             assert first.response is not None

@@ -121,18 +121,17 @@ class Disks:
         check_field(operation, OPERATIONS, "a disk")
         slowed = 0
 
-        def wait(kind: str) -> None:
+        def wait() -> None:
             nonlocal slowed
-            if kind == operation:
-                slowed += 1
-                time.sleep(ms / 1000)
+            slowed += 1
+            time.sleep(ms / 1000)
 
         async def slow_down(cluster: TestCluster) -> Fault:
             files = _files(cluster, broker)
-            files.before_operation = wait
+            files.before[operation] = wait
 
             def end(fault: Fault) -> None:
-                files.before_operation = None
+                files.before.pop(operation, None)
                 self._forget(fault)
 
             return DiskFault(f"slow {operation} of broker {broker}", lambda: slowed, end=end)
@@ -152,11 +151,14 @@ class Disks:
                 raise ValueError(  # noqa: TRY004 - of what the test has asked for
                     "unsynced writes can be lost in memory only: start the brokers without data="
                 )
-            await cluster.kill(broker)
+            is_up = broker in cluster.brokers
+            if is_up:
+                await cluster.kill(broker)
             before = dict(_files_of(disk.image()))
             disk.power_cut(random.Random(0), Survival.LOST)
             after = dict(_files_of(disk.image()))
-            await cluster.restart(broker)
+            if is_up:
+                await cluster.restart(broker)
             differing = sum(after.get(path) != content for path, content in before.items())
             return Fault(f"power cut of broker {broker}", count=differing)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from ottla.testing.kit.faults_elements import NO_PARTITION, TopicKey, newest_ele
 from ottla.testing.kit.faults_names import api_named, name_of
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
+
+log = logging.getLogger(__name__)
 
 _BROKER_CLIENT_ID = re.compile(r"broker-(\d+)")
 
@@ -41,6 +44,7 @@ class Fault:
 
     def happened(self) -> None:
         """Count once more."""
+        log.info("fault: %s", self.what)
         with self._changed:
             self._count += 1
             self._changed.notify_all()
