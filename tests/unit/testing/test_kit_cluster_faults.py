@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient
 
 from ottla.testing import kafka
-from tests.support.kit_clients import consume, consumer, poll, produce
+from tests.support.kit_clients import Config, consume, consumer, poll, produce
 
 
 def test_a_producer_follows_a_leader_that_is_moved() -> None:
@@ -146,6 +146,18 @@ def test_a_client_does_not_reach_the_brokers_of_the_other_side() -> None:
         k.heal_network()
         assert producer.flush(10) == 0
         assert consume(k, "orders", 3) == [b"1"] * 3
+
+
+def test_no_response_that_was_waiting_passes_to_the_other_side() -> None:
+    config: Config = {"client.id": "cut off", "fetch.wait.max.ms": 60_000}
+    with kafka(topics=["orders"]) as k, consumer(k, "orders", config=config) as opened:
+        while not any(not request.is_answered for request in k.requests("Fetch", client_id="cut off")):
+            opened.poll(0.02)
+        with k.partition_network({"cut off"}, {1}) as fault:
+            produce(k, "orders", 1)  # the fetch that waits would return it
+            fault.wait()
+            assert opened.poll(0.1) is None
+        assert poll(opened, 1) == [b"0"]
 
 
 def test_a_division_that_cannot_be_is_refused() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.requests.registry import Api
+from ottla.core.error_codes import ErrorCode
 from ottla.testing import Kafka, kafka
 from ottla.testing.kit.faults_names import name_of
 from ottla.testing.kit.faults_responses import errors_in
@@ -86,6 +87,22 @@ def test_a_topic_is_created_beside_one_that_fails(version: int) -> None:
         response = ask(k, ApiKey.CREATE_TOPICS, version, body)
         assert {topic.name: topic.error_code for topic in response.topics} == {"orders": 44, "payments": 0}
         assert fault.count == 1
+
+
+def test_a_transaction_gets_all_its_partitions_or_none(k: Kafka) -> None:
+    with k.fail("AddPartitionsToTxn", "TOPIC_AUTHORIZATION_FAILED", topic="orders", partition=1):
+        response = ask(k, ApiKey.ADD_PARTITIONS_TO_TXN, 3, request_of(ApiKey.ADD_PARTITIONS_TO_TXN, 3))
+    answers = {
+        (topic.name, partition.partition_index): ErrorCode(partition.partition_error_code).name
+        for topic in response.results_by_topic_v3_and_below
+        for partition in topic.results_by_partition
+    }
+    assert answers == {
+        ("orders", 0): "OPERATION_NOT_ATTEMPTED",
+        ("orders", 1): "TOPIC_AUTHORIZATION_FAILED",
+        ("payments", 0): "OPERATION_NOT_ATTEMPTED",
+        ("payments", 1): "OPERATION_NOT_ATTEMPTED",
+    }
 
 
 def test_a_version_that_is_refused_is_answered_in_version_0(k: Kafka) -> None:

@@ -8,7 +8,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
-from kafka import KafkaProducer
+from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import InvalidTopicError, NotEnoughReplicasError
 
 from ottla.testing import Kafka, RequestView, kafka
@@ -97,6 +97,25 @@ def test_a_consumer_retries_a_fetch_that_fails() -> None:
         assert errors_of(k, "Fetch") == ["NOT_LEADER_OR_FOLLOWER"] * 2
 
 
+def test_a_fault_hits_a_consumer_whose_fetches_have_begun_before() -> None:
+    with kafka(topics=["orders"]) as k:
+        reader = KafkaConsumer(
+            "orders", bootstrap_servers=k.bootstrap, auto_offset_reset="earliest", fetch_max_wait_ms=10
+        )
+        produce(k, "orders", 1)
+        assert next(reader).value == b"0"
+        before = len(k.requests("Fetch"))
+        while len(k.requests("Fetch")) < before + 4:  # nothing has changed since the one before
+            reader.poll(timeout_ms=20)
+        assert all(request.body.topics for request in k.requests("Fetch"))
+        with k.fail("Fetch", "KAFKA_STORAGE_ERROR", topic="orders", times=2) as fault:
+            while fault.count < 2:
+                reader.poll(timeout_ms=20)
+        produce(k, "orders", 1)
+        assert next(reader).value == b"0"
+        reader.close()
+
+
 def test_a_coordinator_that_moves_is_found_again() -> None:
     with kafka(topics=["orders"]) as k:
         produce(k, "orders")
@@ -114,14 +133,17 @@ def test_a_request_without_a_response_that_fails_closes_the_connection() -> None
     with kafka(topics=["orders"]) as k:
         with k.fail("Produce", "NOT_LEADER_OR_FOLLOWER", times=1) as fault:
             producer = Producer({"bootstrap.servers": k.bootstrap, "acks": 0, "client.id": "careless"})
+            producer.list_topics(timeout=10)
             producer.produce("orders", b"lost")
             producer.flush(10)
             fault.wait()
+        connections = len(k.requests("ApiVersions", client_id="careless"))
         with consumer(k, "orders") as opened:
             while opened.poll(0.05) is None:  # what is sent into the connection that is closed is lost, too
                 producer.produce("orders", b"kept")
                 producer.flush(10)
         assert fault.count == 1
+        assert len(k.requests("ApiVersions", client_id="careless")) > connections
 
 
 # ---- drop, cut and delay
@@ -283,6 +305,14 @@ def test_one_broker_of_three_fails_and_requests_between_brokers_do_not() -> None
         assert fault.count == 2
         assert {request.broker for request in k.requests("Produce") if request.errors} == {2}
         assert fetches.count == 0, "followers fetch as before: acks=all was answered"
+
+
+def test_followers_go_on_after_fetches_that_fail() -> None:
+    with kafka(topics=["orders"], brokers=3) as k:
+        with k.fail("Fetch", "NOT_LEADER_OR_FOLLOWER", times=4, between_brokers=True) as fault:
+            fault.wait(4)
+        assert produce(k, "orders", 1) == [(0, 0)]
+        assert fault.count == 4
 
 
 def test_requests_between_brokers_are_hit_where_the_test_asks_for_it() -> None:
