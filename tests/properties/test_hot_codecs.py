@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import cast
+from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -35,6 +36,7 @@ from tests.support.hot_messages import (
     CORRELATION_ID,
     body_of,
     fetch_body,
+    fetch_partition,
     fetch_parts,
     fetch_request,
     fetched_topics,
@@ -91,6 +93,14 @@ def test_a_produce_request_is_read_in_chunks_as_it_is_read_at_once(
 
 
 @pytest.mark.parametrize("version", EVERY_PRODUCE)
+def test_the_response_for_one_appended_partition_is_written_as_any_other(version: int) -> None:
+    appended = PartitionProduceResponse(index=3, base_offset=1 << 40, log_append_time_ms=-1, log_start_offset=7)
+    topics = [TopicProduceResponse(name="t", topic_id=UUID(int=5), partition_responses=[appended])]
+    response = ProduceResponse(responses=topics, throttle_time_ms=12)
+    assert produce_body(response, version) == codec.encode_response(ApiKey.PRODUCE, version, response)
+
+
+@pytest.mark.parametrize("version", EVERY_PRODUCE)
 def test_a_long_produce_response_is_written_in_steps(version: int) -> None:
     partitions = [PartitionProduceResponse(index=index, base_offset=index) for index in range(3 * AT_ONCE)]
     response = ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=partitions)])
@@ -128,7 +138,11 @@ def test_a_fetch_request_is_read_in_chunks_as_it_is_read_at_once(
 
 
 def partitions_of(topics: Sequence[FetchTopic] | Sequence[ForgottenTopic]) -> list[tuple[str, bytes, object]]:
-    return [(topic.topic, topic.topic_id, partition) for topic in topics for partition in topic.partitions]
+    return [
+        (topic.topic, topic.topic_id, partition if isinstance(partition, int) else fetch_partition(partition))
+        for topic in topics
+        for partition in topic.partitions
+    ]
 
 
 @pytest.mark.parametrize("version", EVERY_FETCH)

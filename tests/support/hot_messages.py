@@ -83,7 +83,11 @@ def fetch_request(hot: hot_fetch.FetchRequest) -> fetch.FetchRequest:
         session_id=hot.session_id,
         session_epoch=hot.session_epoch,
         topics=[
-            fetch.FetchTopic(topic_id=UUID(bytes=each.topic_id), topic=each.topic, partitions=each.partitions)
+            fetch.FetchTopic(
+                topic_id=UUID(bytes=each.topic_id),
+                topic=each.topic,
+                partitions=[fetch_partition(partition) for partition in each.partitions],
+            )
             for each in hot.topics
         ],
         forgotten_topics_data=[
@@ -94,9 +98,25 @@ def fetch_request(hot: hot_fetch.FetchRequest) -> fetch.FetchRequest:
     )
 
 
+def fetch_partition(hot: hot_fetch.FetchPartition) -> fetch.FetchPartition:
+    """The generated shape of a partition that the hot codec has read."""
+    return fetch.FetchPartition(**{name: getattr(hot, name) for name in fetch.FetchPartition.__slots__})
+
+
 def fetched_topics(response: fetch.FetchResponse) -> list[hot_fetch.FetchedTopic]:
     """A response's topics in the shapes that the hot codec writes."""
-    return [hot_fetch.FetchedTopic(topic.topic, topic.topic_id.bytes, topic.partitions) for topic in response.responses]
+    return [
+        hot_fetch.FetchedTopic(topic.topic, topic.topic_id.bytes, [partition_data(each) for each in topic.partitions])
+        for topic in response.responses
+    ]
+
+
+def partition_data(generated: fetch.PartitionData) -> hot_fetch.PartitionData:
+    """One partition of a response in the shape that the hot codec writes."""
+    data = hot_fetch.PartitionData(generated.partition_index, generated.high_watermark)
+    for name in fetch.PartitionData.__slots__:
+        setattr(data, name, getattr(generated, name))
+    return data
 
 
 def body_of(frame: bytes | bytearray, key: ApiKey, version: int) -> bytes:
@@ -109,16 +129,16 @@ def body_of(frame: bytes | bytearray, key: ApiKey, version: int) -> bytes:
 
 def produce_body(response: produce.ProduceResponse, version: int) -> bytes:
     """The body of a response as the hot codec writes it."""
-    frame = bytearray()
+    topics, frame = produced_topics(response, version), bytearray()
+    throttle_time_ms, endpoints = response.throttle_time_ms, response.node_endpoints
     for _ in hot_produce.write_produce_response(
-        frame,
-        produced_topics(response, version),
-        version,
-        CORRELATION_ID,
-        throttle_time_ms=response.throttle_time_ms,
-        endpoints=response.node_endpoints,
+        frame, topics, version, CORRELATION_ID, throttle_time_ms=throttle_time_ms, endpoints=endpoints
     ):
         pass
+    at_once = hot_produce.encode_produce_response(
+        topics, version, CORRELATION_ID, throttle_time_ms=throttle_time_ms, endpoints=endpoints
+    )
+    assert at_once == frame
     return body_of(frame, ApiKey.PRODUCE, version)
 
 

@@ -54,6 +54,12 @@ class HeldExecutor:
         self.run()
 
 
+def changed(position: FetchPosition, **changes: int) -> FetchPosition:
+    """Return a position with other values in some fields."""
+    names = ("leader_epoch", "fetch_offset", "last_fetched_epoch", "log_start_offset", "truncation_count")
+    return FetchPosition(**{name: changes.get(name, getattr(position, name)) for name in names})
+
+
 class Node:
     """One broker with a replica of the partition. `start` begins another life of it on the same disk."""
 

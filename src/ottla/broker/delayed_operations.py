@@ -18,7 +18,9 @@ from typing import Final
 from ottla.net.connection import PendingResponse
 
 _PURGE_AT: Final = 1000
-"""From so many operations on the heap is purged of completed ones; afterwards again at twice what is left."""
+"""From so many operations on the heap is purged of completed ones; afterwards again at twice what is left.
+
+The timer purges it too, once half of it was added since: to take completed ones off the heap costs more, one by one."""
 
 
 class DelayedOperation:
@@ -67,6 +69,7 @@ class DelayedOperations:
         self._loop = asyncio.get_running_loop()
         self._heap: list[tuple[float, int, DelayedOperation]] = []
         self._added = 0  # breaks ties of deadlines: first come, first served
+        self._added_before = 0  # the last purge
         self._purge_at = _PURGE_AT
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
@@ -101,6 +104,8 @@ class DelayedOperations:
     def _expire(self) -> None:
         self._timer_due = -math.inf  # the response may lead to another operation, whose deadline is not the next one
         now = self._loop.time()
+        if 2 * (self._added - self._added_before) >= len(self._heap):
+            self._purge()
         try:
             while self._heap and (self._heap[0][2].is_completed or self._heap[0][0] <= now):
                 operation = heappop(self._heap)[2]
@@ -115,4 +120,5 @@ class DelayedOperations:
     def _purge(self) -> None:
         self._heap = [each for each in self._heap if not each[2].is_completed]
         heapify(self._heap)
+        self._added_before = self._added
         self._purge_at = max(_PURGE_AT, 2 * len(self._heap))

@@ -45,6 +45,7 @@ from ottla.wire.hot.produce import (
     ProducePartition,
     ProduceRequest,
     ProduceTopic,
+    encode_produce_response,
     in_chunks,
     write_produce_response,
 )
@@ -204,16 +205,13 @@ class DelayedProduce(DelayedOperation):
         if request.acks == ACKS_NONE:
             response.send(())
             return
-        encoded = bytearray()
-        for _ in write_produce_response(
-            encoded,
+        encoded = encode_produce_response(
             request.topics,
             self._api_version,
             response.correlation_id,
             throttle_time_ms=response.throttle_time_ms,
             endpoints=tuple(self._endpoints.values()) if self._endpoints else (),
-        ):
-            pass
+        )
         response.send((encoded,))
 
     def leave_response_to_task(self) -> None:

@@ -30,7 +30,7 @@ from ottla.core.settings import MIB
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.fetch_channel import FetchChannel, FetchListener
 from ottla.replication.fetch_session_handler import NO_SESSION, FetchSessionHandler, PartitionKey
-from ottla.replication.follower_state import FetchPosition, FetchState, SyncListener
+from ottla.replication.follower_state import SYNCING, FetchPosition, SyncListener
 from ottla.replication.leader_range import LeaderRange, fetch_leader_ranges
 from ottla.replication.partition import Partition
 from ottla.replication.replication_context import ReplicationContext
@@ -198,7 +198,7 @@ class ReplicaFetcher(FetchListener):
         known.is_stopped, known.backoff_s = False, 0.0
         assert partition.follower is not None
         partition.follower.attach(known)
-        if partition.follower.fetch_state is not FetchState.SYNCING:
+        if partition.follower.fetch_state is not SYNCING:
             self._syncing.pop(known, None)  # the state whose flush would have ended it is gone
         self._touch(known)
 
@@ -506,7 +506,7 @@ class ReplicaFetcher(FetchListener):
             log.exception(_UNEXPECTED, partition.topic_partition, self.leader)
             each.is_stopped = True
         follower = partition.follower
-        if follower is not None and follower.fetch_state is FetchState.SYNCING:
+        if follower is not None and follower.fetch_state is SYNCING:
             self._syncing[each] = None
 
     def _truncate_next(self) -> None:

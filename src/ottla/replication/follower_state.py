@@ -8,7 +8,7 @@ fetched further.
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+from typing import Final
 
 from ottla.storage.log.partition_log import PartitionLog
 
@@ -22,14 +22,41 @@ class FetchState(Enum):
     FAILED = 3  # it must not continue before a new term, or a restart
 
 
-class FetchPosition(NamedTuple):
+FETCHING: Final = FetchState.FETCHING  # each look-up in the class takes as long as a small function
+SYNCING: Final = FetchState.SYNCING
+
+
+class FetchPosition:
     """The position of a partition in a fetch request; its response is compared with it."""
 
-    leader_epoch: int
-    fetch_offset: int
-    last_fetched_epoch: int
-    log_start_offset: int
-    truncation_count: int
+    __slots__ = ("fetch_offset", "last_fetched_epoch", "leader_epoch", "log_start_offset", "truncation_count")
+
+    def __init__(
+        self,
+        leader_epoch: int,
+        fetch_offset: int,
+        last_fetched_epoch: int,
+        log_start_offset: int,
+        truncation_count: int,
+    ) -> None:
+        self.leader_epoch = leader_epoch
+        self.fetch_offset = fetch_offset
+        self.last_fetched_epoch = last_fetched_epoch
+        self.log_start_offset = log_start_offset
+        self.truncation_count = truncation_count
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, FetchPosition)
+            and self.fetch_offset == other.fetch_offset
+            and self.leader_epoch == other.leader_epoch
+            and self.last_fetched_epoch == other.last_fetched_epoch
+            and self.log_start_offset == other.log_start_offset
+            and self.truncation_count == other.truncation_count
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.leader_epoch, self.fetch_offset, self.truncation_count))
 
 
 class SyncListener:
@@ -65,8 +92,8 @@ class FollowerState:
 
     def require_sync(self) -> None:
         """Fetch nothing until everything in the log is durable, which it is no more."""
-        if self.fetch_state is FetchState.FETCHING:
-            self.fetch_state = FetchState.SYNCING
+        if self.fetch_state is FETCHING:
+            self.fetch_state = SYNCING
 
     def follow_leader(self, log: PartitionLog, durable_end: int) -> bool:
         """Follow the leader's high watermark and log start as far as the log is durable; return if the former moved."""
@@ -80,8 +107,8 @@ class FollowerState:
 
     def synced(self) -> None:
         """Fetch on, if the fetch waits for this: everything in the log is durable."""
-        if self.fetch_state is FetchState.SYNCING:
-            self.fetch_state = FetchState.FETCHING
+        if self.fetch_state is SYNCING:
+            self.fetch_state = FETCHING
             if self.fetcher is not None:
                 self.fetcher.follower_synced()
 

@@ -15,7 +15,8 @@ def diverging_end(log: PartitionLog, fetch_offset: int, last_fetched_epoch: int)
     """Return where the log of a follower diverges from the leader's, or None. Raises OffsetOutOfRange."""
     if fetch_offset < log.log_start_offset:
         raise OffsetOutOfRange(f"offset {fetch_offset} is below the log start {log.log_start_offset}")
-    if last_fetched_epoch == log.epochs.latest and fetch_offset <= log.end_offset:
+    log_end = log.end_offset
+    if last_fetched_epoch == log.epochs.latest and fetch_offset <= log_end:
         return None  # as almost always
     if last_fetched_epoch != UNDEFINED:
         end = log.epoch_end_offset(last_fetched_epoch)
@@ -23,8 +24,8 @@ def diverging_end(log: PartitionLog, fetch_offset: int, last_fetched_epoch: int)
             raise OffsetOutOfRange(f"epoch {last_fetched_epoch} is unknown to the leader")
         if end.epoch < last_fetched_epoch or end.end_offset < fetch_offset:
             return end
-    if fetch_offset > log.end_offset:
-        raise OffsetOutOfRange(f"offset {fetch_offset} is beyond the log end {log.end_offset}")
+    if fetch_offset > log_end:
+        raise OffsetOutOfRange(f"offset {fetch_offset} is beyond the log end {log_end}")
     return None
 
 

@@ -33,7 +33,7 @@ from ottla.records.batch import HEADER_BYTES, BatchHeader
 from ottla.replication import partition_logging
 from ottla.replication.config import ReplicationConfig
 from ottla.replication.fetch_data_info import FetchDataInfo, aborted_in
-from ottla.replication.follower_state import FetchPosition, FetchState, FollowerState
+from ottla.replication.follower_state import FETCHING, FetchPosition, FetchState, FollowerState
 from ottla.replication.group_commit import GroupCommit
 from ottla.replication.high_watermark_waiters import OffsetWaiters
 from ottla.replication.isr_proposal_queue import AlteredPartition, IsrChange, Outcome
@@ -262,8 +262,8 @@ class Partition:
 
     def check_offsets(self) -> None:
         """Take the replica out of service if its offsets contradict each other: it would lose or invent records."""
-        log = self.log
-        if not (log.log_start_offset <= log.high_watermark <= log.end_offset >= log.flushed_offset or self.failed):
+        log, end = self.log, self.log.end_offset
+        if not (log.log_start_offset <= log.high_watermark <= end >= log.flushed_offset or self.failed):
             self.take_out_of_service(partition_logging.log_contradiction(log, self.replicas))
 
     def take_out_of_service(self, why: str) -> None:
@@ -434,15 +434,15 @@ class Partition:
 
     def _advance(self, end_offset: int) -> None:
         """Move the high watermark as far as the followers allow: everything below `end_offset` is durable here."""
-        log = self.log
-        if end_offset <= log.high_watermark:
+        log, high_watermark = self.log, self.log.high_watermark
+        if end_offset <= high_watermark:
             return
         error = None
         if self._has_followers:
             state, min_isr = self.leader_state, self.min_isr
             assert state is not None
-            end_offset = state.replicated_end(end_offset, log.end_offset, log.high_watermark, min_isr)
-            if end_offset <= log.high_watermark:
+            end_offset = state.replicated_end(end_offset, log.end_offset, high_watermark, min_isr)
+            if end_offset <= high_watermark:
                 return
             if len(state.maximal_isr) < min_isr:
                 error = NotEnoughReplicasAfterAppend()
@@ -486,9 +486,10 @@ class Partition:
             return diverging
         is_moved = fetch_offset != follower.end_offset
         is_start_moved = log_start_offset != follower.log_start_offset
-        follower.update(fetch_offset, log_start_offset, broker_epoch, leader_end=log.end_offset, now_s=now_s)
+        end = log.end_offset
+        follower.update(fetch_offset, log_start_offset, broker_epoch, leader_end=end, now_s=now_s)
         if is_moved:
-            self._advance(self.durable_end)
+            self._advance(log.flushed_offset if log.config.durability == "fsync" else end)
         if is_start_moved:
             self._notify_watchers()  # a deletion of records may have reached all replicas
         if state.is_lagging:
@@ -534,12 +535,11 @@ class Partition:
         The only source of fetch offsets: the leader counts each as durable on this broker.
         """
         follower, log = self.follower, self.log
-        if follower is None or follower.fetch_state is not FetchState.FETCHING:
+        if follower is None or follower.fetch_state is not FETCHING:
             return None
-        assert self.durable_end == log.end_offset, "a replica is fetched only when its whole log is durable"
-        return FetchPosition(
-            self.leader_epoch, log.end_offset, log.epochs.latest, log.log_start_offset, log.truncations.count
-        )
+        end = log.end_offset
+        assert self.durable_end == end, "a replica is fetched only when its whole log is durable"
+        return FetchPosition(self.leader_epoch, end, log.epochs.latest, log.log_start_offset, log.truncations.count)
 
     @property
     def is_throttled(self) -> bool:
@@ -557,7 +557,7 @@ class Partition:
         """
         follower, log = self.follower, self.log
         assert follower is not None
-        assert follower.fetch_state is FetchState.FETCHING
+        assert follower.fetch_state is FETCHING
         follower.note_leader_offsets(high_watermark, log_start)
         appended: AppendInfo | None = None
         if records.nbytes >= HEADER_BYTES:

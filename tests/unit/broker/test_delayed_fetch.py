@@ -21,10 +21,10 @@ from ottla.testing.requests import request_to
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.generated import create_topics
-from ottla.wire.generated.fetch import FetchPartition, FetchResponse
+from ottla.wire.generated.fetch import FetchResponse
 from ottla.wire.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.wire.headers import parse_response_header
-from ottla.wire.hot.fetch import NO_TOPIC_ID, FetchRequest, FetchTopic
+from ottla.wire.hot.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
 from tests.support.batches import Written, batch
 from tests.support.hot_messages import CollectedResponse, hot_produce_request
 from tests.support.waiting import until

@@ -5,8 +5,7 @@ import pytest
 
 from ottla.broker.sessions.fetch_sessions import EVICT_AFTER_SECONDS, FetchSessions
 from ottla.core.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
-from ottla.wire.generated.fetch import FetchPartition
-from ottla.wire.hot.fetch import FetchRequest, FetchTopic, ForgottenTopic
+from ottla.wire.hot.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 TOPIC = uuid.UUID(int=7).bytes
 

@@ -20,12 +20,12 @@ from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.generated import fetch as messages
 from ottla.wire.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from ottla.wire.generated.fetch import FetchPartition, FetchResponse
+from ottla.wire.generated.fetch import FetchResponse
 from ottla.wire.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from ottla.wire.generated.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.wire.generated.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from ottla.wire.headers import parse_response_header
-from ottla.wire.hot.fetch import FetchRequest, FetchTopic
+from ottla.wire.hot.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.support.batches import Written, batch
 from tests.support.hot_messages import CollectedResponse, hot_produce_request
 from tests.support.waiting import until
@@ -123,7 +123,7 @@ async def test_long_responses_name_the_endpoint_of_the_new_leader_too(cluster: T
     produced = await collected.produce(PRODUCE_VERSION)
     assert [(each.node_id, each.port) for each in produced.node_endpoints] == [(leader, cluster.ports[leader])]
 
-    fenced = messages.FetchTopic(topic_id=topic_id, partitions=[FetchPartition(current_leader_epoch=0)])
+    fenced = messages.FetchTopic(topic_id=topic_id, partitions=[messages.FetchPartition(current_leader_epoch=0)])
     wanted = messages.FetchRequest(session_epoch=-1, topics=[fenced])
     collected = CollectedResponse()
     await fetch_handler.handle_long(

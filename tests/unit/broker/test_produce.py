@@ -17,7 +17,6 @@ from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.generated import create_topics, find_coordinator, list_offsets, offset_commit
-from ottla.wire.generated.fetch import FetchPartition
 from ottla.wire.generated.fetch import PartitionData as FetchPartitionData
 from ottla.wire.generated.produce import (
     PartitionProduceData,
@@ -26,7 +25,7 @@ from ottla.wire.generated.produce import (
     TopicProduceData,
 )
 from ottla.wire.headers import parse_response_header
-from ottla.wire.hot.fetch import FetchRequest, FetchTopic
+from ottla.wire.hot.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.support.async_tests import setup_of
 from tests.support.batches import batch, numbered
 from tests.support.hot_messages import CollectedResponse, hot_produce_request

@@ -26,7 +26,7 @@ from ottla.replication.throttle import ReplicationQuota
 from ottla.storage.config import LogConfig
 from ottla.storage.state.leader_epochs import EpochEnd
 from ottla.testing.sim_disk import Survival
-from tests.support.replicas import Trio, view
+from tests.support.replicas import Trio, changed, view
 from tests.support.storage import TP
 from tests.support.waiting import Woken
 
@@ -214,7 +214,7 @@ def test_checks_of_a_replica_fetch() -> None:
         assert position is not None
 
         def error(**changes: int) -> object:
-            answer, _ = trio[1].serve(trio[2], position._replace(**changes))
+            answer, _ = trio[1].serve(trio[2], changed(position, **changes))
             return type(answer)
 
         assert error(leader_epoch=0) is FencedLeaderEpoch
@@ -244,7 +244,7 @@ def test_a_diverging_fetch_changes_nothing() -> None:
         trio.produce_to(b"a", 3)
         position = trio[2].partition.next_fetch()
         assert position is not None
-        answer, _ = trio[1].serve(trio[2], position._replace(fetch_offset=9, last_fetched_epoch=0))
+        answer, _ = trio[1].serve(trio[2], changed(position, fetch_offset=9, last_fetched_epoch=0))
         assert answer == EpochEnd(0, 1)
         assert trio[1].partition.high_watermark == 0
 

@@ -27,6 +27,7 @@ from ottla.wire.generated.fetch import (
 from ottla.wire.headers import parse_request_header, response_header
 from ottla.wire.hot.fetch import decode_fetch_request
 from ottla.wire.hot.replica_fetch import VERSION, FetchRequestWriter, decode_fetch_answer
+from tests.support.hot_messages import fetch_partition
 
 CORRELATION_ID = 4711
 TOPICS = [uuid.UUID(int=n) for n in (1, 2 << 100)]
@@ -41,7 +42,8 @@ def request_with(writer: FetchRequestWriter) -> FetchRequest:
     found = decode_request(ApiKey.FETCH, VERSION, frame[4:], header[4])
     assert isinstance(found, FetchRequest)
     hot = decode_fetch_request(memoryview(frame)[4:], VERSION, header[4])
-    assert [each.partitions for each in hot.topics] == [each.partitions for each in found.topics]
+    read = [[fetch_partition(partition) for partition in each.partitions] for each in hot.topics]
+    assert read == [each.partitions for each in found.topics]
     assert hot.replica_state == found.replica_state
     return found
 

@@ -35,12 +35,13 @@ from ottla.net.connection import PendingResponse
 from ottla.replication.partition import ANY_EPOCH, Partition
 from ottla.storage.state.leader_epochs import UNDEFINED
 from ottla.wire.apis import READ_COMMITTED
-from ottla.wire.generated.fetch import AbortedTransaction, LeaderIdAndEpoch, NodeEndpoint, PartitionData
+from ottla.wire.generated.fetch import AbortedTransaction, LeaderIdAndEpoch, NodeEndpoint
 from ottla.wire.hot.fetch import (
     FIRST_WITH_LEADERS,
     NO_LEADER,
     FetchedTopic,
     FetchRequest,
+    PartitionData,
     encode_fetch_response,
     write_fetch_response,
 )
@@ -217,7 +218,11 @@ class DelayedFetch(DelayedOperation):
             fetch_offset=each.asked.fetch_offset,
             listener=self._listener,
         )
-        return None if node_id is None else offsets_of(partition, preferred_read_replica=node_id)
+        if node_id is None:
+            return None
+        data = offsets_of(partition)
+        data.preferred_read_replica = node_id
+        return data
 
     def _read_log(self, each: FetchSessionPartition, partition: Partition) -> PartitionData | None:
         asked, partition_log = each.asked, partition.log

@@ -9,8 +9,8 @@ from ottla.metadata_store.cluster_view import ClusterView
 from ottla.replication.fetch_data_info import FetchDataInfo
 from ottla.replication.partition import Partition
 from ottla.storage.state.leader_epochs import EpochEnd
-from ottla.wire.generated.fetch import AbortedTransaction, EpochEndOffset, LeaderIdAndEpoch, PartitionData
-from ottla.wire.hot.fetch import JOIN_BYTES_MAX, NO_EPOCH_END, NO_LEADER, NO_SNAPSHOT, NO_TOPIC_ID
+from ottla.wire.generated.fetch import AbortedTransaction, EpochEndOffset, LeaderIdAndEpoch
+from ottla.wire.hot.fetch import JOIN_BYTES_MAX, NO_LEADER, NO_TOPIC_ID, PartitionData
 from ottla.wire.schema import RecordBytes
 
 
@@ -31,13 +31,10 @@ def data_of(
         if len(content) == region.size:  # to send a region beyond the file's end fails
             records = content
     return PartitionData(
-        partition_index=partition.topic_partition.partition,
-        high_watermark=found.high_watermark,
-        last_stable_offset=found.last_stable_offset,
-        log_start_offset=found.log_start_offset,
-        diverging_epoch=NO_EPOCH_END,
-        current_leader=NO_LEADER,
-        snapshot_id=NO_SNAPSHOT,
+        partition.topic_partition.partition,
+        found.high_watermark,
+        found.last_stable_offset,
+        found.log_start_offset,
         aborted_transactions=aborted,
         records=records,
     )
@@ -50,36 +47,25 @@ def size_of(records: RecordBytes) -> int:
 
 def refusal(index: int, error: BaseException, leader: LeaderIdAndEpoch = NO_LEADER) -> PartitionData:
     """Return a partition with an error."""
-    return PartitionData(
-        partition_index=index,
-        error_code=error_code_for(error),
-        high_watermark=-1,
-        aborted_transactions=None,
-        diverging_epoch=NO_EPOCH_END,
-        current_leader=leader,
-        snapshot_id=NO_SNAPSHOT,
-    )
+    data = PartitionData(index, -1, error_code=error_code_for(error))
+    data.current_leader = leader
+    return data
 
 
 def divergence(partition: Partition, end: EpochEnd) -> PartitionData:
     """Return where an epoch of the reader ended in this log: the reader has to truncate its own there (KIP-595)."""
-    return offsets_of(partition, diverging_epoch=EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset))
+    data = offsets_of(partition)
+    data.diverging_epoch = EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
+    return data
 
 
-def offsets_of(
-    partition: Partition, *, diverging_epoch: EpochEndOffset = NO_EPOCH_END, preferred_read_replica: int = -1
-) -> PartitionData:
+def offsets_of(partition: Partition) -> PartitionData:
     """Return a partition's offsets without records."""
     return PartitionData(
-        partition_index=partition.topic_partition.partition,
-        high_watermark=partition.high_watermark,
-        last_stable_offset=partition.last_stable_offset,
-        log_start_offset=partition.log.log_start_offset,
-        preferred_read_replica=preferred_read_replica,
-        diverging_epoch=diverging_epoch,
-        current_leader=NO_LEADER,
-        snapshot_id=NO_SNAPSHOT,
-        aborted_transactions=None,
+        partition.topic_partition.partition,
+        partition.high_watermark,
+        partition.last_stable_offset,
+        partition.log.log_start_offset,
     )
 
 

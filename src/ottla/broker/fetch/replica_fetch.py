@@ -23,13 +23,14 @@ from ottla.core.errors import FencedLeaderEpoch, KafkaError, NotLeaderOrFollower
 from ottla.net.connection import PendingResponse
 from ottla.replication.fetch_data_info import FetchDataInfo
 from ottla.replication.partition import Partition
-from ottla.wire.generated.fetch import LeaderIdAndEpoch, PartitionData
+from ottla.wire.generated.fetch import LeaderIdAndEpoch
 from ottla.wire.hot.fetch import (
     FIRST_WITH_LEADERS,
     NO_LEADER,
     NO_TOPIC_ID,
     FetchedTopic,
     FetchRequest,
+    PartitionData,
     encode_fetch_response,
 )
 

@@ -16,8 +16,7 @@ from ottla.core.settings import INT_MAX
 
 if TYPE_CHECKING:  # the message classes are imported with the first Fetch
     from ottla.replication.partition import Partition
-    from ottla.wire.generated.fetch import FetchPartition
-    from ottla.wire.hot.fetch import FetchRequest, FetchTopic, ForgottenTopic
+    from ottla.wire.hot.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 NO_SESSION: Final = 0
 INITIAL_EPOCH: Final = 0

@@ -23,8 +23,7 @@ from ottla.broker.sessions.fetch_sessions import (
 )
 from ottla.core.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
 from ottla.replication.partition import Partition
-from ottla.wire.generated.fetch import FetchPartition
-from ottla.wire.hot.fetch import FetchRequest
+from ottla.wire.hot.fetch import FetchPartition, FetchRequest
 
 RELEASES_MAX = 1_000
 """Partitions of a session that has ended, whose watchers are removed in one turn of the loop: two milliseconds."""

@@ -21,7 +21,7 @@ import errno
 import uuid
 from collections.abc import Iterable
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ottla.core.errors import KafkaError, NotLeaderOrFollower, OffsetOutOfRange, StorageError
 from ottla.core.files import FileRegion
@@ -58,6 +58,8 @@ if TYPE_CHECKING:  # for compaction, which most brokers never run
     from ottla.storage.log.segment_swap import SegmentSwap
 
 __all__ = ["AppendInfo", "AppendOrigin", "PartitionLog"]
+
+_CLIENT: Final = AppendOrigin.CLIENT
 
 
 class PartitionLog:
@@ -187,7 +189,7 @@ class PartitionLog:
         if header is None:
             header = read_header(records)
         config = self.config
-        marker, from_client = None, origin is AppendOrigin.CLIENT
+        marker, from_client = None, origin is _CLIENT
         if validated_for is not config:
             records, header = validate_for_append(header, records, config, now_ms=now_ms, from_client=from_client)
         if header.producer_id >= 0:

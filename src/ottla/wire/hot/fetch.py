@@ -2,8 +2,8 @@
 
 Small records are joined with the bytes around them; large ones and file regions are parts of their own, which the
 connection sends from where they are. Null records are written as empty ones: several clients take a null for an error.
-The shapes with a topic id replace the generated ones, so that an id is 16 raw bytes. A test holds both functions equal,
-byte for byte and field for field, to the plans in `wire/compiled_codec.py` and to kio.
+The shapes replace the generated ones: they are compiled, and a topic id is 16 raw bytes. A test holds both functions
+equal, byte for byte and field for field, to the plans in `wire/compiled_codec.py` and to kio.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Final
+from uuid import UUID
 
 from ottla.core.errors import UnsupportedVersion
 from ottla.core.files import FileRegion
+from ottla.core.ids import NO_TOPIC_ID as NO_DIRECTORY_ID
+from ottla.core.settings import LONG_MAX
 from ottla.wire.compiled_codec import ELEMENTS_MAX, skip_tags, tag_count
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.generated.fetch import (
     AbortedTransaction,
     EpochEndOffset,
-    FetchPartition,
     LeaderIdAndEpoch,
     NodeEndpoint,
-    PartitionData,
     ReplicaState,
     SnapshotId,
 )
@@ -89,6 +90,40 @@ _ONLY_HIGH_WATERMARK: Final = bytes((1, 1, 8))  # one tag: its number, its size
 _ONLY_REPLICA_STATE: Final = bytes((1, 1, 13))
 
 
+class FetchPartition:
+    """One partition of a request. Fields that its version lacks have the defaults of Kafka's messages."""
+
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "high_watermark",
+        "last_fetched_epoch",
+        "log_start_offset",
+        "partition",
+        "partition_max_bytes",
+        "replica_directory_id",
+    )
+
+    def __init__(
+        self,
+        partition: int,
+        fetch_offset: int = 0,
+        partition_max_bytes: int = 0,
+        current_leader_epoch: int = -1,
+        last_fetched_epoch: int = -1,
+        log_start_offset: int = -1,
+        high_watermark: int = LONG_MAX,
+    ) -> None:
+        self.partition = partition
+        self.current_leader_epoch = current_leader_epoch
+        self.fetch_offset = fetch_offset
+        self.last_fetched_epoch = last_fetched_epoch
+        self.log_start_offset = log_start_offset
+        self.partition_max_bytes = partition_max_bytes
+        self.replica_directory_id: UUID = NO_DIRECTORY_ID
+        self.high_watermark = high_watermark  # that a follower knows
+
+
 class FetchTopic:
     """One topic of a request."""
 
@@ -153,6 +188,47 @@ class FetchRequest:
         self.partitions_left = 0  # of the last topic
         self.elements_max = SHORT_ELEMENTS_MAX
         self.position = 0  # in the frame, of what is to be read next
+
+
+class PartitionData:
+    """One partition of a response."""
+
+    __slots__ = (
+        "aborted_transactions",
+        "current_leader",
+        "diverging_epoch",
+        "error_code",
+        "high_watermark",
+        "last_stable_offset",
+        "log_start_offset",
+        "partition_index",
+        "preferred_read_replica",
+        "records",
+        "snapshot_id",
+    )
+
+    def __init__(
+        self,
+        partition_index: int,
+        high_watermark: int,
+        last_stable_offset: int = -1,
+        log_start_offset: int = -1,
+        *,
+        error_code: int = 0,
+        aborted_transactions: list[AbortedTransaction] | None = None,
+        records: RecordBytes | None = None,
+    ) -> None:
+        self.partition_index = partition_index
+        self.error_code = error_code
+        self.high_watermark = high_watermark
+        self.last_stable_offset = last_stable_offset
+        self.log_start_offset = log_start_offset
+        self.diverging_epoch = NO_EPOCH_END
+        self.current_leader = NO_LEADER
+        self.snapshot_id = NO_SNAPSHOT
+        self.aborted_transactions = aborted_transactions
+        self.preferred_read_replica = -1
+        self.records = records
 
 
 class FetchedTopic:
@@ -271,26 +347,12 @@ def _partition_at(body: memoryview, at: int, version: int) -> tuple[FetchPartiti
     else:
         partition, offset, max_bytes = _PARTITION_4(body, at)
         epoch, log_start, at = -1, -1, at + 16
-    shape = FetchPartition(
-        partition=partition,
-        current_leader_epoch=epoch,
-        fetch_offset=offset,
-        log_start_offset=log_start,
-        partition_max_bytes=max_bytes,
-    )
-    return shape, at
+    return FetchPartition(partition, offset, max_bytes, epoch, -1, log_start), at
 
 
 def _flexible_partition_at(body: memoryview, at: int, version: int) -> tuple[FetchPartition, int]:
     partition, epoch, offset, last_epoch, log_start, max_bytes = _PARTITION_12(body, at)
-    shape = FetchPartition(
-        partition=partition,
-        current_leader_epoch=epoch,
-        fetch_offset=offset,
-        last_fetched_epoch=last_epoch,
-        log_start_offset=log_start,
-        partition_max_bytes=max_bytes,
-    )
+    shape = FetchPartition(partition, offset, max_bytes, epoch, last_epoch, log_start)
     at += 32
     if body[at] == 0:
         return shape, at + 1

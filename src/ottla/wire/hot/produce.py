@@ -51,6 +51,11 @@ _PARTITION_3: Final = struct.Struct(">ihqq").pack
 _PARTITION_5: Final = struct.Struct(">ihqqq").pack
 _PARTITION_8: Final = struct.Struct(">ihqqqih").pack
 _PARTITION_9: Final = struct.Struct(">ihqqqBBB").pack
+# The response to a request for one partition, but for what identifies the topic: its header and the number of topics;
+# the number of partitions, the partition, no tags of the topic, the throttle time, no tags.
+_ONE_HEAD: Final = struct.Struct(">iiBB").pack
+_ONE_TAIL: Final = struct.Struct(">BihqqqBBBBiB").pack
+_ONE_BYTES: Final = len(_ONE_HEAD(0, 0, 0, 0)) + len(_ONE_TAIL(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)) - 4
 
 
 class ProducePartition:
@@ -212,6 +217,30 @@ def in_chunks(topics: Sequence[ProduceTopic], at_once: int) -> Iterator[list[Pro
                 chunk, size = [], 0
     if chunk:
         yield chunk
+
+
+def encode_produce_response(
+    topics: Sequence[ProduceTopic],
+    version: int,
+    correlation_id: int,
+    *,
+    throttle_time_ms: int = 0,
+    endpoints: Sequence[LeaderEndpoint] = (),
+) -> bytes | bytearray:
+    """Encode the response's whole frame, as `write_produce_response` writes it."""
+    if len(topics) == 1 and len(topics[0].partitions) == 1 and version >= _FLEXIBLE_SINCE and not endpoints:
+        wire_name, part = topics[0].wire_name, topics[0].partitions[0]
+        if part.failure is None:  # as almost always
+            head = _ONE_HEAD(_ONE_BYTES + len(wire_name), correlation_id, 0, 2)
+            offset, time_ms, start = part.base_offset, part.log_append_time_ms, part.log_start_offset
+            tail = _ONE_TAIL(2, part.index, 0, offset, time_ms, start, 1, 0, 0, 0, throttle_time_ms, 0)
+            return head + wire_name + tail
+    out = bytearray()
+    for _ in write_produce_response(
+        out, topics, version, correlation_id, throttle_time_ms=throttle_time_ms, endpoints=endpoints
+    ):
+        pass
+    return out
 
 
 def write_produce_response(
