@@ -74,7 +74,7 @@ def fetch_request(hot: hot_fetch.FetchRequest) -> fetch.FetchRequest:
     """The generated shape of a request that the hot codec has read."""
     return fetch.FetchRequest(
         cluster_id=hot.cluster_id,
-        replica_state=hot.replica_state,
+        replica_state=replica_state(hot),
         replica_id=hot.replica_id,
         max_wait_ms=hot.max_wait_ms,
         min_bytes=hot.min_bytes,
@@ -96,6 +96,12 @@ def fetch_request(hot: hot_fetch.FetchRequest) -> fetch.FetchRequest:
         ],
         rack_id=hot.rack_id,
     )
+
+
+def replica_state(hot: hot_fetch.FetchRequest) -> fetch.ReplicaState:
+    """The generated shape of the follower that sent a request."""
+    state = hot.replica_state
+    return fetch.ReplicaState(replica_id=state.replica_id, replica_epoch=state.replica_epoch)
 
 
 def fetch_partition(hot: hot_fetch.FetchPartition) -> fetch.FetchPartition:

@@ -47,7 +47,8 @@ class InternalTopic:
     def leader_epoch(self, partition: int) -> int:
         """Return the leader epoch of a partition that this broker leads. Raises KafkaError."""
         replica = self._partition(partition)
-        replica.check_serving()
+        if not replica.is_serving:
+            replica.check_serving()
         return replica.leader_epoch
 
     def end_offset(self, partition: int) -> int:

@@ -12,9 +12,12 @@ cdef inline (long long, Py_ssize_t) read_long(const unsigned char[::1] data, Py_
 @cython.locals(length=int)
 cdef inline Py_ssize_t skip_bytes(const unsigned char[::1] data, Py_ssize_t at, Py_ssize_t stop) except -1
 
+@cython.locals(count=int, name_bytes=int, _=int)
+cdef inline Py_ssize_t skip_headers(const unsigned char[::1] data, Py_ssize_t at, Py_ssize_t stop) except -1
+
 @cython.locals(
     size=Py_ssize_t, place=Py_ssize_t, length=int, end=Py_ssize_t, delta=int, delta_ms="long long",
-    timestamp="long long", key_bytes=int, value_at=Py_ssize_t, header_count=int, name_bytes=int, _=int,
+    timestamp="long long", key_bytes=int,
 )
 cpdef (Py_ssize_t, long long) validate_into(
     const unsigned char[::1] data,

@@ -63,6 +63,19 @@ def skip_bytes(data: bytes | memoryview, at: int, stop: int) -> int:
     return at + length
 
 
+def skip_headers(data: bytes | memoryview, at: int, stop: int) -> int:
+    """Step over the number of headers and the headers. Returns the position after them."""
+    count, at = read_int(data, at, stop)
+    if count < 0 or count > stop - at:
+        raise ValueError("more headers than bytes")
+    for _ in range(count):
+        name_bytes, at = read_int(data, at, stop)
+        if name_bytes < 0 or name_bytes > stop - at:
+            raise ValueError("a header that ends after its record")
+        at = skip_bytes(data, at + name_bytes, stop)
+    return at
+
+
 def validate_into(
     data: bytes | memoryview,
     at: int,
@@ -82,16 +95,26 @@ def validate_into(
     A record's delta must be its place, and its parts must fill its at most `size_max` bytes: else ValueError. `faults`
     gets at most `faults_max` (place, KEYLESS or OUT_OF_TIME, time): no key if `keyed`, a time (not -1) out of bounds.
     """
+    # Most numbers have one byte, and lengths two: these are read here, because a call takes several times as long.
     size = len(data)
     for place in range(first, first + count):
-        length, at = read_int(data, at, size)
+        if at + 1 < size and data[at] >= 0x80 > data[at + 1]:
+            length, at = ((data[at] & 0x7F | data[at + 1] << 7) >> 1) ^ -(data[at] & 1), at + 2
+        else:
+            length, at = read_int(data, at, size)
         if length < 0 or length > size - at:
             raise ValueError("a record that ends after its batch")
         if length > size_max:
             raise ValueError("a record of more bytes than max.decompressed.message.bytes")
-        end = at + length
-        delta_ms, at = read_long(data, at + 1, end)
-        delta, at = read_int(data, at, end)
+        end, at = at + length, at + 1
+        if at < end and data[at] < 0x80:
+            delta_ms, at = (data[at] >> 1) ^ -(data[at] & 1), at + 1
+        else:
+            delta_ms, at = read_long(data, at, end)
+        if at + 1 < end and data[at] >= 0x80 > data[at + 1]:
+            delta, at = ((data[at] & 0x7F | data[at + 1] << 7) >> 1) ^ -(data[at] & 1), at + 2
+        else:
+            delta, at = read_int(data, at, end)
         if delta != place:
             raise ValueError("offsets that do not follow one another")
         if (delta_ms > 0 and base_timestamp > INT64_MAX - delta_ms) or (
@@ -99,19 +122,27 @@ def validate_into(
         ):
             raise ValueError("a time that does not fit 64 bits")
         timestamp = base_timestamp + delta_ms
-        key_bytes, value_at = read_int(data, at, end)
-        if key_bytes > end - value_at:
+        if at < end and data[at] < 0x80:
+            key_bytes, at = (data[at] >> 1) ^ -(data[at] & 1), at + 1
+        else:
+            key_bytes, at = read_int(data, at, end)
+        if key_bytes > end - at:
             raise ValueError("a key or value that ends after its record")
         if key_bytes > 0:
-            value_at += key_bytes
-        header_count, at = read_int(data, skip_bytes(data, value_at, end), end)
-        if header_count < 0 or header_count > end - at:
-            raise ValueError("more headers than bytes")
-        for _ in range(header_count):
-            name_bytes, at = read_int(data, at, end)
-            if name_bytes < 0 or name_bytes > end - at:
-                raise ValueError("a header that ends after its record")
-            at = skip_bytes(data, at + name_bytes, end)
+            at += key_bytes
+        if (
+            at + 1 < end
+            and data[at] >= 0x80 > data[at + 1]
+            and not data[at] & 1
+            and (data[at] & 0x7F | data[at + 1] << 7) >> 1 <= end - at - 2
+        ):
+            at += 2 + ((data[at] & 0x7F | data[at + 1] << 7) >> 1)
+        else:
+            at = skip_bytes(data, at, end)
+        if at < end and not data[at]:
+            at += 1  # no headers
+        else:
+            at = skip_headers(data, at, end)
         if at != end:
             raise ValueError("a record that its parts do not fill")
         if keyed and key_bytes < 0:

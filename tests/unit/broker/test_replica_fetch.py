@@ -23,10 +23,10 @@ from ottla.testing.cluster import TestCluster
 from ottla.testing.requests import connection_without_socket, request_to
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
-from ottla.wire.generated.fetch import FetchResponse, PartitionData, ReplicaState
+from ottla.wire.generated.fetch import FetchResponse, PartitionData
 from ottla.wire.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.wire.headers import parse_response_header
-from ottla.wire.hot.fetch import FetchPartition, FetchRequest, FetchTopic
+from ottla.wire.hot.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from tests.support.async_tests import setup_of
 from tests.support.batches import Written, batch
 from tests.support.hot_messages import CollectedResponse, hot_produce_request

@@ -27,7 +27,7 @@ from ottla.wire.generated.fetch import (
 from ottla.wire.headers import parse_request_header, response_header
 from ottla.wire.hot.fetch import decode_fetch_request
 from ottla.wire.hot.replica_fetch import VERSION, FetchRequestWriter, decode_fetch_answer
-from tests.support.hot_messages import fetch_partition
+from tests.support.hot_messages import fetch_partition, replica_state
 
 CORRELATION_ID = 4711
 TOPICS = [uuid.UUID(int=n) for n in (1, 2 << 100)]
@@ -44,7 +44,7 @@ def request_with(writer: FetchRequestWriter) -> FetchRequest:
     hot = decode_fetch_request(memoryview(frame)[4:], VERSION, header[4])
     read = [[fetch_partition(partition) for partition in each.partitions] for each in hot.topics]
     assert read == [each.partitions for each in found.topics]
-    assert hot.replica_state == found.replica_state
+    assert replica_state(hot) == found.replica_state
     return found
 
 

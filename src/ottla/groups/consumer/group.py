@@ -359,7 +359,8 @@ class ConsumerGroup(ModernGroup[ConsumerMember, ConsumerCurrentAssignment, Timer
             for index in indexes
         ]
         assert len(targeted) == len(set(targeted)), "the target gives a partition to two members"
-        assert self.regexes.keys() <= self.subscribed_regexes(), "a resolved regular expression has no subscriber"
+        if self.regexes:
+            assert self.regexes.keys() <= self.subscribed_regexes(), "a resolved regular expression has no subscriber"
         named = {timer.member_id for timer in self.timers}
         assert named <= self.members.keys(), f"a timer for an unknown member: {named - self.members.keys()}"
 

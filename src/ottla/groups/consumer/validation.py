@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from ottla.core.errors import ErrorCode
 from ottla.groups.assignors.spec import Partitions
@@ -18,6 +18,8 @@ CLIENT_CHOOSES_MEMBER_ID_SINCE = 1
 
 MEMBER_EPOCH_SINCE = 9
 """Version of OffsetCommit that members of the new protocol must use."""
+
+_TRIMMED: Final = "".join(map(chr, range(ord(" ") + 1)))
 
 
 def why_invalid(group_id: str, beat: MemberHeartbeat, api_version: int) -> str | None:
@@ -47,7 +49,7 @@ def why_invalid(group_id: str, beat: MemberHeartbeat, api_version: int) -> str |
 
 def is_blank(text: str) -> bool:
     """Return whether a text has only characters up to the space, which Java's `trim` removes."""
-    return all(char <= " " for char in text)
+    return not text.strip(_TRIMMED)
 
 
 # ---- Members

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
-from ottla.core.errors import KafkaError, NotLeaderOrFollower, OffsetOutOfRange, StorageError
+from ottla.core.errors import CorruptMessage, KafkaError, NotLeaderOrFollower, OffsetOutOfRange, StorageError
 from ottla.core.files import FileRegion
 from ottla.core.ids import TopicPartition
 from ottla.records.batch import HEADER_BYTES, BatchHeader, stamp, stamp_log_append_time
@@ -48,11 +48,11 @@ from ottla.storage.state.leader_epochs import EpochEnd
 from ottla.storage.state.producer_state_manager import NOT_REQUIRED, VerificationGuard
 from ottla.storage.validation.batch_validator import (
     NO_EPOCH_LIMIT,
-    have_gaps,
     read_header,
     validate_follower_batches,
     validate_for_append,
 )
+from ottla.storage.validation.follower_batches import FollowerBatches
 
 if TYPE_CHECKING:  # for compaction, which most brokers never run
     from ottla.storage.log.segment_swap import SegmentSwap
@@ -209,7 +209,8 @@ class PartitionLog:
         stamp(records, 0, base_offset=first_offset, leader_epoch=leader_epoch)
         size_bytes = records.nbytes
         try:
-            position = self._write(records, size_bytes, first_offset, last_offset, max_timestamp)
+            self._roll_if_due(size_bytes, first_offset, last_offset, max_timestamp)
+            position = self._write(records)
             segment = segments.active
             segment.note_batch(last_offset, position, size_bytes, max_timestamp, config.index_interval_bytes)
             if not position:
@@ -242,18 +243,14 @@ class PartitionLog:
             first_offset = int.from_bytes(records[:8], "big")
             if first_offset < self.end_offset:
                 self.truncate_fully_and_start_at(first_offset)
-        batches = validate_follower_batches(
-            records, end_offset=self.end_offset, last_epoch=self.epochs.latest, leader_epoch=leader_epoch
-        )
-        if not batches:
+        batches = self._check_batches(records, leader_epoch)
+        if not batches.size_bytes:
             return None
-        if not self.cleaner_line.is_written and have_gaps(batches, end_offset=self.end_offset):
-            self.note_gaps()
-        size_bytes = batches[-1][0] + batches[-1][1].size_bytes
-        first_offset, last_offset = batches[0][1].base_offset, batches[-1][1].last_offset
-        max_timestamp = max([header.max_timestamp for _, header in batches])
+        first_offset, last_offset = int.from_bytes(records[:8], "big"), batches.end_offset - 1
+        if self._roll_if_due(batches.size_bytes, first_offset, last_offset, batches.max_timestamp):
+            batches = self._check_batches(records, leader_epoch)  # the indexes of the new segment begin with them
         try:
-            position = self._write(records[:size_bytes], size_bytes, first_offset, last_offset, max_timestamp)
+            position = self._write(records[: batches.size_bytes])
             self._note_batches(records, batches, position, now_ms)
         except KafkaError:
             raise
@@ -261,6 +258,20 @@ class PartitionLog:
             self._undo_append(first_offset, last_offset, error)
             raise StorageError(f"appending to {self.topic_partition} failed; it is fetched again") from error
         return AppendInfo(first_offset, last_offset, -1, self.log_start_offset, begins_segment=not position)
+
+    def _check_batches(self, records: memoryview, leader_epoch: int) -> FollowerBatches:
+        """Check what the leader sent, and note if batches are missing in it. Raises CorruptMessage or StorageError."""
+        may_have_gaps, end, last_epoch = self.cleaner_line.is_written, self.end_offset, self.epochs.latest
+        interval, segment = self.config.index_interval_bytes, self.segment_list.active
+        batches = segment.check_batches(records, end, last_epoch, interval, may_have_gaps=may_have_gaps)
+        if batches.is_stopped or batches.epoch > leader_epoch:
+            validate_follower_batches(records, end_offset=end, last_epoch=last_epoch, leader_epoch=leader_epoch)
+            batches = segment.check_batches(records, end, last_epoch, interval, may_have_gaps=True)
+            if batches.is_stopped:
+                raise CorruptMessage(f"What the leader sent after offset {batches.end_offset} has no valid offset")
+            if not may_have_gaps:
+                self.note_gaps()
+        return batches
 
     def _undo_append(self, first_offset: int, last_offset: int, error: Exception) -> None:
         """Remove what an append wrote before it failed unexpectedly: the next one would write its offsets again.
@@ -277,38 +288,24 @@ class PartitionLog:
             what = f"removing what a failed append wrote to {self.topic_partition}"
             raise self.health.fail(what, OSError(errno.EIO, repr(broken))) from broken
 
-    def _note_batches(
-        self, records: memoryview, batches: list[tuple[int, BatchHeader]], position: int, now_ms: int
-    ) -> None:
+    def _note_batches(self, records: memoryview, batches: FollowerBatches, position: int, now_ms: int) -> None:
         """Update the state of the log after a follower's batches were written."""
         segment = self.segment_list.active
-        for at, header in batches:
-            first, last = header.base_offset, header.last_offset
-            size, timestamp = header.size_bytes, header.max_timestamp
-            segment.note_batch(last, position + at, size, timestamp, self.config.index_interval_bytes)
-            if header.partition_leader_epoch > self.epochs.latest:
-                self.assign_epoch(header.partition_leader_epoch, first)
-            self.segment_list.end_offset = last + 1
-            if header.producer_id >= 0:
-                marker = read_marker(records[at : at + size]) if header.is_control else None
-                self._update_producer(header, marker, first, last, timestamp, now_ms)
+        segment.note_batches(records, batches, position)
+        for epoch, first_offset in batches.epochs:
+            self.assign_epoch(epoch, first_offset)
+        self.segment_list.end_offset = batches.end_offset
+        for _, at, _ in batches.producers:
+            header = BatchHeader(records, at)
+            marker = read_marker(records[at : at + header.size_bytes]) if header.is_control else None
+            self._update_producer(header, marker, header.base_offset, header.last_offset, header.max_timestamp, now_ms)
         if not position:
             self._set_roll_limits(segment)
 
-    def _write(
-        self, records: memoryview, size_bytes: int, first_offset: int, last_offset: int, max_timestamp: int
-    ) -> int:
-        """Write at the end of the active segment, after a roll if one is due; returns the position."""
+    def _write(self, records: memoryview) -> int:
+        """Write at the end of the active segment; returns the position."""
         segment = self.segment_list.active
         position = segment.size_bytes
-        if (
-            position + size_bytes > segment.roll_at_bytes
-            or max_timestamp > segment.roll_at_ms
-            or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
-        ):
-            self._roll_if_due(segment, size_bytes, first_offset, last_offset, max_timestamp)
-            segment = self.segment_list.active
-            position = segment.size_bytes
         try:
             segment.append(records)
         except OSError as error:
@@ -326,14 +323,19 @@ class PartitionLog:
         if aborted is not None:
             self._aborted.add(aborted)
 
-    def _roll_if_due(
-        self, segment: Segment, size_bytes: int, first_offset: int, last_offset: int, max_timestamp: int
-    ) -> None:
-        """Roll if the batch at hand does not belong into the active segment by size, index size, age or offset."""
+    def _roll_if_due(self, size_bytes: int, first_offset: int, last_offset: int, max_timestamp: int) -> bool:
+        """Roll if what is to be written does not belong into the active segment by size, index size, age or offset.
+
+        Return whether it did.
+        """
+        segment = self.segment_list.active
         if last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
             self.roll(first_offset)  # the offsets of a compacted leader may jump further than an index entry reaches
-        elif roll_is_due(self.topic_partition, segment, self.config, size_bytes, max_timestamp, clock=self.clock):
+        elif (
+            segment.size_bytes + size_bytes > segment.roll_at_bytes or max_timestamp > segment.roll_at_ms
+        ) and roll_is_due(self.topic_partition, segment, self.config, size_bytes, max_timestamp, clock=self.clock):
             self.roll()
+        return self.segment_list.active is not segment
 
     def _set_roll_limits(self, segment: Segment) -> None:
         """Set how large and how old the active segment may become before an append must ask `_roll_if_due`."""

@@ -22,6 +22,7 @@ from typing import Final
 from ottla.core.errors import CorruptMessage
 from ottla.core.files import File, FileSystem
 from ottla.core.ids import NO_TIMESTAMP
+from ottla.records.batch import BatchHeader
 from ottla.records.batch_reader import HEADER_CHUNK_BYTES, BatchLocation, read_header, read_headers
 from ottla.storage.config import LogConfig
 from ottla.storage.file_names import CHECKSUMS_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, offset_name
@@ -36,6 +37,7 @@ from ottla.storage.state.index import (
     TimeEntry,
     TimeIndex,
 )
+from ottla.storage.validation.follower_batches import FollowerBatches
 
 logger = logging.getLogger(__name__)
 
@@ -221,6 +223,33 @@ class Segment(SegmentFile):
             if self.indexes_full(self._index_bytes_max):
                 self.roll_at_bytes = -1
         self.bytes_since_index += size_bytes
+
+    def check_batches(
+        self, records: memoryview, end_offset: int, last_epoch: int, interval_bytes: int, *, may_have_gaps: bool
+    ) -> FollowerBatches:
+        """Check what a leader sent, which follows the offset and the epoch, to be appended here."""
+        return FollowerBatches(
+            records,
+            end_offset=end_offset,
+            last_epoch=last_epoch,
+            may_have_gaps=may_have_gaps,
+            index_interval_bytes=interval_bytes,
+            bytes_since_index=self.bytes_since_index,
+            max_timestamp=self.max_timestamp,
+            max_timestamp_offset=self.max_timestamp_offset,
+        )
+
+    def note_batches(self, records: memoryview, batches: FollowerBatches, position: int) -> None:
+        """Update the indexes as `note_batch` does for each of some batches just written at `position`."""
+        if self.roll_timestamp is None:
+            self.roll_timestamp = BatchHeader(records).max_timestamp
+        self.max_timestamp, self.max_timestamp_offset = batches.max_timestamp, batches.max_timestamp_offset
+        for last_offset, at, max_timestamp, max_timestamp_offset in batches.entries:
+            self.offset_index.append(last_offset, position + at)
+            self.time_index.append(max_timestamp, max_timestamp_offset)
+        self.bytes_since_index = batches.bytes_since_index
+        if batches.entries and self.indexes_full(self._index_bytes_max):
+            self.roll_at_bytes = -1
 
     def set_roll_limits(self, size_bytes: int, deadline_ms: int, config: LogConfig) -> None:
         """Set the file size and the batch time above which an append must ask whether to roll, and those of `config`.

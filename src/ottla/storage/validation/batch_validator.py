@@ -5,7 +5,6 @@ Its records are validated by `record_validator.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from ottla.core.errors import CorruptMessage, InvalidRecord, KafkaError, MessageTooLarge, RecordListTooLarge
@@ -192,12 +191,3 @@ def validate_follower_batches(
         end_offset = header.last_offset + 1
         at += header.size_bytes
     return batches
-
-
-def have_gaps(batches: Sequence[tuple[int, BatchHeader]], *, end_offset: int) -> bool:
-    """Return whether offsets are missing between the end of a log and batches of its leader: it has compacted them."""
-    for _, header in batches:
-        if header.base_offset != end_offset:
-            return True
-        end_offset = header.last_offset + 1
-    return False

@@ -19,14 +19,7 @@ from ottla.core.ids import NO_TOPIC_ID as NO_DIRECTORY_ID
 from ottla.core.settings import LONG_MAX
 from ottla.wire.compiled_codec import ELEMENTS_MAX, skip_tags, tag_count
 from ottla.wire.errors import MalformedRequest
-from ottla.wire.generated.fetch import (
-    AbortedTransaction,
-    EpochEndOffset,
-    LeaderIdAndEpoch,
-    NodeEndpoint,
-    ReplicaState,
-    SnapshotId,
-)
+from ottla.wire.generated.fetch import AbortedTransaction, EpochEndOffset, LeaderIdAndEpoch, NodeEndpoint, SnapshotId
 from ottla.wire.hot.reading import (
     AT_ONCE,
     BAD_BYTES,
@@ -60,8 +53,7 @@ JOIN_BYTES_MAX: Final = 16 << 10
 """Up to this size a copy of the records costs less than another system call to send them."""
 
 NO_TOPIC_ID: Final = bytes(16)
-NO_REPLICA: Final = ReplicaState()  # these four are shared, because nothing changes them
-NO_EPOCH_END: Final = EpochEndOffset()
+NO_EPOCH_END: Final = EpochEndOffset()  # these three are shared, because nothing changes them
 NO_LEADER: Final = LeaderIdAndEpoch()
 NO_SNAPSHOT: Final = SnapshotId()
 
@@ -144,6 +136,19 @@ class ForgottenTopic:
         self.topic = topic
         self.topic_id = topic_id
         self.partitions = partitions
+
+
+class ReplicaState:
+    """The follower that sent a request."""
+
+    __slots__ = ("replica_epoch", "replica_id")
+
+    def __init__(self, replica_id: int, replica_epoch: int) -> None:
+        self.replica_id = replica_id
+        self.replica_epoch = replica_epoch
+
+
+NO_REPLICA: Final = ReplicaState(-1, -1)  # shared, because nothing changes it
 
 
 class FetchRequest:
@@ -393,7 +398,7 @@ def _read_request_tags(body: memoryview, at: int, version: int, request: FetchRe
     """Read the cluster's id (tag 0) and, from version 15 on, who the follower is (tag 1)."""
     if version >= _REPLICA_STATE_SINCE and body[at : at + 3] == _ONLY_REPLICA_STATE and body[at + 15] == 0:
         replica_id, replica_epoch, _ = _REPLICA_STATE(body, at + 3)
-        request.replica_state = ReplicaState(replica_id=replica_id, replica_epoch=replica_epoch)
+        request.replica_state = ReplicaState(replica_id, replica_epoch)
         return
     count, at = tag_count(body, at, TAGS_MAX)
     for _ in range(count):
@@ -403,7 +408,7 @@ def _read_request_tags(body: memoryview, at: int, version: int, request: FetchRe
             request.cluster_id, end = string_at(body, start, flexible=True)
         elif tag == 1 and version >= _REPLICA_STATE_SINCE:
             replica_id, replica_epoch, _ = _REPLICA_STATE(body, start)
-            request.replica_state = ReplicaState(replica_id=replica_id, replica_epoch=replica_epoch)
+            request.replica_state = ReplicaState(replica_id, replica_epoch)
             end = skip_tags(body, start + 12, TAGS_MAX)
         if end != at:
             raise MalformedRequest(f"tagged field {tag} does not fill its {at - start} bytes")

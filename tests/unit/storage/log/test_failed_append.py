@@ -25,11 +25,12 @@ STEPS: dict[str, tuple[type[Any], str]] = {
     "the leader epoch": (LeaderEpochs, "assign"),
     "the producer": (ProducerStateManager, "update"),
 }
+STEPS_OF_A_FOLLOWER: dict[str, tuple[type[Any], str]] = {**STEPS, "the index": (Segment, "note_batches")}
 
 
-def _plant(monkeypatch: pytest.MonkeyPatch, log: PartitionLog, step: str) -> None:
+def _plant(monkeypatch: pytest.MonkeyPatch, log: PartitionLog, step: tuple[type[Any], str]) -> None:
     """Let a step of an append fail after it was done."""
-    owner, name = STEPS[step]
+    owner, name = step
     real = getattr(owner, name)
 
     def fail_after(self: Any, *given: Any, **named: Any) -> Any:
@@ -56,7 +57,7 @@ def test_a_failed_append_is_removed_and_the_next_one_has_its_offset(
     log.append(batch(b"a", b"b", producer_id=5, epoch=0, sequence=0), leader_epoch=1, now_ms=NOW_MS)
     before = _state(log)
     with monkeypatch.context() as planted:
-        _plant(planted, log, step)
+        _plant(planted, log, STEPS[step])
         for _ in range(4):
             with pytest.raises(NotLeaderOrFollower):
                 log.append(batch(b"c", producer_id=5, epoch=0, sequence=2), leader_epoch=2, now_ms=NOW_MS)
@@ -75,14 +76,14 @@ def test_a_failed_append_is_removed_and_the_next_one_has_its_offset(
     assert _state(reopened) == found
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", STEPS_OF_A_FOLLOWER)
 def test_a_followers_failed_append_is_removed_and_fetched_again(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     log = open_log(SimDisk())
     log.append(batch(b"a"), leader_epoch=1, now_ms=NOW_MS)
     before = _state(log)
     fetched = batch(b"b", base_offset=1, leader_epoch=2, producer_id=5, epoch=0, sequence=0)
     with monkeypatch.context() as planted:
-        _plant(planted, log, step)
+        _plant(planted, log, STEPS_OF_A_FOLLOWER[step])
         with pytest.raises(StorageError):
             log.append_as_follower(fetched, now_ms=NOW_MS)
     assert _state(log) == before
@@ -92,7 +93,7 @@ def test_a_followers_failed_append_is_removed_and_fetched_again(step: str, monke
 
 def test_a_directory_is_offline_where_a_failed_append_cannot_be_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     log = open_log(SimDisk())
-    _plant(monkeypatch, log, "the leader epoch")
+    _plant(monkeypatch, log, STEPS["the leader epoch"])
 
     def refuse(_log: PartitionLog, _offset: int) -> None:
         raise RuntimeError("planted")
