@@ -191,7 +191,11 @@ def prepare(combination: Combination) -> None:
     stamp.unlink(missing_ok=True)
     command = [UV, "pip", "install", "--quiet", "--exact", "--python", str(combination.program)]
     command += ["--constraint", str(constraints), "--group", f"{ROOT / 'pyproject.toml'}:test"]
-    command += ["--editable", f"{ROOT}[cli,standard,pipeline,keystores,testing]", "pip"]  # by pip the pipeline installs a Java
+    command += [
+        "--editable",
+        f"{ROOT}[cli,standard,pipeline,keystores,testing]",
+        "pip",
+    ]  # by pip the pipeline installs a Java
     subprocess.run(command, check=True, env=os.environ | {"OTTLA_COMPILE": "later"})
     stamp.write_text(wanted)
 
