@@ -141,7 +141,7 @@ BUGS: tuple[PlantedBug, ...] = (
         ),
         (
             _PARTITION,
-            'assert self.durable_end == log.end_offset, "a replica is fetched only when its whole log is durable"',
+            'assert self.durable_end == end, "a replica is fetched only when its whole log is durable"',
             "pass",
         ),
         script="power-cut-of-all",
