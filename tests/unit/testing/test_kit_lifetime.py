@@ -19,6 +19,7 @@ from ottla.client.cluster import Cluster
 from ottla.core.errors import InvalidTopic
 from ottla.core.settings import InvalidSettings
 from ottla.testing import Kafka, kafka
+from ottla.testing.kit.loop import AdvanceableLoop
 
 PATIENCE_S = 60
 
@@ -210,9 +211,20 @@ def test_files_of_one_broker_and_of_several_are_not_mixed_up(tmp_path: Path) -> 
         kafka(data=tmp_path / "three")
 
 
+async def no_job_runs(loop: AdvanceableLoop) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while loop._idle_selector.jobs:
+            await loop.idle()
+
+
 def test_brokers_with_files_move_their_time(tmp_path: Path) -> None:
     with kafka(topics=["orders"], options={"log.retention.ms": "1h"}, data=tmp_path, brokers=3) as k:
         _produce(k, "orders")
+        for killed in (False, True):
+            k.down(2, killed=killed)
+            k.up(2)
+        assert k._thread is not None
+        k._thread.call(no_job_runs(k._thread.loop))  # none that ended with its broker is waited for
         k.advance(hours=2)
         assert _watermarks(k, "orders") == (10, 10)
 

@@ -33,24 +33,36 @@ class _CountedExecutor:
 
     def __init__(self, executor: Executor, loop: AdvanceableLoop) -> None:
         self._executor, self._loop = executor, loop
-        self.close = executor.close
+        self._jobs = 0
 
     def submit(self, job: BlockingJob) -> None:
         """Run the job soon."""
+        self._jobs += 1
         self._loop.job_begins()
-        self._executor.submit(_CountedJob(job, self._loop))
+        self._executor.submit(_CountedJob(job, self._job_ends))
+
+    def close(self) -> None:
+        """Return once every job has run; that some have finished may not be reported any more."""
+        self._executor.close()
+        while self._jobs:
+            self._job_ends()
+
+    def _job_ends(self) -> None:
+        if self._jobs:
+            self._jobs -= 1
+            self._loop.job_ends()
 
 
 class _CountedJob:
     """One job of a `_CountedExecutor`."""
 
-    def __init__(self, job: BlockingJob, loop: AdvanceableLoop) -> None:
-        self._job, self._loop = job, loop
+    def __init__(self, job: BlockingJob, ends: Callable[[], None]) -> None:
+        self._job, self._ends = job, ends
         self.run = job.run
 
     def finished(self) -> None:
         """Continue on the loop."""
-        self._loop.job_ends()
+        self._ends()
         self._job.finished()
 
 
