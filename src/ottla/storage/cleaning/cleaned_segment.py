@@ -63,8 +63,8 @@ class CleanedSegment:
         self._target = target
         self._throttle = throttle
         base_offset = target.base_offset
-        self._offset_index = OffsetIndex(files, self._path(INDEX_SUFFIX), base_offset)
-        self._time_index = TimeIndex(files, self._path(TIME_INDEX_SUFFIX), base_offset)
+        self._offset_index = OffsetIndex(files, target.directory, base_offset, INDEX_SUFFIX + target.suffix)
+        self._time_index = TimeIndex(files, target.directory, base_offset, TIME_INDEX_SUFFIX + target.suffix)
         self._max_timestamp, self._max_timestamp_offset = NO_TIMESTAMP, base_offset
         self._since_index = 0
         self._buffer = bytearray()

@@ -25,7 +25,7 @@ from ottla.core.ids import NO_TIMESTAMP
 from ottla.records.batch import BatchHeader
 from ottla.records.batch_reader import HEADER_CHUNK_BYTES, BatchLocation, read_header, read_headers
 from ottla.storage.config import LogConfig
-from ottla.storage.file_names import CHECKSUMS_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, offset_name
+from ottla.storage.file_names import CHECKSUMS_SUFFIX, TXN_INDEX_SUFFIX
 from ottla.storage.integrity.corruption import corruption_error
 from ottla.storage.log.segment_file import SegmentFile
 from ottla.storage.log.verified_ranges import CorruptRange, LogContext, VerifiedRanges
@@ -86,8 +86,8 @@ class Segment(SegmentFile):
         )
         self.context: LogContext | None = None  # the log's epochs and offsets; None before it is part of a log
         self.aborts_checked = False  # whether the index of aborted transactions has been compared with the log
-        self.offset_index = OffsetIndex(files, directory / offset_name(base_offset, INDEX_SUFFIX), base_offset)
-        self.time_index = TimeIndex(files, directory / offset_name(base_offset, TIME_INDEX_SUFFIX), base_offset)
+        self.offset_index = OffsetIndex(files, directory, base_offset)
+        self.time_index = TimeIndex(files, directory, base_offset)
         self._offsets_checked = self._times_checked = False
         self.bytes_since_index = 0
         # The three below are known for a segment that is being written; a sealed one asks its time index.
@@ -133,8 +133,8 @@ class Segment(SegmentFile):
     def moved(self, directory: PurePath) -> None:
         """Update the paths after a rename of the partition's directory."""
         self.directory = directory
-        self.offset_index.file.moved(self.path(INDEX_SUFFIX))
-        self.time_index.file.moved(self.path(TIME_INDEX_SUFFIX))
+        self.offset_index.file.moved(directory)
+        self.time_index.file.moved(directory)
 
     def verified_ranges_at(self, position: int) -> VerifiedRanges | None:
         """Return the ranges to consult before reading at `position`; None if this process wrote or verified it all."""
@@ -463,6 +463,15 @@ class Segment(SegmentFile):
         """Empty both indexes and reset the greatest times; the caller then adds every batch."""
         self.offset_index.replace([])
         self.time_index.replace([])
+        self._reset_times()
+
+    def start_recovery(self) -> None:
+        """Start a rebuild as `start_rebuild` does, but leave the files of the indexes for the next write of them."""
+        self.offset_index.discard()
+        self.time_index.discard()
+        self._reset_times()
+
+    def _reset_times(self) -> None:
         self._offsets_checked = self._times_checked = True
         self.bytes_since_index = 0
         self.max_timestamp, self.max_timestamp_offset, self.roll_timestamp = NO_TIMESTAMP, self.base_offset, None

@@ -367,7 +367,7 @@ def _check_indexes(
 def _wrong_offsets(
     files: FileAccess, target: SegmentTarget, batches: BatchColumns, *, log_is_corrupt: bool
 ) -> str | None:
-    index = OffsetIndex(files, target.path(INDEX_SUFFIX), target.base_offset)
+    index = OffsetIndex(files, target.directory, target.base_offset)
     if not index.sane(log_bytes=max(target.size_bytes, 1)):
         return "it is missing, or cannot be an index of this log"
     ends = dict(zip(batches.positions, batches.lasts, strict=True))
@@ -380,7 +380,7 @@ def _wrong_offsets(
 def _wrong_times(
     files: FileAccess, target: SegmentTarget, batches: BatchColumns, *, log_is_corrupt: bool
 ) -> str | None:
-    index = TimeIndex(files, target.path(TIME_INDEX_SUFFIX), target.base_offset)
+    index = TimeIndex(files, target.directory, target.base_offset)
     if not index.sane(end_offset=target.end_offset):
         return "it is missing, or cannot be a time index of this log"
     times = dict(zip(batches.lasts, batches.times, strict=True))

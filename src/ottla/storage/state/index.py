@@ -27,6 +27,7 @@ from pathlib import PurePath
 from typing import Final, NamedTuple
 
 from ottla.core.files import File, FileAccess
+from ottla.storage.file_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, offset_name
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
 _TIME_ENTRY: Final = struct.Struct(">qi")
@@ -34,34 +35,45 @@ OFFSET_ENTRY_BYTES: Final = _OFFSET_ENTRY.size
 TIME_ENTRY_BYTES: Final = _TIME_ENTRY.size
 assert (OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES) == (8, 12)
 
+_NO_COLUMN: Final[array[int]] = array("i")  # of indexes that are not loaded: never changed
 _WRITE_BYTES: Final = 6144  # unwritten entries are handed to the system in pieces this large: a multiple of 8 and of 12
 
 
 class EntryFile:
     """An append-only file of fixed-size entries whose last ones are still in memory."""
 
-    __slots__ = ("_disk_bytes", "_files", "_path", "_unwritten", "entry_bytes")
+    __slots__ = (
+        "_base_offset",
+        "_directory",
+        "_disk_bytes",
+        "_files",
+        "_is_discarded",
+        "_suffix",
+        "_unwritten",
+        "entry_bytes",
+    )
 
-    def __init__(self, files: FileAccess, path: PurePath, entry_bytes: int) -> None:
+    def __init__(self, files: FileAccess, directory: PurePath, base_offset: int, suffix: str, entry_bytes: int) -> None:
         self._files = files
-        self._path = path
+        self._directory, self._base_offset, self._suffix = directory, base_offset, suffix
         self.entry_bytes = entry_bytes
-        self._unwritten = bytearray()
+        self._unwritten = b""  # at most a page of it
         self._disk_bytes = -1  # not asked yet
+        self._is_discarded = False  # the file has entries that count no more
 
     @property
     def path(self) -> PurePath:
-        """Return the file's path."""
-        return self._path
+        """Return the file's path, made anew: most of thousands of partitions never need it."""
+        return self._directory / offset_name(self._base_offset, self._suffix)
 
     @property
     def is_written(self) -> bool:
         """Whether no entry waits in memory."""
-        return not self._unwritten
+        return not self._unwritten and not self._is_discarded
 
-    def moved(self, path: PurePath) -> None:
-        """Note the new path of a renamed file."""
-        self._path = path
+    def moved(self, directory: PurePath) -> None:
+        """Note the new path of a renamed directory."""
+        self._directory = directory
 
     def append(self, entry: bytes) -> None:
         """Add one entry; it reaches the file with the next `write_out`, or with a page of others."""
@@ -76,34 +88,40 @@ class EntryFile:
 
     def write_out(self) -> None:
         """Hand the waiting entries to the system."""
-        if not self._unwritten:
+        if self.is_written:
             return
-        file = self._files.open(self._path, create=True)
+        file = self._files.open(self.path, create=True)
         try:
+            if self._is_discarded:
+                file.truncate(0)
+                self._is_discarded = False
             start = self._whole_bytes(file)
-            file.write_at(start, self._unwritten)
+            if self._unwritten:
+                file.write_at(start, self._unwritten)
             self._disk_bytes = start + len(self._unwritten)
         finally:
             file.close()
-        self._unwritten.clear()
+        self._unwritten = b""
 
     def read_all(self) -> bytes:
         """Read every entry. A missing file is an empty one."""
+        if not self._disk_bytes:
+            return self._unwritten
         try:
-            file = self._files.open(self._path)
+            file = self._files.open(self.path)
         except FileNotFoundError:
-            return bytes(self._unwritten)
+            return self._unwritten
         try:
-            return file.read_at(0, self._whole_bytes(file)) + bytes(self._unwritten)
+            return file.read_at(0, self._whole_bytes(file)) + self._unwritten
         finally:
             file.close()
 
     def read_last(self) -> bytes | None:
         """Return the last entry, or None if there is none."""
         if self._unwritten:
-            return bytes(self._unwritten[-self.entry_bytes :])
+            return self._unwritten[-self.entry_bytes :]
         try:
-            file = self._files.open(self._path)
+            file = self._files.open(self.path)
         except FileNotFoundError:
             return None
         try:
@@ -114,29 +132,33 @@ class EntryFile:
 
     def entries_on_disk(self) -> int:
         """Return the number of complete entries in the file."""
-        return self._files.size_of(self._path) // self.entry_bytes
+        size = self._disk_bytes if self._disk_bytes >= 0 else self._files.size_of(self.path)
+        return size // self.entry_bytes
 
     def whole_on_disk(self) -> bool:
         """Return whether the file is there and a whole number of entries long."""
+        if self._is_discarded:
+            return True
         try:
-            return self._files.size_of(self._path) % self.entry_bytes == 0
+            return self._files.size_of(self.path) % self.entry_bytes == 0
         except FileNotFoundError:
             return False
 
     def is_empty_on_disk(self) -> bool:
         """Return whether the file is there and empty."""
         try:
-            return self._files.size_of(self._path) == 0
+            return self._files.size_of(self.path) == 0
         except FileNotFoundError:
             return False
 
     def replace_all(self, entries: bytes | bytearray) -> None:
         """Put `entries` in place of everything."""
-        self._unwritten.clear()
+        self._is_discarded = False
+        self._unwritten = b""
         if not entries and self.is_empty_on_disk():  # as in most of thousands of partitions
             self._disk_bytes = 0
             return
-        file = self._files.open(self._path, create=True)
+        file = self._files.open(self.path, create=True)
         try:
             file.truncate(0)
             if entries:
@@ -145,10 +167,23 @@ class EntryFile:
         finally:
             file.close()
 
+    def discard(self) -> None:
+        """Forget every entry, and truncate the file when others are written. Raises OSError.
+
+        A start after a crash rebuilds the indexes of every log. Most are written again at the next stop only, and have
+        the same entries then; until then a crash has them rebuilt again.
+        """
+        try:
+            size = self._files.size_of(self.path)
+        except FileNotFoundError:
+            self.replace_all(b"")
+            return
+        self._unwritten, self._disk_bytes, self._is_discarded = b"", 0, size > 0
+
     def sync(self) -> None:
         """Make what was written durable. Called from the flush thread: touches the file only."""
         try:
-            file = self._files.open(self._path)
+            file = self._files.open(self.path)
         except FileNotFoundError:
             return
         try:
@@ -175,11 +210,11 @@ class OffsetIndex:
 
     __slots__ = ("_base_offset", "_entries", "_offsets", "_positions", "count", "file")
 
-    def __init__(self, files: FileAccess, path: PurePath, base_offset: int) -> None:
-        self.file = EntryFile(files, path, OFFSET_ENTRY_BYTES)
+    def __init__(self, files: FileAccess, directory: PurePath, base_offset: int, suffix: str = INDEX_SUFFIX) -> None:
+        self.file = EntryFile(files, directory, base_offset, suffix, OFFSET_ENTRY_BYTES)
         self._base_offset = base_offset
         self._offsets: array[int] | None = None  # relative; loaded at the first look-up
-        self._positions: array[int] = array("i")
+        self._positions = _NO_COLUMN
         self.count = 0  # entries appended since the segment was opened for writing; see `restore_count`
 
     def append(self, offset: int, position: int) -> None:
@@ -244,6 +279,12 @@ class OffsetIndex:
         self.file.replace_all(packed)
         self.count = len(entries)
 
+    def discard(self) -> None:
+        """Forget every entry, as `EntryFile.discard` does."""
+        self.release()
+        self.file.discard()
+        self.count = 0
+
     def entries(self) -> list[OffsetEntry]:
         """Return every entry, for truncation and tests."""
         offsets = self._loaded()
@@ -257,7 +298,7 @@ class OffsetIndex:
 
     def release(self) -> None:
         """Forget the entries held in memory for look-ups; the next one reads them again."""
-        self._offsets, self._positions = None, array("i")
+        self._offsets, self._positions = None, _NO_COLUMN
 
     def _loaded(self) -> array[int]:
         if self._offsets is None:
@@ -280,12 +321,14 @@ class TimeIndex:
 
     __slots__ = ("_base_offset", "_last_timestamp", "_offsets", "_timestamps", "count", "file")
 
-    def __init__(self, files: FileAccess, path: PurePath, base_offset: int) -> None:
-        self.file = EntryFile(files, path, TIME_ENTRY_BYTES)
+    def __init__(
+        self, files: FileAccess, directory: PurePath, base_offset: int, suffix: str = TIME_INDEX_SUFFIX
+    ) -> None:
+        self.file = EntryFile(files, directory, base_offset, suffix, TIME_ENTRY_BYTES)
         self._base_offset = base_offset
         self._last_timestamp: int | None = None  # unknown until asked or written
         self._timestamps: array[int] | None = None
-        self._offsets: array[int] = array("i")
+        self._offsets = _NO_COLUMN
         self.count = 0
 
     def append(self, timestamp: int, offset: int) -> None:
@@ -343,6 +386,12 @@ class TimeIndex:
         self.count = len(entries)
         self._last_timestamp = entries[-1].timestamp if entries else -1
 
+    def discard(self) -> None:
+        """Forget every entry, as `EntryFile.discard` does."""
+        self.release()
+        self.file.discard()
+        self.count, self._last_timestamp = 0, -1
+
     def entries(self) -> list[TimeEntry]:
         """Return every entry, for truncation and tests."""
         timestamps = self._loaded()
@@ -354,7 +403,7 @@ class TimeIndex:
 
     def release(self) -> None:
         """Forget what is held for look-ups."""
-        self._timestamps, self._offsets = None, array("i")
+        self._timestamps, self._offsets = None, _NO_COLUMN
 
     def _loaded(self) -> array[int]:
         if self._timestamps is None:
