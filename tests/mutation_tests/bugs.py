@@ -218,7 +218,7 @@ def _keeps_the_directory(of: LogDirectory, topic_partition: Any) -> None:
 
 
 def _ignores_the_names(of: PendingFlush, *paths: Any) -> None:
-    of._paths.update(paths)
+    of._paths |= frozenset(paths)
 
 
 def _believes_the_marker(original: Callable[..., Any]) -> Callable[..., Any]:

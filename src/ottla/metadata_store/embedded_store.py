@@ -17,6 +17,7 @@ import logging
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import PurePath
 
 from ottla.core.errors import StorageError
@@ -56,6 +57,12 @@ _FULL_ERRORS = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE})
 
 logger = logging.getLogger(__name__)
 _ROOT = Node(b"", 0, 0, ephemeral=False)
+
+
+@lru_cache(maxsize=256)
+def _only(name: str) -> frozenset[str]:
+    """Return the children of a node with one child; the nodes of all partitions share it."""
+    return frozenset((name,))
 
 
 def _nothing_to_free() -> bool:
@@ -216,7 +223,7 @@ class EmbeddedMetadataStore:
         self._make_space = make_space  # called if the disk is full; returns whether a write may be repeated
         self._last_commit, self.nodes = file.load() if file else (0, {})
         self.nodes["/"] = NodeRow(_ROOT, 0)
-        self.child_names: dict[str, set[str]] = {}
+        self.child_names: dict[str, set[str] | frozenset[str]] = {}
         for path in self.nodes:
             self._link(path)
         self._broken: BaseException | None = None
@@ -412,14 +419,24 @@ class EmbeddedMetadataStore:
             del self._owned[owner]
 
     def _link(self, path: str) -> None:
-        if path != "/":
-            self.child_names.setdefault(parent_of(path), set()).add(path.rpartition("/")[2])
+        if path == "/":
+            return
+        parent, name = parent_of(path), path.rpartition("/")[2]
+        names = self.child_names.get(parent)
+        if names is None:
+            self.child_names[parent] = _only(name)
+        elif isinstance(names, set):
+            names.add(name)
+        elif name not in names:
+            self.child_names[parent] = {*names, name}
 
     def _unlink(self, path: str) -> None:
-        names = self.child_names.get(parent_of(path), set())
-        names.discard(path.rpartition("/")[2])
-        if not names:
-            self.child_names.pop(parent_of(path), None)
+        parent, name = parent_of(path), path.rpartition("/")[2]
+        names = self.child_names.get(parent)
+        if isinstance(names, set):
+            names.discard(name)
+        if not names or names == {name}:
+            self.child_names.pop(parent, None)
 
     def list_nodes(self, prefix: str) -> dict[str, Node]:
         """Return all nodes at or below a prefix, parents first, siblings by name."""

@@ -14,6 +14,7 @@ import json
 import uuid
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
@@ -194,7 +195,13 @@ def _ids(values: Any) -> tuple[int, ...]:
     found = tuple(map(_id, values))
     if len(set(found)) < len(found):
         raise ValueError(f"{values!r} has a node id twice")
-    return found
+    return _shared(found)
+
+
+@lru_cache(maxsize=4096)
+def _shared(node_ids: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the same tuple for the same ids: thousands of partitions have few different sets of replicas."""
+    return node_ids
 
 
 class Endpoint(NamedTuple):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from heapq import heappop, heappush
-from typing import Protocol
+from typing import Final, Protocol
 
 from ottla.storage.log.partition_log import PartitionLog
 
@@ -38,6 +38,9 @@ class FutureWaiter:
             part.set_exception(error)
 
 
+_NO_WAITERS: Final[list[tuple[int, int, OffsetWaiter, object]]] = []  # one for all partitions, until one is added
+
+
 class OffsetWaiters:
     """Lists the waiters of one partition by the end offset for which they wait."""
 
@@ -45,7 +48,7 @@ class OffsetWaiters:
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log  # it keeps the only copy of the high watermark
-        self._heap: list[tuple[int, int, OffsetWaiter, object]] = []
+        self._heap = _NO_WAITERS
         self._added = 0  # breaks ties: first come, first served
 
     def __len__(self) -> int:
@@ -61,6 +64,8 @@ class OffsetWaiters:
             waiter.offset_reached(part, None)
             return
         self._added += 1
+        if self._heap is _NO_WAITERS:
+            self._heap = []
         heappush(self._heap, (end_offset, self._added, waiter, part))
 
     def advance(self, end_offset: int, error: BaseException | None = None) -> None:
@@ -72,7 +77,7 @@ class OffsetWaiters:
 
     def fail(self, error: BaseException) -> None:
         """Fail all waits: no offset will be reached any more because leadership, the topic or the disk is lost."""
-        heap, self._heap = self._heap, []
+        heap, self._heap = self._heap, _NO_WAITERS
         while heap:
             _, _, waiter, part = heappop(heap)
             waiter.offset_reached(part, error)

@@ -11,6 +11,8 @@ A member that has not fetched in this term has an unknown end, and the high wate
 
 from __future__ import annotations
 
+from typing import Final
+
 from ottla.core.errors import NotLeaderOrFollower, UnknownLeaderEpoch
 from ottla.core.ids import UNKNOWN_BROKER_EPOCH, TopicPartition
 from ottla.metadata_store.cluster_view import PartitionView
@@ -68,6 +70,9 @@ class FollowerReplica:
         return self.end_offset == leader_end or now_s - self.last_caught_up_s <= lag_max_s
 
 
+_NO_FOLLOWERS: Final[dict[int, FollowerReplica]] = {}  # one for all partitions that have none; never changed
+
+
 class LeaderState:
     """One term of a partition on its leader."""
 
@@ -98,7 +103,7 @@ class LeaderState:
         self._context, self._node_id, self._topic_partition = context, node_id, topic_partition
         self.epoch = view.leader_epoch
         self.term_start = term_start
-        self.followers: dict[int, FollowerReplica] = {}
+        self.followers = _NO_FOLLOWERS
         self.pending: IsrChange | None = None
         self._refused_until_s = NEVER
         self.replicas: tuple[int, ...] = ()
@@ -115,12 +120,14 @@ class LeaderState:
         if view.replicas == self.replicas:
             return
         self.replicas = view.replicas
-        known, self.followers = self.followers, {}
+        followers: dict[int, FollowerReplica] = {}
         now_s = self._context.clock.monotonic() if len(view.replicas) > 1 else NEVER
         for replica in view.replicas:
             if replica != self._node_id:
                 is_in_sync = replica in view.isr
-                self.followers[replica] = known.get(replica) or FollowerReplica(replica, now_s if is_in_sync else NEVER)
+                since_s = now_s if is_in_sync else NEVER
+                followers[replica] = self.followers.get(replica) or FollowerReplica(replica, since_s)
+        self.followers = followers or _NO_FOLLOWERS
 
     def continue_term(self, view: PartitionView, term_start: int) -> None:
         """Continue in the next leader epoch, which begins here: the positions of the followers still count."""

@@ -14,7 +14,7 @@ Before: broker/delayed_produce.py. Next: storage/log/partition_log.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from ottla.core.errors import (
     CorruptMessage,
@@ -58,6 +58,9 @@ class PartitionWatcher(Protocol):
     def partition_changed(self, partition: Partition) -> None:
         """React to a change, of those that were asked for. Must not raise."""
         ...
+
+
+_NO_WATCHERS: Final[dict[PartitionWatcher, None]] = {}  # one for all partitions; replaced before one is added
 
 
 class Partition:
@@ -116,8 +119,8 @@ class Partition:
         self._commit = commit
         self._context = context or ReplicationContext(commit.clock, ReplicationConfig())
         self.waiters = OffsetWaiters(log)
-        self.watchers: dict[PartitionWatcher, None] = {}  # a dict keeps the order of arrival
-        self.end_watchers: dict[PartitionWatcher, None] = {}  # for followers
+        self.watchers = _NO_WATCHERS  # a dict keeps the order of arrival
+        self.end_watchers = _NO_WATCHERS  # for followers
         self.failed: StorageError | None = None  # the disk lost what was written: only a restart may begin again
         self._removed = False
         self.is_serving = False  # as leader; if it is not, `check_serving` raises the reason
@@ -719,6 +722,8 @@ class Partition:
 
     def watch(self, watcher: PartitionWatcher) -> None:
         """Inform a watcher of each move of the high watermark, the log start or the leader."""
+        if self.watchers is _NO_WATCHERS:
+            self.watchers = {}
         self.watchers[watcher] = None
 
     def unwatch(self, watcher: PartitionWatcher) -> None:
@@ -727,6 +732,8 @@ class Partition:
 
     def watch_end(self, watcher: PartitionWatcher) -> None:
         """Inform a watcher of each move of the log end while this broker leads, and of the end of its term."""
+        if self.end_watchers is _NO_WATCHERS:
+            self.end_watchers = {}
         self.end_watchers[watcher] = None
 
     def unwatch_end(self, watcher: PartitionWatcher) -> None:

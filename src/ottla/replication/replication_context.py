@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from ottla.core.clock import Clock
 from ottla.core.ids import TopicPartition
@@ -13,6 +12,7 @@ from ottla.replication.config import ReplicationConfig
 from ottla.replication.isr_proposal_queue import IsrChanges
 from ottla.replication.throttle import ReplicationQuota
 from ottla.storage.log.faulty_ranges import accept_lost_start, is_faulty, keep_lost_start
+from ottla.storage.log.log_faults import FaultListener
 from ottla.storage.log.partition_log import PartitionLog
 
 _NO_BROKERS: Mapping[int, BrokerInfo] = {}
@@ -27,6 +27,7 @@ class ReplicationContext:
     """Holds what all partitions of a broker share."""
 
     __slots__ = (
+        "_on_fault",
         "alter_log_dirs_quota",
         "brokers",
         "clock",
@@ -55,6 +56,7 @@ class ReplicationContext:
         self.reports = _NO_REPORTS  # the same: what brokers report of their replicas
         # This broker's replicas that should not lead while another one can, and why: to be reported.
         self.impaired: dict[TopicPartition, set[Impairment]] = {}
+        self._on_fault: FaultListener = self._report_fault  # one object for all logs
         self.isr_changes = IsrChanges()
         # Led partitions with a follower that is not at the log end or not in sync. The others need no ISR check.
         self.lagging: dict[TopicPartition, None] = {}
@@ -85,16 +87,19 @@ class ReplicationContext:
 
     def watch_faults(self, log: PartitionLog, *, has_peers: bool) -> None:
         """Report a replica as impaired while something of its log is to be fetched again."""
-        impair = partial(self.impair, log.topic_partition, Impairment.CORRUPT)
-        log.faults.listener = impair
+        log.faults.listener = self._on_fault
         if has_peers:
             keep_lost_start(log)
         else:
             accept_lost_start(log)
         if is_faulty(log):
-            impair()
+            self.impair(log.topic_partition, Impairment.CORRUPT)
         else:
             self.restored(log.topic_partition, Impairment.CORRUPT)
+
+    def _report_fault(self, topic_partition: TopicPartition) -> None:
+        """Report a replica with a fault that was just found in its log."""
+        self.impair(topic_partition, Impairment.CORRUPT)
 
     def is_impaired(self, node_id: int, topic_partition: TopicPartition) -> bool:
         """Return whether a broker has reported that its replica should not lead."""

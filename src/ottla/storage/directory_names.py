@@ -9,6 +9,7 @@ web-0.<32 hex>-future, web-0.<32 hex>-replaced   a copy of a log of another dire
 from __future__ import annotations
 
 import re
+import sys
 import uuid
 from pathlib import PurePath
 from typing import NamedTuple
@@ -62,7 +63,9 @@ def parse_moved_log(name: str) -> MovedLog | None:
     if match is None:
         return None
     return MovedLog(
-        TopicPartition(match["topic"], int(match["partition"])), match["move"], is_replaced=match["kind"] == "replaced"
+        TopicPartition(sys.intern(match["topic"]), int(match["partition"])),
+        match["move"],
+        is_replaced=match["kind"] == "replaced",
     )
 
 
@@ -104,4 +107,4 @@ def move_id_of(directory: PurePath) -> str:
 
 
 def _parsed(match: re.Match[str] | None) -> TopicPartition | None:
-    return TopicPartition(match["topic"], int(match["partition"])) if match is not None else None
+    return TopicPartition(sys.intern(match["topic"]), int(match["partition"])) if match is not None else None

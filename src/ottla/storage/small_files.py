@@ -18,6 +18,7 @@ import json
 import time
 import uuid
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -108,6 +109,7 @@ def partition_metadata_text(topic_id: uuid.UUID) -> str:
     return f"version: 0\ntopic_id: {id_text(topic_id)}"
 
 
+@lru_cache(maxsize=256)  # the partitions of a topic have one text, and one id in memory
 def parse_partition_metadata(text: str | None) -> uuid.UUID:
     """Return the topic's id; the zero id where the file is missing or torn: the metadata store has it then."""
     fields = dict(line.split(": ", 1) for line in (text or "").splitlines() if ": " in line)

@@ -180,7 +180,6 @@ class LogRepair:
         new = Segment(log.files, log.directory, base, size_bytes=writer.written, created_ms=now_ms)
         swap = SegmentSwap(self._old, new, cleaned_suffix=self._target.suffix, has_transactions=bool(self._aborted))
         log.replace_segments(swap)
-        log.faults.first_offsets.discard(faulty.first_offset)
-        if self.next_offset < faulty.end_offset:
-            log.faults.first_offsets.add(self.next_offset)
+        is_whole = self.next_offset >= faulty.end_offset
+        log.faults.note_repaired(faulty.first_offset, None if is_whole else self.next_offset)
         return True

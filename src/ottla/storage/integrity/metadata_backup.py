@@ -119,9 +119,10 @@ class MetadataBackup:
 
     def is_corrupt(self, name: str) -> bool:
         """Return whether a file that can be rebuilt is certainly corrupt."""
-        path, copy = self._root / name, self.entries.get(name)
+        copy = self.entries.get(name)
         if copy is None:
             return False
+        path = self._root / name
         data = self._data(path)
         if data is not None and (copy.fits(data) or self._files.modified_ns(path) != copy.modified_ns):
             return False
@@ -188,7 +189,11 @@ def parse(data: bytes) -> dict[str, BackedUpFile] | None:
         fields = json.loads(rest)
         if fields["version"] != _VERSION:
             return None
-        return {str(name): BackedUpFile(*copy) for name, copy in fields["files"].items()}
+        texts: dict[str, str] = {}  # the partitions of a topic have the same ones
+        return {
+            str(name): BackedUpFile(modified_ns, size, crc, text and texts.setdefault(text, text))
+            for name, (modified_ns, size, crc, text) in fields["files"].items()
+        }
     except (ValueError, KeyError, TypeError):
         return None
 

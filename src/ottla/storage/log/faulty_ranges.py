@@ -78,7 +78,7 @@ def faulty_ranges(log: PartitionLog) -> list[FaultyRange]:
             log.roll()
             bases.append(log.active.base_offset)
         if not at or at == len(bases) or bases[at] <= log.log_start_offset:
-            faults.first_offsets.discard(first_offset)
+            faults.note_repaired(first_offset)
         else:
             found.append(FaultyRange(first_offset, bases[at], is_segment))
     return found

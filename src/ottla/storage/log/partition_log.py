@@ -112,7 +112,9 @@ class PartitionLog:
         self.flushed_offset = loaded.end_offset
         self.high_watermark = loaded.log_start_offset  # set by replication; limits retention; is in the checkpoint
         self.checkpointed_start = loaded.checkpointed_start  # in the checkpoint files, durably; None: unknown
-        self.faults = LogFaults(lost_start=loaded.lost_start, is_start_uncertain=loaded.is_start_uncertain)
+        self.faults = LogFaults(
+            topic_partition, lost_start=loaded.lost_start, is_start_uncertain=loaded.is_start_uncertain
+        )
         self.pending_flush = PendingFlush(self.files)
         self.truncations = TruncationState(self.pending_flush, self.health)
         self.segment_list = SegmentList(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
+from typing import Final
 
 from ottla.core.files import FileSystem
 from ottla.storage.file_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
@@ -13,6 +14,8 @@ from ottla.storage.log.flush import FlushJob
 from ottla.storage.log.segment import Segment
 from ottla.storage.state.aborted_index import AbortedTransaction, append_aborted
 from ottla.storage.state.leader_epochs import FILE_NAME, EpochEntry, LeaderEpochs
+
+_NO_PATHS: Final[frozenset[PurePath]] = frozenset()  # one for all logs: most of thousands have nothing pending
 
 
 class PendingFlush:
@@ -37,16 +40,15 @@ class PendingFlush:
 
     def __init__(self, files: FileSystem) -> None:
         self._files = files
-        self._sealed: list[Segment] = []
-        self._paths: set[PurePath] = set()
-        self._directories: set[PurePath] = set()
+        self._sealed: tuple[Segment, ...] = ()
+        self._paths = self._directories = _NO_PATHS
         self._epochs_pending = False
         self._epochs_written: tuple[EpochEntry, ...] | None = ()  # the file's content; None: unknown
         self._epochs_backup: BackedUpFile | None = None
         self._partition_metadata_backup: BackedUpFile | None = None
         # Whether the recovery point on the disk may be beyond the log's end: no flush counts before it is lowered.
         self.needs_checkpoint = False
-        self._aborted: list[tuple[PurePath, AbortedTransaction]] = []  # entries that are not in a file yet
+        self._aborted: tuple[tuple[PurePath, AbortedTransaction], ...] = ()  # entries that are not in a file yet
 
     def __bool__(self) -> bool:
         epochs_lost = self._epochs_pending and self._epochs_written is None
@@ -87,22 +89,24 @@ class PendingFlush:
 
     def add_sealed(self, segments: Iterable[Segment]) -> None:
         """Add segments that were sealed, and whose index entries may still be in memory."""
-        self._sealed.extend(segments)
+        self._sealed += tuple(segments)
 
     def add_files(self, *paths: PurePath) -> None:
         """Add files that were written and closed, and the directories they are in."""
-        self._paths.update(paths)
-        self._directories.update(path.parent for path in paths)
+        if not paths:
+            return
+        self._paths |= frozenset(paths)
+        self._directories |= frozenset([path.parent for path in paths])
 
     def add_directories(self, *paths: PurePath) -> None:
         """Add directories whose entries changed."""
-        self._directories.update(paths)
+        self._directories |= frozenset(paths)
 
     def forget(self, segment: Segment) -> None:
         """Remove a deleted segment: none of its files needs a sync."""
-        self._sealed = [each for each in self._sealed if each is not segment]
+        self._sealed = tuple([each for each in self._sealed if each is not segment])
         deleted = segment.path(TXN_INDEX_SUFFIX)
-        self._aborted = [(path, entry) for path, entry in self._aborted if path != deleted]
+        self._aborted = tuple([(path, entry) for path, entry in self._aborted if path != deleted])
 
     @property
     def epochs_pending(self) -> bool:
@@ -146,7 +150,7 @@ class PendingFlush:
 
         If the write fails, `start_flush` retries and raises the error.
         """
-        self._aborted.append((path, entry))
+        self._aborted += ((path, entry),)
         with contextlib.suppress(OSError):
             self._write_aborted()
 
@@ -157,13 +161,13 @@ class PendingFlush:
 
     def forget_aborted(self, end_offset: int) -> None:
         """Drop the entries of abort markers that were truncated, which are those from `end_offset` on."""
-        self._aborted = [(path, entry) for path, entry in self._aborted if entry.last_offset < end_offset]
+        self._aborted = tuple([(path, entry) for path, entry in self._aborted if entry.last_offset < end_offset])
 
     def _write_aborted(self) -> None:
         while self._aborted:
             path, entry = self._aborted[0]
             append_aborted(self._files, path, entry)
-            del self._aborted[0]
+            self._aborted = self._aborted[1:]
             self.add_files(path)
 
     def start_flush(
@@ -199,7 +203,7 @@ class PendingFlush:
         )
         for segment in dirty:
             segment.mark_clean()
-        self._sealed, self._paths, self._directories = [], set(), set()
+        self._sealed, self._paths, self._directories = (), _NO_PATHS, _NO_PATHS
         return job
 
     def restore(self, job: FlushJob, segments: Sequence[Segment]) -> None:
@@ -207,6 +211,6 @@ class PendingFlush:
         there = set(segments)
         for segment in there.intersection(job.dirty):
             segment.mark_dirty()
-        self._sealed.extend(segment for segment in job.sealed if segment in there)
-        self._paths.update(job.paths)
-        self._directories.update(job.directories)
+        self._sealed += tuple([segment for segment in job.sealed if segment in there])
+        self._paths |= frozenset(job.paths)
+        self._directories |= frozenset(job.directories)

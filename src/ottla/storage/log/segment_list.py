@@ -22,6 +22,8 @@ from ottla.storage.log.segment import Segment
 from ottla.storage.log.verified_ranges import CorruptRange
 from ottla.storage.state.leader_epochs import LeaderEpochs
 
+_NO_OFFSETS: Final[frozenset[int]] = frozenset()  # one for all logs
+_NO_POSITIONS: Final[dict[int, tuple[Segment, int]]] = {}  # the same; replaced before one is added
 _POSITIONS_MAX: Final = 64  # more than the consumers one partition usually has
 
 
@@ -102,13 +104,13 @@ class SegmentList:
         self.active = items[-1]
         self._bases = [segment.base_offset for segment in items]
         self._epochs, self._faults, self._cleaner_line = epochs, faults, cleaner_line
-        self._missing_ends_reported: set[int] = set()
-        self._whole_segments: set[int] = set()  # base offsets of sealed segments that end where the next begins
+        self._missing_ends_reported = _NO_OFFSETS
+        self._whole_segments = _NO_OFFSETS  # base offsets of sealed segments that end where the next begins
         self.checks = 0  # how many portions were verified for readers
         self.region_end_offset = 0  # the offset after the last record of the region that was read last
         for segment in items:
             segment.join(self)
-        self._positions: dict[int, tuple[Segment, int]] = {}  # offset -> where the batch that begins with it is
+        self._positions = _NO_POSITIONS  # offset -> where the batch that begins with it is
         # The same for the end of the last flush: most consumers read there next.
         self._tail_offset, self._tail_segment, self._tail_position = -1, self.active, 0
         self._tail_was_read = False
@@ -294,6 +296,8 @@ class SegmentList:
         if offset == self._tail_offset:
             self._tail_was_read = True
             return
+        if self._positions is _NO_POSITIONS:
+            self._positions = {}
         positions = self._positions
         if len(positions) >= _POSITIONS_MAX and offset not in positions:
             del positions[next(iter(positions))]
@@ -303,7 +307,7 @@ class SegmentList:
         """Forget everything remembered, because segments went or were cut."""
         self._positions.clear()
         self._tail_offset, self._tail_was_read = -1, False
-        self._whole_segments.clear()
+        self._whole_segments = _NO_OFFSETS
         self._last_read = None
 
     def _locate(self, offset: int, log_start_offset: int) -> tuple[Segment, int] | None:
@@ -327,7 +331,7 @@ class SegmentList:
             raise corruption_error(ranges.corrupt[0].corruption)
         if segment is not self.active and segment.base_offset not in self._whole_segments:
             self._check_gap(segment, self.end_of(segment.base_offset) - 1)
-            self._whole_segments.add(segment.base_offset)
+            self._whole_segments |= frozenset((segment.base_offset,))
 
     def _check_gap(self, segment: Segment, offset: int) -> None:
         """Raise CorruptMessage for a segment that lost its end: the records were there.
@@ -339,7 +343,7 @@ class SegmentList:
             return
         corruption = missing_end(segment, begins, ends)
         if segment.base_offset not in self._missing_ends_reported:
-            self._missing_ends_reported.add(segment.base_offset)
+            self._missing_ends_reported |= frozenset((segment.base_offset,))
             report_corruption(corruption)
         self.note_fault(begins)
         raise corruption_error(corruption)

@@ -89,12 +89,12 @@ class ProducerSnapshots:
     def __init__(self, files: FileSystem, directory: PurePath, offsets: Iterable[int] = ()) -> None:
         self._files = files
         self._directory = directory
-        self._offsets = set(offsets)
+        self._offsets = tuple(sorted(offsets))
 
     @property
     def offsets(self) -> list[int]:
         """Of which offsets there are snapshots, ascending."""
-        return sorted(self._offsets)
+        return list(self._offsets)
 
     @property
     def files(self) -> FileSystem:
@@ -112,7 +112,7 @@ class ProducerSnapshots:
     def write(self, offset: int, producers: ProducerStateManager) -> PurePath:
         """Write the state at `offset`; the caller sees to the sync. Raises OSError."""
         path = self.path(offset)
-        self._offsets.add(offset)
+        self._offsets = tuple(sorted({*self._offsets, offset}))
         file = self._files.open(path, create=True)
         try:
             file.truncate(0)
@@ -148,7 +148,7 @@ class ProducerSnapshots:
 
     def drop(self, offset: int) -> None:
         """Remove one snapshot, if it is there."""
-        self._offsets.discard(offset)
+        self._offsets = tuple(other for other in self._offsets if other != offset)
         self._files.remove(self.path(offset))
 
     def drop_all(self) -> None:

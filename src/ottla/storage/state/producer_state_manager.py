@@ -136,16 +136,24 @@ class _CompletedTransaction(NamedTuple):
     last_offset: int
 
 
+_NO_ENTRIES: Final[dict[int, ProducerStateEntry]] = {}
+_NO_OFFSETS: Final[dict[int, int]] = {}
+_NO_GUARDS: Final[dict[int, VerificationGuard]] = {}
+_NONE_COMPLETED: Final[list[_CompletedTransaction]] = []
+
+
 class ProducerStateManager:
     """The producers and transactions of one log."""
 
     __slots__ = ("_entries", "_ongoing", "_verifications", "unreplicated")
 
     def __init__(self) -> None:
-        self._entries: dict[int, ProducerStateEntry] = {}
-        self._ongoing: dict[int, int] = {}  # producer id -> first offset, ascending: transactions begin at the end
-        self.unreplicated: list[_CompletedTransaction] = []  # whose marker is not below the high watermark yet
-        self._verifications: dict[int, VerificationGuard] = {}
+        # Each begins as one that all logs share, and is replaced before something is added: most of thousands of
+        # partitions have no producers.
+        self._entries = _NO_ENTRIES
+        self._ongoing = _NO_OFFSETS  # producer id -> first offset, ascending: transactions begin at the end
+        self.unreplicated = _NONE_COMPLETED  # whose marker is not below the high watermark yet
+        self._verifications = _NO_GUARDS
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -271,6 +279,8 @@ class ProducerStateManager:
         guard = self._verifications.get(producer_id)
         if guard is None:
             guard = VerificationGuard(now_ms, sequence, epoch, supports_epoch_bump=supports_epoch_bump)
+            if self._verifications is _NO_GUARDS:
+                self._verifications = {}
             self._verifications[producer_id] = guard
         else:
             guard.add(sequence, epoch)
@@ -363,6 +373,8 @@ class ProducerStateManager:
         entry.seen_ms = now_ms
         if transactional:
             if entry.txn_first_offset == NO_OFFSET:
+                if self._ongoing is _NO_OFFSETS:
+                    self._ongoing = {}
                 entry.txn_first_offset = self._ongoing[producer_id] = batch.first_offset
             if self._verifications:
                 self._verifications.pop(producer_id, None)
@@ -380,6 +392,8 @@ class ProducerStateManager:
         if first_offset == NO_OFFSET:
             return None
         del self._ongoing[producer_id]
+        if self.unreplicated is _NONE_COMPLETED:
+            self.unreplicated = []
         self.unreplicated.append(_CompletedTransaction(first_offset, offset))
         if marker.type is not MarkerType.ABORT:
             return None
@@ -390,6 +404,8 @@ class ProducerStateManager:
     def _entry_of_epoch(self, producer_id: int, epoch: int) -> ProducerStateEntry:
         entry = self._entries.get(producer_id)
         if entry is None:
+            if self._entries is _NO_ENTRIES:
+                self._entries = {}
             entry = self._entries[producer_id] = ProducerStateEntry()
         if entry.epoch != epoch:
             entry.epoch = epoch
@@ -465,18 +481,18 @@ class ProducerStateManager:
 
     def clear(self) -> None:
         """Remove everything (truncation, before the replay)."""
-        self._entries.clear()
-        self._ongoing.clear()
-        self.unreplicated.clear()
-        self._verifications.clear()
+        self._entries, self._ongoing = _NO_ENTRIES, _NO_OFFSETS
+        self.unreplicated, self._verifications = _NONE_COMPLETED, _NO_GUARDS
 
     def load(self, entries: dict[int, ProducerStateEntry]) -> None:
         """Replace the state by that of a snapshot."""
         self.clear()
-        self._entries.update(entries)
+        self._entries = entries or _NO_ENTRIES
         ongoing = [(entry.txn_first_offset, producer_id) for producer_id, entry in entries.items()]
         for first_offset, producer_id in sorted(ongoing):
             if first_offset != NO_OFFSET:
+                if self._ongoing is _NO_OFFSETS:
+                    self._ongoing = {}
                 self._ongoing[producer_id] = first_offset
 
 
