@@ -306,12 +306,14 @@ class Broker:
         from ottla.broker.maintenance.replica_reports import read_cluster, report_at_start
         from ottla.replication.replica_inspection import inspect_replicas
 
-        inspection = inspect_replicas(
+        inspecting = inspect_replicas(
             await read_cluster(storage.store),
             storage.directories,
+            services.slices,
             node_id=self._node_id,
             is_complete=storage.is_complete,
         )
+        inspection = await services.slices.run(inspecting)
         services.replicas.continue_after(inspection)
         report = report_at_start(storage.directories)
         return report._replace(

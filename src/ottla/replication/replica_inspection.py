@@ -14,10 +14,11 @@ Three things follow that must be known before any election:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import NamedTuple
 
 from ottla.core.ids import TopicPartition, may_be_topic_id
+from ottla.core.slices import WorkSlice
 from ottla.metadata_store.cluster_view import ClusterView, TopicView
 from ottla.storage.directories.log_manager import LogManager
 
@@ -32,11 +33,11 @@ class ReplicaInspection(NamedTuple):
 
 
 def inspect_replicas(
-    view: ClusterView, directories: LogManager, *, node_id: int, is_complete: bool
-) -> ReplicaInspection:
+    view: ClusterView, directories: LogManager, slices: WorkSlice, *, node_id: int, is_complete: bool
+) -> Generator[None, None, ReplicaInspection]:
     """Compare the logs of the directories with the newest state of the cluster.
 
-    The directories are complete if each that was ever used is here, by its id.
+    The directories are complete if each that was ever used is here, by its id. Yields when a slice of work is spent.
     """
     report = view.replica_reports.get(node_id)
     absent: set[TopicPartition] = set()
@@ -44,6 +45,8 @@ def inspect_replicas(
     led: dict[tuple[uuid.UUID, TopicPartition], int] = {}
     for topic in view.topics.values():
         for partition in topic.partitions:
+            if slices.spend():
+                yield
             if node_id not in partition.replicas:
                 continue
             topic_partition = TopicPartition(topic.name, partition.index)

@@ -110,7 +110,7 @@ class Replicas:
         self._view = ClusterView()
         self._config = config or ReplicationConfig()
         # leader epochs of the last run, which must not be continued; another topic of the same name begins at 0
-        self._led: Mapping[tuple[uuid.UUID, TopicPartition], int] = {}
+        self._led: dict[tuple[uuid.UUID, TopicPartition], int] = {}
         self._fetchers: ReplicaFetcherManager | None = None  # one broker alone has none
         self._repairs: LogRepairs | None = None
         self._isr_check: asyncio.Task[None] | None = None
@@ -147,7 +147,7 @@ class Replicas:
 
     def continue_after(self, inspection: ReplicaInspection) -> None:
         """Lead no partition in a term of the last run. Call before the first snapshot."""
-        self._led = inspection.led
+        self._led = dict(inspection.led)
 
     def start_replication(self, connect: ConnectTo, sender: AlterPartitionSender) -> None:
         """Fetch what this broker follows, and propose changes of the ISR of what it leads."""
@@ -422,8 +422,12 @@ class Replicas:
                 self._drop(topic_partition)  # a reassignment has removed it: the others have all records
                 self._delete_logs()
             return
-        if view.leader == self._node_id and view.leader_epoch <= self._led.get((topic.topic_id, topic_partition), -1):
-            view = replace(view, leader=NO_LEADER)  # a term of the last run: the controller begins another one
+        if self._led and view.leader == self._node_id:
+            led = topic.topic_id, topic_partition
+            if view.leader_epoch <= self._led.get(led, -1):
+                view = replace(view, leader=NO_LEADER)  # a term of the last run: the controller begins another one
+            else:
+                self._led.pop(led, None)
         if partition is not None:
             self._change(partition, view, config)
         elif topic_partition in self._offline:
@@ -475,7 +479,7 @@ class Replicas:
         self._deletions.topic_is_back(topic.topic_id)
         partition_log.reconfigure(config)
         commit = self._commits[directory]
-        partition = self.partitions[topic_partition] = Partition(
+        partition = self.partitions[partition_log.topic_partition] = Partition(
             partition_log,
             view,
             node_id=self._node_id,

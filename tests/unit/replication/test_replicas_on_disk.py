@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ottla.core.ids import TopicPartition
+from ottla.limits.loop_slices import LoopSlices
 from ottla.metadata_store.cluster_view import ClusterView, PartitionView, TopicView
 from ottla.replication.replica_inspection import inspect_replicas
 from ottla.replication.replicas import Replicas
@@ -96,7 +97,8 @@ async def test_only_the_topic_that_was_led_in_the_last_run_waits_for_another_epo
 
     opened = open_directories(disk)
     found = Replicas(opened, node_id=1, defaults=LogConfig(), clock=StillClock())
-    found.continue_after(inspect_replicas(view_of(ID), opened, node_id=1, is_complete=True))
+    inspecting = inspect_replicas(view_of(ID), opened, slices := LoopSlices(), node_id=1, is_complete=True)
+    found.continue_after(await slices.run(inspecting))
     found.follow(ClusterView(), view_of(topic_id))  # deleted and created again meanwhile, its epochs begin at 0
     assert found.partition(TP).is_serving is leads
 

@@ -7,11 +7,13 @@ been used: a partition that is not found may be in a missing one, and an empty l
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from ottla.broker.config import BrokerConfig, log_dirs_of
@@ -46,8 +48,8 @@ OpenStore = Callable[[], Awaitable[MetadataStore]]
 """Opens a session with a metadata store that several brokers share."""
 
 _TOPICS_NAMED_MAX = 10
-_SYNC_THREADS = 16
-"""A journaling file system commits the fsyncs of several threads together."""
+_THREADS = 16
+"""A journaling file system commits the fsyncs of several threads together, and a disk reads for several at once."""
 
 
 class NoUsableDirectory(Exception):
@@ -112,15 +114,18 @@ async def open_storage(
     has_run_here = any(_is_there(files, path / BACKUP_FILE) for path in paths) and not _is_there(
         files, place / (METADATA_FILE + EXPORTED_SUFFIX)
     )
-    directories = LogManager.open(
-        files,
-        paths,
-        clock,
-        config.log,
-        node_id=config.server.node_id,
-        cluster_id=proposed,
-        topic_overrides=found.overrides if found else None,
-        sync_threads=_SYNC_THREADS,
+    directories = await _open_off_loop(
+        partial(
+            LogManager.open,
+            files,
+            paths,
+            clock,
+            config.log,
+            node_id=config.server.node_id,
+            cluster_id=proposed,
+            topic_overrides=found.overrides if found else None,
+            threads=_THREADS,
+        )
     )
     store = None
     try:
@@ -132,7 +137,8 @@ async def open_storage(
         }
         if place not in reserves:
             reserves[place] = SpaceReserve(files, place)
-        store = EmbeddedMetadataStore.open(place / METADATA_FILE, reserves[place].release).session()
+        open_file = partial(EmbeddedMetadataStore.open, place / METADATA_FILE, reserves[place].release)
+        store = (await _open_off_loop(open_file)).session()
         cluster_id = await broker_registration.join_cluster(store, proposed)
         if cluster_id != proposed:
             raise _two_clusters(owners, proposed, place / METADATA_FILE, cluster_id)
@@ -161,8 +167,17 @@ async def _open_with_shared_store(
     directories = None
     try:
         cluster_id = await broker_registration.join_cluster(store, known or id_text(new_uuid()))
-        directories = LogManager.open(
-            files, paths, clock, config.log, node_id=node_id, cluster_id=cluster_id, sync_threads=_SYNC_THREADS
+        directories = await _open_off_loop(
+            partial(
+                LogManager.open,
+                files,
+                paths,
+                clock,
+                config.log,
+                node_id=node_id,
+                cluster_id=cluster_id,
+                threads=_THREADS,
+            )
         )
         _check_usable(directories)
         await _check_other_nodes(store, directories, node_id)
@@ -174,6 +189,27 @@ async def _open_with_shared_store(
         if directories is not None:
             directories.close()
         await store.close()
+        raise
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+_C = TypeVar("_C", bound=_Closable)
+
+
+async def _open_off_loop(open_files: Callable[[], _C]) -> _C:
+    """Open log directories, or the metadata store, in a thread: of thousands of partitions that takes seconds.
+
+    A start that is stopped meanwhile waits for it: what was opened is closed again.
+    """
+    opening = asyncio.ensure_future(asyncio.to_thread(open_files))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        with suppress(Exception):
+            (await opening).close()
         raise
 
 

@@ -9,15 +9,8 @@ from ottla.core.files import FileSystem
 from ottla.core.ids import TopicPartition
 from ottla.storage.directories.lost_logs import ReplacedLog
 from ottla.storage.directory_names import is_deleted, is_foreign, parse_log_name, parse_moved_log
+from ottla.storage.loading.found_log import FoundLog
 from ottla.storage.small_files import PARTITION_METADATA, parse_partition_metadata, text_or_none
-
-
-class FoundLog(NamedTuple):
-    """A log or a future log to load."""
-
-    topic_partition: TopicPartition
-    path: PurePath
-    is_future: bool
 
 
 class DirectoryScan(NamedTuple):

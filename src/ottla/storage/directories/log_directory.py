@@ -16,10 +16,10 @@ import contextlib
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from ottla.core.clock import Clock
 from ottla.core.errors import StorageError, SyncFailed
@@ -31,18 +31,19 @@ from ottla.storage import small_files as names
 from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.directories.checkpoint_job import CheckpointJob
 from ottla.storage.directories.directory_identity import ForeignDirectory, cluster_id_of, identity, make_durably
-from ottla.storage.directories.directory_scan import FoundLog, scan_directory
+from ottla.storage.directories.directory_scan import scan_directory
+from ottla.storage.directories.index_copies import INDEX_SUFFIXES, IndexCopies
 from ottla.storage.directories.log_removal import LogRemoval
 from ottla.storage.directories.lost_logs import LostLog, ReplacedLog, find_lost_logs
 from ottla.storage.directories.previous_run import PreviousRun
 from ottla.storage.directory_health import DirectoryHealth
 from ottla.storage.directory_names import future_directory_name, is_stray
-from ottla.storage.file_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
-from ottla.storage.integrity.corruption import collect_reports, stop_collecting
 from ottla.storage.integrity.metadata_backup import BackedUpFile, MetadataBackup, backup_of
 from ottla.storage.loading.failed_sync import FailedSyncMark, Rewriter
+from ottla.storage.loading.found_log import FoundLog
+from ottla.storage.loading.load_job import LoadJob
 from ottla.storage.loading.loading_progress import LoadingProgress
-from ottla.storage.loading.log_loader import create_empty_log, load_log
+from ottla.storage.loading.log_loader import create_empty_log
 from ottla.storage.log.faulty_ranges import accept_lost_start, note_fault
 from ottla.storage.log.flush import FlushJob
 from ottla.storage.log.future_log import truncate_copy
@@ -50,14 +51,15 @@ from ottla.storage.log.log_parts import LogLocation
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.small_files import PARTITION_METADATA, MetaProperties, text_or_none
 
+if TYPE_CHECKING:  # needed after an unclean stop only
+    from ottla.storage.loading.recovered_flush import RecoveredFlush
+
 __all__ = ["DirectoryInUse", "ForeignDirectory", "LogDirectory", "cluster_id_of"]
 
 logger = logging.getLogger(__name__)
 
 NEARLY_FULL_SHARE, NEARLY_FULL_BYTES_MAX = 20, 1 << 30
 """A directory is nearly full if less than this share of its disk is free, and less than so many bytes."""
-
-_INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 _LOGS_AT_ONCE = 256
 """The files of so many logs are synced together at a start and a stop: one is open of each."""
@@ -81,10 +83,10 @@ class LogDirectory:
         meta: MetaProperties,
         backup: MetadataBackup,
         new_id: Callable[[], uuid.UUID],
-        sync_threads: int,
+        threads: int,
         other_paths: Sequence[PurePath] = (),
     ) -> None:
-        self._sync_threads = sync_threads
+        self._threads = threads
         self.files = files
         self._clock = clock
         self.lock = lock
@@ -101,6 +103,7 @@ class LogDirectory:
         self.future_logs: dict[TopicPartition, PartitionLog] = {}  # copies that will replace logs of other directories
         self.replaced: list[ReplacedLog] = []  # found at the start; they are lost logs until their copies are found
         self.lost_logs: dict[TopicPartition, LostLog] = {}  # in the checkpoint files, but not on the disk
+        self._index_copies = IndexCopies({}, ())
         self.checkpoint_lock = threading.Lock()
         self._newest_checkpoint = [0]
         self._checkpointed: set[TopicPartition] = set()  # who may have an offset in the checkpoint files
@@ -124,12 +127,12 @@ class LogDirectory:
         cluster_id: str,
         topic_overrides: Mapping[str, Mapping[str, str]] | None = None,
         new_id: Callable[[], uuid.UUID] = new_uuid,
-        sync_threads: int = 1,
+        threads: int = 1,
         other_paths: Sequence[PurePath] = (),
     ) -> Self:
         """Open or make a log directory and load its logs, recovering those that need it.
 
-        A start and a stop sync the files of many logs at once with several `sync_threads`.
+        With several `threads` a start loads many logs at once, and a start and a stop sync the files of many at once.
 
         Raises DirectoryInUse, ForeignDirectory, and OSError where the system refuses (no permission, disk full).
         """
@@ -152,7 +155,7 @@ class LogDirectory:
                 meta=meta,
                 backup=backup,
                 new_id=new_id,
-                sync_threads=sync_threads,
+                threads=threads,
                 other_paths=other_paths,
             )
             try:
@@ -179,39 +182,50 @@ class LogDirectory:
         self.replaced += scan.replaced
         for deleted in scan.deleted:
             self._removal.remove_directory(deleted)
-        configs, recovered = dict[str, LogConfig](), list[PartitionLog]()
-        progress = LoadingProgress(self._clock, self.path)
-        for found_log in progress.over(scan.logs):
-            topic = found_log.topic_partition.topic
-            if topic not in configs:
-                configs[topic] = topic_config(self.config, overrides.get(topic, {}))
-            log, is_synced = self._load_log(found_log, configs[topic], previous, rewriter, progress.scanned)
-            if not is_synced:
-                recovered.append(log)
-            if len(recovered) == _LOGS_AT_ONCE:
-                self._flush_recovered(recovered)
-                recovered = []
-        self._flush_recovered(recovered)
+        progress = LoadingProgress(self._clock, self.path, len(scan.logs))
+        recovered: list[PartitionLog] = []
+        for jobs in self._loads(scan.logs, previous, overrides, progress):
+            flushes = self._begin_recovered(recovered)
+            work = [job.run for job in jobs]
+            self._run([(flush.log, flush.job) for flush in flushes if flush.job is not None], work)
+            self._complete_recovered(flushes)
+            for job in jobs:
+                self._adopt_loaded(job, previous, rewriter)
+            recovered = [job.log for job in jobs if not job.is_synced or rewriter is not None]
+            progress.loaded(len(jobs))
+        flushes = self._begin_recovered(recovered)
+        self._run([(flush.log, flush.job) for flush in flushes if flush.job is not None])
+        self._complete_recovered(flushes)
+        progress.ended()
         self.lost_logs = find_lost_logs({**self.logs, **self.future_logs}, self.replaced, self.backup, previous)
+        self._forget_last_run(is_clean=previous.is_clean)
         self._checkpoint_recovered(is_clean=previous.is_clean)
         self._failed_sync.remove_if_complete(rewriter, is_complete=not self.lost_logs)
 
-    def _load_log(
+    def _loads(
         self,
-        found: FoundLog,
-        config: LogConfig,
+        found: Sequence[FoundLog],
         previous: PreviousRun,
-        rewriter: Rewriter | None,
-        progress: Callable[[int], None],
-    ) -> tuple[PartitionLog, bool]:
-        """Load one log; returns it, and False if it has something that may not be on the disk yet. Raises OSError."""
-        topic_partition, checkpoint = found.topic_partition, previous.checkpoint_of(found.topic_partition)
-        config = without_retention(config) if found.is_future else config
-        reports = collect_reports()
-        try:
-            log, is_synced = load_log(self._location_of(found.path), topic_partition, config, checkpoint, progress)
-        finally:
-            stop_collecting()
+        overrides: Mapping[str, Mapping[str, str]],
+        progress: LoadingProgress,
+    ) -> Iterator[list[LoadJob]]:
+        """Yield the jobs that load these logs, as many at once as files may be open."""
+        configs: dict[str, LogConfig] = {}
+        for first in range(0, len(found), _LOGS_AT_ONCE):
+            jobs: list[LoadJob] = []
+            for each in found[first : first + _LOGS_AT_ONCE]:
+                topic = each.topic_partition.topic
+                if topic not in configs:
+                    configs[topic] = topic_config(self.config, overrides.get(topic, {}))
+                config = without_retention(configs[topic]) if each.is_future else configs[topic]
+                checkpoint = previous.checkpoint_of(each.topic_partition)
+                location = self._location_of(each.path)
+                jobs.append(LoadJob(each, location, config, checkpoint, progress.scanned))
+            yield jobs
+
+    def _adopt_loaded(self, job: LoadJob, previous: PreviousRun, rewriter: Rewriter | None) -> None:
+        """Add a log that was loaded, or raise why it was not: OSError, StorageError."""
+        log, found, checkpoint, topic_partition = job.log, job.found, job.checkpoint, job.found.topic_partition
         if rewriter is not None:
             rewriter.rewrite(log, checkpoint.recovery_point)
         if log.topic_id.int and any(
@@ -222,7 +236,7 @@ class LogDirectory:
         if found.is_future:
             self.future_logs[topic_partition] = log
             accept_lost_start(log)
-            if reports:
+            if job.reports:
                 self.corrupt_future_logs.add(topic_partition)
             if not previous.is_clean and log.cleaner_line.is_written:
                 self.uncertain_from[topic_partition] = checkpoint.recovery_point
@@ -230,12 +244,19 @@ class LogDirectory:
             self.logs[topic_partition] = log
             if noted > log.end_offset:
                 self.shortened.add(topic_partition)
-            if not note_fault(log, reports):
+            if not note_fault(log, job.reports):
                 self.corrupt[topic_partition] = checkpoint.recovery_point if checkpoint.is_verified else 0
             if log.faults.lost_start is not None and not log.faults.is_start_uncertain and not log.size_bytes:
                 self.corrupt[topic_partition] = 0
         log.update_high_watermark(min(max(noted, log.log_start_offset), log.end_offset))
-        return log, is_synced and rewriter is None
+
+    def _forget_last_run(self, *, is_clean: bool) -> None:
+        """Forget what the loaded logs have taken over, or no log has any more, of the last run's small files."""
+        names = {name: name for name in (*self.logs, *self.future_logs)}
+        self._checkpointed = {names.get(name, name) for name in self._checkpointed}  # one object for each name
+        if is_clean:
+            self._index_copies = IndexCopies(self.backup.entries, self.all_logs())
+        self.backup.entries = {name: copy for name, copy in self.backup.entries.items() if "/" not in name}
 
     def _checkpoint_recovered(self, *, is_clean: bool) -> None:
         if not is_clean and (self.logs or self.future_logs):
@@ -248,25 +269,26 @@ class LogDirectory:
                 for log in self.all_logs():
                     log.pending_flush.require_checkpoint()
 
-    def _flush_recovered(self, logs: Sequence[PartitionLog]) -> None:
-        """Sync what recovery kept of some logs. Raises OSError, and StorageError if the directory is lost."""
+    def _begin_recovered(self, logs: Sequence[PartitionLog]) -> list[RecoveredFlush]:
+        """Begin to sync what recovery kept of some logs. Raises OSError, and StorageError if the directory is lost."""
         if not logs:
-            return
+            return []
         from ottla.storage.loading.recovered_flush import RecoveredFlush
 
-        begun = [RecoveredFlush(log) for log in logs]
-        self._run([(flush.log, flush.job) for flush in begun if flush.job is not None])
-        for flush in begun:
-            flush.complete()
-        for log in logs:
-            log.close_files()
+        return [RecoveredFlush(log) for log in logs]
 
-    def _run(self, begun: Sequence[tuple[PartitionLog, FlushJob]]) -> None:
-        """Run flushes in several threads, and sync the root once for all of them. Raises OSError."""
+    def _complete_recovered(self, flushes: Sequence[RecoveredFlush]) -> None:
+        """Complete these flushes, which have run. Raises as `_begin_recovered` does."""
+        for flush in flushes:
+            flush.complete()
+            flush.log.close_files()
+
+    def _run(self, begun: Sequence[tuple[PartitionLog, FlushJob]], beside: Sequence[Callable[[], None]] = ()) -> None:
+        """Run flushes in several threads, and other work `beside` them; sync the root once for all. Raises OSError."""
         needs_root = False
         for _, job in begun:
             needs_root |= job.leave_out(self.path)
-        run_in_threads([job.run_without_raising for _, job in begun], threads=self._sync_threads)
+        run_in_threads([*(job.run_without_raising for _, job in begun), *beside], threads=self._threads)
         if needs_root:
             self.files.sync_directory(self.path)
 
@@ -638,7 +660,7 @@ class LogDirectory:
                 if job is not None:
                     begun.append((log, job))
                 else:
-                    closing |= _copies_of_last_stop(self.backup, log) or _index_copies(self.files, log)
+                    closing |= self._index_copies.of(log) or _index_copies(self.files, log)
             self._run(begun)
             for log, job in begun:
                 log.complete_flush(job)
@@ -656,12 +678,6 @@ def without_retention(config: LogConfig) -> LogConfig:
 
 def _index_copies(files: FileSystem, log: PartitionLog) -> dict[str, BackedUpFile]:
     """Read the indexes of a log that was closed, for the copies of small files. Raises OSError."""
-    paths = [log.active.path(suffix) for suffix in _INDEX_SUFFIXES]
+    paths = [log.active.path(suffix) for suffix in INDEX_SUFFIXES]
     copies = {f"{log.directory.name}/{path.name}": backup_of(files, path, keep_text=False) for path in paths}
     return {name: copy for name, copy in copies.items() if copy is not None}
-
-
-def _copies_of_last_stop(backup: MetadataBackup, log: PartitionLog) -> dict[str, BackedUpFile]:
-    """Return what the last clean stop noted of a log that has not changed since; empty if it noted nothing."""
-    names = [f"{log.directory.name}/{log.active.path(suffix).name}" for suffix in _INDEX_SUFFIXES]
-    return {name: backup.entries[name] for name in names if name in backup.entries}

@@ -61,7 +61,7 @@ class LogManager:
         cluster_id: str,
         topic_overrides: Mapping[str, Mapping[str, str]] | None = None,
         new_id: Callable[[], uuid.UUID] = new_uuid,
-        sync_threads: int = 1,
+        threads: int = 1,
     ) -> Self:
         """Open each. One that the system refuses is unusable; a foreign or locked one, or a duplicate log, stops all.
 
@@ -80,7 +80,7 @@ class LogManager:
                         cluster_id=cluster_id,
                         topic_overrides=topic_overrides,
                         new_id=new_id,
-                        sync_threads=sync_threads,
+                        threads=threads,
                         other_paths=[each for each in paths if each != path],
                     )
                 except (OSError, StorageError) as error:

@@ -9,6 +9,7 @@ next action once.
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -47,28 +48,31 @@ class Corruption(NamedTuple):
         return f"{where}: {self.what}"
 
 
-class _Collecting:
+class _Collecting(threading.local):
     """The list of a caller that collects what is reported during its work, in this thread."""
 
     reports: list[Corruption] | None = None
 
 
+_collecting = _Collecting()
+
+
 def collect_reports() -> list[Corruption]:
     """Collect the reports of corruption that costs records from now on, in the list that is returned."""
     corruptions: list[Corruption] = []
-    _Collecting.reports = corruptions
+    _collecting.reports = corruptions
     return corruptions
 
 
 def stop_collecting() -> None:
     """Collect no longer."""
-    _Collecting.reports = None
+    _collecting.reports = None
 
 
 def report_corruption(corruption: Corruption) -> None:
     """Log the corruption, with the next action."""
-    if corruption.costs_records and _Collecting.reports is not None:
-        _Collecting.reports.append(corruption)
+    if corruption.costs_records and _collecting.reports is not None:
+        _collecting.reports.append(corruption)
     level = logging.ERROR if corruption.costs_records else logging.WARNING
     logger.log(level, "corruption found in %s. %s", corruption, corruption.advice)
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+import threading
 from pathlib import PurePath
-from typing import TypeVar
 
 from ottla.core.clock import Clock
 
@@ -13,32 +12,34 @@ logger = logging.getLogger(__name__)
 
 EVERY_SECONDS = 1.0
 _MIB = 1 << 20
-T = TypeVar("T")
 
 
 class LoadingProgress:
-    """One directory's loading."""
+    """One directory's loading, of so many logs. `scanned` may be called in several threads."""
 
-    __slots__ = ("_clock", "_loaded", "_path", "_scanned_bytes", "_shown_at", "_started_at", "_total")
+    __slots__ = ("_clock", "_loaded", "_lock", "_path", "_scanned_bytes", "_shown_at", "_started_at", "_total")
 
-    def __init__(self, clock: Clock, path: PurePath) -> None:
-        self._clock, self._path = clock, path
-        self._loaded = self._scanned_bytes = self._total = 0
+    def __init__(self, clock: Clock, path: PurePath, total: int) -> None:
+        self._clock, self._path, self._total = clock, path, total
+        self._loaded = self._scanned_bytes = 0
         self._started_at = self._shown_at = clock.monotonic()
+        self._lock = threading.Lock()
 
     def scanned(self, size_bytes: int) -> None:
         """Note that so many more bytes of a log were checked."""
-        self._scanned_bytes += size_bytes
-        self._show()
-
-    def over(self, logs: Sequence[T]) -> Iterator[T]:
-        """Yield the logs to load one by one; a log counts as loaded when the next one is requested."""
-        self._total = len(logs)
-        for log in logs:
-            yield log
-            self._loaded += 1
+        with self._lock:
+            self._scanned_bytes += size_bytes
             self._show()
-        if self._shown_at > self._started_at:  # a short start is not worth a line
+
+    def loaded(self, count: int) -> None:
+        """Note that so many more logs are loaded."""
+        with self._lock:
+            self._loaded += count
+            self._show()
+
+    def ended(self) -> None:
+        """Log how long it took, unless that was short: it is not worth a line."""
+        if self._shown_at > self._started_at:
             took = self._clock.monotonic() - self._started_at
             logger.info("%s: all %d logs loaded in %.1f s%s", self._path, self._total, took, self._scanned())
 

@@ -81,11 +81,11 @@ class SegmentFile:
     def _open(self, *, create: bool = False) -> File:
         self.files.open_file_cache.add(self)
         try:
-            self.open_file = self.files.open(self.path(LOG_SUFFIX), create=create)
+            file = self.open_file = self.files.open(self.path(LOG_SUFFIX), create=create)
         except OSError:
             self.files.open_file_cache.discard(self)
             raise
-        return self.open_file
+        return file  # another thread that opens one may have closed it as idle by now
 
     @property
     def log_path(self) -> PurePath:
@@ -150,7 +150,8 @@ class SegmentFile:
 
     def close(self) -> None:
         """Close the descriptor; the file is opened again at its next use."""
-        if self.open_file is not None:
-            self.open_file.close()
+        file = self.open_file
+        if file is not None:
+            file.close()
             self.open_file = None
             self.files.open_file_cache.discard(self)

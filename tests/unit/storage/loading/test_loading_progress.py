@@ -29,10 +29,12 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_line_a_second_and_one_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     clock = StillClock()
-    progress = LoadingProgress(clock, ROOT)
-    for _ in progress.over(range(4)):
+    progress = LoadingProgress(clock, ROOT, 4)
+    for _ in range(4):
         clock.now_ms += 600
         progress.scanned(3 << 20)
+        progress.loaded(1)
+    progress.ended()
     assert lines(caplog) == [
         "loading /data: 1 of 4 logs, 6 MiB checked",
         "loading /data: 3 of 4 logs, 12 MiB checked",

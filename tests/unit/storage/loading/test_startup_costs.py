@@ -172,7 +172,7 @@ def test_syncs_in_several_threads_leave_the_same_files() -> None:
         directory_of_many(disk, records=True).close()
         for _ in range(2):
             directory = LogDirectory.open(
-                disk, ROOT, StillClock(), LogConfig(), node_id=1, cluster_id="cluster", sync_threads=threads
+                disk, ROOT, StillClock(), LogConfig(), node_id=1, cluster_id="cluster", threads=threads
             )
             for log in directory.logs.values():
                 log.append(batch(b"y"), leader_epoch=1, now_ms=NOW_MS)
