@@ -246,6 +246,7 @@ TESTING_TITLE = "## Brokers for tests (`make bench-testing`)"
 CLUSTER_TITLE = "## Three brokers (`make bench-cluster`)"
 RECOVERY_TITLE = "## After a loss, and workers (`make bench-recovery`)"
 PARTITIONS_TITLE = "## 10,000 partitions (`make bench-recovery`)"
+STARTS_TITLE = "## Starts with 10,000 partitions (`make bench-starts`)"
 METHOD_TITLE = "## Method"
 TARGETS_TITLE = "## Appendix: the project's own targets"
 _OTHERS = (
@@ -260,6 +261,7 @@ _OTHERS = (
     CLUSTER_TITLE,
     RECOVERY_TITLE,
     PARTITIONS_TITLE,
+    STARTS_TITLE,
 )
 
 
