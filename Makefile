@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills restart-kills test test-plain test-fast test-oldest-spark test-spark-versions test-pythons test-floors check vulnerabilities bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-testing bench-cluster bench-recovery bench-starts fuzz request-mixes crash-tests corruption-tests mutation-tests test-brokers simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills consumer-kills exactly-once large clean lock generate changelog
+.PHONY: help venv compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills restart-kills test test-plain test-fast test-oldest-spark test-spark-versions test-pythons test-floors check vulnerabilities bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-testing bench-cluster bench-recovery bench-connections bench-group-load bench-reading bench-starts fuzz request-mixes crash-tests corruption-tests mutation-tests test-brokers simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills consumer-kills exactly-once large clean lock generate changelog
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -146,6 +146,15 @@ bench-recovery: .venv/ready compile  ## catch-up of an empty replica and fail-ov
 
 bench-starts: .venv/ready compile  ## starts with 10,000 partitions after a clean stop and a kill, beside Kafka; into docs/benchmarks.md
 	$(BIN)/python -m benchmarks.starts
+
+bench-connections: .venv/ready compile  ## 10,000 idle connections beside Kafka: memory, accepts, the latency of 32 busy ones; into docs/benchmarks.md
+	$(BIN)/python -m benchmarks.connections
+
+bench-group-load: .venv/ready compile  ## a start with 100,000 groups and 1,000,000 offsets beside Kafka's; into docs/benchmarks.md
+	$(BIN)/python -m benchmarks.group_load
+
+bench-reading: .venv/ready compile  ## reading back beside Kafka and beside a bare sendfile loop; into docs/benchmarks.md
+	$(BIN)/python -m benchmarks.reading
 
 bench-limits: .venv/ready compile  ## another client's latency and the memory beside the largest requests of every API
 	$(BIN)/python -m benchmarks.large_requests

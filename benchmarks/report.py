@@ -247,6 +247,9 @@ CLUSTER_TITLE = "## Three brokers (`make bench-cluster`)"
 RECOVERY_TITLE = "## After a loss, and workers (`make bench-recovery`)"
 PARTITIONS_TITLE = "## 10,000 partitions (`make bench-recovery`)"
 STARTS_TITLE = "## Starts with 10,000 partitions (`make bench-starts`)"
+CONNECTIONS_TITLE = "## 10,000 idle connections (`make bench-connections`)"
+GROUP_LOAD_TITLE = "## Loading 100,000 groups (`make bench-group-load`)"
+READING_TITLE = "## Reading back, and a bare sendfile loop (`make bench-reading`)"
 METHOD_TITLE = "## Method"
 TARGETS_TITLE = "## Appendix: the project's own targets"
 _OTHERS = (
@@ -262,6 +265,9 @@ _OTHERS = (
     RECOVERY_TITLE,
     PARTITIONS_TITLE,
     STARTS_TITLE,
+    CONNECTIONS_TITLE,
+    GROUP_LOAD_TITLE,
+    READING_TITLE,
 )
 
 

@@ -50,7 +50,7 @@ class ServerConfig(Section):
         "ottla.open.segments.max", default=0, kind=Type.INT, at_least=0,
         doc="Maximum number of segment files kept open between uses; the least recently used are "
         "closed. 0 means a third of the process's limit of file handles (`ulimit -n`). "
-        "Connections get another third, at two each.",
+        "Connections get another third.",
     )  # fmt: skip
     fetch_bytes_max: int = setting(
         "fetch.max.bytes", default=55 << 20, kind=Type.INT, unit="bytes", at_least=1024,

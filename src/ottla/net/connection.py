@@ -1,7 +1,8 @@
 """Reads whole request frames from one client's socket and sends the responses back in request order.
 
-Bytes arrive in a buffer that the connection uses again and again; the body of a request is a view into it, valid only
-until `dispatch` returns. Requests of one connection begin one at a time, as in Kafka; only those whose handler marks
+Bytes arrive in a buffer that all connections of a loop share; the body of a request is a view into it, valid only until
+`dispatch` returns. A connection has a buffer of its own only from the moment when it has to keep bytes, until it is
+quiet: an idle one has none. Requests of one connection begin one at a time, as in Kafka; only those whose handler marks
 them as pipelined (Produce) begin while earlier ones still wait for the disk: that keeps a producer's batches in order
 and fast.
 
@@ -13,21 +14,19 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import socket
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 
 from ottla.net.busy_poll import BusyPoller
 from ottla.net.identity import ANONYMOUS
 from ottla.net.malformed_requests import MalformedRequestLog, foreign_protocol
-from ottla.net.outbound import Outbound, Part, SocketOutbound, TransportOutbound
+from ottla.net.outbound import Outbound, Part, outbound_for
 from ottla.wire.errors import AnswerTooLarge, MalformedRequest
 from ottla.wire.frame import LENGTH_BYTES, FrameRefused, frame_length
 
 log = logging.getLogger(__name__)
 
-BUFFER_BYTES: Final = 32 * 1024  # a connection's own, enough for every request but large batches
+BUFFER_BYTES: Final = 32 * 1024  # enough for every request but large batches
 _FILE_ERRORS: Final = frozenset({errno.EIO, errno.ESTALE, errno.EBADMSG})
 UNANSWERED_MAX: Final = 64  # pipelined requests begun and not answered; clients use 5 (librdkafka up to 1,000,000)
 
@@ -40,6 +39,16 @@ class Budget(Protocol):
     def release(self, size_bytes: int) -> None: ...  # noqa: D102
 
     def call_when_free(self, retry: Callable[[], None]) -> None: ...  # noqa: D102
+
+
+class ReceiveBuffer:
+    """Holds the bytes of a socket from their arrival until the callback that processes them returns."""
+
+    __slots__ = ("bytes", "view")
+
+    def __init__(self) -> None:
+        self.bytes = bytearray(BUFFER_BYTES)
+        self.view = memoryview(self.bytes)
 
 
 class PendingResponse:
@@ -102,6 +111,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         dispatch: Dispatch,
         on_open: Callable[[ServerConnection], bool],
         on_close: Callable[[ServerConnection], None],
+        shared: ReceiveBuffer,
         budget: Budget,
         busy_poller: BusyPoller | None,
         frame_bytes_max: int,
@@ -118,12 +128,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._dispatch, self._on_open, self._on_close = dispatch, on_open, on_close
         self._malformed = malformed
         self._budget, self._busy_poller, self._frame_bytes_max, self._now = budget, busy_poller, frame_bytes_max, now
-        self._buffer = bytearray(BUFFER_BYTES)
-        self._view = memoryview(self._buffer)
+        self._shared = shared
+        self._buffer, self._view = shared.bytes, shared.view
         self._start = self._end = 0  # the bytes received and not yet begun are [start, end)
         self._reserved_bytes = 0  # of the budget, for a larger buffer
         self._waits_for_budget = False
-        self._responses: deque[PendingResponse] = deque()
+        self._responses: list[PendingResponse] = []  # at most UNANSWERED_MAX; an empty deque takes 700 bytes
         self.spare_request: object = None  # of the driver: what described the last request, for the next one
         self._blocking: PendingResponse | None = (
             None  # not pipelined, not answered: no other request begins before it is
@@ -140,22 +150,13 @@ class ServerConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept, unless there are too many."""
         self._transport = cast("asyncio.Transport", transport)
-        inner = self._transport.get_extra_info("socket")
         host: str = (self._transport.get_extra_info("peername") or ("unknown",))[0]
         self.host = host.removeprefix("::ffff:")  # of an IPv4 client of a socket for both families
-        if inner is None:
-            self._outbound = TransportOutbound(self._transport, on_drained=self._process_rest)
-            if not self._on_open(self):
-                self.close()
-            return
-        inner.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            own = socket.fromfd(inner.fileno(), inner.family, inner.type)
-        except OSError as error:  # no file handle left: this client has to come again
+            self._outbound = outbound_for(self._transport, on_drained=self._process_rest, on_error=self._peer_gone)
+        except OSError as error:  # the client has left already
             self._peer_gone(error)
             return
-        own.setblocking(False)
-        self._outbound = SocketOutbound(own, on_drained=self._process_rest, on_error=self._peer_gone)
         if not self._on_open(self):
             self.close()
 
@@ -225,6 +226,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._refuse_frame(error)
         finally:
             self._processing = False
+            if self._start != self._end and self._buffer is self._shared.bytes:
+                self._keep_rest()
         if self._paused or self._waits_for_budget or self._end == len(self._buffer):
             self._pause_or_resume_reading()
 
@@ -264,7 +267,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Send the responses whose turn it is, then begin the requests that waited for them."""
         responses = self._responses
         while responses and (parts := responses[0].parts) is not None:
-            first = responses.popleft()
+            first = responses.pop(0)
             first.parts = ()  # nothing else releases them before the next request
             if first is self._blocking:
                 self._blocking = None
@@ -292,6 +295,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._paused = pause
 
     # ---- The buffer
+
+    def _keep_rest(self) -> None:
+        """Copy what may not begin yet into a buffer of this connection's own: others use the shared one next."""
+        held = self._end - self._start
+        buffer = bytearray(BUFFER_BYTES)
+        buffer[:held] = self._view[self._start : self._end]
+        self._buffer, self._view = buffer, memoryview(buffer)
+        self._start, self._end = 0, held
 
     def _compact(self) -> None:
         """Move the unfinished request to the front of the buffer."""
@@ -324,12 +335,12 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._budget.release(reserved)
 
     def shrink(self) -> None:
-        """Release a large buffer when it is empty; the server calls this for quiet connections."""
-        if self._reserved_bytes and self._start == self._end and not self._processing:
-            self._buffer = bytearray(BUFFER_BYTES)
-            self._view = memoryview(self._buffer)
+        """Release what an idle connection does not need; the server calls this for quiet connections."""
+        if self._start == self._end and not self._processing:
+            self._buffer, self._view = self._shared.bytes, self._shared.view
             self._start = self._end = 0
             self._release_budget()
+            self.spare_request = None
 
     def call_when_lost(self, name: str, callback: Callable[[], None]) -> None:
         """Call this when the client has disconnected, which may be now. It must not raise.

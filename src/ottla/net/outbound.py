@@ -1,7 +1,7 @@
 """Sends responses: bytes and file regions, in order, without a copy of the file regions in Python.
 
 `SocketOutbound`: bytes leave by `send`, file regions by `sendfile`, straight on the socket. When the kernel's buffer is
-full the rest waits here until the socket is writable again, and the connection begins no further requests meanwhile.
+full the rest waits here until the transport has sent what it got, and meanwhile the connection begins no requests.
 `TransportOutbound` is for transports without a socket of their own: simulated networks.
 
 Step 9 of 9 on the path of a batch (ARCHITECTURE.md).
@@ -15,12 +15,16 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from ottla.core.files import FileRegion
+from ottla.net.borrowed_socket import BorrowedSocket
 
 SENDFILE_BYTES_MAX: Final = 1 << 20  # one connection may hold the loop for that, then the others have their turn
 _MORE: Final[int] = socket.MSG_MORE if hasattr(socket, "MSG_MORE") else 0  # macOS has none: smaller packets
+
+HANDED_OVER_BYTES: Final = 4096
+"""Bytes for the transport of a full socket, which tells when they have left; what follows is sent by `sendfile`."""
 
 Part = bytes | bytearray | memoryview | FileRegion
 
@@ -38,7 +42,8 @@ class Outbound:
         raise NotImplementedError
 
     def writable(self) -> None:
-        """Continue: the transport takes data again after `is_blocked` was set for it. Sockets watch themselves."""
+        """Continue: the transport's queue is empty again after `is_blocked` was set."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Discard what has not been sent."""
@@ -81,18 +86,29 @@ class TransportOutbound(Outbound):
 
 
 class SocketOutbound(Outbound):
-    """The sending half of one plaintext socket."""
+    """The sending half of one plaintext socket.
 
-    __slots__ = ("_closed", "_loop", "_on_drained", "_on_error", "_queue", "_socket")
+    It has no descriptor of its own: it writes to the transport's, from `connection_made` until `connection_lost`, which
+    every loop calls before it closes the descriptor. When the kernel takes no more, the transport gets the next bytes:
+    it tells the protocol when the kernel has taken them.
+    """
+
+    __slots__ = ("_closed", "_on_drained", "_on_error", "_queue", "_socket", "_transport")
 
     def __init__(
-        self, sock: socket.socket, *, on_drained: Callable[[], None], on_error: Callable[[OSError], None]
+        self,
+        transport: asyncio.Transport,
+        inner: Any,
+        *,
+        on_drained: Callable[[], None],
+        on_error: Callable[[OSError], None],
     ) -> None:
         super().__init__()
-        self._loop = asyncio.get_running_loop()
-        # A duplicate, so that the loop's transport (which reads) and we (who write) each register their own descriptor.
-        self._socket = sock
-        self._queue: deque[bytes | bytearray | memoryview | _RegionProgress] = deque()
+        self._transport = transport
+        self._socket = BorrowedSocket(inner.family, inner.type | socket.SOCK_NONBLOCK, inner.proto, inner.fileno())
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport.set_write_buffer_limits(high=0)  # the protocol is told of every byte that the kernel did not take
+        self._queue: deque[bytes | bytearray | memoryview | _RegionProgress] | None = None  # made when it is needed
         self._closed = False
         self._on_drained = on_drained
         self._on_error = on_error
@@ -116,6 +132,8 @@ class SocketOutbound(Outbound):
                 if sent == len(part):
                     return
                 parts = (memoryview(part)[sent:],)
+        if queue is None:
+            queue = self._queue = deque()
         for part in parts:
             if isinstance(part, FileRegion):
                 if part.size:
@@ -125,51 +143,75 @@ class SocketOutbound(Outbound):
         if queue and not self.is_blocked:
             self._push()
 
+    def writable(self) -> None:
+        """Continue: the kernel has taken what the transport had, or the other connections had their turn."""
+        if self._closed or not self.is_blocked:
+            return
+        self.is_blocked = False
+        self._push()
+        if not self.is_blocked and not self._closed:
+            self._on_drained()
+
     def close(self) -> None:
         """Discard what has not been sent."""
         if self._closed:
             return
         self._closed = True
-        if self.is_blocked:
-            self._loop.remove_writer(self._socket.fileno())
-            self.is_blocked = False
-        self._queue.clear()
-        self._socket.close()
+        self.is_blocked = False
+        self._queue = None
+        self._socket.detach()
 
     def _push(self) -> None:
-        """Hand the kernel what it takes. Afterwards the queue is empty or the loop watches the socket."""
+        """Hand the kernel what it takes. Afterwards the queue is empty, or `writable` will be called."""
         queue = self._queue
         try:
-            while queue:
+            while queue and not self.is_blocked:
                 head = queue[0]
-                if isinstance(head, _RegionProgress):
-                    if not head.push(self._socket):
-                        queue.popleft()
-                    elif head.yields:
-                        break
-                    continue
-                more = _MORE if len(queue) > 1 else 0
-                sent = self._socket.send(head, more)
-                if sent == len(head):
-                    queue.popleft()
-                else:
-                    queue[0] = memoryview(head)[sent:]
-        except (BlockingIOError, InterruptedError):
-            pass
+                try:
+                    if isinstance(head, _RegionProgress):
+                        if not head.push(self._socket):
+                            queue.popleft()
+                        elif head.yields:
+                            self.is_blocked = True
+                            asyncio.get_running_loop().call_soon(self.writable)
+                    else:
+                        sent = self._socket.send(head, _MORE if len(queue) > 1 else 0)
+                        if sent == len(head):
+                            queue.popleft()
+                        else:
+                            queue[0] = memoryview(head)[sent:]
+                except (BlockingIOError, InterruptedError):
+                    self._wait_for_kernel(queue)
         except OSError as error:
             self.close()
             self._on_error(error)
-            return
-        self._watch_or_rest()
 
-    def _watch_or_rest(self) -> None:
-        if self._queue and not self.is_blocked:
-            self.is_blocked = True
-            self._loop.add_writer(self._socket.fileno(), self._push)
-        elif not self._queue and self.is_blocked:
-            self.is_blocked = False
-            self._loop.remove_writer(self._socket.fileno())
-            self._on_drained()
+    def _wait_for_kernel(self, queue: deque[bytes | bytearray | memoryview | _RegionProgress]) -> None:
+        """Give the transport the next bytes; it calls `pause_writing` before this returns unless they leave at once."""
+        head = queue[0]
+        if isinstance(head, _RegionProgress):
+            self._transport.write(head.take(HANDED_OVER_BYTES))
+            if head.is_done:
+                queue.popleft()
+        else:
+            self._transport.write(bytes(memoryview(head)[:HANDED_OVER_BYTES]))
+            if len(head) > HANDED_OVER_BYTES:
+                queue[0] = memoryview(head)[HANDED_OVER_BYTES:]
+            else:
+                queue.popleft()
+
+
+def outbound_for(
+    transport: asyncio.Transport, *, on_drained: Callable[[], None], on_error: Callable[[OSError], None]
+) -> Outbound:
+    """Return the sending half of a connection. The protocol passes `pause_writing` and `resume_writing` on to it.
+
+    Raises OSError if the connection is gone already.
+    """
+    inner = transport.get_extra_info("socket")
+    if inner is None or transport.get_extra_info("sslcontext") is not None:
+        return TransportOutbound(transport, on_drained=on_drained)
+    return SocketOutbound(transport, inner, on_drained=on_drained, on_error=on_error)
 
 
 class _RegionProgress:
@@ -197,3 +239,17 @@ class _RegionProgress:
         self._left = self._left - sent
         self.yields = sent >= SENDFILE_BYTES_MAX
         return self._left > 0
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether all of it has been sent or taken."""
+        return self._left == 0
+
+    def take(self, bytes_max: int) -> bytes:
+        """Return the next bytes, for somebody else to send."""
+        taken = FileRegion(self._region.file, self._position, min(self._left, bytes_max)).read()
+        if not taken:
+            raise ConnectionAbortedError("the file is shorter than the region to be sent")
+        self._position += len(taken)
+        self._left = self._left - len(taken)
+        return taken

@@ -6,11 +6,10 @@ The bytes of a response stay in one buffer, which is used again and again: the r
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import TYPE_CHECKING
 
 from ottla.core.errors import NetworkException
-from ottla.net.outbound import Outbound, SocketOutbound, TransportOutbound
+from ottla.net.outbound import outbound_for
 from ottla.wire.frame import FRAME_BYTES_MAX, LENGTH_BYTES, FrameRefused, frame_length
 
 if TYPE_CHECKING:
@@ -46,16 +45,7 @@ class FetchChannel(asyncio.BufferedProtocol):
         self._peer = connection.address
         transport, self._before = connection.hand_over(self)
         self._transport = transport
-        self._outbound = self._open_outbound(transport)
-
-    def _open_outbound(self, transport: asyncio.Transport) -> Outbound:
-        """Write to the socket itself, at once, where the transport has one."""
-        inner = transport.get_extra_info("socket")
-        if inner is None or transport.get_extra_info("sslcontext") is not None:
-            return TransportOutbound(transport, on_drained=self._nothing)
-        own = socket.fromfd(inner.fileno(), inner.family, inner.type)
-        own.setblocking(False)
-        return SocketOutbound(own, on_drained=self._nothing, on_error=self._end_with)
+        self._outbound = outbound_for(transport, on_drained=self._nothing, on_error=self._end_with)
 
     def _nothing(self) -> None:
         """Do nothing: requests are few and small, none waits until the socket takes them."""
@@ -112,11 +102,13 @@ class FetchChannel(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """Inform the protocol that had the connection before that the transport's queue is long."""
+        self._outbound.is_blocked = True
         self._before.pause_writing()
 
     def resume_writing(self) -> None:
         """Inform the protocol that had the connection before that the transport's queue is short again."""
         self._before.resume_writing()
+        self._outbound.writable()
 
     def _end_with(self, error: Exception) -> None:
         if not self._is_over:

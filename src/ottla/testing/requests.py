@@ -10,7 +10,7 @@ from ottla.broker.requests.request import Request
 from ottla.broker.services import Services
 from ottla.core.clock import SystemClock
 from ottla.limits.budget import ByteBudget
-from ottla.net.connection import PendingResponse, ServerConnection
+from ottla.net.connection import PendingResponse, ReceiveBuffer, ServerConnection
 from ottla.net.malformed_requests import MalformedRequestLog
 
 
@@ -26,6 +26,7 @@ def connection_without_socket(*, host: str = "127.0.0.1", listener: str = "PLAIN
         dispatch=_no_request,
         on_open=lambda _: True,
         on_close=lambda _: None,
+        shared=ReceiveBuffer(),
         budget=ByteBudget(1 << 30),
         busy_poller=None,
         frame_bytes_max=1 << 20,
