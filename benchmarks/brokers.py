@@ -50,7 +50,8 @@ def until_answers(begin: Callable[[], Running]) -> tuple[Running, float]:
 def kafka(directory: Path, **settings: str) -> tuple[Running, float]:
     """Start Apache Kafka with the heap and the options of its own start script. Formatting is not counted."""
     made = RealKafka(kafka_jars(), directory, jvm_options=FULL_JVM, settings=settings)
-    made.format()
+    if not made.data.exists():  # not a directory that it had before
+        made.format()
     return until_answers(lambda: made.start(wait=False))
 
 

@@ -1,23 +1,29 @@
-"""Measures how long the coordinator of groups takes to load many groups, what they cost, and how long the loop is held.
+"""Measures how long the coordinator of groups takes to load many groups beside a real Kafka's, and what they cost.
 
-`--within` loads one partition in this process and reports the longest turn of its loop. Otherwise a broker gets the
-commits of a client, is stopped and started again, and is asked for its groups until it has all of them; `--kafka` does
-the same with Apache Kafka. Print only: the figures belong to the machine.
+A broker gets the commits of a client, is stopped and started again, and is asked for the offsets of one group of each
+partition of `__consumer_offsets`, one after the other, until the last of them is answered. `--within` loads one
+partition in this process and reports the longest turn of its loop.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import re
+import os
+import statistics
+import struct
 import tempfile
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from benchmarks.brokers import Running, kafka, ottla
+from benchmarks import clients
+from benchmarks.brokers import OTTLA, Running, kafka
 from benchmarks.progress import Progress
+from benchmarks.report import GROUP_LOAD_TITLE, machine, today, write_part
 from ottla.core.clock import SystemClock
 from ottla.core.garbage_collection import take_over
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
@@ -26,13 +32,26 @@ from ottla.groups.coordinator import GroupCoordinator
 from ottla.groups.offsets import CommittedOffset
 from ottla.groups.records import offset_pairs
 from ottla.internal_topics.log_reader import READ_BYTES, decode_batches
+from ottla.internal_topics.partitioning import partition_of
 from ottla.internal_topics.topic_log import KeyValue, LoadedRecords
 from ottla.records.builder import NewRecord, build_batch
+from tests.support.processes import usage
 from tests.support.topic_logs import MemoryTopicLog
-from tests.support.wire_client import Wire
+from tests.support.wire_client import Wire, encode
 
-COMMIT, LIST = 7, 4
-IN_FLIGHT = 200
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "benchmarks.md"
+COMMIT, LIST, FETCH = 7, 4, 5
+PARTITIONS = 50  # of `__consumer_offsets`, the default of both
+MIB = 1 << 20
+LABELS = {
+    "from the start until each partition's last group is answered, s": "all_s",
+    "from the start until the first answer, s": "answers_s",
+    "processor time of the broker until then, s": "cpu_s",
+    "memory, MiB": "rss_mib",
+}
+Start = Callable[[Path], tuple[Running, float]]
+CONNECTIONS = 32  # that commit at the same time
 PATIENCE_S = 600.0
 SAY = Progress()
 
@@ -73,14 +92,14 @@ def offsets(groups: int, each: int) -> Iterator[KeyValue]:
     committed = CommittedOffset(7, committed_wall_ms=SystemClock().wall_ms())
     for number in range(groups):
         change = dict.fromkeys((TopicPartition("measured", index) for index in range(each)), committed)
-        yield from offset_pairs(f"group-{number:06}", change)
+        yield from offset_pairs(group_id(number), change)
 
 
 async def load_within(groups: int, each: int) -> None:
     """Load one partition in this process."""
     log = EncodedLog(offsets(groups, each))
     take_over()  # as a broker's process
-    memory_before = resident_kib("self")
+    memory_before = usage(os.getpid()).rss_bytes // 1024
     coordinator = GroupCoordinator(GroupConfig(), clock=SystemClock(), log=log, node_id=1)
     began = last = time.perf_counter()
     last_used = time.thread_time()
@@ -94,7 +113,7 @@ async def load_within(groups: int, each: int) -> None:
         longest, most_used, turns = max(longest, now - last), max(most_used, used - last_used), turns + 1
         last, last_used = now, used
     took = time.perf_counter() - began
-    memory = resident_kib("self") - memory_before
+    memory = usage(os.getpid()).rss_bytes // 1024 - memory_before
     SAY.line(f"{len(coordinator.list_groups()):,} groups, {log.count:,} offsets of {OFFSETS_TOPIC}-0 in this process:")
     SAY.line(f"  loaded in {took:.2f} s, {turns:,} turns of the loop")
     SAY.line(f"  the longest turn {longest * 1000:.1f} ms, of the processor {most_used * 1000:.1f} ms")
@@ -108,49 +127,54 @@ async def settled(coordinator: GroupCoordinator) -> None:
     await coordinator.expire()
 
 
-def resident_kib(pid: int | str) -> int:
-    """Return the resident memory of a process."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    return int(re.findall(r"VmRSS:\s+(\d+)", status)[0])
+def group_id(number: int) -> str:
+    """Return the id of a group."""
+    return f"group-{number:06}"
+
+
+class Commits:
+    """Ready-made OffsetCommit requests, which differ by the group's id only."""
+
+    def __init__(self, each: int) -> None:
+        partitions = [
+            {"partition_index": index, "committed_offset": 7, "committed_leader_epoch": -1, "committed_metadata": ""}
+            for index in range(each)
+        ]
+        fields = {"member_id": "", "generation_id_or_member_epoch": -1}
+        topics = [{"name": "measured", "partitions": partitions}]
+        frame = encode("offset_commit", COMMIT, 1, {"group_id": group_id(0), **fields, "topics": topics})
+        self._before, self._after = (struct.pack(">i", len(frame)) + frame).split(group_id(0).encode())
+        # length, correlation id, throttle time, topics, name, partitions; then an index and an error of each
+        self._good = b"".join(struct.pack(">ih", index, 0) for index in range(each))
+
+    def request(self, number: int) -> bytes:
+        """Return the request of one group."""
+        return self._before + group_id(number).encode() + self._after
+
+    def is_good(self, answer: bytes) -> bool:
+        """Return whether all offsets were taken."""
+        return answer.endswith(self._good)
 
 
 def fill(port: int, groups: int, each: int) -> None:
-    """Commit offsets in many groups."""
-    partitions = [
-        {"partition_index": index, "committed_offset": 7, "committed_leader_epoch": -1, "committed_metadata": ""}
-        for index in range(each)
-    ]
+    """Commit offsets in many groups; what is refused, because its coordinator is not there yet, is sent again."""
     with Wire(port, timeout_s=60) as wire:
         new = {"name": "measured", "num_partitions": each, "replication_factor": 1}
         wire.call("create_topics", 5, topics=[new], timeout=20_000)
         wire.call("find_coordinator", 3, key="any", key_type=0)
-        give_up = time.perf_counter() + PATIENCE_S
-        while list_groups(wire) is None and time.perf_counter() < give_up:
-            time.sleep(0.2)
-        waiting: list[int] = []
-        for number in range(groups):
-            waiting.append(
-                wire.send(
-                    "offset_commit",
-                    COMMIT,
-                    group_id=f"group-{number:06}",
-                    member_id="",
-                    generation_id_or_member_epoch=-1,
-                    topics=[{"name": "measured", "partitions": partitions}],
-                )
-            )
-            if len(waiting) == IN_FLIGHT:
-                receive(wire, waiting)
-        receive(wire, waiting)
-
-
-def receive(wire: Wire, waiting: list[int]) -> None:
-    """Wait for the answers of commits."""
-    for sent in waiting:
-        answer: dict[str, Any] = wire.receive("offset_commit", COMMIT, sent)
-        errors = {part["error_code"] for topic in answer["topics"] for part in topic["partitions"]}
-        assert errors == {0}, errors
-    waiting.clear()
+    commits, to_send = Commits(each), deque(range(groups))
+    give_up = time.perf_counter() + PATIENCE_S
+    with ExitStack() as stack:
+        connections = [stack.enter_context(clients.connect(port)) for _ in range(CONNECTIONS)]
+        while to_send and time.perf_counter() < give_up:
+            asked = [(each_one, to_send.popleft()) for each_one in connections[: len(to_send)]]
+            for connection, number in asked:
+                connection.sendall(commits.request(number))
+            refused = [number for connection, number in asked if not commits.is_good(clients.receive(connection))]
+            to_send.extend(refused)
+            if len(refused) == len(asked):
+                time.sleep(0.1)
+    assert not to_send, "the groups were not committed in time"
 
 
 def list_groups(wire: Wire) -> int | None:
@@ -159,25 +183,79 @@ def list_groups(wire: Wire) -> int | None:
     return None if answer["error_code"] else len(answer["groups"])
 
 
-def measure(name: str, start: Callable[[Path], tuple[Running, float]], groups: int, each: int) -> None:
-    """Fill a broker, start it again and wait for all groups."""
-    with tempfile.TemporaryDirectory() as scratch:
-        running, _ = start(Path(scratch) / name)
-        fill(running.port, groups, each)
+def one_of_each_partition(groups: int) -> list[str]:
+    """Return the last group of each partition of the groups' topic, the last of all at the end."""
+    by_partition = {partition_of(group_id(number), PARTITIONS): group_id(number) for number in range(groups)}
+    return sorted(by_partition.values())
+
+
+def wait_for_offsets(port: int, waiting: list[str], each: int) -> float:
+    """Fetch the offsets of groups until each is answered in full; returns the seconds until the first one was."""
+    began, first = time.perf_counter(), 0.0
+    with Wire(port, timeout_s=60) as wire:
+        while waiting and time.perf_counter() - began < PATIENCE_S:
+            answer = wire.call("offset_fetch", FETCH, group_id=waiting[0], topics=None)
+            found = sum(len(topic["partitions"]) for topic in answer["topics"])
+            if answer["error_code"] or found != each:
+                time.sleep(0.002)
+                continue
+            first = first or time.perf_counter() - began
+            waiting = waiting[1:]
+    assert not waiting, "the groups were not loaded in time"
+    return first
+
+
+class Figures(NamedTuple):
+    """What one start took."""
+
+    all_s: float  # until a group of each partition was answered
+    answers_s: float  # until the first answer to any request
+    cpu_s: float  # of the broker's process
+    rss_mib: float
+
+
+def restart(name: str, start: Start, groups: int, each: int, directory: Path) -> Figures:
+    """Start a broker that has the groups in its log, and wait for them."""
+    expected = one_of_each_partition(groups)
+    began = time.perf_counter()
+    running, answers_s = start(directory)
+    try:
+        wait_for_offsets(running.port, expected, each)
+        all_s, used = time.perf_counter() - began, usage(running.pid)
+        with Wire(running.port, timeout_s=60) as wire:
+            assert list_groups(wire) == groups, name
+        return Figures(all_s, answers_s, used.cpu_s, used.rss_bytes / MIB)
+    finally:
         running.stop()
-        began = time.perf_counter()
-        running, until_answer_s = start(Path(scratch) / name)
-        try:
-            with Wire(running.port, timeout_s=60) as wire:
-                while list_groups(wire) != groups and time.perf_counter() - began < PATIENCE_S:
-                    time.sleep(0.05)
-            SAY.line(f"{name}: {groups:,} groups, {groups * each:,} offsets:")
-            SAY.line(f"  {time.perf_counter() - began:.2f} s from the start until all groups are listed")
-            SAY.line(
-                f"  {until_answer_s:.2f} s until the first answer, {resident_kib(running.pid) / 1024:,.0f} MiB resident"
-            )
-        finally:
+
+
+def compare(
+    programs: dict[str, Start], groups: int, each: int, rounds: int, directory: Path
+) -> dict[str, list[Figures]]:
+    """Fill each broker that is not filled yet, then start them in turn, with a sync before each start."""
+    found: dict[str, list[Figures]] = {name: [] for name in programs}
+    for name, start in programs.items():
+        if not (directory / name).exists():
+            SAY.status(f"{name}: {groups:,} groups are filled")
+            running, _ = start(directory / name)
+            fill(running.port, groups, each)
             running.stop()
+    for number in range(rounds):
+        for name in programs if number % 2 == 0 else reversed(programs):
+            SAY.status(f"{name}: start {number + 1}")
+            os.sync()
+            found[name].append(restart(name, programs[name], groups, each, directory / name))
+            SAY.status(f"{found[name][-1]}")
+    return found
+
+
+def table(found: dict[str, list[Figures]]) -> list[str]:
+    """Return the medians as a table."""
+    rows = [f"| | {' | '.join(found)} |", f"| --- |{' ---: |' * len(found)}"]
+    for label, field in LABELS.items():
+        values = (statistics.median(getattr(each, field) for each in figures) for figures in found.values())
+        rows.append(f"| {label} | {' | '.join(f'{value:,.3g}' for value in values)} |")
+    return rows
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -186,14 +264,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--groups", type=int, default=100_000)
     parser.add_argument("--offsets", type=int, default=10, help="of each group")
     parser.add_argument("--within", action="store_true", help="load one partition in this process")
-    parser.add_argument("--kafka", action="store_true", help="measure Apache Kafka too")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--directory", type=Path, help="keep the filled brokers here, and use them again")
+    parser.add_argument("--no-kafka", action="store_true")
+    parser.add_argument("--no-page", action="store_true", help="write no page")
     asked = parser.parse_args(arguments)
     if asked.within:
         asyncio.run(load_within(asked.groups, asked.offsets))
         return
-    measure("Ottla", ottla, asked.groups, asked.offsets)
-    if asked.kafka:
-        measure("Kafka", kafka, asked.groups, asked.offsets)
+    page_cache = OTTLA.start
+    programs: dict[str, Start] = {"Ottla": page_cache} if asked.no_kafka else {"Kafka": kafka, "Ottla": page_cache}
+    with tempfile.TemporaryDirectory(prefix="ottla-bench-") as scratch:
+        found = compare(programs, asked.groups, asked.offsets, asked.rounds, asked.directory or Path(scratch))
+    rows = table(found)
+    for row in rows:
+        SAY.line(row)
+    if not asked.no_page:
+        text = (
+            f"Measured {today()} on {machine()}. A broker with {asked.groups:,} groups of {asked.offsets} committed "
+            f"offsets in {PARTITIONS} partitions is started after a clean stop, {asked.rounds} times in turns; median."
+        )
+        write_part(PAGE, GROUP_LOAD_TITLE, [text, "", *rows])
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ is found at once.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import copy
@@ -155,7 +156,7 @@ class Replicas:
         self._replicas[shard] = self._new(shard)
 
     def _new(self, shard: GroupShard) -> GroupShard:
-        term = Term(shard.partition, shard.leader_epoch, lambda: None, lambda step: None)
+        term = Term(shard.partition, shard.leader_epoch, lambda: None, lambda step: None, asyncio.Lock())
         replica = GroupShard(term, shard._config, MemoryTopicLog(), shard._clock, shard._cluster)
         replica.stop(refuse_writes=True)
         return replica

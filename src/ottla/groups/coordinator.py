@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,7 +35,6 @@ from ottla.groups.config import GroupConfig
 from ottla.groups.consumer.events import CommitAnswer, MemberHeartbeat
 from ottla.groups.consumer.group import ConsumerGroup
 from ottla.groups.consumer.validation import MEMBER_EPOCH_SINCE
-from ottla.groups.group import GroupSummary
 from ottla.groups.group_runtime import GroupRuntime
 from ottla.groups.machine import Commit, GroupAnswer, PlainAnswer
 from ottla.groups.modern.cluster_image import ClusterImage
@@ -56,6 +55,9 @@ MEMBER_PREFIX_CHARS_MAX = 1_000
 
 OFFSETS_ON_LOOP_MAX = 500
 """The records of a commit of more offsets are encoded in a thread."""
+
+CHANGED_AT_ONCE = 200
+"""The groups to pass a new snapshot of the cluster to before yielding to the loop: consumer groups take 20 us each."""
 
 A = TypeVar("A", bound=GroupAnswer)
 
@@ -107,6 +109,7 @@ class GroupCoordinator:
 
         self.led = LedPartitions(OFFSETS_TOPIC, log, node_id, new_shard)
         self._expiry: asyncio.Task[None] | None = None
+        self._compare_turn = asyncio.Lock()
 
     # ---- Led partitions
 
@@ -114,18 +117,34 @@ class GroupCoordinator:
         """Follow the leadership of the partitions and the groups' topics; delete offsets of deleted topics."""
         changed = self._cluster.follow(new)
         if changed or old.configs is not new.configs:
-            for shard in self.led.shards():
-                shard.cluster_changed(changed)
+            groups = [(shard, runtime) for shard in self.led.shards() for runtime in shard.groups()]
+            self._pass_on(groups[:CHANGED_AT_ONCE], changed)
+            if len(groups) > CHANGED_AT_ONCE:
+                self.led.run(self._pass_on_in_slices(groups[CHANGED_AT_ONCE:], changed))
         self.led.follow(old, new)
         gone = _deleted_topics(old, new)
         if gone:
             self.led.run(self.topics_deleted(gone))
 
+    @staticmethod
+    def _pass_on(groups: Sequence[tuple[GroupShard, GroupRuntime]], topics: frozenset[str]) -> None:
+        """Pass the present snapshot of the cluster to groups, in which these topics changed since an earlier one."""
+        for shard, runtime in groups:
+            shard.cluster_changed(runtime, topics)
+
+    async def _pass_on_in_slices(
+        self, groups: Sequence[tuple[GroupShard, GroupRuntime]], topics: frozenset[str]
+    ) -> None:
+        for first in range(0, len(groups), CHANGED_AT_ONCE):
+            await asyncio.sleep(0)
+            self._pass_on(groups[first : first + CHANGED_AT_ONCE], topics)
+
     async def _compare_topics(self, shard: GroupShard) -> None:
         """Compare the offsets of a shard with the present topics, once it is loaded."""
         await shard.wait_until_loaded()
-        if shard.is_ready:
-            await self._warn_if_refused(shard, shard.topics_compared())
+        async with self._compare_turn:  # slices of many partitions would make one long turn of the loop
+            if shard.is_ready:
+                await self._warn_if_refused(shard, shard.topics_compared())
 
     def start(self) -> None:
         """Begin to delete expired offsets periodically."""
@@ -315,12 +334,12 @@ class GroupCoordinator:
 
     # ---- Groups
 
-    def list_groups(self) -> list[GroupSummary]:
+    def list_groups(self) -> list[GroupRuntime]:
         """List all groups. Raises CoordinatorLoadInProgress: a partial list would look like deletions."""
         self.led.check_all_loaded()
         for shard in self.led.shards():
             shard.check_ready()
-        return [runtime.group.summary for shard in self.led.shards() for runtime in shard.groups()]
+        return [runtime for shard in self.led.shards() for runtime in shard.groups() if not runtime.is_being_deleted]
 
     def describe_consumer(self, group_id: str) -> ConsumerGroup:
         """Return the consumer group for reading. Raises GroupIdNotFound and other KafkaErrors."""

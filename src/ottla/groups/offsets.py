@@ -11,7 +11,6 @@ both kinds of commits meet, the one that is later in the log wins, as it does af
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 from uuid import UUID
@@ -55,8 +54,8 @@ class OffsetsInFlight:
     __slots__ = ("_in_transactions", "_plain")
 
     def __init__(self) -> None:
-        self._plain: Counter[TopicPartition] = Counter()
-        self._in_transactions: Counter[tuple[int, TopicPartition]] = Counter()
+        self._plain: dict[TopicPartition, int] = {}
+        self._in_transactions: dict[tuple[int, TopicPartition], int] = {}
 
     def __bool__(self) -> bool:
         return bool(self._plain or self._in_transactions)
@@ -76,9 +75,9 @@ class OffsetsInFlight:
     def begin(self, partitions: Collection[TopicPartition], *, producer_id: int = NO_PRODUCER_ID) -> None:
         """Note that a write of these partitions is pending."""
         if producer_id == NO_PRODUCER_ID:
-            self._plain.update(partitions)
+            _add(self._plain, partitions)
         else:
-            self._in_transactions.update((producer_id, partition) for partition in partitions)
+            _add(self._in_transactions, [(producer_id, partition) for partition in partitions])
 
     def end(self, partitions: Collection[TopicPartition], *, producer_id: int = NO_PRODUCER_ID) -> None:
         """Note that a write of these partitions is durable or has failed."""
@@ -167,9 +166,14 @@ class GroupOffsets:
             self._orders.clear()  # whatever a later transaction commits is later in the log
 
 
-def _subtract(counts: Counter[_T], items: Iterable[_T]) -> None:
+def _add(counts: dict[_T, int], items: Iterable[_T]) -> None:
     for item in items:
-        assert counts[item] > 0, f"{item} has no pending write"
+        counts[item] = counts.get(item, 0) + 1
+
+
+def _subtract(counts: dict[_T, int], items: Iterable[_T]) -> None:
+    for item in items:
+        assert counts.get(item, 0) > 0, f"{item} has no pending write"
         counts[item] -= 1
         if not counts[item]:
             del counts[item]

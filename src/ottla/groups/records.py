@@ -9,13 +9,16 @@ by Apache Kafka must load.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
+from uuid import UUID
 
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.groups.classic.events import GroupSnapshot
 from ottla.groups.classic.records import GROUP_KEY_VERSION, read_group
 from ottla.groups.offsets import NEVER_MS, NO_LEADER_EPOCH, Change, CommittedOffset
 from ottla.internal_topics.record_fields import RecordFieldReader
+from ottla.internal_topics.topic_log import KeyValue
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.primitives import read_uuid, string_writer, write_uuid, write_uvarint
 
@@ -27,6 +30,10 @@ _FLEXIBLE_VALUE = 4
 
 _TAG_TOPIC_ID = 0
 _UUID_BYTES = 16
+_TOPIC_ID_TAG = bytes((1, _TAG_TOPIC_ID, _UUID_BYTES))  # one tagged field, its number and its size
+
+_OFFSET_AND_EPOCH, _TIME = struct.Struct(">qi"), struct.Struct(">q")
+_FIXED_BYTES = 15  # version, offset, leader epoch, and one byte for the length of the metadata
 
 
 class MalformedOffsetsRecord(ValueError):
@@ -52,6 +59,93 @@ class ForeignRecord(NamedTuple):
     """Stands for a record of another type, for example of a KIP-848 group."""
 
     key_version: int
+
+
+class GroupChange(NamedTuple):
+    """Holds offsets of a group, of records that follow each other in the log."""
+
+    group_id: str
+    change: dict[TopicPartition, CommittedOffset | None]
+
+
+class OffsetRecordReader:
+    """Decodes the records of one partition as it is loaded. What many of them have in common is decoded once.
+
+    Records of offsets in the form that Kafka 4 and Ottla write are read here, and given as one change where they are of
+    one group and follow each other; all others are given as they are, for `decode`.
+    """
+
+    __slots__ = ("_partitions", "_topic_ids")
+
+    def __init__(self) -> None:
+        self._partitions: dict[bytes, TopicPartition] = {}
+        self._topic_ids: dict[bytes, UUID] = {}
+
+    def read(self, pairs: Sequence[KeyValue]) -> list[GroupChange | KeyValue]:
+        """Return the changes of groups, and the other records, in the order of the log."""
+        found: list[GroupChange | KeyValue] = []
+        prefix, change = b"", dict[TopicPartition, CommittedOffset | None]()  # of the last change
+        for key, value in pairs:
+            end = _end_of_group(key)
+            where = self._partition(key, end) if end else None
+            try:
+                committed = None if value is None else self._offset(value)
+                if where is None or (committed is None and value is not None):
+                    found.append((key, value))
+                    prefix = b""
+                    continue
+                if key[:end] != prefix or where in change:  # a tombstone deletes what came before it
+                    prefix, change = key[:end], {}
+                    found.append(GroupChange(prefix[4:].decode(), change))
+                change[where] = committed
+            except UnicodeDecodeError:
+                found.append((key, value))
+                prefix = b""
+        return found
+
+    def _partition(self, key: bytes, at: int) -> TopicPartition | None:
+        rest = key[at:]
+        known = self._partitions.get(rest)
+        if known is None:
+            try:
+                record = decode(key, None)
+            except MalformedOffsetsRecord:
+                return None
+            assert isinstance(record, OffsetRecord), "the version of the key is that of an offset"
+            known = self._partitions[rest] = record.partition
+        return known
+
+    def _offset(self, value: bytes) -> CommittedOffset | None:
+        """Decode a value of version 4, None if it has another version or an unusual form."""
+        size = len(value)
+        if size < _FIXED_BYTES + 9 or value[0] or value[1] != OFFSET_VALUE_VERSION or not 0 < value[14] < 0x80:
+            return None
+        at = _FIXED_BYTES + value[14] - 1  # the length of the metadata is one more, and one byte if it is short
+        if size == at + 9 and not value[at + 8]:
+            topic_id = NO_TOPIC_ID
+        elif size == at + 8 + len(_TOPIC_ID_TAG) + _UUID_BYTES and value.startswith(_TOPIC_ID_TAG, at + 8):
+            raw = value[at + 8 + len(_TOPIC_ID_TAG) :]
+            known = self._topic_ids.get(raw)
+            if known is None:
+                known = self._topic_ids[raw] = read_uuid(raw, 0)[0]
+            topic_id = known
+        else:
+            return None
+        offset: int
+        leader_epoch: int
+        committed_ms: int
+        offset, leader_epoch = _OFFSET_AND_EPOCH.unpack_from(value, 2)
+        (committed_ms,) = _TIME.unpack_from(value, at)
+        metadata = value[_FIXED_BYTES:at].decode() if at > _FIXED_BYTES else ""
+        return CommittedOffset(offset, leader_epoch, metadata, committed_ms, NEVER_MS, topic_id)
+
+
+def _end_of_group(key: bytes) -> int:
+    """Return where the group's id ends in the key of an offset, 0 if it is no such key."""
+    if len(key) < 4 or key[0] or key[1] > OFFSET_KEY_VERSION:
+        return 0
+    end = 4 + (key[2] << 8 | key[3])
+    return end if end <= len(key) else 0
 
 
 def offset_key(group_id: str, partition: TopicPartition) -> bytes:

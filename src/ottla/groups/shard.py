@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Sequence
 from functools import partial
 
 from ottla.core.clock import Clock
@@ -56,7 +56,7 @@ class GroupShard(CoordinatorShard):
         self._config, self._clock, self._cluster = config, clock, cluster
         self._groups: dict[str, GroupRuntime] = {}
         self._in_transactions: dict[int, set[str]] = {}  # producer id -> groups with offsets in its transaction
-        self._partitions: dict[TopicPartition, TopicPartition] = {}  # which loaded groups share
+        self._offset_records = records.OffsetRecordReader()
         super().__init__(
             CoordinatorPartition(
                 OFFSETS_TOPIC,
@@ -89,7 +89,6 @@ class GroupShard(CoordinatorShard):
             runtime.close()
         self._groups.clear()
         self._in_transactions.clear()
-        self._partitions.clear()
         return self
 
     def apply(self, loaded: LoadedRecords) -> None:
@@ -97,9 +96,12 @@ class GroupShard(CoordinatorShard):
         producer_id = NO_PRODUCER_ID if loaded.producer is None else loaded.producer.producer_id
         if loaded.commits is not None:
             self.apply_marker(producer_id, commit=loaded.commits)
-        for key, value in loaded.records:
+        for part in self._offset_records.read(loaded.records):
             try:
-                self._apply(key, value, producer_id)
+                if isinstance(part, records.GroupChange):
+                    self.apply_offsets(self._loading(part.group_id), part.change, producer_id)
+                else:
+                    self._apply(*part, producer_id)
             except MalformedOffsetsRecord as error:
                 log.warning("skipped a malformed record of offsets partition %d: %s", self.partition, error)
 
@@ -111,7 +113,6 @@ class GroupShard(CoordinatorShard):
         else:
             match records.decode(key, value):
                 case records.OffsetRecord(group_id, where, committed):
-                    where = self._partitions.setdefault(where, where)
                     self.apply_offsets(self._loading(group_id), {where: committed}, producer_id)
                 case records.GroupRecord(group_id, snapshot):
                     self._apply_classic(group_id, snapshot)
@@ -174,7 +175,7 @@ class GroupShard(CoordinatorShard):
 
     def complete(self) -> str:
         """Take the groups into use."""
-        self._partitions.clear()
+        self._offset_records = records.OffsetRecordReader()
         return f"{len(self._groups)} groups"
 
     def _new_classic(self, group_id: str, state_since_wall_ms: int = -1) -> ClassicMachine:
@@ -193,9 +194,9 @@ class GroupShard(CoordinatorShard):
 
     # ---- Groups
 
-    def groups(self) -> list[GroupRuntime]:
-        """List all groups that are not being deleted."""
-        return [runtime for runtime in self._groups.values() if not runtime.is_being_deleted]
+    def groups(self) -> Collection[GroupRuntime]:
+        """Return all groups, to be read before the loop turns."""
+        return self._groups.values()
 
     def find(self, group_id: str) -> GroupRuntime | None:
         """Return the group, or None."""
@@ -263,19 +264,18 @@ class GroupShard(CoordinatorShard):
             runtime.replace_machine(self._new_classic(runtime.group_id, self._clock.wall_ms()))
             runtime.write_first(machine.group.tombstones())
 
-    def cluster_changed(self, topics: frozenset[str]) -> None:
-        """Pass a new snapshot of the cluster to the groups, in which these topics changed."""
-        for runtime in self._groups.values():
-            machine = runtime.machine
-            if isinstance(machine, ConsumerMachine):
-                machine.settings = self._config.consumer_settings(self._cluster.settings_of(runtime.group_id))
-            elif isinstance(machine, ShareMachine):
-                machine.settings = self._config.share_settings(self._cluster.settings_of(runtime.group_id))
-            else:
-                continue
-            machine.topics = self._cluster.topics
-            if topics and runtime.is_started:
-                runtime.feed(TopicsChanged(topics))
+    def cluster_changed(self, runtime: GroupRuntime, topics: frozenset[str]) -> None:
+        """Pass the present snapshot of the cluster to a group, in which these topics changed."""
+        machine = runtime.machine
+        if isinstance(machine, ConsumerMachine):
+            machine.settings = self._config.consumer_settings(self._cluster.settings_of(runtime.group_id))
+        elif isinstance(machine, ShareMachine):
+            machine.settings = self._config.share_settings(self._cluster.settings_of(runtime.group_id))
+        else:
+            return
+        machine.topics = self._cluster.topics
+        if topics and runtime.is_started:
+            runtime.feed(TopicsChanged(topics))
 
     def create(self, machine: GroupMachine) -> GroupRuntime:
         """Create a group of any type, in memory only."""

@@ -46,6 +46,7 @@ class Term(NamedTuple):
     leader_epoch: int
     load_again: Callable[[], None]  # called when the state in memory differs from the log
     step_failed: Callable[[FailedStep], None]  # called when a step may have changed the state by half
+    load_turn: asyncio.Lock  # of all partitions of the coordinator: they are loaded one after the other
 
 
 class Loader(Protocol):
@@ -84,7 +85,7 @@ class CoordinatorPartition:
         self.topic, self.partition = topic, term.partition
         self.writer = PartitionWriter(topic_log, term.partition, term.leader_epoch, on_diverged=self._diverged)
         self.is_open = True
-        self._load_again, self._step_failed = term.load_again, term.step_failed
+        self._load_again, self._step_failed, self._load_turn = term.load_again, term.step_failed, term.load_turn
         self._topic_log, self._new_loader, self._before_ready = topic_log, new_loader, before_ready
         self._write_timeout_ms = write_timeout_ms
         self._is_loaded = False
@@ -204,16 +205,18 @@ class CoordinatorPartition:
         count = since_yield = 0
         end_offset = self._topic_log.end_offset(self.partition)
         self.writer.begin(end_offset)
-        async for loaded in self._topic_log.read_all(self.partition, end_offset):
-            loader.apply(loaded)
-            count += len(loaded.records)
-            since_yield += len(loaded.records) or 1
-            if since_yield >= LOADED_AT_ONCE:
-                since_yield = 0
-                await asyncio.sleep(0)
+        async with self._load_turn:  # slices of many partitions would make one long turn of the loop
+            async for loaded in self._topic_log.read_all(self.partition, end_offset):
+                loader.apply(loaded)
+                count += len(loaded.records)
+                since_yield += len(loaded.records) or 1
+                if since_yield >= LOADED_AT_ONCE:
+                    since_yield = 0
+                    await asyncio.sleep(0)
         await self._topic_log.wait_until_replicated(self.partition, end_offset, leader_epoch=self.leader_epoch)
         if self._before_ready is not None:
-            await self._before_ready()
+            async with self._load_turn:
+                await self._before_ready()
         found = loader.complete()
         self._is_loaded = True
         if count:

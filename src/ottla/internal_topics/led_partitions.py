@@ -39,6 +39,7 @@ class LedPartitions(Generic[S]):
         self._led: dict[int, int] = {}  # partition -> leader epoch
         self._reloading: set[int] = set()  # partitions whose old shard has writes in flight yet
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._load_turn = asyncio.Lock()
         self._failed_keys, self._failed_partitions = RepeatedFailures(), RepeatedFailures()
         self._delayed: dict[int, asyncio.TimerHandle] = {}  # partitions that wait before they are loaded again
         self.session_check: SessionCheck | None = None  # None: the session with the store does not end by time
@@ -80,7 +81,9 @@ class LedPartitions(Generic[S]):
         for key in self._failed_keys.not_loaded():
             if self.partition_for(str(key)) == partition:
                 self._failed_keys.loading(key)
-        shard = self._shards[partition] = self._new_shard(Term(partition, leader_epoch, load_again, step_failed))
+        shard = self._shards[partition] = self._new_shard(
+            Term(partition, leader_epoch, load_again, step_failed, self._load_turn)
+        )
 
     def lead_again(self, partition: int) -> None:
         """Load a partition that this broker leads, unless it is loaded or its disk is offline."""

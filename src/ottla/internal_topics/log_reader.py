@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from ottla.internal_topics.topic_log import RECORDS_ON_LOOP_MAX, LoadedRecords, ProducerIdentity
 from ottla.records.batch import split
-from ottla.records.record_reader import read_records
+from ottla.records.record_reader import read_columns
 from ottla.storage.log.partition_log import PartitionLog
 from ottla.storage.state.end_marker import MarkerType, read_marker
 
@@ -40,7 +40,8 @@ def decode_batches(data: bytes) -> tuple[int, list[LoadedRecords]]:
             if marker is not None:
                 found.append(LoadedRecords((), producer, marker.type is MarkerType.COMMIT, header.base_offset))
             continue
-        pairs = [(record.key, record.value) for record in read_records(batch) if record.key is not None]
+        columns = read_columns(batch, want=("key", "value"))
+        pairs = [(key, value) for key, value in zip(columns.keys, columns.values, strict=True) if key is not None]
         firsts = range(0, len(pairs), RECORDS_ON_LOOP_MAX)
         found.extend(
             LoadedRecords(pairs[first : first + RECORDS_ON_LOOP_MAX], producer, base_offset=header.base_offset)

@@ -32,6 +32,7 @@ from ottla.groups.machine import Commit
 from ottla.groups.offsets import CommittedOffset
 from ottla.groups.shard import OFFSETS_AT_ONCE, STARTED_AT_ONCE, GroupShard
 from ottla.internal_topics.coordinator_partition import LOADED_AT_ONCE
+from ottla.internal_topics.partitioning import partition_of
 from ottla.internal_topics.topic_log import AppendedBatch, KeyValue, ProducerIdentity
 from ottla.metadata_store.cluster_view import ClusterView, PartitionView, TopicView
 from ottla.testing.sim_loop import SimClock
@@ -306,10 +307,12 @@ async def end(coordinator: GroupCoordinator, log: Log, producer: ProducerIdentit
     await coordinator.complete_transaction(0, producer.producer_id, commit=commit)
 
 
-async def reload(coordinator: GroupCoordinator) -> None:
-    coordinator.led.resign(0)
+async def reload(coordinator: GroupCoordinator, partitions: int = 1) -> None:
+    for partition in range(partitions):
+        coordinator.led.resign(partition)
     await asyncio.sleep(0)
-    coordinator.led.lead(0)
+    for partition in range(partitions):
+        coordinator.led.lead(partition)
     await coordinator.led.wait_until_loaded()
 
 
@@ -438,8 +441,11 @@ async def test_a_reader_of_stable_offsets_waits_for_commits_that_are_being_writt
     await commit
 
 
+@pytest.mark.parametrize(
+    "partitions", [pytest.param(count, marks=pytest.mark.setup(partitions=count)) for count in (1, 8)]
+)
 async def test_many_groups_are_loaded_compared_and_expired_in_slices(
-    coordinator: GroupCoordinator, log: Log, monkeypatch: pytest.MonkeyPatch
+    coordinator: GroupCoordinator, log: Log, monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
     groups, each = 400, 10
     in_turn: Counter[str] = Counter()
@@ -455,17 +461,16 @@ async def test_many_groups_are_loaded_compared_and_expired_in_slices(
 
         monkeypatch.setattr(owner, name, call)
 
-    for what, name in (
-        ("records applied", "_apply"),
-        ("groups started", "_start"),
-        ("offsets compared", "_is_of_present_topic"),
-    ):
+    for what, name in (("groups started", "_start"), ("offsets compared", "_is_of_present_topic")):
         counted(what, GroupShard, name, lambda shard, *_: shard._partition.is_open)  # not a replica's
+    applied: Callable[..., int] = lambda shard, runtime, change, *_: len(change) * shard._partition.is_open  # noqa: E731
+    counted("records applied", GroupShard, "apply_offsets", applied)
     counted("offsets examined", shard_module, "expired", lambda offsets, *_: len(offsets))
 
     for number in range(groups):
         change = {TopicPartition("web", index): CommittedOffset(1, topic_id=uuid.UUID(int=1)) for index in range(each)}
-        log.put(0, records.offset_pairs(f"group-{number}", change))
+        group = f"group-{number}"
+        log.put(partition_of(group, partitions), records.offset_pairs(group, change))
 
     async def turns() -> None:
         while True:
@@ -475,7 +480,7 @@ async def test_many_groups_are_loaded_compared_and_expired_in_slices(
     ticker = asyncio.ensure_future(turns())
     coordinator._cluster._view = ClusterView(unreadable_topics=frozenset({"web"}))
     log.has_lied = True  # it has what memory has not
-    await reload(coordinator)
+    await reload(coordinator, partitions)
     log.has_lied = False
     assert len(coordinator.list_groups()) == groups
     for _ in range(100):  # meanwhile the offsets are compared with the topics

@@ -14,7 +14,7 @@ from ottla.groups.classic.group import ClassicGroup
 from ottla.groups.config import GroupConfig
 from ottla.groups.consumer.events import MemberHeartbeat
 from ottla.groups.consumer.records import is_consumer_group
-from ottla.groups.coordinator import GroupCoordinator
+from ottla.groups.coordinator import CHANGED_AT_ONCE, GroupCoordinator
 from ottla.groups.machine import Commit
 from ottla.groups.modern.events import HeartbeatAnswer
 from ottla.groups.offsets import CommittedOffset
@@ -45,7 +45,7 @@ async def classic_member(coordinator: GroupCoordinator) -> str:
 
 
 def kind(coordinator: GroupCoordinator) -> list[GroupType]:
-    return [group.type for group in coordinator.list_groups()]
+    return [runtime.group.summary.type for runtime in coordinator.list_groups()]
 
 
 def follow(coordinator: GroupCoordinator) -> None:
@@ -176,3 +176,23 @@ async def test_a_share_group_has_no_offsets_to_fetch_and_takes_no_commit_in_any_
     shard.find_or_create_share("team", may_create=True)
     joined = await coordinator.join("team", member(member_id="chosen"))
     assert (joined.error, joined.member_id) == (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")
+
+
+async def test_a_change_of_the_cluster_reaches_many_groups_in_slices(coordinator: GroupCoordinator) -> None:
+    first, then = view({"web": 4}), view({"web": 5})
+    coordinator.follow(first, first)
+    groups = 2 * CHANGED_AT_ONCE + 1
+    for number in range(groups):
+        fields = {"rebalance_timeout_ms": 60_000, "topics": frozenset({"web"}), "owned": {}}
+        await coordinator.member_heartbeat(f"team-{number}", MemberHeartbeat(member_id="new", member_epoch=0, **fields))
+
+    def reached() -> int:
+        machines = [runtime.machine for runtime in coordinator.list_groups()]
+        return sum(machine.topics is coordinator._cluster.topics for machine in machines)  # type: ignore[attr-defined]
+
+    coordinator.follow(first, then)
+    assert reached() == CHANGED_AT_ONCE
+    while reached() < groups:
+        before = reached()
+        await asyncio.sleep(0)
+        assert reached() <= before + CHANGED_AT_ONCE

@@ -8,6 +8,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ottla.client.consumer_protocol import MalformedConsumerProtocol, read_subscription, read_subscriptions
 from ottla.core.ids import TopicPartition, parse_id
@@ -17,6 +19,7 @@ from ottla.groups.classic.records import group_key, group_value
 from ottla.groups.offsets import CommittedOffset
 from ottla.groups.records import ForeignRecord, GroupRecord, MalformedOffsetsRecord, OffsetRecord
 from ottla.internal_topics.partitioning import partition_of
+from ottla.internal_topics.topic_log import KeyValue
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "consumer_offsets.json").read_text())
 LOG: list[dict[str, Any]] = GOLDEN["log"]
@@ -171,3 +174,67 @@ def test_malformed_subscriptions_are_refused(bad: str) -> None:
     with pytest.raises(MalformedConsumerProtocol):
         read_subscription(bytes.fromhex(bad))
     assert read_subscriptions([bytes.fromhex(bad)]) is None
+
+
+COMMITTED = st.builds(
+    CommittedOffset,
+    offset=st.integers(0, 2**63 - 1),
+    leader_epoch=st.integers(-1, 2**31 - 1),
+    metadata=st.sampled_from(["", "m", "\u00fc" * 70, "x" * 200]),
+    committed_wall_ms=st.integers(-1, 2**62),
+    expires_wall_ms=st.sampled_from([-1, 9]),
+    topic_id=st.sampled_from([UUID(int=0), TOPIC_ID]),
+)
+PARTITIONS = st.builds(TopicPartition, st.sampled_from(["web", "\u00fc"]), st.integers(0, 3))
+OFFSET_PAIRS = st.builds(
+    lambda group, where, committed: records.offset_pairs(group, {where: committed})[0],
+    st.sampled_from(["", "team", "t\u00e4m"]),
+    PARTITIONS,
+    st.none() | COMMITTED,
+)
+OTHER_PAIRS = st.sampled_from(
+    [(bytes.fromhex(entry["key"]), entry["value"] and bytes.fromhex(entry["value"])) for entry in LOG]
+    + [
+        (b"", b""),
+        (b"\0\x01", b""),
+        (b"\0\x01\x7f\xffx", None),
+        (b"\0\x01\xff\xff", None),
+        (b"\0\x01\0\1\xff\0\1w\0\0\0\0", None),
+    ]
+)
+
+
+@st.composite
+def _damaged(draw: st.DrawFn) -> KeyValue:
+    key, value = draw(OFFSET_PAIRS)
+    kind, value = draw(st.sampled_from(["cut", "flip"])), value or b""
+    at = draw(st.integers(0, max(0, len(value) - 1)))
+    changed = value[:at] if kind == "cut" else value[:at] + bytes([draw(st.integers(0, 255))]) + value[at + 1 :]
+    return key, changed
+
+
+def _decoded(pair: KeyValue) -> object:
+    try:
+        return records.decode(*pair)
+    except MalformedOffsetsRecord:
+        return "malformed"
+
+
+@given(st.lists(OFFSET_PAIRS | OTHER_PAIRS | _damaged(), max_size=20))
+def test_offsets_that_are_loaded_are_those_that_are_decoded_one_by_one(pairs: list[KeyValue]) -> None:
+    found: list[object] = []
+    for part in records.OffsetRecordReader().read(pairs):
+        if isinstance(part, records.GroupChange):
+            found += [OffsetRecord(part.group_id, where, committed) for where, committed in part.change.items()]
+        else:
+            found.append(_decoded(part))
+    assert found == [_decoded(pair) for pair in pairs]
+
+
+def test_records_of_one_group_are_one_change_until_a_partition_comes_again() -> None:
+    web, other = TopicPartition("web", 0), TopicPartition("web", 1)
+    first = records.offset_pairs("team", {web: CommittedOffset(1), other: CommittedOffset(2)})
+    again = records.offset_pairs("team", {web: CommittedOffset(3)})
+    beside = records.offset_pairs("other", {web: CommittedOffset(4)})
+    found = records.OffsetRecordReader().read([*first, *again, *beside])
+    assert [(part[0], len(part[1] or ())) for part in found] == [("team", 2), ("team", 1), ("other", 1)]

@@ -20,7 +20,7 @@ from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
 from ottla.core.errors import KafkaError
-from ottla.groups.group import GroupSummary
+from ottla.groups.group_runtime import GroupRuntime
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.generated.list_groups import MESSAGES, ListedGroup, ListGroupsRequest, ListGroupsResponse
 
@@ -47,8 +47,9 @@ def _lower(names: set[str], _request: Request, name: str, _view: ClusterView) ->
 
 
 def _group(
-    states: set[str], types: set[str], _request: Request, group: GroupSummary, _view: ClusterView
+    states: set[str], types: set[str], _request: Request, runtime: GroupRuntime, _view: ClusterView
 ) -> ListedGroup | None:
+    group = runtime.group.summary
     if (states and group.state.lower() not in states) or (types and group.type.value not in types):
         return None
     return ListedGroup(
