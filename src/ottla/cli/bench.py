@@ -241,7 +241,14 @@ def run_confluent(load: Load, bootstrap: str, clock: Clock, *, timeout_s: float)
             failed.append(str(error))
 
     bulk = ck.Producer({**common, "linger.ms": 5, "batch.size": _MIB, "queue.buffering.max.messages": 1_000_000})
-    consumer = ck.Consumer({"bootstrap.servers": bootstrap, "group.id": "ottla-bench", "enable.auto.commit": False})
+    consumer = ck.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "ottla-bench",
+            "enable.auto.commit": False,
+            "fetch.queue.backoff.ms": 2,  # by default it fetches nothing for a second after its queue was full
+        }
+    )
     results = []
     try:
         _warm_up_confluent(ck, bulk, consumer, load, note, timeout_s)
