@@ -190,7 +190,7 @@ def produce_to_consume(port: int, name: str, *, seconds: float, size: int = 200)
             now = clock()
             times.append(now - before)
             check(receive(producer), at)
-            next_offset, count = _count(memoryview(answer)[4:], name, next_offset)
+            next_offset, count = count_records(memoryview(answer)[4:], name, next_offset)
             if count != 1:
                 raise WrongCount(f"a fetch returned {count} records")
     return summary(times, now - began)
@@ -322,7 +322,7 @@ def read_frames(port: int, name: str, *, records: int, progress: OnCount = lambd
         if length > len(buffer):
             raise WrongCount(f"an answer of {length} bytes")
         _into(connection, view, length)
-        next_offset, count = _count(view[:length], name, next_offset)
+        next_offset, count = count_records(view[:length], name, next_offset)
         got += count
         progress(got)
     took = time.perf_counter() - began
@@ -355,7 +355,7 @@ def _into(connection: socket.socket, view: memoryview, size: int) -> int:
     return size
 
 
-def _count(answer: memoryview, name: str, next_offset: int) -> tuple[int, int]:
+def count_records(answer: memoryview, name: str, next_offset: int) -> tuple[int, int]:
     """The next offset and how many records an answer of Fetch v11 for one partition holds."""
     # correlation, throttle, error, session, topics, name, partitions, index |
     # error, high watermark, LSO, log start, aborted
