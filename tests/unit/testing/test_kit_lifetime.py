@@ -109,6 +109,18 @@ def test_the_level_of_loggers_is_as_before_once_the_last_brokers_have_stopped() 
         logger.setLevel(logging.NOTSET)
 
 
+def test_lines_of_brokers_reach_no_handler_of_the_test_and_all_others_do(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("ottla.controller.terms")
+    before = logger.isEnabledFor(logging.INFO)
+    with kafka() as k:
+        logger.info("of the test, below its level")
+        logger.warning("of the test")
+        assert "became controller" in k.log
+        assert "of the test" not in k.log
+    assert [record.getMessage() for record in caplog.records] == ["of the test"]
+    assert logger.isEnabledFor(logging.INFO) == before
+
+
 def test_files_are_in_a_directory_that_is_given(tmp_path: Path) -> None:
     with kafka(topics=["orders"], data=tmp_path) as k:
         _produce(k, "orders")
