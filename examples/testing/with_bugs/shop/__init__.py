@@ -1,0 +1,1 @@
+"""Programs of a shop, each with a mistake."""
