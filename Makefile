@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills restart-kills test test-plain test-fast test-oldest-spark test-spark-versions test-pythons test-floors check vulnerabilities bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-testing bench-cluster bench-recovery bench-connections bench-group-load bench-reading bench-starts fuzz request-mixes crash-tests corruption-tests mutation-tests test-brokers simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills consumer-kills exactly-once large clean lock generate changelog
+.PHONY: help venv compile fetch fetch-jars oldest-spark collect wheel demo cluster cluster-kills restart-kills test test-plain test-fast test-oldest-spark test-libraries foreign-test-suites test-spark-versions test-pythons test-floors check vulnerabilities bench bench-backlog bench-storage bench-cleaner bench-spark bench-limits bench-groups bench-testing bench-cluster bench-recovery bench-connections bench-group-load bench-reading bench-starts fuzz request-mixes crash-tests corruption-tests mutation-tests test-brokers simulate planted-cluster-bugs coordinator-tests group-tests kills share-kills consumer-kills exactly-once large clean lock generate changelog
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,7 @@ JOBS ?= 2
 IN_PARALLEL = -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 FAST_TESTS := tests/unit tests/properties tests/contracts tests/coordinator_schedules tests/tidy tests/crash_tests
 # The tests that the process of the compiled form leaves out: in directories, with an expression of marks.
+HERE := not official_connector and not test_libraries
 IN_PLAIN_FORM = { test "$$OTTLA_PLAIN" = 1 || OTTLA_PLAIN=1 $(BIN)/python -m pytest -q $(IN_PARALLEL) -m "plain_form and $(2)" \
 	$$(grep -rl --include='test_*.py' 'mark\.plain_form(' $(1)); }
 OLDEST_SPARK := build/matrix/spark-4.0/environment/bin/python
@@ -71,13 +72,20 @@ test: JOBS := 4
 test: export OTTLA_EXAMPLES ?= 0.5
 test: .venv/ready compile fetch  ## all tests, on the compiled form, on JOBS=4 processes, which wait much of their time; a skipped test is a failure
 	@export OTTLA_FAIL_ON_SKIP=1; failed=0; \
-	$(BIN)/python -m pytest -q $(IN_PARALLEL) -m "not official_connector" || failed=1; \
-	$(call IN_PLAIN_FORM,tests,not official_connector) || failed=1; \
+	$(BIN)/python -m pytest -q $(IN_PARALLEL) -m "$(HERE)" || failed=1; \
+	$(call IN_PLAIN_FORM,tests,$(HERE)) || failed=1; \
 	$(BIN)/python tools/run_matrix.py --jobs 2 oldest-spark || failed=1; \
 	exit $$failed
 
 test-oldest-spark: .venv/ready compile fetch  ## the part of make test on the oldest PySpark: the comparison with Spark's own connector, a short suite
 	OTTLA_FAIL_ON_SKIP=1 $(BIN)/python tools/run_matrix.py --jobs $(JOBS) oldest-spark
+
+test-libraries: .venv/ready compile  ## the examples of docs/testing.md with FastStream, Faust, quixstreams and pytest-asyncio, in an environment of their own
+	$(BIN)/python tools/run_matrix.py test-libraries
+
+SOURCES ?= build/clones
+foreign-test-suites: .venv/ready compile  ## suites of aiokafka, kafka-python and quixstreams on a broker in their process; SOURCES=build/clones has a clone of each
+	$(BIN)/python tools/run_foreign_suites.py --sources $(SOURCES)
 
 PROTOCOL_TESTS := tests/differential tests/compat/test_protocol_pitfalls.py tests/compat/test_protocol_pitfalls_of_reading.py tests/processes/test_bad_input.py
 test-plain: .venv/ready fetch  ## the protocol's tests with the plain form of the broker, beside the oldest Kafka; make test: compiled, the newest
