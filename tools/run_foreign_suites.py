@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from build_wheels import ROOT, UV
+from pythons import ROOT, UV
 
 HOME = ROOT / "build" / "foreign_suites"
 CHANGES = ROOT / "tests" / "foreign_suites"

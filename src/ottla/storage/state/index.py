@@ -63,7 +63,7 @@ class EntryFile:
 
     @property
     def path(self) -> PurePath:
-        """Return the file's path, made anew: most of thousands of partitions never need it."""
+        """Return the file's path, made again: most of thousands of partitions never need it."""
         return self._directory / offset_name(self._base_offset, self._suffix)
 
     @property
