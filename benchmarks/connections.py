@@ -43,7 +43,7 @@ def hello() -> bytes:
 
 
 def hold(port: int, count: int, control: Connection) -> None:
-    """Open connections in a process of its own, report how long it took, and keep them until told to end."""
+    """Open connections in a process of its own, report how long it took, and keep them until the parent says to end."""
     request, waiting, opened = hello(), list[socket.socket](), list[socket.socket]()
     began, spent = time.perf_counter(), time.process_time()
     while len(opened) < count:

@@ -32,7 +32,7 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 BARE = "bare sendfile"
 KEEP = "log.retention.ms"  # the clients' ready-made batches are old
 BROKERS = (
-    Broker(KAFKA.name, partial(kafka, **{KEEP: "-1"})),
+    Broker(KAFKA.name, lambda directory: kafka(directory, **{KEEP: "-1"})),
     Broker(OTTLA.name, lambda directory: ottla(directory, "-o", f"{KEEP}=-1", "-o", "durability=page-cache")),
 )
 RECORDS = {200: 2_000_000, 2_100: 200_000}

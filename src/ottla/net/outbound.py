@@ -24,7 +24,7 @@ SENDFILE_BYTES_MAX: Final = 1 << 20  # one connection may hold the loop for that
 _MORE: Final[int] = socket.MSG_MORE if hasattr(socket, "MSG_MORE") else 0  # macOS has none: smaller packets
 
 HANDED_OVER_BYTES: Final = 4096
-"""Bytes for the transport of a full socket, which tells when they have left; what follows is sent by `sendfile`."""
+"""Bytes for the transport of a full socket, which reports when they have left; what follows is sent by `sendfile`."""
 
 Part = bytes | bytearray | memoryview | FileRegion
 
@@ -90,7 +90,7 @@ class SocketOutbound(Outbound):
 
     It has no descriptor of its own: it writes to the transport's, from `connection_made` until `connection_lost`, which
     every loop calls before it closes the descriptor. When the kernel takes no more, the transport gets the next bytes:
-    it tells the protocol when the kernel has taken them.
+    it calls the protocol when the kernel has taken them.
     """
 
     __slots__ = ("_closed", "_on_drained", "_on_error", "_queue", "_socket", "_transport")
@@ -107,7 +107,7 @@ class SocketOutbound(Outbound):
         self._transport = transport
         self._socket = BorrowedSocket(inner.family, inner.type | socket.SOCK_NONBLOCK, inner.proto, inner.fileno())
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        transport.set_write_buffer_limits(high=0)  # the protocol is told of every byte that the kernel did not take
+        transport.set_write_buffer_limits(high=0)  # `pause_writing` for every byte that the kernel did not take
         self._queue: deque[bytes | bytearray | memoryview | _RegionProgress] | None = None  # made when it is needed
         self._closed = False
         self._on_drained = on_drained
@@ -246,7 +246,7 @@ class _RegionProgress:
         return self._left == 0
 
     def take(self, bytes_max: int) -> bytes:
-        """Return the next bytes, for somebody else to send."""
+        """Return the next bytes, which the caller sends."""
         taken = FileRegion(self._region.file, self._position, min(self._left, bytes_max)).read()
         if not taken:
             raise ConnectionAbortedError("the file is shorter than the region to be sent")

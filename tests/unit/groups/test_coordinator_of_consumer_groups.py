@@ -183,8 +183,10 @@ async def test_a_change_of_the_cluster_reaches_many_groups_in_slices(coordinator
     coordinator.follow(first, first)
     groups = 2 * CHANGED_AT_ONCE + 1
     for number in range(groups):
-        fields = {"rebalance_timeout_ms": 60_000, "topics": frozenset({"web"}), "owned": {}}
-        await coordinator.member_heartbeat(f"team-{number}", MemberHeartbeat(member_id="new", member_epoch=0, **fields))
+        join = MemberHeartbeat(
+            member_id="new", member_epoch=0, rebalance_timeout_ms=60_000, topics=frozenset({"web"}), owned={}
+        )
+        await coordinator.member_heartbeat(f"team-{number}", join)
 
     def reached() -> int:
         machines = [runtime.machine for runtime in coordinator.list_groups()]

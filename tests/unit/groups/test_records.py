@@ -205,7 +205,7 @@ OTHER_PAIRS = st.sampled_from(
 
 
 @st.composite
-def _damaged(draw: st.DrawFn) -> KeyValue:
+def _corrupt(draw: st.DrawFn) -> KeyValue:
     key, value = draw(OFFSET_PAIRS)
     kind, value = draw(st.sampled_from(["cut", "flip"])), value or b""
     at = draw(st.integers(0, max(0, len(value) - 1)))
@@ -220,7 +220,7 @@ def _decoded(pair: KeyValue) -> object:
         return "malformed"
 
 
-@given(st.lists(OFFSET_PAIRS | OTHER_PAIRS | _damaged(), max_size=20))
+@given(st.lists(OFFSET_PAIRS | OTHER_PAIRS | _corrupt(), max_size=20))
 def test_offsets_that_are_loaded_are_those_that_are_decoded_one_by_one(pairs: list[KeyValue]) -> None:
     found: list[object] = []
     for part in records.OffsetRecordReader().read(pairs):

@@ -1,4 +1,4 @@
-"""What connections hold while nothing is asked on them, and that what they share is nobody's for longer than a callback."""
+"""Buffers, descriptors and memory of connections on which nothing is asked, and requests beside those of other connections."""
 
 import asyncio
 import gc
