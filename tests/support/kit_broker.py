@@ -9,8 +9,13 @@ from dataclasses import dataclass
 
 from ottla.testing import Kafka, kafka
 
-OPTIONS = {"offsets.topic.num.partitions": "50", "transaction.state.log.num.partitions": "50"}
-"""As of a server: that groups are spread matters to some tests."""
+OPTIONS = {
+    "offsets.topic.num.partitions": "50",
+    "transaction.state.log.num.partitions": "50",
+    "log.retention.check.interval.ms": "300000",
+    "log.segment.delete.delay.ms": "60000",
+}
+"""As of a server: some tests depend on the first, and some show the others."""
 
 
 @dataclass(frozen=True, slots=True)

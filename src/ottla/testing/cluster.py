@@ -290,6 +290,28 @@ class TestCluster:
         with contextlib.suppress(TimeoutError):
             await self._until_views(are_in_sync, seconds=seconds)
 
+    async def until_led(self, *, seconds: float = _IN_SYNC_S) -> None:
+        """Return when the brokers that run know each other, and leaders of all partitions that can have one.
+
+        Or after so many seconds.
+        """
+
+        def are_led() -> bool:
+            up = self.brokers.keys()
+            views = [self.services(node_id).cluster.current for node_id in up]
+            return all(
+                up <= view.brokers.keys()
+                and all(
+                    partition.leader in up or up.isdisjoint(partition.isr)
+                    for topic in view.topics.values()
+                    for partition in topic.partitions
+                )
+                for view in views
+            )
+
+        with contextlib.suppress(TimeoutError):
+            await self._until_views(are_led, seconds=seconds)
+
     async def _until_views(self, holds: Callable[[], object], *, seconds: float = _KNOWN_S) -> None:
         """Wait until a condition holds that depends on brokers' views of the cluster alone. Raises TimeoutError."""
         for node_id in self.brokers:

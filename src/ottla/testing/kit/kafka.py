@@ -296,16 +296,26 @@ class Kafka:
     # ---- Brokers
 
     def down(self, broker: int = 1, *, killed: bool = False) -> None:
-        """Stop a broker as SIGTERM does, or as SIGKILL if `killed`; its disk and its port stay."""
+        """Stop a broker as SIGTERM does, or as SIGKILL if `killed`; its disk and its port stay. Others lead then."""
         if broker not in self._running.brokers:
             raise ValueError(f"broker {broker} does not run; there are {sorted(self._running.ports)}")
-        self._call(lambda cluster: cluster.kill(broker) if killed else cluster.stop(broker))
+
+        async def end(cluster: TestCluster) -> None:
+            await (cluster.kill(broker) if killed else cluster.stop(broker))
+            await cluster.until_led()
+
+        self._call(end)
 
     def up(self, broker: int = 1) -> None:
-        """Start a broker that is down, with its disk, on its port."""
+        """Start a broker that is down, with its disk, on its port; returns when all brokers know it."""
         if broker in self._running.brokers or broker not in self._running.ports:
             raise ValueError(f"broker {broker} is not down; there are {sorted(self._running.ports)}")
-        self._call(lambda cluster: cluster.restart(broker))
+
+        async def begin(cluster: TestCluster) -> None:
+            await cluster.restart(broker)
+            await cluster.until_led()
+
+        self._call(begin)
 
     # ---- Faults of requests
 
