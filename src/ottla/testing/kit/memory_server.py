@@ -11,6 +11,7 @@ import importlib.util
 import json
 import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
@@ -114,19 +115,21 @@ def _serve(
         token = given.token or os.environ.get(TOKEN_VARIABLE)
         url = f"http://{_HOST}:{listener.getsockname()[1]}"
         control = _Address(url, token or random_bytes(_TOKEN_BYTES).hex(), is_random=not token)
-    print_line(_json(brokers, control) if given.is_ready_json else _line(brokers, control))
-    sys.stdout.flush()
+    ready = _json(brokers, control) if given.is_ready_json else _line(brokers, control)
     with asyncio.Runner() as runner:
-        runner.run(_serve_until_stopped(brokers, listener, control))
+        runner.run(_serve_until_stopped(brokers, listener, control, lambda: print_line(ready)))
     return OK
 
 
-async def _serve_until_stopped(brokers: Kafka, listener: socket.socket | None, control: _Address | None) -> None:
-    import signal
-
+async def _serve_until_stopped(
+    brokers: Kafka, listener: socket.socket | None, control: _Address | None, report_ready: Callable[[], None]
+) -> None:
+    """Report that the brokers serve once a signal stops them cleanly, and serve the control API."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    report_ready()
+    sys.stdout.flush()
     if listener is None or control is None:
         await stop.wait()
         return
