@@ -20,7 +20,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from ottla.core.ids import GroupType
 from ottla.testing.kit.control_values import Field, Limits, field_of, fields_of
 from ottla.testing.kit.faults import Fault
-from ottla.testing.kit.groups import Delivery, Member, PartitionLag
+from ottla.testing.kit.group_values import Delivery, Member, PartitionLag
 from ottla.testing.kit.kafka import Kafka
 from ottla.testing.kit.lookups import NotFound
 from ottla.testing.kit.producing import ProducerRecord, RecordMetadata

@@ -6,7 +6,8 @@ import contextlib
 
 from ottla.core.ids import GroupType
 from ottla.testing.cluster import TestCluster
-from ottla.testing.kit.groups import GroupDescription, describe_group, read_deliveries
+from ottla.testing.kit.group_values import GroupDescription
+from ottla.testing.kit.groups import describe_group, read_deliveries
 from ottla.testing.kit.topics import read_offsets
 from ottla.testing.kit.waiting import NOT_YET, Observations
 
