@@ -236,9 +236,9 @@ def many(scratch: Path, say: Say, *, partitions: int, rounds: int, has_kafka: bo
     ).stdout.strip()
     rows += [
         "",
-        f"An idle partition takes {(idle_bytes - empty_bytes) / partitions / 1024:.1f} KiB of Ottla: a broker",
-        f"without topics has {empty_bytes / (1 << 20):.0f} MiB. The longest turns of the loop in a start after a clean",
-        f"stop, by `benchmarks/loop_turns.py`: `{turns}`.",
+        f"An idle partition takes {(idle_bytes - empty_bytes) / partitions / 1024:.1f} KiB of Ottla: a broker without",
+        f"topics has {empty_bytes / (1 << 20):.0f} MiB. The longest turns of the loop in a start after a clean stop,",
+        f"by `benchmarks/loop_turns.py`: `{turns}`.",
     ]
     return rows
 
