@@ -12,6 +12,8 @@ cdef inline (long long, Py_ssize_t) read_long(const unsigned char[::1] data, Py_
 @cython.locals(length=int)
 cdef inline Py_ssize_t skip_bytes(const unsigned char[::1] data, Py_ssize_t at, Py_ssize_t stop) except -1
 
+cdef inline long long time_after(long long base_timestamp, long long delta_ms) except? -1
+
 @cython.locals(count=int, name_bytes=int, _=int)
 cdef inline Py_ssize_t skip_headers(const unsigned char[::1] data, Py_ssize_t at, Py_ssize_t stop) except -1
 

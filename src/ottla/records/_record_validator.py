@@ -76,6 +76,15 @@ def skip_headers(data: bytes | memoryview, at: int, stop: int) -> int:
     return at
 
 
+def time_after(base_timestamp: int, delta_ms: int) -> int:
+    """Add to a time; ValueError if the sum does not fit 64 bits."""
+    if (delta_ms > 0 and base_timestamp > INT64_MAX - delta_ms) or (
+        delta_ms < 0 and base_timestamp < -INT64_MAX - 1 - delta_ms
+    ):
+        raise ValueError("a time that does not fit 64 bits")
+    return base_timestamp + delta_ms
+
+
 def validate_into(
     data: bytes | memoryview,
     at: int,
@@ -111,17 +120,10 @@ def validate_into(
             delta_ms, at = (data[at] >> 1) ^ -(data[at] & 1), at + 1
         else:
             delta_ms, at = read_long(data, at, end)
-        if at + 1 < end and data[at] >= 0x80 > data[at + 1]:
-            delta, at = ((data[at] & 0x7F | data[at + 1] << 7) >> 1) ^ -(data[at] & 1), at + 2
-        else:
-            delta, at = read_int(data, at, end)
+        delta, at = read_int(data, at, end)
         if delta != place:
             raise ValueError("offsets that do not follow one another")
-        if (delta_ms > 0 and base_timestamp > INT64_MAX - delta_ms) or (
-            delta_ms < 0 and base_timestamp < -INT64_MAX - 1 - delta_ms
-        ):
-            raise ValueError("a time that does not fit 64 bits")
-        timestamp = base_timestamp + delta_ms
+        timestamp = time_after(base_timestamp, delta_ms)
         if at < end and data[at] < 0x80:
             key_bytes, at = (data[at] >> 1) ^ -(data[at] & 1), at + 1
         else:
@@ -130,19 +132,8 @@ def validate_into(
             raise ValueError("a key or value that ends after its record")
         if key_bytes > 0:
             at += key_bytes
-        if (
-            at + 1 < end
-            and data[at] >= 0x80 > data[at + 1]
-            and not data[at] & 1
-            and (data[at] & 0x7F | data[at + 1] << 7) >> 1 <= end - at - 2
-        ):
-            at += 2 + ((data[at] & 0x7F | data[at + 1] << 7) >> 1)
-        else:
-            at = skip_bytes(data, at, end)
-        if at < end and not data[at]:
-            at += 1  # no headers
-        else:
-            at = skip_headers(data, at, end)
+        at = skip_bytes(data, at, end)
+        at = at + 1 if at < end and not data[at] else skip_headers(data, at, end)
         if at != end:
             raise ValueError("a record that its parts do not fill")
         if keyed and key_bytes < 0:
