@@ -264,7 +264,7 @@ def main() -> None:
         found = measure(asked.count, running, progress.counter("run", asked.count, of="tests"))
     lines = [
         f"Measured {today()} on {machine()}. A fresh broker or topic for each test, in turn.",
-        "Of a read, librdkafka waits 100 to 150 ms by itself, whatever the broker; the mock waits for more members of a group.",
+        "Of a read, librdkafka waits 100 to 150 ms by itself, whatever the broker. The mock waits for more members.",
         "",
         *table(found),
     ]
