@@ -184,6 +184,20 @@ def memory_without_topics(scratch: Path) -> int:
     return found.rss_bytes
 
 
+def kafka_with_copy(ottla: OttlaProcess, scratch: Path, topics: dict[str, int]) -> RealKafka:
+    """Return a Kafka with a copy of a stopped broker's data, which has started on it once."""
+    data = scratch / "kafka" / "data"
+    kafka = RealKafka(
+        kafka_jars(), scratch / "kafka", jvm_options=FULL_JVM, node_id=NODE, settings={"log.dirs": str(data)}
+    )
+    kafka.data = data
+    shutil.copytree(ottla.data, data)
+    export(SystemFiles(), [data], now_ms=1)
+    start_of(kafka, topics)  # the first start after an export is not like the others
+    kafka.stop()
+    return kafka
+
+
 def many(scratch: Path, say: Say, *, partitions: int, rounds: int, has_kafka: bool) -> list[str]:
     """Rows for the page: starts with many partitions in several topics."""
     topics = {f"many-{at}": partitions // TOPICS for at in range(TOPICS)}
@@ -196,16 +210,7 @@ def many(scratch: Path, say: Say, *, partitions: int, rounds: int, has_kafka: bo
     ottla.stop()
     brokers: dict[str, OttlaProcess | RealKafka] = {"Ottla": ottla}
     if has_kafka:
-        data = scratch / "kafka" / "data"
-        kafka = RealKafka(
-            kafka_jars(), scratch / "kafka", jvm_options=FULL_JVM, node_id=NODE, settings={"log.dirs": str(data)}
-        )
-        kafka.data = data
-        shutil.copytree(ottla.data, data)
-        export(SystemFiles(), [data], now_ms=1)
-        brokers["Kafka"] = kafka
-        start_of(kafka, topics)  # the first start after an export is not like the others
-        kafka.stop()
+        brokers["Kafka"] = kafka_with_copy(ottla, scratch, topics)
     rows = [
         f"Measured {today()} on {machine()}: {partitions:,} partitions in {TOPICS} topics, a few batches in each, one",
         f"broker, medians of {rounds}. A killed broker had written to each partition since its start.",

@@ -114,19 +114,9 @@ async def open_storage(
     has_run_here = any(_is_there(files, path / BACKUP_FILE) for path in paths) and not _is_there(
         files, place / (METADATA_FILE + EXPORTED_SUFFIX)
     )
-    directories = await _open_off_loop(
-        partial(
-            LogManager.open,
-            files,
-            paths,
-            clock,
-            config.log,
-            node_id=config.server.node_id,
-            cluster_id=proposed,
-            topic_overrides=found.overrides if found else None,
-            threads=_THREADS,
-        )
-    )
+    overrides = found.overrides if found else None
+    opening = partial(LogManager.open, files, paths, clock, config.log, threads=_THREADS, topic_overrides=overrides)
+    directories = await _open_off_loop(partial(opening, node_id=config.server.node_id, cluster_id=proposed))
     store = None
     try:
         _check_usable(directories, place)
