@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from ottla.testing.kit.control_openapi import document
+from ottla.testing.kit.control_api.openapi import document
 
 PAGE = "docs/control-api.json"
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ottla.broker.requests.registry import APIS, INTER_BROKER_APIS, Api
-from ottla.testing.kit.faults_elements import Level, elements_of
-from ottla.testing.kit.faults_names import name_of
+from ottla.testing.kit.faults.elements import Level, elements_of
+from ottla.testing.kit.faults.names import name_of
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 

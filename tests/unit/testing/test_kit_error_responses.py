@@ -9,10 +9,10 @@ import pytest
 
 from ottla.broker.requests.registry import Api
 from ottla.core.error_codes import ErrorCode
-from ottla.testing.kit.faults import selection_of
-from ottla.testing.kit.faults_elements import Level, TopicKey, elements_of, merge, split
-from ottla.testing.kit.faults_names import api_named, error_named, name_of
-from ottla.testing.kit.faults_responses import error_response, errors_in, response_of
+from ottla.testing.kit.faults.elements import Level, TopicKey, elements_of, merge, split
+from ottla.testing.kit.faults.fault import selection_of
+from ottla.testing.kit.faults.names import api_named, error_named, name_of
+from ottla.testing.kit.faults.responses import error_response, errors_in, response_of
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from tests.support.requests_of_apis import ROWS, TOPICS, each_version, each_with_topics, named, request_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ottla.testing import Kafka
-from ottla.testing.kit.disk import OPERATIONS, Disks
+from ottla.testing.kit.faults.disk import OPERATIONS, Disks
 
 PAGE = (Path(__file__).parents[3] / "docs" / "testing-faults.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

@@ -13,8 +13,8 @@ import pytest
 from ottla.broker.requests.registry import Api
 from ottla.core.error_codes import ErrorCode
 from ottla.testing import Kafka, kafka
-from ottla.testing.kit.faults_names import name_of
-from ottla.testing.kit.faults_responses import errors_in
+from ottla.testing.kit.faults.names import name_of
+from ottla.testing.kit.faults.responses import errors_in
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.headers import encode_request_header, parse_response_header

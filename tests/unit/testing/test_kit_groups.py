@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import AcknowledgeType, Consumer, ShareConsumer
 
 from ottla.testing import Kafka, kafka
-from ottla.testing.kit.lookups import UnknownGroup
+from ottla.testing.kit.assertions.lookups import UnknownGroup
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer
 
 from ottla.testing import kafka
-from ottla.testing.kit import history
+from ottla.testing.kit.faults import history
 from tests.support.kit_clients import consume, produce
 
 

@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 from ottla.core.errors import MessageTooLarge
 from ottla.testing import Kafka, ProducerRecord, kafka
-from ottla.testing.kit.lookups import UnknownTopic
+from ottla.testing.kit.assertions.lookups import UnknownTopic
 from tests.support.processes import free_port
 
 

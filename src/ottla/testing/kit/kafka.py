@@ -13,28 +13,28 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from ottla.testing.cluster import TestCluster
+from ottla.testing.kit.assertions.lookups import topics_of
+from ottla.testing.kit.assertions.producing import Data, Headers, Produce, ProducerRecord, RecordMetadata
+from ottla.testing.kit.assertions.waiting import Observations, Wait, observed
 from ottla.testing.kit.data import StoreOnDisk, check_layout
-from ottla.testing.kit.disk import Disks
-from ottla.testing.kit.faults import Fault, RequestView, Selection, selection_of
-from ottla.testing.kit.faults_cluster import expire, fence, move_leader
-from ottla.testing.kit.faults_names import api_named, error_named
-from ottla.testing.kit.faults_requests import Answering, Delaying, Failing, Losing
-from ottla.testing.kit.faults_stage import FaultStage
-from ottla.testing.kit.history import ClientRequest, History
+from ottla.testing.kit.faults.cluster import expire, fence, move_leader
+from ottla.testing.kit.faults.disk import Disks
+from ottla.testing.kit.faults.fault import Fault, RequestView, Selection, selection_of
+from ottla.testing.kit.faults.history import ClientRequest, History
+from ottla.testing.kit.faults.names import api_named, error_named
+from ottla.testing.kit.faults.network import NetworkPartition
+from ottla.testing.kit.faults.requests import Answering, Delaying, Failing, Losing
+from ottla.testing.kit.faults.stage import FaultStage
 from ottla.testing.kit.log import CapturedLog
-from ottla.testing.kit.lookups import topics_of
 from ottla.testing.kit.loop import LoopClock
-from ottla.testing.kit.network import NetworkPartition
 from ottla.testing.kit.options import options_of
-from ottla.testing.kit.producing import Data, Headers, Produce, ProducerRecord, RecordMetadata
 from ottla.testing.kit.thread import LoopThread
-from ottla.testing.kit.waiting import Observations, Wait, observed
 from ottla.testing.real_machine import RealMachines
 
 if TYPE_CHECKING:  # imported when a test asks: they import all coordinators
-    from ottla.testing.kit.groups import Group
-    from ottla.testing.kit.topics import Topic
-    from ottla.testing.kit.transactions import Transaction
+    from ottla.testing.kit.assertions.groups import Group
+    from ottla.testing.kit.assertions.topics import Topic
+    from ottla.testing.kit.assertions.transactions import Transaction
 
 T = TypeVar("T")
 
@@ -207,7 +207,7 @@ class Kafka:
 
     def topic(self, name: str) -> Topic:
         """Return a topic to read: its records, offsets, replicas and settings."""
-        from ottla.testing.kit.topics import Topic
+        from ottla.testing.kit.assertions.topics import Topic
 
         return Topic(name, self._call)
 
@@ -244,19 +244,19 @@ class Kafka:
 
     def group(self, group_id: str) -> Group:
         """Return a group of any type to read: its state, members, offsets and lag."""
-        from ottla.testing.kit.groups import Group
+        from ottla.testing.kit.assertions.groups import Group
 
         return Group(group_id, self._call)
 
     def groups(self) -> list[str]:
         """Return the ids of all groups."""
-        from ottla.testing.kit.groups import group_types
+        from ottla.testing.kit.assertions.groups import group_types
 
         return observed("k.groups()", lambda: list(self._call(group_types)))
 
     def transactions(self) -> tuple[Transaction, ...]:
         """Return all transactional ids with their last transactions."""
-        from ottla.testing.kit.transactions import list_transactions
+        from ottla.testing.kit.assertions.transactions import list_transactions
 
         return observed("k.transactions()", lambda: self._call(list_transactions))
 
@@ -289,7 +289,7 @@ class Kafka:
 
     def _describe(self, notes: Observations) -> list[str]:
         """Describe the groups and topics that a condition asked about, as they are now."""
-        from ottla.testing.kit.descriptions import describe
+        from ottla.testing.kit.assertions.descriptions import describe
 
         return [] if self._cluster is None else self._call(lambda cluster: describe(cluster, notes))
 

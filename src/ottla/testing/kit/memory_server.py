@@ -134,8 +134,8 @@ async def _serve_until_stopped(
         await stop.wait()
         return
     with garbage_collection.paused():
-        from ottla.testing.kit.control_api import serve
-        from ottla.testing.kit.control_operations import Control
+        from ottla.testing.kit.control_api.operations import Control
+        from ottla.testing.kit.control_api.server import serve
     with listener:
         await serve(Control(brokers), listener, control.token, stop=stop)
 

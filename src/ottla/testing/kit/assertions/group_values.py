@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ottla.core.ids import TopicPartition
-from ottla.testing.kit.lookups import UnknownGroup
+from ottla.testing.kit.assertions.lookups import UnknownGroup
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from ottla.records.batch import split
 from ottla.records.record_reader import read_records
 from ottla.replication.partition import Partition
 from ottla.testing.cluster import TestCluster
-from ottla.testing.kit.lookups import leader_of, partitions_of, running, topic_of
-from ottla.testing.kit.waiting import observed
+from ottla.testing.kit.assertions.lookups import leader_of, partitions_of, running, topic_of
+from ottla.testing.kit.assertions.waiting import observed
 
 T = TypeVar("T")
 

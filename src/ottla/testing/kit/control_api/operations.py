@@ -2,7 +2,7 @@
 
 The signature of each function says all about its operation: parameters that the path names come from there, others
 from the query of a GET or DELETE, or from the JSON body; a parameter that is a dataclass stands for its fields.
-`control_api.py` serves this table, and `control_openapi.py` describes it.
+`server.py` serves this table, and `openapi.py` describes it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from ottla.core.ids import GroupType
-from ottla.testing.kit.control_values import Field, Limits, field_of, fields_of
-from ottla.testing.kit.faults import Fault
-from ottla.testing.kit.group_values import Delivery, Member, PartitionLag
+from ottla.testing.kit.assertions.group_values import Delivery, Member, PartitionLag
+from ottla.testing.kit.assertions.lookups import NotFound
+from ottla.testing.kit.assertions.producing import ProducerRecord, RecordMetadata
+from ottla.testing.kit.assertions.topics import Isolation, Offsets, PartitionInfo
+from ottla.testing.kit.assertions.transactions import Transaction
+from ottla.testing.kit.control_api.values import Field, Limits, field_of, fields_of
+from ottla.testing.kit.faults.fault import Fault
 from ottla.testing.kit.kafka import Kafka
-from ottla.testing.kit.lookups import NotFound
-from ottla.testing.kit.producing import ProducerRecord, RecordMetadata
-from ottla.testing.kit.topics import Isolation, Offsets, PartitionInfo
-from ottla.testing.kit.transactions import Transaction
 
 _FAULTS_MAX = 10_000
 _POLL_S = 0.01

@@ -24,10 +24,10 @@ from ottla.metadata_store.cluster_view import ClusterView
 from ottla.share_coordinator.records import SharePartitionKey
 from ottla.share_partitions.share_partition import SharePartition
 from ottla.testing.cluster import TestCluster
-from ottla.testing.kit.group_values import Delivery, GroupDescription, Member, PartitionLag
-from ottla.testing.kit.lookups import UnknownGroup, leader_of, shards_of, topic_of, unknown, view_of
-from ottla.testing.kit.topics import Call
-from ottla.testing.kit.waiting import observed
+from ottla.testing.kit.assertions.group_values import Delivery, GroupDescription, Member, PartitionLag
+from ottla.testing.kit.assertions.lookups import UnknownGroup, leader_of, shards_of, topic_of, unknown, view_of
+from ottla.testing.kit.assertions.topics import Call
+from ottla.testing.kit.assertions.waiting import observed
 
 T = TypeVar("T")
 

@@ -6,10 +6,10 @@ import contextlib
 
 from ottla.core.ids import GroupType
 from ottla.testing.cluster import TestCluster
-from ottla.testing.kit.group_values import GroupDescription
-from ottla.testing.kit.groups import describe_group, read_deliveries
-from ottla.testing.kit.topics import read_offsets
-from ottla.testing.kit.waiting import NOT_YET, Observations
+from ottla.testing.kit.assertions.group_values import GroupDescription
+from ottla.testing.kit.assertions.groups import describe_group, read_deliveries
+from ottla.testing.kit.assertions.topics import read_offsets
+from ottla.testing.kit.assertions.waiting import NOT_YET, Observations
 
 
 async def describe(cluster: TestCluster, notes: Observations) -> list[str]:

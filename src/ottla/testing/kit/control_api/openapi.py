@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.testing.kit.control_operations import OPERATIONS, Operation
-from ottla.testing.kit.control_values import Field, object_schema, schema_of
+from ottla.testing.kit.control_api.operations import OPERATIONS, Operation
+from ottla.testing.kit.control_api.values import Field, object_schema, schema_of
 
 API_VERSION = "1"
 

@@ -13,7 +13,7 @@ from ottla.core.ids import TopicPartition
 from ottla.records.builder import NewRecord, build_batch
 from ottla.replication.high_watermark_waiters import FutureWaiter
 from ottla.testing.cluster import TestCluster
-from ottla.testing.kit.lookups import leader_of, partitions_of, topic_of
+from ottla.testing.kit.assertions.lookups import leader_of, partitions_of, topic_of
 
 Data = bytes | str | None
 Headers = Iterable[tuple[str, bytes | str | None]]

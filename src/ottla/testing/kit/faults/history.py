@@ -13,8 +13,8 @@ from typing import Any
 from ottla.broker.requests.request import Request
 from ottla.core.files import FileRegion
 from ottla.net.outbound import Part
-from ottla.testing.kit.faults_names import name_of
-from ottla.testing.kit.faults_responses import errors_in
+from ottla.testing.kit.faults.names import name_of
+from ottla.testing.kit.faults.responses import errors_in
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.headers import parse_response_header

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ottla.core.error_codes import ErrorCode
-from ottla.testing.kit.faults_elements import Level, answer_shape, elements_of, fill_keys, list_shape
-from ottla.testing.kit.faults_names import check_field, name_of
+from ottla.testing.kit.faults.elements import Level, answer_shape, elements_of, fill_keys, list_shape
+from ottla.testing.kit.faults.names import check_field, name_of
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from ottla.core.clock import SystemClock
 from ottla.core.errors import KafkaError
-from ottla.testing.kit.lookups import NotFound
+from ottla.testing.kit.assertions.lookups import NotFound
 
 T = TypeVar("T")
 

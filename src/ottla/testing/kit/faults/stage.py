@@ -7,10 +7,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from ottla.broker.requests.request import Request
-from ottla.testing.kit.faults import Fault, sender_of
-from ottla.testing.kit.faults_requests import Call, RequestFault
-from ottla.testing.kit.history import ClientRequest, History
-from ottla.testing.kit.network import Network
+from ottla.testing.kit.faults.fault import Fault, sender_of
+from ottla.testing.kit.faults.history import ClientRequest, History
+from ottla.testing.kit.faults.network import Network
+from ottla.testing.kit.faults.requests import Call, RequestFault
 
 FaultT = TypeVar("FaultT", bound=RequestFault)
 

@@ -26,10 +26,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ottla.core.errors import KafkaError
-from ottla.testing.kit.control_openapi import document
-from ottla.testing.kit.control_operations import OPERATIONS, Control, Operation
-from ottla.testing.kit.control_values import WrongArgument, encode, read_arguments
-from ottla.testing.kit.lookups import NotFound
+from ottla.testing.kit.assertions.lookups import NotFound
+from ottla.testing.kit.control_api.openapi import document
+from ottla.testing.kit.control_api.operations import OPERATIONS, Control, Operation
+from ottla.testing.kit.control_api.values import WrongArgument, encode, read_arguments
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from functools import partial
 
 from ottla.broker.requests.request import Request
 from ottla.net.connection import ServerConnection
-from ottla.testing.kit.faults import Fault, sender_of
+from ottla.testing.kit.faults.fault import Fault, sender_of
 
 Sides = tuple[frozenset[int | str], ...]
 

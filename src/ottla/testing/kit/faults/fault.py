@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from ottla.broker.requests.request import Request
-from ottla.testing.kit.faults_elements import NO_PARTITION, TopicKey, newest_elements_of
-from ottla.testing.kit.faults_names import api_named, name_of
+from ottla.testing.kit.faults.elements import NO_PARTITION, TopicKey, newest_elements_of
+from ottla.testing.kit.faults.names import api_named, name_of
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 

@@ -18,8 +18,8 @@ from ottla.core.clock import SystemClock
 from ottla.core.ids import TopicPartition
 from ottla.records.batch import HEADER_BYTES
 from ottla.testing.cluster import TestCluster
-from ottla.testing.kit.faults import Fault
-from ottla.testing.kit.faults_names import check_field
+from ottla.testing.kit.faults.fault import Fault
+from ottla.testing.kit.faults.names import check_field
 from ottla.testing.limited_files import LimitedFiles
 from ottla.testing.sim_disk import SimDisk, Survival
 

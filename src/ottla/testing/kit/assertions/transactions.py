@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ottla.core.ids import TRANSACTIONS_TOPIC, TopicPartition
 from ottla.testing.cluster import TestCluster
-from ottla.testing.kit.lookups import shards_of
+from ottla.testing.kit.assertions.lookups import shards_of
 from ottla.transactions.metadata import BETWEEN_TRANSACTIONS, TransactionState
 
 

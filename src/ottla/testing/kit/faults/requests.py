@@ -18,9 +18,9 @@ from typing import Any
 from ottla.broker.requests.inner_response import InnerResponse
 from ottla.broker.requests.request import Request
 from ottla.core.error_codes import ErrorCode
-from ottla.testing.kit.faults import Fault, RequestView, Selection, decode_body, view_of
-from ottla.testing.kit.faults_elements import METADATA_TOPICS, Elements, elements_of, list_shape, merge, split
-from ottla.testing.kit.faults_responses import error_response, response_of
+from ottla.testing.kit.faults.elements import METADATA_TOPICS, Elements, elements_of, list_shape, merge, split
+from ottla.testing.kit.faults.fault import Fault, RequestView, Selection, decode_body, view_of
+from ottla.testing.kit.faults.responses import error_response, response_of
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest

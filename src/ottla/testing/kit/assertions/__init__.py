@@ -1,0 +1,1 @@
+"""Reads from the brokers of a test what it asserts, without a client."""

@@ -1,0 +1,1 @@
+"""Serves the methods of the kit by HTTP, for tests in other languages."""
