@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 OK, FAILED, WRONG_SETTINGS = 0, 1, 2
 _COST_OF_ASYNCIO = (
-    "the event loop is asyncio's, a fifth more processor time for small requests; the extra `standard` has uvloop"
+    "the event loop is asyncio's, which takes more processor time for small requests; the extra `standard` has uvloop"
 )
 
 

@@ -99,6 +99,8 @@ class Kafka:
         )
         self._thread.more_sockets = machines.reserved_descriptors
         await cluster.start(self._brokers, topics=self._topics)
+        if self._data is not None:
+            await cluster.until_led()  # the topics that are there already
 
     def stop(self) -> None:
         """Stop the brokers and give back all they hold; files in memory are gone. A second call has no effect."""
