@@ -12,6 +12,8 @@ from tests.support.processes import until
 from tests.support.real_zookeeper import running_zookeeper
 from tests.support.wire_client import Wire
 
+COORDINATOR_LOAD_IN_PROGRESS = 14
+
 
 def create(wire: Wire, name: str, **more: int) -> None:
     topic = {"name": name, "num_partitions": 2, "replication_factor": 1, **more}
@@ -67,6 +69,8 @@ def commit(wire: Wire, group_id: str, offset: int) -> None:
 def committed(wire: Wire, group_id: str) -> int:
     groups = [{"group_id": group_id, "topics": [{"name": "web", "partition_indexes": [0]}]}]
     answer = wire.call("offset_fetch", 8, groups=groups)["groups"][0]
+    while answer["error_code"] == COORDINATOR_LOAD_IN_PROGRESS:  # the partitions of all groups load one by one
+        answer = wire.call("offset_fetch", 8, groups=groups)["groups"][0]
     assert answer["error_code"] == 0
     offset: int = answer["topics"][0]["partitions"][0]["committed_offset"]
     return offset

@@ -21,6 +21,7 @@ from ottla.core.files import FileRegion
 from ottla.net.borrowed_socket import BorrowedSocket
 
 SENDFILE_BYTES_MAX: Final = 1 << 20  # one connection may hold the loop for that, then the others have their turn
+_NONBLOCK: Final[int] = socket.SOCK_NONBLOCK if hasattr(socket, "SOCK_NONBLOCK") else 0  # without a system call
 _MORE: Final[int] = socket.MSG_MORE if hasattr(socket, "MSG_MORE") else 0  # macOS has none: smaller packets
 
 HANDED_OVER_BYTES: Final = 4096
@@ -105,7 +106,9 @@ class SocketOutbound(Outbound):
     ) -> None:
         super().__init__()
         self._transport = transport
-        self._socket = BorrowedSocket(inner.family, inner.type | socket.SOCK_NONBLOCK, inner.proto, inner.fileno())
+        self._socket = BorrowedSocket(inner.family, inner.type | _NONBLOCK, inner.proto, inner.fileno())
+        if not _NONBLOCK:
+            self._socket.setblocking(False)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport.set_write_buffer_limits(high=0)  # `pause_writing` for every byte that the kernel did not take
         self._queue: deque[bytes | bytearray | memoryview | _RegionProgress] | None = None  # made when it is needed

@@ -146,7 +146,7 @@ def recover_valid_prefix(
     Offsets follow each other, unless compaction may have removed batches (`may_have_gaps`); leader epochs never
     decrease. `progress` is called with the number of bytes read.
     """
-    segment.start_recovery()
+    segment.start_rebuild()
     walk = BatchScan(
         segment.base_offset,
         epoch=epochs.latest,

@@ -463,15 +463,6 @@ class Segment(SegmentFile):
         """Empty both indexes and reset the greatest times; the caller then adds every batch."""
         self.offset_index.replace([])
         self.time_index.replace([])
-        self._reset_times()
-
-    def start_recovery(self) -> None:
-        """Start a rebuild as `start_rebuild` does, but leave the files of the indexes for the next write of them."""
-        self.offset_index.discard()
-        self.time_index.discard()
-        self._reset_times()
-
-    def _reset_times(self) -> None:
         self._offsets_checked = self._times_checked = True
         self.bytes_since_index = 0
         self.max_timestamp, self.max_timestamp_offset, self.roll_timestamp = NO_TIMESTAMP, self.base_offset, None

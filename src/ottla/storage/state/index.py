@@ -42,16 +42,7 @@ _WRITE_BYTES: Final = 6144  # unwritten entries are handed to the system in piec
 class EntryFile:
     """An append-only file of fixed-size entries whose last ones are still in memory."""
 
-    __slots__ = (
-        "_base_offset",
-        "_directory",
-        "_disk_bytes",
-        "_files",
-        "_is_discarded",
-        "_suffix",
-        "_unwritten",
-        "entry_bytes",
-    )
+    __slots__ = ("_base_offset", "_directory", "_disk_bytes", "_files", "_suffix", "_unwritten", "entry_bytes")
 
     def __init__(self, files: FileAccess, directory: PurePath, base_offset: int, suffix: str, entry_bytes: int) -> None:
         self._files = files
@@ -59,7 +50,6 @@ class EntryFile:
         self.entry_bytes = entry_bytes
         self._unwritten = b""  # at most a page of it
         self._disk_bytes = -1  # not asked yet
-        self._is_discarded = False  # the file has entries that count no more
 
     @property
     def path(self) -> PurePath:
@@ -69,7 +59,7 @@ class EntryFile:
     @property
     def is_written(self) -> bool:
         """Whether no entry waits in memory."""
-        return not self._unwritten and not self._is_discarded
+        return not self._unwritten
 
     def moved(self, directory: PurePath) -> None:
         """Note the new path of a renamed directory."""
@@ -92,12 +82,8 @@ class EntryFile:
             return
         file = self._files.open(self.path, create=True)
         try:
-            if self._is_discarded:
-                file.truncate(0)
-                self._is_discarded = False
             start = self._whole_bytes(file)
-            if self._unwritten:
-                file.write_at(start, self._unwritten)
+            file.write_at(start, self._unwritten)
             self._disk_bytes = start + len(self._unwritten)
         finally:
             file.close()
@@ -137,8 +123,6 @@ class EntryFile:
 
     def whole_on_disk(self) -> bool:
         """Return whether the file is there and a whole number of entries long."""
-        if self._is_discarded:
-            return True
         try:
             return self._files.size_of(self.path) % self.entry_bytes == 0
         except FileNotFoundError:
@@ -153,7 +137,6 @@ class EntryFile:
 
     def replace_all(self, entries: bytes | bytearray) -> None:
         """Put `entries` in place of everything."""
-        self._is_discarded = False
         self._unwritten = b""
         if not entries and self.is_empty_on_disk():  # as in most of thousands of partitions
             self._disk_bytes = 0
@@ -166,19 +149,6 @@ class EntryFile:
             self._disk_bytes = len(entries)
         finally:
             file.close()
-
-    def discard(self) -> None:
-        """Forget every entry, and truncate the file when others are written. Raises OSError.
-
-        A start after a crash rebuilds the indexes of every log. Most are written again at the next stop only, and have
-        the same entries then; until then a crash has them rebuilt again.
-        """
-        try:
-            size = self._files.size_of(self.path)
-        except FileNotFoundError:
-            self.replace_all(b"")
-            return
-        self._unwritten, self._disk_bytes, self._is_discarded = b"", 0, size > 0
 
     def sync(self) -> None:
         """Make what was written durable. Called from the flush thread: touches the file only."""
@@ -278,12 +248,6 @@ class OffsetIndex:
         packed = b"".join(_OFFSET_ENTRY.pack(offset - self._base_offset, at) for offset, at in entries)
         self.file.replace_all(packed)
         self.count = len(entries)
-
-    def discard(self) -> None:
-        """Forget every entry, as `EntryFile.discard` does."""
-        self.release()
-        self.file.discard()
-        self.count = 0
 
     def entries(self) -> list[OffsetEntry]:
         """Return every entry, for truncation and tests."""
@@ -385,12 +349,6 @@ class TimeIndex:
         self.file.replace_all(b"".join(_TIME_ENTRY.pack(at, offset - self._base_offset) for at, offset in entries))
         self.count = len(entries)
         self._last_timestamp = entries[-1].timestamp if entries else -1
-
-    def discard(self) -> None:
-        """Forget every entry, as `EntryFile.discard` does."""
-        self.release()
-        self.file.discard()
-        self.count, self._last_timestamp = 0, -1
 
     def entries(self) -> list[TimeEntry]:
         """Return every entry, for truncation and tests."""
