@@ -12,8 +12,8 @@ from ottla.testing import Kafka, kafka
 OPTIONS = {
     "offsets.topic.num.partitions": "50",
     "transaction.state.log.num.partitions": "50",
-    "log.retention.check.interval.ms": "300000",
     "log.segment.delete.delay.ms": "60000",
+    "max.incremental.fetch.session.cache.slots": "1000",
 }
 """As of a server: some tests depend on the first, and some show the others."""
 

@@ -16,9 +16,11 @@ ROOT = Path(__file__).resolve().parents[2]
 SNAPSHOT = Path(__file__).with_name("public_testing.txt")
 MODULES = ("ottla.testing", "ottla.testing.unittest", "ottla.testing.containers")
 RETURNED = (
-    "faults.Fault faults.RequestView history.ClientRequest disk.Disks topics.Topic topics.Record topics.Records "
-    "topics.Offsets topics.PartitionInfo groups.Group groups.GroupDescription groups.Member groups.PartitionLag "
-    "groups.Delivery transactions.Transaction producing.RecordMetadata"
+    "faults.fault.Fault faults.fault.RequestView faults.history.ClientRequest faults.disk.Disks assertions.topics.Topic "
+    "assertions.topics.Record assertions.topics.Records assertions.topics.Offsets assertions.topics.PartitionInfo "
+    "assertions.groups.Group assertions.groups.GroupDescription assertions.group_values.Member "
+    "assertions.group_values.PartitionLag assertions.group_values.Delivery assertions.transactions.Transaction "
+    "assertions.producing.RecordMetadata"
 )
 """Classes of the objects that the methods of `Kafka` return or take, below ottla.testing.kit."""
 

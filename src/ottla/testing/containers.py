@@ -27,8 +27,6 @@ from ottla.testing.kit.kafka import Kafka, kafka
 __all__ = ["KafkaContainer", "NotInAProcess", "RedpandaContainer", "kafka_config"]
 
 _HOST = "127.0.0.1"
-_RETENTION_CHECK_MS = "300000"
-"""Kafka's default: a test may have records with timestamps of long ago, which a short-lived Kafka does not delete."""
 _PREFIX = "KAFKA_"
 _OF_THE_KIT = frozenset(
     {
@@ -97,7 +95,7 @@ class _BrokerContainer:
         """Start the broker; returns when it serves. Raises ValueError for variables that it cannot follow."""
         del timeout
         if self._kafka is None:
-            options = {"log.retention.check.interval.ms": _RETENTION_CHECK_MS, **options_of(self.env)}
+            options = options_of(self.env)
             self._kafka = kafka(options=options, port=self._host_port).start()
             self._was_started = True
         return self

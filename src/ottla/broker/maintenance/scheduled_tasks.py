@@ -50,7 +50,7 @@ class ScheduledTasks:
         self._replicas, self._clock, self._slices = replicas, clock, slices
         self._tasks = [
             asyncio.get_running_loop().create_task(self._fill_first_reserves(), name="space reserves"),
-            self._every("retention", config.retention_check_interval_ms / 1000, self._retention),
+            self._every("retention", config.retention_check_interval_ms / 1000, self.delete_expired),
             self._every("checkpoint", config.recovery_point_checkpoint_interval_ms / 1000, self._checkpoint),
             self._every("purge", PURGE_SECONDS, self._purge),
             self._every("free space", SPACE_SECONDS, self._free_space),
@@ -79,7 +79,9 @@ class ScheduledTasks:
             except Exception:
                 log.exception("the scheduled task %s failed; retrying in %g s", name, seconds)
 
-    async def _retention(self) -> None:
+    async def delete_expired(self) -> None:
+        """Delete the segments that are older or more than their topics keep."""
+
         async def delete(directory: LogDirectory) -> None:
             now_ms = self._clock.wall_ms()
             if directory.begin_retention(now_ms):

@@ -30,7 +30,6 @@ from typing import Any, Final
 from ottla.broker.requests.authorization import Authorizer
 from ottla.broker.requests.elements import InParts, complete
 from ottla.broker.requests.handler import Unwrapped
-from ottla.broker.requests.inner_response import InnerResponse
 from ottla.broker.requests.loaded_api import LoadedApi
 from ottla.broker.requests.registry import APIS, INTER_BROKER_APIS
 from ottla.broker.requests.request import Request
@@ -229,6 +228,8 @@ class RequestDriver:
 
     async def _serve_unwrapped(self, envelope: Request, api: LoadedApi, unwrapped: Unwrapped) -> None:
         """Serve the request within an Envelope."""
+        from ottla.broker.requests.inner_response import InnerResponse
+
         forwarded, slices = unwrapped.request, self._services.slices
         key, version, _, client_id, body_at = forwarded.header
         inner = self._loaded.get(key) or self._load(key)

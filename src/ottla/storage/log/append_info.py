@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
 
 from ottla.storage.config import LogConfig
 from ottla.storage.state.producer_state_manager import BatchMetadata
@@ -13,6 +14,9 @@ class AppendOrigin(Enum):
 
     CLIENT = "client"
     COORDINATOR = "coordinator"  # this broker: group offsets, transaction state and markers
+
+
+CLIENT: Final = AppendOrigin.CLIENT  # itself: a look-up of an attribute of an enumeration costs each append
 
 
 class AppendInfo:

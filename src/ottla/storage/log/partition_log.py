@@ -21,7 +21,7 @@ import errno
 import uuid
 from collections.abc import Iterable
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ottla.core.errors import CorruptMessage, KafkaError, NotLeaderOrFollower, OffsetOutOfRange, StorageError
 from ottla.core.files import FileRegion
@@ -29,7 +29,7 @@ from ottla.core.ids import TopicPartition
 from ottla.records.batch import HEADER_BYTES, BatchHeader, stamp, stamp_log_append_time
 from ottla.storage.config import LogConfig
 from ottla.storage.log.aborted_transactions import AbortedTransactions
-from ottla.storage.log.append_info import AppendInfo, AppendOrigin, duplicate_of
+from ottla.storage.log.append_info import CLIENT, AppendInfo, AppendOrigin, duplicate_of
 from ottla.storage.log.cleaner_line import CleanerLine
 from ottla.storage.log.flush import FlushJob, sync_before_gap
 from ottla.storage.log.log_faults import LogFaults
@@ -58,8 +58,6 @@ if TYPE_CHECKING:  # for compaction, which most brokers never run
     from ottla.storage.log.segment_swap import SegmentSwap
 
 __all__ = ["AppendInfo", "AppendOrigin", "PartitionLog"]
-
-_CLIENT: Final = AppendOrigin.CLIENT
 
 
 class PartitionLog:
@@ -191,7 +189,7 @@ class PartitionLog:
         if header is None:
             header = read_header(records)
         config = self.config
-        marker, from_client = None, origin is _CLIENT
+        marker, from_client = None, origin is CLIENT
         if validated_for is not config:
             records, header = validate_for_append(header, records, config, now_ms=now_ms, from_client=from_client)
         if header.producer_id >= 0:

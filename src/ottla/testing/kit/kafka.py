@@ -435,7 +435,12 @@ class Kafka:
     async def _advance(self, seconds: float) -> None:
         assert self._thread is not None
         in_sync = self._running.in_sync_replicas()
-        await self._thread.loop.advance(seconds)
+
+        async def delete_expired() -> None:
+            for broker in tuple(self._running.brokers.values()):
+                await broker.delete_expired()
+
+        await self._thread.loop.advance(seconds, delete_expired)
         await self._running.until_in_sync(in_sync)
 
     def now_ms(self) -> int:

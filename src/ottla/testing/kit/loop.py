@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -49,8 +49,8 @@ class AdvanceableLoop(asyncio.SelectorEventLoop):
         self._idle_selector.report_idle(idle)
         await idle
 
-    async def advance(self, seconds: float) -> None:
-        """Move the time on, in steps; returns when what was due is done.
+    async def advance(self, seconds: float, each_step: Callable[[], Awaitable[None]]) -> None:
+        """Move the time on, in steps; returns when what was due is done. `each_step`: what brokers do now and then.
 
         What was due at one step sees the time of that step, so a session that ends after 45 s ends long before offsets
         that are kept for a week; steps of seconds would take minutes for that week.
@@ -61,6 +61,7 @@ class AdvanceableLoop(asyncio.SelectorEventLoop):
         while self.added_s < end_s:
             self.added_s = min(self.added_s + step_s, end_s)
             await self.idle()
+            await each_step()
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
         """Run a function in a thread, or in a callback of this loop."""

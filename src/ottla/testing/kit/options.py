@@ -17,7 +17,6 @@ _OPTIONS: Mapping[str, str] = {
     "replica.fetch.backoff.ms": "20",
     "max.incremental.fetch.session.cache.slots": "0",  # each Fetch names all its partitions: faults and tests see them
     # What is due is done within a second, so that moving the time by seconds has an effect.
-    "log.retention.check.interval.ms": "1000",
     "log.cleaner.backoff.ms": "1000",
     "offsets.retention.check.interval.ms": "1000",
     "log.segment.delete.delay.ms": "0",

@@ -76,7 +76,7 @@ class Group:
 
         Raises UnknownGroup, too, while there is no such partition: a group that has not begun has no lag of 0.
         """
-        what = ", ".join(repr(each) for each in (topic, partition) if each is not None)
+        what = ", ".join(repr(name) for name in (topic, partition) if name is not None)
         return self._described(f"lag({what})", lambda group: _lag_of(group, topic, partition))
 
     def deliveries(self) -> tuple[Delivery, ...]:
@@ -86,7 +86,7 @@ class Group:
     def acquired(self) -> int:
         """Return how many records the members of a share group hold."""
         return self._delivered(
-            "acquired()", lambda deliveries: sum(each.count for each in deliveries if each.state == "acquired")
+            "acquired()", lambda deliveries: sum(one.count for one in deliveries if one.state == "acquired")
         )
 
     def _described(self, what: str, part: Callable[[GroupDescription], T]) -> T:
@@ -104,20 +104,20 @@ class Group:
 
 def _offsets(group: GroupDescription) -> dict[tuple[str, int], int]:
     return {
-        TopicPartition(each.topic, each.partition): each.committed
-        for each in group.partitions
-        if each.committed is not None
+        TopicPartition(part.topic, part.partition): part.committed
+        for part in group.partitions
+        if part.committed is not None
     }
 
 
 def _lags(group: GroupDescription) -> dict[tuple[str, int], int]:
-    return {TopicPartition(each.topic, each.partition): each.lag for each in group.partitions}
+    return {TopicPartition(part.topic, part.partition): part.lag for part in group.partitions}
 
 
 def _lag_of(group: GroupDescription, topic: str | None, partition: int | None) -> int:
     if topic is None:
         return group.lag
-    lags = [each.lag for each in group.partitions if each.topic == topic and partition in {None, each.partition}]
+    lags = [part.lag for part in group.partitions if part.topic == topic and partition in {None, part.partition}]
     if not lags:
         where = topic if partition is None else f"{topic}-{partition}"
         raise UnknownGroup(f"group {group.group_id!r} has no offset of {where} yet, and no member that reads it")

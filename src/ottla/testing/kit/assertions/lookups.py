@@ -111,9 +111,17 @@ def _leader(cluster: TestCluster, where: TopicPartition) -> LedPartition | None:
     led = [
         LedPartition(services, partition)
         for services in running(cluster)
-        if (partition := services.replicas.partitions.get(where)) is not None and partition.is_serving
+        if (partition := services.replicas.partitions.get(where)) is not None
+        and partition.is_serving
+        and _knows_what_is_committed(partition)
     ]
     return max(led, key=lambda each: each.partition.leader_epoch, default=None)
+
+
+def _knows_what_is_committed(partition: Partition) -> bool:
+    """Return whether a leader has learned of its followers what was committed before its term."""
+    state = partition.leader_state
+    return state is None or partition.high_watermark >= state.term_start
 
 
 async def shards_of(

@@ -139,8 +139,8 @@ async def read_topic(cluster: TestCluster, name: str, partition: int | None, iso
     records: list[Record] = []
     for where in partitions_of(topic_of(cluster, name), partition):
         led = (await leader_of(cluster, where)).partition
-        async for found in _read(led, read_committed=isolation == "read_committed"):
-            records += found
+        async for read in _read(led, read_committed=isolation == "read_committed"):
+            records += read
     return Records(records)
 
 

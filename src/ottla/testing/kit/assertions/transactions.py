@@ -31,7 +31,7 @@ class Transaction:
 async def list_transactions(cluster: TestCluster) -> tuple[Transaction, ...]:
     """List all transactional ids. Raises NoLeader."""
     shards = await shards_of(cluster, TRANSACTIONS_TOPIC, lambda services: services.coordinators.transactions.led)
-    found = []
+    transactions = []
     for services, shard in shards:
         for runtime in shard.all():
             metadata = runtime.metadata
@@ -39,7 +39,7 @@ async def list_transactions(cluster: TestCluster) -> tuple[Transaction, ...]:
                 continue
             is_open = metadata.state not in BETWEEN_TRANSACTIONS
             age_s = max(0, services.clock.wall_ms() - metadata.started_wall_ms) / 1000
-            found.append(
+            transactions.append(
                 Transaction(
                     transactional_id=runtime.transactional_id,
                     state=metadata.state.kafka_name,
@@ -50,4 +50,4 @@ async def list_transactions(cluster: TestCluster) -> tuple[Transaction, ...]:
                     timeout_ms=metadata.timeout_ms,
                 )
             )
-    return tuple(sorted(found, key=lambda each: each.transactional_id))
+    return tuple(sorted(transactions, key=lambda each: each.transactional_id))

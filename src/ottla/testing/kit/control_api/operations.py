@@ -594,19 +594,19 @@ def records(
     isolation: Isolation = "read_committed",
 ) -> RecordList:
     """Return the records of a topic that a consumer from the earliest offset would read."""
-    found = control.kit.topic(topic).records(partition, isolation)
+    read = control.kit.topic(topic).records(partition, isolation)
     return RecordList(
         [
             RecordState(
-                topic=each.topic,
-                partition=each.partition,
-                offset=each.offset,
-                timestamp_ms=each.timestamp_ms,
-                key=each.key,
-                value=each.value,
-                headers=[Header(*header) for header in each.headers],
+                topic=record.topic,
+                partition=record.partition,
+                offset=record.offset,
+                timestamp_ms=record.timestamp_ms,
+                key=record.key,
+                value=record.value,
+                headers=[Header(*header) for header in record.headers],
             )
-            for each in found
+            for record in read
         ]
     )
 

@@ -130,7 +130,7 @@ class History:
             self.dropped += 1
         if len(self._unanswered) > 2 * REQUESTS_MAX:
             kept = set(self._requests)
-            self._unanswered = {each: recorded for each, recorded in self._unanswered.items() if recorded in kept}
+            self._unanswered = {request: recorded for request, recorded in self._unanswered.items() if recorded in kept}
 
     def requests(
         self, key: ApiKey | None = None, client_id: str | None = None, broker: int | None = None

@@ -77,7 +77,7 @@ class Network:
 
     def heal(self, partition: Fault) -> None:
         """End a partition. Runs on the brokers' loop."""
-        self.partitions = tuple(each for each in self.partitions if each is not partition)
+        self.partitions = tuple(other for other in self.partitions if other is not partition)
         for healed in self._healed:
             if not healed.done():
                 healed.set_result(None)

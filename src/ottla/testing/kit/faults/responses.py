@@ -118,16 +118,16 @@ def _struct(shape: type[Any], version: int, given: Any) -> Any:
 
 def errors_in(struct: Any) -> list[ErrorCode]:
     """Return all errors in a response, in their order, each once."""
-    found: dict[ErrorCode, None] = {}
-    _collect(struct, found)
-    return list(found)
+    errors: dict[ErrorCode, None] = {}
+    _collect(struct, errors)
+    return list(errors)
 
 
-def _collect(struct: Any, found: dict[ErrorCode, None]) -> None:
+def _collect(struct: Any, errors: dict[ErrorCode, None]) -> None:
     for field in struct.WIRE:
         value = getattr(struct, field.name)
         if field.name.endswith("error_code") and value:
-            found[ErrorCode(value)] = None
+            errors[ErrorCode(value)] = None
         elif not isinstance(field.type, str) and value is not None:
-            for each in value if field.array else (value,):
-                _collect(each, found)
+            for inner in value if field.array else (value,):
+                _collect(inner, errors)

@@ -35,7 +35,7 @@ class FaultStage:
 
     def _remove(self, fault: Fault) -> None:
         with self._changing:
-            self._faults = tuple(each for each in self._faults if each is not fault)
+            self._faults = tuple(other for other in self._faults if other is not fault)
 
     @property
     def faults(self) -> tuple[Fault, ...]:
@@ -54,7 +54,7 @@ class FaultStage:
         api = request.api
         if api is None or not api.first <= request.api_version <= api.last:
             return None
-        faults = [each for each in self._faults if each.selection.may_match(request, api.key, sender)]
+        faults = [fault for fault in self._faults if fault.selection.may_match(request, api.key, sender)]
         if not faults and self.network.separating(sender, request.services.node_id) is None:
             return None
         return self._take_over(request, sender, bytearray(frame), faults, recorded)
