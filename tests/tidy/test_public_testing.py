@@ -63,7 +63,7 @@ def public() -> list[str]:
             if isinstance(value, type) and _is_ours(value):
                 found += _members(path, value)
     for path in RETURNED.split():
-        module, _, name = path.partition(".")
+        module, _, name = path.rpartition(".")
         found += _members(path, getattr(importlib.import_module(f"ottla.testing.kit.{module}"), name))
     return [
         *found,

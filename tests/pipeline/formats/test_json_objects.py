@@ -91,6 +91,13 @@ def test_a_type_conflict_inside_an_object_is_reported_with_its_path() -> None:
     ]
 
 
+def test_a_type_conflict_in_a_name_with_half_a_surrogate_pair_is_reported_with_the_name_escaped() -> None:
+    rows, reasons = parse(JSON, b'{"a": [{"\\ud800": 1}, {"\\ud800": true}]}', b'{"b": 1}')
+    assert [row["b"] for row in rows] == [None, 1]
+    assert reasons[0] is not None
+    assert "\\ud800" in reasons[0]
+
+
 def test_a_type_conflict_between_distant_records_is_found() -> None:
     values = [b'{"a":1}'] * 300 + [b'{"a":"x"}'] * 300 + [b'{"a":2}'] * 300
     rows, reasons = parse(JSON, *values)

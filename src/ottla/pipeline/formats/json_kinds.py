@@ -19,7 +19,13 @@ DEPTH_MAX = 32
 
 
 class RefusedRecord(Exception):
-    """A record that no table can have, or not together with the others; the message is the reason."""
+    """A record that no table can have, or not together with the others; the message is the reason.
+
+    A name in it may have half a surrogate pair, which no UTF-8 has: it is escaped.
+    """
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why.encode("utf-8", "backslashreplace").decode())
 
 
 TEXT, TRUTH = "text", "truth"
