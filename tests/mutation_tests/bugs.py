@@ -361,7 +361,7 @@ STORAGE_BUGS: tuple[Bug, ...] = (
     bug("segments-after-a-truncation-kept", "recovery truncates a segment and keeps the later ones", "crash tests of rolls",
         Patch(log_recovery, "delete_from", does())),
     bug("recovery-not-synced", "what survived a kill counts as durable although only the system holds it",
-        "crash tests of stops", Patch(LogDirectory, "_flush_recovered", does())),
+        "crash tests of stops", Patch(LogDirectory, "_begin_recovered", does([]))),
     bug("clean-marker-left", "the clean marker is read and not taken away", "crash tests of stops",
         Patch(LogDirectory, "_load", _believes_the_marker)),
     bug("producers-not-replayed", "recovery loads the newest snapshot and does not replay the batches after it",
