@@ -247,9 +247,9 @@ class PartitionLog:
         if not batches.size_bytes:
             return None
         first_offset, last_offset = int.from_bytes(records[:8], "big"), batches.end_offset - 1
-        if self._roll_if_due(batches.size_bytes, first_offset, last_offset, batches.max_timestamp):
-            batches = self._check_batches(records, leader_epoch)  # the indexes of the new segment begin with them
         try:
+            if self._roll_if_due(batches.size_bytes, first_offset, last_offset, batches.max_timestamp):
+                batches = self._check_batches(records, leader_epoch)  # the indexes of the new segment begin with them
             position = self._write(records[: batches.size_bytes])
             self._note_batches(records, batches, position, now_ms)
         except KafkaError:

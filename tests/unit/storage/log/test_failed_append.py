@@ -20,6 +20,7 @@ pytestmark = pytest.mark.plain_form(
 )
 
 STEPS: dict[str, tuple[type[Any], str]] = {
+    "the roll": (PartitionLog, "_roll_if_due"),
     "the write": (Segment, "append"),
     "the index": (Segment, "note_batch"),
     "the leader epoch": (LeaderEpochs, "assign"),
