@@ -89,7 +89,7 @@ class OffsetRecordReader:
             end = _end_of_group(key)
             where = self._partition(key, end) if end else None
             try:
-                committed = None if value is None else self._offset(value)
+                committed = None if where is None or value is None else self._offset(value)
                 if where is None or (committed is None and value is not None):
                     found.append((key, value))
                     prefix = b""

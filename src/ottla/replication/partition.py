@@ -491,7 +491,7 @@ class Partition:
         is_start_moved = log_start_offset != follower.log_start_offset
         end = log.end_offset
         follower.update(fetch_offset, log_start_offset, broker_epoch, leader_end=end, now_s=now_s)
-        if is_moved:
+        if is_moved:  # as `durable_end`, whose call each partition of a follower's fetch would pay for
             self._advance(log.flushed_offset if log.config.durability == "fsync" else end)
         if is_start_moved:
             self._notify_watchers()  # a deletion of records may have reached all replicas
