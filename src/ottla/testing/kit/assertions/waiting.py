@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -79,40 +80,33 @@ class Wait:
     def run(self, condition: Callable[[], T]) -> T:
         """Evaluate a condition until it is true, and return its value. Raises AssertionError."""
         while True:
-            self._begin()
-            token = _noted.set(self._notes)
-            try:
-                value = condition()
-            except NOT_YET as error:
-                self._error = error
-            else:
-                self._value = value
+            with self._evaluating():
+                self._value = value = condition()
                 if value:
                     return value
-            finally:
-                _noted.reset(token)
             time.sleep(self._next_pause_s())
 
     async def run_async(self, condition: Callable[[], Any]) -> Any:
         """Evaluate a condition as `run` does, with pauses in which the caller's loop runs; it may be a coroutine."""
         while True:
-            self._begin()
-            token = _noted.set(self._notes)
-            try:
+            with self._evaluating():
                 result = condition()
-                value = await result if inspect.isawaitable(result) else result
-            except NOT_YET as error:
-                self._error = error
-            else:
-                self._value = value
+                self._value = value = await result if inspect.isawaitable(result) else result
                 if value:
                     return value
-            finally:
-                _noted.reset(token)
             await asyncio.sleep(self._next_pause_s())
 
-    def _begin(self) -> None:
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Note what one evaluation of the condition asks, and the error with which it is not true yet."""
         self._notes, self._value, self._error = Observations(), None, None
+        token = _noted.set(self._notes)
+        try:
+            yield
+        except NOT_YET as error:
+            self._error = error
+        finally:
+            _noted.reset(token)
 
     def _next_pause_s(self) -> float:
         """Return how long to wait before the next evaluation. Raises AssertionError when the time is over."""
