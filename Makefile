@@ -80,8 +80,8 @@ test: .venv/ready compile fetch  ## all tests, on the compiled form, on JOBS=4 p
 test-oldest-spark: .venv/ready compile fetch  ## the part of make test on the oldest PySpark: the comparison with Spark's own connector, a short suite
 	OTTLA_FAIL_ON_SKIP=1 $(BIN)/python tools/run_matrix.py --jobs $(JOBS) oldest-spark
 
-test-libraries: .venv/ready compile  ## the examples of docs/testing.md with FastStream, Faust, quixstreams and pytest-asyncio, in an environment of their own
-	$(BIN)/python tools/run_matrix.py test-libraries
+test-libraries: .venv/ready compile  ## the examples of docs/testing.md with FastStream, Faust, quixstreams and pytest-asyncio, in an environment for each
+	$(BIN)/python -m pytest -q --timeout=0 -m test_libraries tests/processes/test_testing_page.py
 
 SOURCES ?= build/clones
 foreign-test-suites: .venv/ready compile  ## suites of aiokafka, kafka-python and quixstreams on a broker in their process; SOURCES=build/clones has a clone of each

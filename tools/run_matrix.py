@@ -50,8 +50,6 @@ SHORT = (
 )
 """Where the tests with a mark of SHORT_MARKS are."""
 SHORT_MARKS = "official_connector or oldest_spark"
-TEST_LIBRARIES = ("faststream", "faust-streaming", "pytest-asyncio", "quixstreams")
-"""Of the recipes in docs/testing.md."""
 _LOCKED = re.compile(r"^([a-z0-9][a-z0-9._-]*)==([^\s\\;]+)( ; [^\\]+)?", re.MULTILINE)
 
 
@@ -68,8 +66,6 @@ class Combination:
     ignored: Sequence[str] = ()
     varied: Sequence[str] = ()
     """The packages whose versions the report shows."""
-    packages: Sequence[str] = ()
-    """What is installed besides the dependencies in pyproject.toml."""
     in_make_test: bool = False
     """Prints as pytest does, and runs brokers and tasks in the form that is built."""
 
@@ -97,7 +93,7 @@ class Outcome:
 def main() -> int:
     """Run the combinations of a kind."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("kind", choices=("sparks", "oldest-spark", "pythons", "floors", "test-libraries"))
+    parser.add_argument("kind", choices=("sparks", "oldest-spark", "pythons", "floors"))
     parser.add_argument("versions", nargs="*", help="as 4.1 or 3.12; none: all")
     parser.add_argument("--jobs", type=int, default=2, help="processes for the tests")
     parser.add_argument("--prepare", action="store_true", help="create the environments and run nothing")
@@ -138,13 +134,6 @@ def combinations(kind: str, versions: Sequence[str]) -> Iterator[Combination]:
                     yield Combination(f"python-{version}", found[version], locked(), (*FAST, *PIPELINE), WITHOUT_JAVA)
                 else:
                     print(f"python-{version}: not tried; it is not installed and cannot be fetched", flush=True)
-        case "test-libraries":
-            # quixstreams asks for an older client than is locked
-            constraints = locked(without=("confluent-kafka",))
-            page = ("tests/processes/test_testing_page.py",)
-            yield Combination(
-                kind, sys.executable, constraints, page, "test_libraries", (), TEST_LIBRARIES, packages=TEST_LIBRARIES
-            )
         case _:
             lowest = floors()
             names = [line.partition("==")[0] for line in lowest.splitlines()]
@@ -190,7 +179,7 @@ def dependencies() -> list[str]:
 def prepare(combination: Combination) -> None:
     """Create the environment unless it is there as wanted."""
     stamp = combination.directory / "stamp"
-    wanted = "\n".join([combination.python, combination.constraints, *combination.packages, *dependencies()])
+    wanted = "\n".join([combination.python, combination.constraints, *dependencies()])
     if stamp.exists() and stamp.read_text() == wanted:
         return
     combination.directory.mkdir(parents=True, exist_ok=True)
@@ -203,7 +192,7 @@ def prepare(combination: Combination) -> None:
     command = [UV, "pip", "install", "--quiet", "--exact", "--python", str(combination.program)]
     command += ["--constraint", str(constraints), "--group", f"{ROOT / 'pyproject.toml'}:test"]
     extras = "cli,standard,pipeline,keystores,testing"
-    command += ["--editable", f"{ROOT}[{extras}]", "pip", *combination.packages]  # by pip the pipeline installs a Java
+    command += ["--editable", f"{ROOT}[{extras}]", "pip"]  # by pip the pipeline installs a Java
     subprocess.run(command, check=True, env=os.environ | {"OTTLA_COMPILE": "later"})
     stamp.write_text(wanted)
 
