@@ -181,6 +181,29 @@ def test_the_end_of_a_long_log_is_shown() -> None:
     assert pytest_ottla._end_of("\n".join(lines[:200])).splitlines() == lines[:200]
 
 
+def test_async_tests_of_anyio_have_brokers(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+        @pytest.fixture
+        def anyio_backend():
+            return "asyncio"
+
+        @pytest.mark.anyio
+        @pytest.mark.kafka(topics=["orders"])
+        async def test_an_order_arrives(kafka):
+            async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap) as producer:
+                await producer.send_and_wait("orders", b"order 1")
+            consumer = AIOKafkaConsumer("orders", bootstrap_servers=kafka.bootstrap, auto_offset_reset="earliest")
+            async with consumer:
+                assert (await consumer.getone()).value == b"order 1"
+        """
+    )
+    pytester.runpytest_subprocess().assert_outcomes(passed=1)
+
+
 def test_a_run_without_brokers_imports_nothing_of_them(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
