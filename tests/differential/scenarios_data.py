@@ -15,6 +15,11 @@ OTHER_ID = "11111111-2222-3333-4444-555555555555"
 WAIT_MS = 250
 
 
+def kept_topic(peer: Peer, name: str, *, partitions: int = 1, config: dict[str, str] | None = None) -> str:
+    """Make a topic whose old records stay: either broker may check retention between two requests."""
+    return peer.topic(name, partitions=partitions, config={"retention.ms": "-1", **(config or {})})
+
+
 def ranges(answer: Any) -> Any:
     """An ApiVersions answer with its list as a table, so that a missing API is one difference."""
     if not isinstance(answer, dict):
@@ -83,7 +88,7 @@ def unsupported_versions(peer: Peer) -> None:
 
 def metadata(peer: Peer) -> None:
     """Null and empty lists, unknown and wrong names, ids, authorised operations."""
-    name = peer.topic("m", partitions=3)
+    name = kept_topic(peer, "m", partitions=3)
     for version in peer.each("metadata"):
         more: dict[str, Any] = {"allow_auto_topic_creation": False}
         peer.ask("one topic", "metadata", version, topics=[peer.naming(name) | {"topic_id": NO_ID}], **more)
@@ -118,11 +123,11 @@ def produced(
 
 def produce(peer: Peer) -> None:
     """Pitfalls 16 to 23: offsets, errors per partition, limits, what a client may not write."""
-    plain = peer.topic("p", partitions=2)
-    stamped = peer.topic("p-stamped", config={"message.timestamp.type": "LogAppendTime"})
-    compacted = peer.topic("p-compacted", config={"cleanup.policy": "compact"})
-    trailing = peer.topic("p-trailing")
-    small = peer.topic("p-small", config={"max.message.bytes": "300"})
+    plain = kept_topic(peer, "p", partitions=2)
+    stamped = kept_topic(peer, "p-stamped", config={"message.timestamp.type": "LogAppendTime"})
+    compacted = kept_topic(peer, "p-compacted", config={"cleanup.policy": "compact"})
+    trailing = kept_topic(peer, "p-trailing")
+    small = kept_topic(peer, "p-small", config={"max.message.bytes": "300"})
     for version in peer.each("produce"):
         produced(peer, "one record", version, plain, batch())
         produced(peer, "three records, acks of the leader", version, plain, batch(numbered(3)), acks=1)
@@ -168,7 +173,7 @@ def produce(peer: Peer) -> None:
 def partitions_twice(peer: Peer) -> None:
     """The same partition twice in one request, and the same topic: which batch is taken, and what is answered."""
     for version in peer.each("produce"):
-        one, two = peer.topic(f"twice-{version}", partitions=2), peer.topic(f"once-{version}")
+        one, two = kept_topic(peer, f"twice-{version}", partitions=2), kept_topic(peer, f"once-{version}")
         good, other, bad = batch(numbered(2)), batch(numbered(3)), batch(crc_off_by=1)
         for label, topics in {
             "two good ones": [(one, [(0, good), (0, other)])],
@@ -199,7 +204,7 @@ def partitions_twice(peer: Peer) -> None:
 
 def acks_zero(peer: Peer) -> None:
     """Pitfall 13: acks=0 has no answer, and the next request's answer is the next to come."""
-    name = peer.topic("zero")
+    name = kept_topic(peer, "zero")
     for version in peer.each("produce"):
         data = [peer.naming(name) | {"partition_data": [{"index": 0, "records": batch()}]}]
         peer.wire.send("produce", version, acks=0, timeout=1000, topic_data=data)
@@ -215,8 +220,8 @@ def acks_zero(peer: Peer) -> None:
 def own_writes(peer: Peer) -> None:
     """After the answer the record is visible, whatever acks and timeout are; one broker is enough for any min.insync."""
     for version in peer.each("produce"):
-        name = peer.topic(f"own-{version}")
-        strict = peer.topic(f"own-strict-{version}", config={"min.insync.replicas": "2"})
+        name = kept_topic(peer, f"own-{version}")
+        strict = kept_topic(peer, f"own-strict-{version}", config={"min.insync.replicas": "2"})
         for topic in (name, strict):
             for acks in (1, -1):
                 for timeout in (20_000, 0, -1, -(2**31)):  # 1 ms may be too short for any broker
@@ -231,7 +236,7 @@ def own_writes(peer: Peer) -> None:
 def idempotence(peer: Peer) -> None:
     """Pitfall 22: duplicates, gaps, epochs, five batches back, unknown producers, the wrap of the sequence."""
     for version in peer.each("produce"):
-        name = peer.topic(f"idem-{version}", partitions=3)
+        name = kept_topic(peer, f"idem-{version}", partitions=3)
         producer = peer.quietly("init_producer_id", 1, transaction_timeout=60_000)["producer_id"]
 
         def sent(
@@ -288,8 +293,8 @@ def fetched(
 
 def fetch(peer: Peer) -> None:
     """Pitfalls 24, 25, 28 to 30: places within and outside the log, limits, epochs, isolation."""
-    name = peer.topic("f", partitions=3)
-    trimmed = peer.topic("f-trimmed")
+    name = kept_topic(peer, "f", partitions=3)
+    trimmed = kept_topic(peer, "f-trimmed")
     for _ in range(3):
         peer.write(name, batch(numbered(10, size=100)))
         peer.write(name, batch(numbered(5, size=100)), partition=1)
@@ -336,7 +341,7 @@ def fetch(peer: Peer) -> None:
 def fetch_sessions(peer: Peer) -> None:
     """Pitfall 27: a session's whole life."""
     for version in (each for each in peer.each("fetch") if each >= 7):
-        one, two = (peer.topic(f"s{number}-{version}") for number in (1, 2))
+        one, two = (kept_topic(peer, f"s{number}-{version}") for number in (1, 2))
         peer.write(one, batch(numbered(3)))
         first = fetched(peer, "new", version, [(one, {}), (two, {})], session=(0, 0))
         session = first.get("session_id", 0)
@@ -357,7 +362,7 @@ def fetch_sessions(peer: Peer) -> None:
 def gone_topics(peer: Peer) -> None:
     """A topic that is not there takes no time away from a fetch that names others too, in a session and without."""
     for version in peer.each("fetch"):
-        here, gone = peer.topic(f"g1-{version}"), peer.topic(f"g2-{version}")
+        here, gone = kept_topic(peer, f"g1-{version}"), kept_topic(peer, f"g2-{version}")
         never = f"{peer.stem}-never"
         peer.ids[never] = UUID("33333333-4444-5555-6666-777777777777")
 
@@ -378,7 +383,7 @@ def gone_topics(peer: Peer) -> None:
         peer.delete(gone)
         waits("one is gone", session=(session, 2))
         waits("one is still gone", session=(session, 3))
-        peer.topic(f"g2-{version}")
+        kept_topic(peer, f"g2-{version}")
         for epoch in (4, 5):
             fetched(peer, "one was made again", version, [], session=(session, epoch), max_wait=WAIT_MS, min_bytes=1)
         session = fetched(peer, "with a topic that never was", version, [(here, {}), (never, {})], session=(0, 0)).get(
@@ -389,7 +394,7 @@ def gone_topics(peer: Peer) -> None:
 
 def list_offsets(peer: Peer) -> None:
     """Pitfall 32: every special time, times between records, unknown places, epochs."""
-    name, empty = peer.topic("lo"), peer.topic("lo-empty")
+    name, empty = kept_topic(peer, "lo"), kept_topic(peer, "lo-empty")
     for start in (AT_MS, AT_MS + 1000, AT_MS + 500):
         peer.write(name, batch(numbered(5), base_timestamp_ms=start))
     times = [-1, -2, -3, -4, -5, -6, -99, 0, AT_MS, AT_MS + 3, AT_MS + 6, AT_MS + 502, AT_MS + 1004, AT_MS + 1005]
@@ -434,7 +439,7 @@ def list_offsets(peer: Peer) -> None:
 
 def leader_epochs(peer: Peer) -> None:
     """Pitfall 31: known, future and negative epochs, fenced callers, unknown places."""
-    name = peer.topic("e")
+    name = kept_topic(peer, "e")
     peer.write(name, batch(numbered(5)))
     for version in peer.each("offset_for_leader_epoch"):
         for epoch in (0, 1, 7, -1):
@@ -461,7 +466,7 @@ def leader_epochs(peer: Peer) -> None:
 def delete_records(peer: Peer) -> None:
     """Pitfall 45: -1 is the high watermark, other negatives are out of range."""
     for version in peer.each("delete_records"):
-        name = peer.topic(f"dr-{version}")
+        name = kept_topic(peer, f"dr-{version}")
         peer.write(name, batch(numbered(10)))
         for offset in (4, 2, 11, -2, 7, -1):
             part = {"partition_index": 0, "offset": offset}
@@ -504,7 +509,7 @@ def init_producer_id(peer: Peer) -> None:
 
 def describe_producers(peer: Peer) -> None:
     """Who wrote to a partition."""
-    name = peer.topic("dp")
+    name = kept_topic(peer, "dp")
     producer = peer.quietly("init_producer_id", 1, transaction_timeout=60_000)["producer_id"]
     for sequence in (0, 2):
         peer.write(name, batch(numbered(2), producer_id=producer, producer_epoch=0, base_sequence=sequence))

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -187,7 +188,7 @@ def test_an_interrupt_while_a_test_waits_stops_the_brokers() -> None:
     def interrupted() -> None:
         with kafka() as k:
             threads.append(k)
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)  # another thread may take it otherwise
             signal.pause()
 
     threads: list[Kafka] = []
