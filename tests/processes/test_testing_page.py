@@ -59,7 +59,7 @@ def test_the_example_with_spark_runs(tmp_path: Path) -> None:
 def test_the_example_with_a_library_runs(library: str, tmp_path: Path) -> None:
     python = tmp_path / "environment" / "bin" / "python"
     subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, tmp_path / "environment"], check=True)
-    packages = ["pytest", *OF_LIBRARIES[library], "--editable", ROOT]
+    packages: list[str | Path] = ["pytest", *OF_LIBRARIES[library], "--editable", ROOT]
     subprocess.run(
         [UV, "pip", "install", "--quiet", "--python", python, *packages],
         check=True,
