@@ -102,7 +102,7 @@ async def open_storage(
     if open_store is not None:
         return await _open_with_shared_store(config, paths, clock, files, open_store)
     place = metadata_directory(config, paths)
-    owners = _owners(files, paths)
+    owners = await asyncio.to_thread(_owners, files, paths)
     known = next((owner.cluster_id for owner in owners.values() if owner.cluster_id), None)
     found, is_new = None, _are_empty(_all_places(paths, place))
     if not _is_there(files, place / METADATA_FILE):
@@ -151,7 +151,7 @@ async def _open_with_shared_store(
 ) -> OpenedStorage:
     """Open the store first: it has the cluster id, which new log directories get and others must have."""
     node_id = config.server.node_id
-    owners = _owners(files, paths)
+    owners = await asyncio.to_thread(_owners, files, paths)
     known = next((owner.cluster_id for owner in owners.values() if owner.cluster_id), None)
     store = await open_store()
     directories = None

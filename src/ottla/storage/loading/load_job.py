@@ -52,3 +52,9 @@ class LoadJob:
             raise self._error
         assert self._log is not None
         return self._log
+
+
+def run_jobs(jobs: Sequence[LoadJob]) -> None:
+    """Load these logs one after the other. Does not raise."""
+    for job in jobs:
+        job.run()
