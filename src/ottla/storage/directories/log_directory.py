@@ -66,8 +66,8 @@ _LOGS_AT_ONCE = 256
 """The files of so many logs are synced together at a start and a stop: one is open of each."""
 
 _LOADERS = 2
-"""Threads that load logs: one computes while the other waits for the disk. More only contend for the interpreter: with 16
-a start with 10,000 partitions took twice as long."""
+"""Threads that load logs: one computes while the other waits for the disk. More only contend for the interpreter: with
+16 a start with 10,000 partitions took twice as long."""
 
 
 class DirectoryInUse(Exception):
