@@ -49,7 +49,7 @@ OpenStore = Callable[[], Awaitable[MetadataStore]]
 
 _TOPICS_NAMED_MAX = 10
 _THREADS = 16
-"""A journaling file system commits the fsyncs of several threads together, and a disk reads for several at once."""
+"""A journaling file system commits the fsyncs of several threads together."""
 
 
 class NoUsableDirectory(Exception):
