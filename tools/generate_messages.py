@@ -34,14 +34,15 @@ TARGET = ROOT / "src" / "ottla" / "wire" / "generated"
 KEYS = {
     *APIS,
     *INTER_BROKER_APIS,
-    ApiKey.DESCRIBE_TRANSACTIONS,
-    ApiKey.SHARE_GROUP_DESCRIBE,
-    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
-    ApiKey.ALTER_SHARE_GROUP_OFFSETS,
-    ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+    ApiKey.ALTER_CLIENT_QUOTAS,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+    ApiKey.CREATE_DELEGATION_TOKEN,
+    ApiKey.RENEW_DELEGATION_TOKEN,
+    ApiKey.EXPIRE_DELEGATION_TOKEN,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN,
 }
-"""The APIs to generate: those the broker serves, and one whose values kio cannot hold (docs/design/build.md). Another
-API needs its key here, or a row in the registry, and `make generate`."""
+"""The APIs to generate: those the broker serves. Another API needs its key here, or a row in the registry, and `make
+generate`."""
 
 Kind: TypeAlias = Literal[EntityType.request, EntityType.response]
 KINDS: tuple[Kind, Kind] = (EntityType.request, EntityType.response)

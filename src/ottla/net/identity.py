@@ -13,6 +13,8 @@ class ConnectionIdentity(NamedTuple):
 
     principal_type: str
     principal_name: str
+    groups: tuple[str, ...] = ()  # of the user, as the claim of a token names them: principals `Group:NAME`
+    is_token: bool = False  # the client signed in with a delegation token
 
 
 ANONYMOUS: Final = ConnectionIdentity(USER, "ANONYMOUS")

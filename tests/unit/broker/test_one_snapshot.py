@@ -9,9 +9,10 @@ from typing import Any, cast
 import pytest
 
 from ottla.broker.config import read
-from ottla.broker.requests.authorization import AclOperation, AuthorizableRequest, ResourceType
+from ottla.broker.requests.authorization import AuthorizableRequest
 from ottla.broker.requests.elements import Access, Each, InParts, collect, collect_awaited, complete, repeated
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation, ResourceType
 from ottla.core.errors import KafkaError
 from ottla.metadata_store.cluster_view import BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.metadata_store.metadata_cache import MetadataCache

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from ottla.broker.handlers.envelope import FORWARDED_IN_PART
-from ottla.broker.requests.authorization import AclOperation, AuthorizableRequest, ResourceType
+from ottla.broker.requests.authorization import AuthorizableRequest
 from ottla.broker.requests.driver import RequestDriver
 from ottla.broker.requests.forwarded_identity import decode_identity, encode_identity
 from ottla.broker.requests.inner_response import InnerResponse
 from ottla.broker.requests.loaded_api import LoadedApi
 from ottla.broker.requests.registry import APIS, INTER_BROKER_APIS, Api
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation, ResourceType
 from ottla.core.error_codes import ErrorCode
 from ottla.core.errors import KafkaError, NotController, error_for
 from ottla.limits.budget import ByteBudget

@@ -19,8 +19,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Any, Generic, TypeVar
 
-from ottla.broker.requests.authorization import AclOperation, ResourceType, denial
+from ottla.broker.requests.authorization import denial
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation, ResourceType
 from ottla.core.errors import KafkaError
 from ottla.core.slices import WorkSlice
 from ottla.metadata_store.cluster_view import ClusterView

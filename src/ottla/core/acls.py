@@ -1,0 +1,77 @@
+"""Names what access control is about, by Kafka's codes: operations, types of resources, patterns and permissions."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+
+class AclOperation(IntEnum):
+    """The operations of a client on a resource."""
+
+    UNKNOWN = 0
+    ANY = 1  # only in filters
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class ResourceType(IntEnum):
+    """The types of resources."""
+
+    UNKNOWN = 0
+    ANY = 1  # only in filters
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+class PatternType(IntEnum):
+    """The ways in which the name of an ACL's resource is compared."""
+
+    UNKNOWN = 0
+    ANY = 1  # only in filters: every pattern
+    MATCH = 2  # only in filters: every pattern that matches the name
+    LITERAL = 3  # the name alone; `*` is every name
+    PREFIXED = 4
+
+
+class PermissionType(IntEnum):
+    """What an ACL says of the operation."""
+
+    UNKNOWN = 0
+    ANY = 1  # only in filters
+    DENY = 2
+    ALLOW = 3
+
+
+CLUSTER_NAME: Final = "kafka-cluster"
+"""The name of the only resource of the type CLUSTER."""
+WILDCARD: Final = "*"
+"""Every resource of a type as the name of a literal pattern, every user as `User:*`, every host."""
+
+
+class AclBinding(NamedTuple):
+    """One ACL: a principal may or must not do something with a resource from a host."""
+
+    resource_type: ResourceType
+    pattern_type: PatternType
+    resource_name: str
+    principal: str  # TYPE:NAME
+    host: str  # an address, a range (KIP-1276) or WILDCARD
+    operation: AclOperation
+    permission_type: PermissionType
