@@ -51,7 +51,7 @@ class PatternType(IntEnum):
 
 
 class PermissionType(IntEnum):
-    """What an ACL says of the operation."""
+    """The permissions: whether an ACL allows or denies."""
 
     UNKNOWN = 0
     ANY = 1  # only in filters
