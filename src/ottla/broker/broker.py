@@ -227,7 +227,12 @@ class Broker:
     async def _bind(self, listeners: Listeners) -> list[ListenerAddress]:
         """Take the addresses. Raises OSError, and DirectoryInUse if the one that has them is this broker, running."""
         try:
-            return [await listeners.bind(endpoint) for endpoint in endpoints.to_listen_at(self._config.net)]
+            protocols = endpoints.security_protocols(self._config.net)
+            assert not any(protocols[each.listener].uses_tls for each in endpoints.to_listen_at(self._config.net))
+            return [
+                await listeners.bind(endpoint, protocols[endpoint.listener])
+                for endpoint in endpoints.to_listen_at(self._config.net)
+            ]
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 from ottla.broker.startup.start_check import directory_in_use
@@ -248,7 +253,7 @@ class Broker:
             znodes.BrokerRegistration(
                 node_id=self._node_id,
                 endpoints={name: znodes.Endpoint(*place) for name, place in advertised.items()},
-                protocols=dict.fromkeys(advertised, "PLAINTEXT"),
+                protocols={name: endpoints.security_protocols(config.net)[name].name for name in advertised},
                 rack=config.server.rack or None,
                 started_ms=self._clock.wall_ms(),
                 is_cordoned=directories.is_cordoned,

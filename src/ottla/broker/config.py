@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ottla.broker.server_config import ALL_DIRECTORIES, ServerConfig
 from ottla.controller.config import ControllerConfig
@@ -26,12 +26,14 @@ from ottla.core.settings import (
     load,
     read_properties,
     settings_of,
+    split_listener_key,
     text_of,
 )
 from ottla.groups.config import GroupConfig
 from ottla.metadata_store.config import ZooKeeperConfig
 from ottla.net.config import NetConfig
 from ottla.replication.config import ReplicationConfig
+from ottla.security.tls_config import TlsConfig
 from ottla.share_coordinator.config import ShareCoordinatorConfig
 from ottla.share_partitions.config import ShareConfig
 from ottla.storage.cleaning.cleaner_config import CleanerConfig
@@ -40,9 +42,12 @@ from ottla.storage.scrubbing.scrubber_config import ScrubberConfig
 from ottla.storage.small_files import META_PROPERTIES, parse_meta
 from ottla.transactions.config import TransactionConfig
 
+T = TypeVar("T")
+
 SECTIONS: dict[str, tuple[str, type[Any]]] = {
     "server": ("The broker", ServerConfig),
     "net": ("Sockets and connections", NetConfig),
+    "tls": ("TLS", TlsConfig),
     "log": ("The log on disk", LogConfig),
     "cleaner": ("Compaction", CleanerConfig),
     "scrub": ("Scrubber", ScrubberConfig),
@@ -62,6 +67,7 @@ class BrokerConfig:
 
     server: ServerConfig
     net: NetConfig
+    tls: TlsConfig
     log: LogConfig
     cleaner: CleanerConfig
     scrub: ScrubberConfig
@@ -73,13 +79,21 @@ class BrokerConfig:
     controller: ControllerConfig
     zookeeper: ZooKeeperConfig
     given: Mapping[str, SettingText]  # what was set, by Kafka's name, and where
+    dynamic: Mapping[str, str]  # what was set while the broker ran, which takes precedence
+
+    def of_listener(self, section: type[T], listener: str) -> T:
+        """Return a section as a listener has it: `listener.name.<name>.<key>` in place of `<key>`."""
+        return load(section, _with_dynamic(self.given, self.dynamic), listener=listener)
 
     def with_overrides(self, overrides: Mapping[str, str]) -> BrokerConfig:
         """Return the settings with live changes (AlterConfigs on a broker) applied to them. Raises InvalidSettings."""
         if not overrides:
-            return self
-        given = {**self.given, **{key: SettingText(text, "dynamic broker config") for key, text in overrides.items()}}
-        return replace(_build(given), given=self.given)
+            return replace(_build(self.given), given=self.given) if self.dynamic else self
+        return replace(_build(_with_dynamic(self.given, overrides)), given=self.given, dynamic=overrides)
+
+
+def _with_dynamic(given: Mapping[str, SettingText], dynamic: Mapping[str, str]) -> dict[str, SettingText]:
+    return {**given, **{key: SettingText(text, "dynamic broker config") for key, text in dynamic.items()}}
 
 
 @cache
@@ -92,6 +106,19 @@ def declared() -> Mapping[str, tuple[str, str, Setting]]:
                 assert key not in found, f"{key} is declared twice"
                 found[key] = (section, field_name, spec)
     return found
+
+
+def declaration_of(key: str) -> tuple[str, str, Setting] | None:
+    """Return the section, the field and the declaration of a setting, also of one listener's; None if it is unknown."""
+    listener, name = split_listener_key(key)
+    found = declared().get(name)
+    return found if found is not None and (not listener or found[2].per_listener) else None
+
+
+@cache
+def per_listener() -> tuple[str, ...]:
+    """Return the names of the settings that a listener may have of its own."""
+    return tuple(key for key, (_, _, spec) in declared().items() if spec.per_listener)
 
 
 DEV = "--dev"
@@ -110,15 +137,17 @@ def read(
     given = {key: SettingText(text, DEV) for key, text in DEV_DEFAULTS.items()} if is_dev else {}
     if file is not None:
         given |= read_properties(file.read_text(encoding="utf-8"), origin=str(file))
-    given |= from_environment(environment, known)
-    given |= _security_in(environment)
+    of_environment = from_environment(environment, known, per_listener())
+    given |= of_environment
+    read_already = {value.origin for value in of_environment.values()}
+    given |= {key: value for key, value in _security_in(environment).items() if value.origin not in read_already}
     given |= {key: SettingText(text, "command line") for key, text in options.items()}
-    given, problems = _in_units(given, known)
-    unknown = {key: given[key] for key in sorted(set(given) - set(known))}
+    given, problems = _in_units(given)
+    unknown = {key: given[key] for key in sorted(given) if declaration_of(key) is None}
     refused, warnings = _look_at_unknown(unknown, known, options) if unknown else ([], [])
     problems += refused
     try:
-        config = _build({key: value for key, value in given.items() if key in known})
+        config = _build({key: value for key, value in given.items() if key not in unknown})
     except InvalidSettings as error:
         raise InvalidSettings([*problems, *error.problems], warnings) from None
     if problems:
@@ -167,16 +196,14 @@ def settings_of_dev(config: BrokerConfig) -> dict[str, str]:
     return {key: given.text for key, given in config.given.items() if given.origin == DEV}
 
 
-def _in_units(
-    given: Mapping[str, SettingText], known: Collection[str]
-) -> tuple[dict[str, SettingText], list[SettingProblem]]:
+def _in_units(given: Mapping[str, SettingText]) -> tuple[dict[str, SettingText], list[SettingProblem]]:
     """Convert durations and sizes such as 7d and 1GiB to the numbers that Kafka's settings hold."""
     found = dict(given)
     problems: list[SettingProblem] = []
     for key, value in given.items():
         try:
-            if key in known:
-                found[key] = SettingText(in_unit_of(key, value.text), value.origin)
+            if declaration_of(key) is not None:
+                found[key] = SettingText(in_unit_of(split_listener_key(key)[1], value.text), value.origin)
         except ValueError as error:
             del found[key]
             problems.append(SettingProblem(key, value.text, str(error), value.origin))
@@ -206,13 +233,31 @@ def _build(given: Mapping[str, SettingText]) -> BrokerConfig:
             sections[name] = load(cls, given)
         except InvalidSettings as error:
             problems += error.problems
+    problems += _problems_of_listeners(given)
     if problems:
         raise InvalidSettings(problems)
     server: ServerConfig = sections["server"]
     if reason := why_not_cordoned(server):
         origin = given["cordoned.log.dirs"].origin
         raise InvalidSettings([SettingProblem("cordoned.log.dirs", text_of(server.cordoned_log_dirs), reason, origin)])
-    return BrokerConfig(**sections, given=given)
+    return BrokerConfig(**sections, given=given, dynamic={})
+
+
+def _problems_of_listeners(given: Mapping[str, SettingText]) -> list[SettingProblem]:
+    """Return what is wrong with the settings that are for one listener."""
+    problems: list[SettingProblem] = []
+    for key, value in given.items():
+        listener, name = split_listener_key(key)
+        found = declared().get(name) if listener else None
+        if found is None:
+            continue
+        section, spec = SECTIONS[found[0]][1], found[2]
+        try:
+            load(section, {name: value})
+        except InvalidSettings as error:
+            text = "[hidden]" if spec.secret else value.text
+            problems.append(SettingProblem(key, text, error.problems[0].reason, value.origin))
+    return problems
 
 
 def log_dirs_of(server: ServerConfig) -> list[Path]:

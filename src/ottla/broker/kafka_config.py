@@ -1,8 +1,8 @@
 """Lists and recognizes the settings of a broker of Apache Kafka 4.4 that Ottla does not have.
 
-Security that would be missing prevents a start: the operator's file says that clients are authenticated, and they would
-not be. Settings of a KRaft quorum have no effect. A change of any of them at run time is refused: a setting that is
-stored and means nothing would look as if it were in use. The start imports this only if there are unknown names.
+Security that would be missing prevents a start: the operator's file asks for it, and there would be none. Settings of a
+KRaft quorum have no effect. A change of any of them at run time is refused: a setting that is stored and means nothing
+would look as if it were in use. The start imports this only if there are unknown names.
 """
 
 from __future__ import annotations
@@ -98,19 +98,15 @@ NOT_HERE: Final = frozenset(
         "sasl.oauthbearer.jwt.retriever.class", "sasl.oauthbearer.jwt.validator.class",
         "sasl.oauthbearer.scope", "sasl.oauthbearer.scope.claim.name", "sasl.oauthbearer.sub.claim.name",
         "sasl.oauthbearer.token.endpoint.url", "sasl.server.callback.handler.class",
-        "sasl.server.max.receive.size", "security.inter.broker.protocol", "security.providers",
+        "security.providers",
         "server.max.startup.time.ms", "share.coordinator.append.linger.ms",
         "share.coordinator.cached.buffer.max.bytes", "share.coordinator.load.buffer.size",
         "share.coordinator.state.topic.compression.codec", "share.coordinator.threads",
         "share.fetch.purgatory.purge.interval.requests", "socket.connection.setup.timeout.max.ms",
         "socket.connection.setup.timeout.ms", "ssl.allow.dn.changes", "ssl.allow.san.changes",
-        "ssl.cipher.suites", "ssl.client.auth", "ssl.enabled.protocols",
-        "ssl.endpoint.identification.algorithm", "ssl.engine.factory.class", "ssl.key.password",
-        "ssl.keymanager.algorithm", "ssl.keystore.certificate.chain", "ssl.keystore.key",
-        "ssl.keystore.location", "ssl.keystore.password", "ssl.keystore.type", "ssl.principal.mapping.rules",
-        "ssl.protocol", "ssl.provider", "ssl.secure.random.implementation", "ssl.trustmanager.algorithm",
-        "ssl.truststore.certificates", "ssl.truststore.location", "ssl.truststore.password",
-        "ssl.truststore.type", "telemetry.max.bytes", "transaction.partition.verification.enable",
+        "ssl.engine.factory.class", "ssl.keymanager.algorithm", "ssl.provider",
+        "ssl.secure.random.implementation", "ssl.trustmanager.algorithm",
+        "telemetry.max.bytes", "transaction.partition.verification.enable",
         "transaction.state.log.load.buffer.size", "transaction.two.phase.commit.enable",
         "unclean.leader.election.interval.ms", "unstable.api.versions.enable",
         "unstable.feature.versions.enable",
@@ -130,14 +126,17 @@ _SECURITY: Final = (
         "Ottla has no authentication yet: any client may connect",
     ),
     (
-        re.compile(r"(.*\.)?ssl\..*|security\.providers"),
-        "Ottla has no TLS yet: connections are not encrypted, and no certificate is checked",
+        re.compile(
+            r"(.*\.)?ssl\.(provider|(key|trust)manager\.algorithm|secure\.random\.implementation|engine\.factory\.class)"
+            r"|security\.providers"
+        ),
+        "it names a part of Java's TLS; Ottla's is OpenSSL",
     ),
+    (re.compile(r"(.*\.)?ssl\..*"), "Ottla has no such setting of TLS"),
     (
-        re.compile(r"security\.inter\.broker\.protocol"),
-        "Ottla has no TLS and no authentication yet: brokers connect to each other with PLAINTEXT",
+        re.compile(r"(.*\.)?principal\.builder\.class"),
+        "it names a class of Java. A principal is the user of SASL, or comes of ssl.principal.mapping.rules",
     ),
-    (re.compile(r"(.*\.)?principal\.builder\.class"), "Ottla has no authentication yet: clients have no principals"),
 )
 _SECRET: Final = re.compile(r"password|jaas|secret|\.key$|master")
 
@@ -170,7 +169,7 @@ def _security_of(key: str) -> str:
 def is_security(key: str) -> bool:
     """Return whether a setting of Kafka's asks for security.
 
-    >>> is_security("listener.name.outside.ssl.keystore.location"), is_security("log.dirs")
+    >>> is_security("listener.name.outside.ssl.engine.factory.class"), is_security("log.dirs")
     (True, False)
     """
     return bool(_security_of(key))
@@ -184,8 +183,8 @@ def is_of_kraft(key: str) -> bool:
 def security_in(environment: Mapping[str, str]) -> dict[str, SettingText]:
     """Return the security settings among the environment variables, which may set what a file may.
 
-    >>> security_in({"OTTLA_SSL_KEYSTORE_LOCATION": "/k", "OTTLA_LOG_LEVEL": "INFO"})
-    {'ssl.keystore.location': SettingText(text='/k', origin='environment variable OTTLA_SSL_KEYSTORE_LOCATION')}
+    >>> security_in({"OTTLA_SSL_PROVIDER": "SunJSSE", "OTTLA_LOG_LEVEL": "INFO"})
+    {'ssl.provider': SettingText(text='SunJSSE', origin='environment variable OTTLA_SSL_PROVIDER')}
     """
     found = {}
     for name, text in environment.items():

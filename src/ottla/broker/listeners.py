@@ -1,4 +1,4 @@
-"""Parses `listeners` and `advertised.listeners` as Kafka does: where to listen and what to report to clients."""
+"""Parses `listeners` and `advertised.listeners` as Kafka does: where to listen, how, and what to report to clients."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import Callable, Sequence
 
+from ottla.core.security_protocols import PROTOCOL_NAMES, SecurityProtocol
 from ottla.core.settings import InvalidSettings, SettingProblem
 from ottla.net.config import NetConfig
 from ottla.net.server import ListenerAddress
@@ -33,18 +34,21 @@ def parse_endpoint(text: str, key: str) -> ListenerAddress:
 
 
 def to_listen_at(config: NetConfig) -> list[ListenerAddress]:
-    """Return the listeners to open. Raises InvalidSettings for two of one name, or a protocol that is not served."""
+    """Return the listeners to open.
+
+    Raises InvalidSettings for two of one name, one without a protocol, and one that anybody on the network could use.
+    """
     endpoints = [parse_endpoint(text, "listeners") for text in config.listeners]
     endpoints = [each for each in endpoints if each.listener not in config.controller_listener_names]
-    protocols = dict(entry.split(":", 1) for entry in config.listener_security_protocol_map if ":" in entry)
+    protocols = security_protocols(config)
     problems = []
     names = [each.listener for each in endpoints]
     for each in endpoints:
-        protocol = protocols.get(each.listener, each.listener)
-        if protocol != "PLAINTEXT":
-            problems.append(
-                SettingProblem("listeners", str(each), f"{protocol} is not served: only PLAINTEXT is, so far")
-            )
+        if each.listener not in protocols:
+            why = "listener.security.protocol.map has no security protocol for this name"
+            problems.append(SettingProblem("listeners", str(each), why))
+        elif protocols[each.listener] is SecurityProtocol.PLAINTEXT and not config.allow_insecure_listeners:
+            problems += _insecure(each)
         if names.count(each.listener) > 1:
             problems.append(SettingProblem("listeners", str(each), "each listener needs a name of its own"))
     if not endpoints:
@@ -52,6 +56,44 @@ def to_listen_at(config: NetConfig) -> list[ListenerAddress]:
     if problems:
         raise InvalidSettings(problems)
     return endpoints
+
+
+def security_protocols(config: NetConfig) -> dict[str, SecurityProtocol]:
+    """Return the security protocol by the name of a listener. Raises InvalidSettings.
+
+    The name of a protocol stands for it if the map has no other, so that a map needs only names of one's own.
+    """
+    found = {protocol.name: protocol for protocol in SecurityProtocol}
+    for entry in config.listener_security_protocol_map:
+        name, colon, protocol = entry.partition(":")
+        if not (name and colon and protocol.upper() in PROTOCOL_NAMES):
+            problem = f"must be NAME:PROTOCOL with one of {', '.join(PROTOCOL_NAMES)}"
+            raise InvalidSettings([SettingProblem("listener.security.protocol.map", entry, problem)])
+        found[name.upper()] = SecurityProtocol[protocol.upper()]
+    return found
+
+
+def _insecure(endpoint: ListenerAddress) -> list[SettingProblem]:
+    """Return the problem of a listener without TLS and SASL, unless only this machine can reach it."""
+    if _is_loopback(endpoint.host):
+        return []
+    why = (
+        "everybody who reaches this address could read and write everything. Map its name to SSL, SASL_SSL or "
+        "SASL_PLAINTEXT in listener.security.protocol.map, or listen at 127.0.0.1, or insist with "
+        "ottla.allow.insecure.listeners=true (--insecure-listeners)"
+    )
+    return [SettingProblem("listeners", str(endpoint), why)]
+
+
+def _is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach a host; a name if all its addresses are such."""
+    if _is_wildcard(host):
+        return False
+    try:
+        places = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return all(ipaddress.ip_address(place[4][0]).is_loopback for place in places)
+    except (OSError, ValueError, UnicodeError):
+        return False  # a name that is not known here cannot be bound either
 
 
 def to_advertise(config: NetConfig, opened: list[ListenerAddress]) -> dict[str, tuple[str, int]]:
@@ -90,16 +132,16 @@ def check_advertised(config: NetConfig) -> dict[str, ListenerAddress]:
 def inter_broker_listener(config: NetConfig) -> str:
     """Return the name of the listener for connections between brokers. Raises InvalidSettings if there is none."""
     names = [each.listener for each in to_listen_at(config)]
-    given = config.inter_broker_listener_name.upper()
+    key, given = "inter.broker.listener.name", config.inter_broker_listener_name.upper()
+    if given and config.inter_broker_protocol:
+        problem = "contradicts security.inter.broker.protocol; set one of them"
+        raise InvalidSettings([SettingProblem(key, given, problem)])
+    if config.inter_broker_protocol:
+        key, given = "security.inter.broker.protocol", config.inter_broker_protocol
     if given and given not in names:
-        raise InvalidSettings(
-            [
-                SettingProblem(
-                    "inter.broker.listener.name", given, f"there is no such listener; there is {', '.join(names)}"
-                )
-            ]
-        )
-    return given or names[0]
+        raise InvalidSettings([SettingProblem(key, given, f"there is no such listener; there is {', '.join(names)}")])
+    usual = SecurityProtocol.PLAINTEXT.name
+    return given or (usual if usual in names else names[0])
 
 
 def _reachable(host: str) -> str:

@@ -74,6 +74,7 @@ class Setting(NamedTuple):
     scale: Mapping[str, int] = MappingProxyType({})  # synonym -> factor into this setting's unit
     never: float | None = None  # a number within the limits that is no value
     no_effect: str = ""  # why it is accepted without effect; empty if it has one
+    per_listener: bool = False  # `listener.name.<name>.<key>` sets it for one listener
 
     @property
     def secret(self) -> bool:
@@ -142,7 +143,12 @@ class Section:
         return hash(self._values())
 
     def __repr__(self) -> str:
-        given = zip(self.__dataclass_fields__, self._values(), strict=True)
+        secret = {name for name, spec in settings_of(type(self)).items() if spec.secret}
+        values = (
+            "[hidden]" if name in secret and value else value
+            for name, value in zip(self.__dataclass_fields__, self._values(), strict=True)
+        )
+        given = zip(self.__dataclass_fields__, values, strict=True)
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in given)})"
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -168,22 +174,54 @@ def default_of(section: type[Any], field_name: str) -> Any:
     return found
 
 
-def load(section: type[T], given: Mapping[str, SettingText]) -> T:
-    """Build a section from text. Raises `InvalidSettings` naming every invalid value."""
+def load(section: type[T], given: Mapping[str, SettingText], *, listener: str = "") -> T:
+    """Build a section from text, as a listener has it if one is given.
+
+    Raises `InvalidSettings` naming every invalid value.
+    """
     values: dict[str, Any] = {}
     problems: list[SettingProblem] = []
     for name, spec in settings_of(section).items():
-        found = next(((key, given[key]) for key in (spec.key, *spec.synonyms) if key in given), None)
+        names = (spec.key, *spec.synonyms)
+        keys = [(key, key) for key in names]
+        if listener and spec.per_listener:
+            keys = [(listener_key(listener, key), key) for key in names] + keys
+        found = next(((full, key) for full, key in keys if full in given), None)
         if found is None:
             continue
-        key, value = found
+        full, key = found
+        value = given[full]
         try:
             values[name] = parse(spec, value.text, factor=spec.scale.get(key, 1))
         except ValueError as error:
-            problems.append(SettingProblem(key, "[hidden]" if spec.secret else value.text, str(error), value.origin))
+            problems.append(SettingProblem(full, "[hidden]" if spec.secret else value.text, str(error), value.origin))
     if problems:
         raise InvalidSettings(problems)
     return section(**values)
+
+
+LISTENER_PREFIX: Final = "listener.name."
+
+
+def listener_key(listener: str, key: str) -> str:
+    """Return the name of a setting of one listener.
+
+    >>> listener_key("OUTSIDE", "ssl.client.auth")
+    'listener.name.outside.ssl.client.auth'
+    """
+    return f"{LISTENER_PREFIX}{listener.lower()}.{key}"
+
+
+def split_listener_key(key: str) -> tuple[str, str]:
+    """Return the listener that a setting is for, in capitals, and the setting's own name; no listener is empty.
+
+    >>> split_listener_key("listener.name.outside.ssl.client.auth"), split_listener_key("log.dirs")
+    (('OUTSIDE', 'ssl.client.auth'), ('', 'log.dirs'))
+    """
+    if not key.startswith(LISTENER_PREFIX):
+        return "", key
+    listener, _, rest = key.removeprefix(LISTENER_PREFIX).partition(".")
+    return listener.upper(), rest
 
 
 def parse(spec: Setting, text: str, *, factor: int = 1) -> Any:
@@ -297,11 +335,35 @@ def read_properties(text: str, *, origin: str) -> dict[str, SettingText]:
     return settings
 
 
-def from_environment(environment: Mapping[str, str], known: Iterable[str]) -> dict[str, SettingText]:
-    """Read settings from environment variables: `OTTLA_` and the key in capitals with `_` for `.`."""
-    by_variable = {"OTTLA_" + key.upper().replace(".", "_").replace("-", "_"): key for key in known}
-    return {
-        by_variable[name]: SettingText(text, f"environment variable {name}")
-        for name, text in environment.items()
-        if name in by_variable
-    }
+def from_environment(
+    environment: Mapping[str, str], known: Iterable[str], per_listener: Iterable[str] = ()
+) -> dict[str, SettingText]:
+    """Read settings from environment variables: `OTTLA_` and the key in capitals with `_` for `.`.
+
+    >>> from_environment({"OTTLA_LISTENER_NAME_A_1_SSL_KEY": "k"}, (), ("key", "ssl.key"))
+    {'listener.name.a_1.ssl.key': SettingText(text='k', origin='environment variable OTTLA_LISTENER_NAME_A_1_SSL_KEY')}
+    """
+    by_variable = {_variable(key): key for key in known}
+    found = {}
+    for name, text in environment.items():
+        key = by_variable.get(name)
+        if key is None and name.startswith(_LISTENER_VARIABLE):
+            key = _listener_key_of(name, per_listener)
+        if key is not None:
+            found[key] = SettingText(text, f"environment variable {name}")
+    return found
+
+
+def _variable(key: str) -> str:
+    return "OTTLA_" + key.upper().replace(".", "_").replace("-", "_")
+
+
+_LISTENER_VARIABLE: Final = _variable(LISTENER_PREFIX)
+
+
+def _listener_key_of(variable: str, per_listener: Iterable[str]) -> str | None:
+    """Return the setting of a listener that a variable names: the longest that it ends with."""
+    rest = variable.removeprefix(_LISTENER_VARIABLE)
+    ends = {_variable(key).removeprefix("OTTLA"): key for key in per_listener}
+    end = max((end for end in ends if rest.endswith(end) and rest != end), key=len, default=None)
+    return None if end is None else listener_key(rest.removesuffix(end), ends[end])

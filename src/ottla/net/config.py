@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ottla.core.security_protocols import PROTOCOL_NAMES
 from ottla.core.settings import INT_MAX, KIB, MIB, MINUTE_MS, SECOND_MS, Section, Type, setting
 
 
@@ -19,8 +20,9 @@ class NetConfig(Section):
         "a container. Port 0 stands for the listener's port, as in Kafka.",
     )  # fmt: skip
     listener_security_protocol_map: tuple[str, ...] = setting(
-        "listener.security.protocol.map", default=("PLAINTEXT:PLAINTEXT",), kind=Type.LIST,
-        doc="The security protocol of each listener's name. Only PLAINTEXT is supported.",
+        "listener.security.protocol.map", kind=Type.LIST,
+        default=("PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL"),
+        doc="The security protocol of each listener's name: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.",
     )  # fmt: skip
     controller_listener_names: tuple[str, ...] = setting(
         "controller.listener.names", default=(), kind=Type.LIST,
@@ -28,7 +30,27 @@ class NetConfig(Section):
     )  # fmt: skip
     inter_broker_listener_name: str = setting(
         "inter.broker.listener.name", default="", kind=Type.STRING,
-        doc="The listener for connections between brokers; empty means the first one.",
+        doc="The listener for connections between brokers. Empty means that of `security.inter.broker.protocol`, or "
+        "else the one named PLAINTEXT, or else the first one.",
+    )  # fmt: skip
+    inter_broker_protocol: str = setting(
+        "security.inter.broker.protocol", default="", kind=Type.STRING, choices=("", *PROTOCOL_NAMES),
+        doc="The security protocol between brokers, by the listener of this name. Set either this or "
+        "`inter.broker.listener.name`.",
+    )  # fmt: skip
+    allow_insecure_listeners: bool = setting(
+        "ottla.allow.insecure.listeners", default=False, kind=Type.BOOLEAN,
+        doc="Whether a listener without TLS and SASL may have another address than a loopback one: whoever reaches it "
+        "may read and write everything. `--insecure-listeners` sets it.",
+    )  # fmt: skip
+    handshake_ms: int = setting(
+        "ottla.tls.handshake.max.ms", default=10 * SECOND_MS, kind=Type.LONG, unit="milliseconds", at_least=100,
+        doc="Maximum time of a TLS handshake, from the connection on; the connection of a slower client is closed.",
+    )  # fmt: skip
+    sign_in_request_bytes_max: int = setting(
+        "sasl.server.max.receive.size", default=512 * KIB, kind=Type.INT, unit="bytes", at_least=1 * KIB,
+        at_most=INT_MAX,
+        doc="Maximum size of a request before the client has signed in with SASL.",
     )  # fmt: skip
     request_bytes_max: int = setting(
         "socket.request.max.bytes", default=100 * MIB, kind=Type.INT, unit="bytes", at_least=1 * KIB, at_most=INT_MAX,

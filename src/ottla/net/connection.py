@@ -17,8 +17,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 
+from ottla.core.security_protocols import SecurityProtocol
 from ottla.net.busy_poll import BusyPoller
-from ottla.net.identity import ANONYMOUS
+from ottla.net.identity import ANONYMOUS, ConnectionIdentity
 from ottla.net.malformed_requests import MalformedRequestLog, foreign_protocol
 from ottla.net.outbound import Outbound, Part, outbound_for
 from ottla.wire.errors import AnswerTooLarge, MalformedRequest
@@ -115,19 +116,27 @@ class ServerConnection(asyncio.BufferedProtocol):
         budget: Budget,
         busy_poller: BusyPoller | None,
         frame_bytes_max: int,
+        sign_in_frame_bytes_max: int | None = None,
         now: Callable[[], float],
         listener: str,
+        security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT,
         malformed: MalformedRequestLog,
     ) -> None:
-        self.listener = listener
+        self.listener, self.security_protocol = listener, security_protocol
         self.host = ""
-        self.identity = ANONYMOUS  # who the client is, once it has said so
+        self.identity = ANONYMOUS  # who the client is, once it is known
+        self.is_signed_in = not security_protocol.uses_sasl
+        self.cipher: tuple[str, str] | None = None  # the version of TLS and the cipher suite, after the handshake
         self.software: tuple[str, str] | None = None  # name and version of the client's library, if it named them
         self.is_busy_polled = True  # after a response the client soon sends the next request
         self.last_active = self.frame_began = now()
         self._dispatch, self._on_open, self._on_close = dispatch, on_open, on_close
         self._malformed = malformed
-        self._budget, self._busy_poller, self._frame_bytes_max, self._now = budget, busy_poller, frame_bytes_max, now
+        self._budget, self._busy_poller, self._now = budget, busy_poller, now
+        self._signed_in_frame_bytes_max = frame_bytes_max
+        if not self.is_signed_in and sign_in_frame_bytes_max is not None:
+            frame_bytes_max = min(frame_bytes_max, sign_in_frame_bytes_max)
+        self._frame_bytes_max = frame_bytes_max
         self._shared = shared
         self._buffer, self._view = shared.bytes, shared.view
         self._start = self._end = 0  # the bytes received and not yet begun are [start, end)
@@ -206,6 +215,12 @@ class ServerConnection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """Return False, so that the connection closes: Kafka's clients stop sending only to leave."""
         return False
+
+    def sign_in(self, identity: ConnectionIdentity) -> None:
+        """Note who the client is, by SASL or by its certificate; from now on its requests may be large."""
+        self.identity = identity
+        self.is_signed_in = True
+        self._frame_bytes_max = self._signed_in_frame_bytes_max
 
     # ---- Requests and responses
 

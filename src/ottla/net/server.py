@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ottla.core.security_protocols import SecurityProtocol
 from ottla.net.busy_poll import BusyPoller
 from ottla.net.config import NetConfig
 from ottla.net.connection import Budget, Dispatch, ReceiveBuffer, ServerConnection
@@ -57,7 +58,9 @@ class Listeners:
         self._malformed = MalformedRequestLog()
         self._shared = ReceiveBuffer()
 
-    async def bind(self, endpoint: ListenerAddress) -> ListenerAddress:
+    async def bind(
+        self, endpoint: ListenerAddress, protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    ) -> ListenerAddress:
         """Take an address. Returns it with the port the system chose. Raises OSError (in use, not allowed)."""
         create: Any = asyncio.get_running_loop().create_server
         where: dict[str, Any] = (
@@ -66,7 +69,10 @@ class Listeners:
             else {"host": _addresses(endpoint.host), "port": endpoint.port, "reuse_address": True}
         )
         server: Any = await create(  # its `sockets` are a list in uvloop, a tuple in asyncio
-            lambda: self._connection(endpoint.listener), **where, backlog=self._config.backlog, start_serving=False
+            lambda: self._connection(endpoint.listener, protocol),
+            **where,
+            backlog=self._config.backlog,
+            start_serving=False,
         )
         place = ListenerAddress(endpoint.listener, endpoint.host, server.sockets[0].getsockname()[1])
         self._servers[server] = place
@@ -102,7 +108,7 @@ class Listeners:
         await asyncio.sleep(0)  # let the loop call connection_lost
         self._malformed.close(self._now())
 
-    def _connection(self, listener: str) -> ServerConnection:
+    def _connection(self, listener: str, protocol: SecurityProtocol) -> ServerConnection:
         assert self._dispatch is not None, "`listen` comes first"
         return ServerConnection(
             dispatch=self._dispatch,
@@ -112,8 +118,10 @@ class Listeners:
             budget=self._budget,
             busy_poller=self._busy_poller,
             frame_bytes_max=self._config.request_bytes_max,
+            sign_in_frame_bytes_max=self._config.sign_in_request_bytes_max,
             now=self._now,
             listener=listener,
+            security_protocol=protocol,
             malformed=self._malformed,
         )
 

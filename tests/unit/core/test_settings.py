@@ -15,6 +15,7 @@ from ottla.core.settings import (
     read_properties,
     setting,
 )
+from ottla.security.tls_config import TlsConfig
 
 
 class Sizes(Section):
@@ -133,15 +134,11 @@ def test_a_name_typed_wrong_on_the_command_line_is_an_error() -> None:
 SECURITY = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:admin",
-    "security.inter.broker.protocol": "SASL_SSL",
-    "ssl.keystore.location": "/etc/kafka/keystore.p12",
-    "ssl.keystore.password": "s3cret",
-    "ssl.client.auth": "required",
+    "ssl.engine.factory.class": "org.example.Engines",
+    "listener.name.outside.ssl.engine.factory.class": "org.example.Engines",
     "sasl.enabled.mechanisms": "SCRAM-SHA-512",
     "listener.name.outside.scram-sha-512.sasl.jaas.config": "s3cret",
-    "listener.name.outside.ssl.keystore.key": "s3cret",
-    "zookeeper.ssl.client.enable": "true",
-    "zookeeper.set.acl": "true",
+    "zookeeper.ssl.crl.enable": "true",
     "principal.builder.class": "org.example.Builder",
 }
 
@@ -158,7 +155,7 @@ def test_security_that_would_be_missing_prevents_a_start_and_no_secret_is_shown(
     environment = {variable: SECURITY[key]} if source == "environment" else {}
     options = {key: SECURITY[key]} if source == "command line" else {}
 
-    with pytest.raises(InvalidSettings, match=r"Ottla has no .* yet: .*\. Leave the setting out") as error:
+    with pytest.raises(InvalidSettings, match=r"\. Leave the setting out to go without it") as error:
         configuration.read(file=file, environment=environment, options=options)
 
     (problem,) = error.value.problems
@@ -167,14 +164,7 @@ def test_security_that_would_be_missing_prevents_a_start_and_no_secret_is_shown(
 
 
 @pytest.mark.parametrize(
-    "line",
-    [
-        "authorizer.class.name=",
-        "security.inter.broker.protocol=PLAINTEXT",
-        "ssl.client.auth=none",
-        "sasl.enabled.mechanisms=",
-        "zookeeper.ssl.client.enable=false",
-    ],
+    "line", ["authorizer.class.name=", "sasl.enabled.mechanisms=", "zookeeper.ssl.crl.enable=false"]
 )
 def test_a_security_setting_that_asks_for_none_does_not_prevent_a_start(line: str, tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
@@ -187,12 +177,12 @@ def test_a_security_setting_that_asks_for_none_does_not_prevent_a_start(line: st
 
 def test_unknown_names_are_reported_beside_invalid_settings(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
-    file.write_text("log.segmnt.bytes=1\nprocess.roles=broker\nnum.partitions=x\nssl.keystore.location=/k\n")
+    file.write_text("log.segmnt.bytes=1\nprocess.roles=broker\nnum.partitions=x\nssl.provider=SunJSSE\n")
 
     with pytest.raises(InvalidSettings) as error:
         configuration.read(file=file, environment={}, options={})
 
-    assert [problem.key for problem in error.value.problems] == ["ssl.keystore.location", "num.partitions"]
+    assert [problem.key for problem in error.value.problems] == ["ssl.provider", "num.partitions"]
     assert [warning for warning in error.value.warnings if "log.segmnt.bytes" in warning]
 
 
@@ -207,3 +197,37 @@ def test_settings_of_a_quorum_have_no_effect_also_on_the_command_line(tmp_path: 
         "settings of a KRaft quorum have no effect in Ottla: "
         f"controller.quorum.bootstrap.servers ({file} line 1), process.roles (command line)"
     )
+
+
+def test_a_setting_of_one_listener_is_read_from_file_environment_and_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("ssl.client.auth=none\nlistener.name.outside.ssl.client.auth=required\n")
+    environment = {"OTTLA_LISTENER_NAME_IN_2_SSL_KEY_PASSWORD": "s3cret"}
+
+    config, warnings = configuration.read(
+        file=file, environment=environment, options={"listener.name.in_2.ssl.client.auth": "requested"}
+    )
+
+    assert config.tls.client_auth == config.of_listener(TlsConfig, "OTHER").client_auth == "none"
+    assert config.of_listener(TlsConfig, "OUTSIDE").client_auth == "required"
+    assert config.of_listener(TlsConfig, "IN_2").client_auth == "requested"
+    assert config.of_listener(TlsConfig, "IN_2").key_password == "s3cret"
+    assert "s3cret" not in repr(config.of_listener(TlsConfig, "IN_2"))
+    assert not warnings
+
+
+def test_a_wrong_value_of_one_listener_is_reported_under_its_name() -> None:
+    with pytest.raises(
+        InvalidSettings, match=r"^listener\.name\.outside\.ssl\.client\.auth=maybe \(command line\): must be"
+    ):
+        configuration.read(file=None, environment={}, options={"listener.name.outside.ssl.client.auth": "maybe"})
+
+
+def test_what_is_set_for_one_listener_while_the_broker_runs_takes_precedence() -> None:
+    key = "listener.name.outside.ssl.client.auth"
+    config, _ = configuration.read(file=None, environment={}, options={key: "none"})
+
+    changed = config.with_overrides({key: "required"})
+
+    assert changed.of_listener(TlsConfig, "OUTSIDE").client_auth == "required"
+    assert changed.with_overrides({}).of_listener(TlsConfig, "OUTSIDE").client_auth == "none"
