@@ -10,7 +10,7 @@ from ottla.controller.overlay import MIN_ISR, Overlay
 from ottla.core.errors import InvalidConfig, UnknownTopicOrPartition
 from ottla.core.settings import AlterConfigOpType, Type
 from ottla.metadata_store import znodes
-from ottla.metadata_store.cluster_view import ClusterView, TopicView
+from ottla.metadata_store.cluster_view import ClusterView, EntityConfig, TopicView
 from ottla.metadata_store.store import NO_VERSION, Create, Op, Put
 
 
@@ -32,7 +32,7 @@ class ConfigSpec(NamedTuple):
 class AlterConfig(NamedTuple):
     """Change the settings of one entity. `known` are its list settings; `check` raises for invalid values."""
 
-    kind: str  # the directory under /config: topics, brokers, groups, client-metrics
+    kind: str  # the directory under /config: topics, brokers, groups, client-metrics, users, clients, ips
     name: str
     changes: Sequence[ConfigChange]
     known: Mapping[str, ConfigSpec]
@@ -46,7 +46,7 @@ def alter_config(overlay: Overlay, event: AlterConfig) -> None:
     if event.kind == znodes.TOPICS_KIND and topic is None:
         raise UnknownTopicOrPartition
     path = znodes.config_path(event.kind, event.name)
-    stored = overlay.base.configs.get(event.kind, {}).get(event.name)
+    stored = overlay.entity_config(event.kind, event.name) if topic is None else None
     old: Mapping[str, str] = topic.config if topic else (stored.values if stored else {})
     version = topic.config_version if topic else (stored.version if stored else NO_VERSION)
     new = changed_config({} if event.replaces_all else old, event.changes, event.known)
@@ -63,7 +63,15 @@ def alter_config(overlay: Overlay, event: AlterConfig) -> None:
         return
     if event.kind == znodes.BROKERS_KIND:
         _clear_elr(overlay, overlay.base.topics.values(), old, new)
-    overlay.put_nodes(ops)
+    parents = [
+        each
+        for each in znodes.config_parents(event.kind, event.name)
+        if overlay.entity_config(event.kind, each) is None
+    ]
+    for parent in parents:
+        overlay.put_entity_config(event.kind, parent, EntityConfig({}, 0))
+    overlay.put_entity_config(event.kind, event.name, EntityConfig(new, version + 1))
+    overlay.put_nodes([*[Create(znodes.config_path(event.kind, each)) for each in parents], *ops])
 
 
 def _clear_elr(overlay: Overlay, topics: Iterable[TopicView], old: Mapping[str, str], new: Mapping[str, str]) -> None:

@@ -93,6 +93,7 @@ class Overlay:
         self._by_metric_name: dict[str, str] = {}  # of the topics in `_topics`
         self._partitions: dict[str, dict[int, PartitionView]] = {}
         self._settings: dict[str, _Settings] = {}
+        self._configs: dict[tuple[str, str], EntityConfig] = {}  # by kind and name; of topics in `_topics`
         self.contradictory: dict[TopicPartition, int] = {}  # partitions without an election, and their partition epochs
 
     # ---- The state after the decisions
@@ -187,6 +188,14 @@ class Overlay:
         """Write nodes outside the topics: settings, notes. No node may occur twice."""
         self._ops += ops
         self._ends.append(len(self._ops))
+
+    def entity_config(self, kind: str, name: str) -> EntityConfig | None:
+        """Return the settings of an entity that is no topic, or None if it has no node."""
+        return self._configs.get((kind, name)) or self.base.configs.get(kind, {}).get(name)
+
+    def put_entity_config(self, kind: str, name: str, config: EntityConfig) -> None:
+        """Add or replace the settings of an entity that is no topic; `put_nodes` writes them."""
+        self._configs[kind, name] = config
 
     def put_partition(self, topic: str, new: PartitionView) -> None:
         """Replace the state of a partition, and the topic's assignment if the replicas change."""

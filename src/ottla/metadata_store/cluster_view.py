@@ -75,14 +75,14 @@ class TopicView(NamedTuple):
 
 
 class EntityConfig(NamedTuple):
-    """Holds the settings of a broker, of all brokers, of a group or of a metrics subscription."""
+    """Holds the settings of a broker, a group, a metrics subscription, a user, a client id or an address, or of all."""
 
     values: Mapping[str, str]
     version: int
 
 
 Configs = Mapping[str, Mapping[str, EntityConfig]]
-"""By kind (`brokers`, `groups`, `client-metrics`; topics carry their own) and name."""
+"""By kind (`brokers`, `groups`, `client-metrics`, `users`, `clients`, `ips`; topics carry their own) and name."""
 
 
 def metric_name(topic: str) -> str:

@@ -31,7 +31,14 @@ NODES_AT_ONCE = 200
 """After so many nodes the event loop serves others."""
 
 _SHARED_MAX = 1000
-_KINDS = (znodes.BROKERS_KIND, znodes.GROUPS_KIND, znodes.CLIENT_METRICS_KIND)
+_KINDS = (
+    znodes.BROKERS_KIND,
+    znodes.GROUPS_KIND,
+    znodes.CLIENT_METRICS_KIND,
+    znodes.USERS_KIND,
+    znodes.CLIENTS_KIND,
+    znodes.IPS_KIND,
+)
 _NO_STATE = znodes.PartitionState(NO_LEADER, 0, (), 0)
 
 logger = logging.getLogger(__name__)
@@ -325,6 +332,7 @@ class ViewBuilder:
         brokers, reports, configs = dict(base.brokers), dict(base.replica_reports), base.configs
         controller_id, epoch, cluster_id = base.controller_id, base.controller_epoch, base.cluster_id
         deleted, requests = base.deleted_topics, base.admin_requests
+        changed: dict[str, dict[str, EntityConfig]] = {}  # by kind
         for _, path, node in changes:
             try:
                 if path.startswith(znodes.BROKER_IDS + "/"):
@@ -343,9 +351,11 @@ class ViewBuilder:
                 elif path == znodes.CLUSTER_ID:
                     cluster_id = znodes.decode_cluster_id(node.value) if node else ""
                 elif (entity := znodes.parse_config_path(path)) and entity[0] in _KINDS:
-                    configs = _with_config(configs, *entity, path, node)
+                    kind, name = entity
+                    _put_config(_of_kind(changed, configs, kind), name, path, node)
             except znodes.MalformedNode as error:
                 _log(error)
+        configs = {**configs, **{kind: _same_or_new(view.configs.get(kind), new) for kind, new in changed.items()}}
         new = replace(
             view,
             cluster_id=cluster_id,
@@ -444,12 +454,21 @@ def _broker(path: str, node: Node) -> BrokerInfo:
     )
 
 
-def _with_config(configs: Configs, kind: str, name: str, path: str, node: Node | None) -> Configs:
-    """Change one entity's settings; returns the same object if nothing changed."""
-    new = EntityConfig(znodes.decode_config(path, node.value), node.version) if node else None
-    if new == configs.get(kind, {}).get(name):
-        return configs
-    of_kind = {key: config for key, config in configs.get(kind, {}).items() if key != name}
-    if new is not None:
-        of_kind[name] = new
-    return {**configs, kind: of_kind}
+def _put_config(of_kind: dict[str, EntityConfig], name: str, path: str, node: Node | None) -> None:
+    """Add, replace or remove one entity's settings."""
+    if node is None:
+        of_kind.pop(name, None)
+    else:
+        of_kind[name] = EntityConfig(znodes.decode_config(path, node.value), node.version)
+
+
+def _same_or_new(old: Mapping[str, EntityConfig] | None, new: Mapping[str, EntityConfig]) -> Mapping[str, EntityConfig]:
+    return old if old is not None and old == new else new
+
+
+def _of_kind(changed: dict[str, dict[str, EntityConfig]], configs: Configs, kind: str) -> dict[str, EntityConfig]:
+    """Return the settings of a kind to be changed: they are copied once, however many entities there are."""
+    of_kind = changed.get(kind)
+    if of_kind is None:
+        of_kind = changed[kind] = dict(configs.get(kind, {}))
+    return of_kind

@@ -29,6 +29,9 @@ TOPICS = "/brokers/topics"
 TOPIC_CONFIGS = "/config/topics"
 TOPICS_KIND, BROKERS_KIND, GROUPS_KIND, CLIENT_METRICS_KIND = "topics", "brokers", "groups", "client-metrics"
 """Directories under /config. Kafka introduced the last two after it had removed ZooKeeper."""
+USERS_KIND, CLIENTS_KIND, IPS_KIND = "users", "clients", "ips"
+"""Directories under /config for quotas, and (users) credentials. Names below them are those of the nodes: `sanitized`,
+and `USER/clients/CLIENT` for a client id of one user."""
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 KAFKA_IMPORT = "/ottla_adopted"
 """A node of Ottla's own: the summary of the import of a Kafka directory."""
@@ -125,6 +128,20 @@ def topic_config_path(topic: str) -> str:
     return f"{TOPIC_CONFIGS}/{topic}"
 
 
+def sanitized(name: str) -> str:
+    """Return the name of a user or a client id as Kafka writes it in a path (Sanitizer).
+
+    >>> sanitized("CN=a b,O=*"), sanitized("<default>")
+    ('CN%3Da%20b%2CO%3D%2A', '%3Cdefault%3E')
+    """
+    return quote(name, safe="").replace("~", "%7E")
+
+
+def desanitized(name: str) -> str:
+    """Return the name that `sanitized` has changed."""
+    return unquote(name)
+
+
 def config_path(kind: str, entity: str) -> str:
     """Return the path of the settings of an entity. Names without restrictions are quoted as in Kafka.
 
@@ -134,15 +151,29 @@ def config_path(kind: str, entity: str) -> str:
     return f"/config/{kind}/{quote(entity, safe='') if kind in _QUOTED_KINDS else entity}"
 
 
+def config_parents(kind: str, entity: str) -> list[str]:
+    """Return the entities whose nodes are above that of an entity, without settings of their own or with.
+
+    >>> config_parents("users", "a/clients/b"), config_parents("clients", "b")
+    (['a', 'a/clients'], [])
+    """
+    names = entity.split("/") if kind == USERS_KIND else []
+    return ["/".join(names[:end]) for end in range(1, len(names))]
+
+
 def parse_config_path(path: str) -> tuple[str, str] | None:
     """Return the kind and the name of the entity of a settings path, or None for any other path.
 
     >>> parse_config_path("/config/groups/a%2Fb"), parse_config_path("/config/groups")
     (('groups', 'a/b'), None)
+    >>> parse_config_path("/config/users/a/clients/b")
+    ('users', 'a/clients/b')
     """
     match path.split("/"):
         case ["", "config", kind, entity]:
             return kind, unquote(entity) if kind in _QUOTED_KINDS else entity
+        case ["", "config", "users", user, *rest] if rest[:1] == ["clients"] and len(rest) <= 2:
+            return USERS_KIND, "/".join([user, *rest])  # a client id of a user, or the parent of all of them
         case _:
             return None
 
