@@ -15,6 +15,7 @@ from ottla.broker.config import SECTIONS, BrokerConfig, declared
 from ottla.broker.config_resources import LEVELS, ROOT_LOGGER, bound_key, group_bounds, loggers
 from ottla.broker.entity_config import INTERVAL_MS_MAX, INTERVAL_MS_MIN, ClientMetricsConfig, OneGroupConfig
 from ottla.broker.handler_parts.admin_requests import check_topic_name
+from ottla.broker.handler_parts.configs_access import ALTER_CONFIGS
 from ottla.broker.kafka_config import NOT_HERE, missing_security
 from ottla.broker.requests.elements import Each, InParts, collect, repeated
 from ottla.broker.requests.forwarded_identity import encode_identity
@@ -212,6 +213,7 @@ def _decide(
         return
     services, kind, name = request.services, resource.resource_type, resource.name
     try:
+        ALTER_CONFIGS.check(request, kind, name)
         if kind == ConfigResourceType.BROKER_LOGGER and not alteration.replaces_all:
             _alter_loggers(services, name, resource.changes, validate_only=alteration.validate_only)
         elif services.controller_channel.must_forward:

@@ -126,7 +126,7 @@ class DelayedProduce(DelayedOperation):
                     else:
                         self._append(partition, records, header, part, now_ms, None)
                 except (KafkaError, OSError) as error:
-                    self._refuse(part, error)
+                    self.refuse(part, error)
 
     def _validate(self, partition: Partition, records: memoryview, part: ProducePartition, now_ms: int) -> None:
         """Begin the validation of a batch. Raises the KafkaError to respond with."""
@@ -137,7 +137,8 @@ class DelayedProduce(DelayedOperation):
             self._unvalidated -= 1
             raise
 
-    def _refuse(self, part: ProducePartition, error: BaseException) -> None:
+    def refuse(self, part: ProducePartition, error: BaseException) -> None:
+        """Refuse the batch of a partition."""
         self._note_leader(error)
         _refuse(part, error)
 
@@ -152,13 +153,13 @@ class DelayedProduce(DelayedOperation):
         """Append or refuse a batch that the record validation queue has validated."""
         assert isinstance(part, ProducePartition)
         if batch.refusal is not None:  # not raised: this frame holds the batch, and the batch the refusal
-            self._refuse(part, batch.refusal)
+            self.refuse(part, batch.refusal)
         else:
             try:
                 now_ms = self._services.clock.wall_ms()
                 self._append(partition, batch.records, None, part, now_ms, batch.config)
             except Exception as error:  # noqa: BLE001 - one partition's outcome, whatever it is: error_code_for maps it
-                self._refuse(part, error)
+                self.refuse(part, error)
         self.complete_or_wait()
 
     def complete_or_wait(self) -> None:

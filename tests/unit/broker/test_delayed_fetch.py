@@ -72,7 +72,7 @@ async def begin_long(ctx: Request, request: FetchRequest, response: PendingRespo
     """Serve the request in slices, as if it had many partitions."""
     session, wanted = ctx.services.fetch_sessions.resolve(request, by_id=False, now=0)
     long = DelayedFetch(ctx.services, FETCH_VERSION, ctx.listener, request, session, wanted, response)
-    if (rest := await long.serve_in_slices()) is not None:
+    if (rest := await long.serve_in_slices(ctx)) is not None:
         LEFT.append(asyncio.create_task(rest))
 
 

@@ -9,11 +9,8 @@ from typing import Any, cast
 import pytest
 
 from ottla.broker.config import read
-from ottla.broker.requests.authorization import AuthorizableRequest
-from ottla.broker.requests.elements import Access, Each, InParts, collect, collect_awaited, complete, repeated
+from ottla.broker.requests.elements import Each, InParts, collect, collect_awaited, complete, repeated
 from ottla.broker.requests.request import Request
-from ottla.core.acls import AclOperation, ResourceType
-from ottla.core.errors import KafkaError
 from ottla.metadata_store.cluster_view import BrokerInfo, ClusterView, PartitionView, TopicView
 from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.metadata_store.znodes import Endpoint
@@ -144,40 +141,6 @@ async def test_an_answer_in_parts_is_complete_before_the_next_element_begins() -
     assert answers == [["A", "B", "!"], ["C", "!"]]
 
 
-class TopicA:
-    """Allows a client to describe topic "a"."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def authorize(self, request: AuthorizableRequest, body: Any) -> KafkaError | None:
-        raise AssertionError("the driver asks this")
-
-    def is_allowed(
-        self, request: AuthorizableRequest, operation: AclOperation, resource: ResourceType, name: str
-    ) -> bool:
-        assert (operation, resource) == (AclOperation.DESCRIBE, ResourceType.TOPIC)
-        self.asked.append(name)
-        return name == "a"
-
-
-@pytest.mark.parametrize(("is_named", "expected"), [(True, ["A", 29]), (False, ["A"])], ids=["named", "of all"])
-async def test_the_authorizer_is_asked_about_each_element_once(is_named: bool, expected: list[object]) -> None:
-    asker, authorizer = request(), TopicA()
-    asker.authorizer = authorizer
-    access: Access[str, object] = Access(
-        AclOperation.DESCRIBE,
-        ResourceType.TOPIC,
-        name=lambda element: element,
-        refused=lambda _, error: int(error.code) if is_named else None,
-    )
-
-    answers = await collect(asker, Each(["a", "b"], cast("Any", upper), access=access))
-
-    assert answers == expected
-    assert authorizer.asked == ["a", "b"]
-
-
 async def test_elements_that_wait_are_answered_in_turn_from_one_snapshot() -> None:
     cluster = ChangingCluster(view_led_by(1), view_led_by(2))
     begun: list[str] = []
@@ -210,20 +173,6 @@ async def test_elements_that_wait_together_are_begun_up_to_their_work() -> None:
 
     assert answers == ["A", "B", "LONG", "C"]
     assert before == {"a": 2, "b": 2, "long": 3, "c": 4}
-
-
-async def test_the_authorizer_is_asked_about_an_element_before_it_waits() -> None:
-    asker = request()
-    asker.authorizer = TopicA()
-    access: Access[str, object] = Access(
-        AclOperation.DESCRIBE, ResourceType.TOPIC, name=str, refused=lambda _, error: int(error.code)
-    )
-
-    async def one(_request: Request, element: str, _view: ClusterView) -> object:
-        assert element == "a"
-        return element
-
-    assert await collect_awaited(asker, ["a", "b"], one, access=access) == ["a", 29]
 
 
 async def test_a_long_loop_lets_the_event_loop_turn() -> None:

@@ -19,8 +19,11 @@ from ottla.broker.delayed_operations import DelayedOperation
 from ottla.broker.fetch.fetch_data import current_name, data_of, divergence, offsets_of, refusal, size_of
 from ottla.broker.fetch.replica_selector import closer_replica
 from ottla.broker.handler_parts.new_leaders import current_leader, endpoint_of
+from ottla.broker.requests.authorization import Access
+from ottla.broker.requests.request import Request
 from ottla.broker.services import Services
 from ottla.broker.sessions.fetch_sessions import NO_SESSION, FetchSession, FetchSessionPartition
+from ottla.core.acls import AclOperation, ResourceType
 from ottla.core.errors import (
     FencedLeaderEpoch,
     KafkaError,
@@ -39,6 +42,7 @@ from ottla.wire.generated.fetch import AbortedTransaction, LeaderIdAndEpoch, Nod
 from ottla.wire.hot.fetch import (
     FIRST_WITH_LEADERS,
     NO_LEADER,
+    NO_TOPIC_ID,
     FetchedTopic,
     FetchRequest,
     PartitionData,
@@ -51,6 +55,7 @@ from ottla.wire.schema import RecordBytes
 log = logging.getLogger(__name__)
 
 FIRST_WITH_RACK: Final = 11
+READ: Final = Access(AclOperation.READ, ResourceType.TOPIC, "each topic")
 _READ_AT_ONCE: Final = 50  # partitions of a long request between two looks at the slice of work
 _READ_WORK: Final = 4  # to read one takes ten to twenty microseconds
 _CHECKS_MAX: Final = 4
@@ -67,6 +72,7 @@ class DelayedFetch(DelayedOperation):
         "_checks",
         "_completed",
         "_data",
+        "_denied",
         "_endpoints",
         "_failed",
         "_in_files",
@@ -104,10 +110,11 @@ class DelayedFetch(DelayedOperation):
         self._bytes_max = min(request.max_bytes, services.config.server.fetch_bytes_max)
         self._wanted = list(wanted)  # of a session, which may change while this waits
         self._data: list[PartitionData | None] = []  # parallel to `_wanted`; None: nothing new to send
+        self._denied: set[int] | None = None  # places in `_wanted` that the client may not read; None: all may be
         self._bytes = 0  # of all records found
         self._checks = 0
         self._failed = False
-        self._unknown = 0  # partitions that the cluster does not have: they do not end the wait of the others
+        self._unknown = 0  # partitions that are unknown or denied: they do not end the wait of the others
         self._put_off = False  # some old data was left out, to be verified for the next request
         self._places: dict[Partition, int] = {}  # in `_wanted`, of those that are watched
         self._in_files: dict[int, None] = {}  # places whose records were left in a file, which may be deleted
@@ -127,14 +134,16 @@ class DelayedFetch(DelayedOperation):
             or self._unknown >= len(self._wanted)  # then nothing can come
         )
 
-    async def serve_in_slices(self) -> Coroutine[Any, Any, None] | None:
+    async def serve_in_slices(self, ctx: Request, *, is_denied: bool = False) -> Coroutine[Any, Any, None] | None:
         """Do the same as handlers/fetch.py for a short request: read, and respond or wait; some partitions at a time.
 
-        Returns what is left to do if the request has to wait.
+        Returns what is left to do if the request has to wait. `is_denied`: as in `authorize`.
         """
         self._completed = asyncio.get_running_loop().create_future()
         must_wait = self._request.max_wait_ms > 0
         try:
+            if ctx.authorizer is not None:
+                await self._authorize_in_slices(ctx, is_denied=is_denied)
             await self._read_in_slices(watch=must_wait)
             if not must_wait or self.must_respond or self._services.delayed_operations.is_stopping:
                 self.complete()
@@ -146,12 +155,44 @@ class DelayedFetch(DelayedOperation):
             raise
         return self._respond_in_slices()
 
+    # ---- Authorizing
+
+    def authorize(self, ctx: Request, first: int = 0, end: int | None = None, *, is_denied: bool = False) -> None:
+        """Note which partitions the client may not read, all if `is_denied`; unknown ones have other errors."""
+        view = self._services.cluster.current
+        decisions: dict[str, bool] = {}
+        for place, each in enumerate(self._wanted[first:end], first):
+            name = each.topic
+            if each.topic_id != NO_TOPIC_ID:
+                topic = view.topic_by_id.get(each.topic_id)
+                name = each.name if topic is None else topic.name
+            denied = is_denied
+            if not denied and name:
+                known = decisions.get(name)
+                denied = decisions[name] = READ.denies(ctx, name) if known is None else known
+            if denied:
+                if self._denied is None:
+                    self._denied = set()
+                self._denied.add(place)
+
+    async def _authorize_in_slices(self, ctx: Request, *, is_denied: bool) -> None:
+        slices = self._services.slices
+        for first in range(0, len(self._wanted), _READ_AT_ONCE):
+            self.authorize(ctx, first, first + _READ_AT_ONCE, is_denied=is_denied)
+            if slices.spend(_READ_AT_ONCE):
+                await slices.yield_to_loop()
+
     # ---- Reading
 
     def read_all(self, end: int | None = None) -> None:
         """Read the partitions up to a place, from where the last call ended, within the limits of the request."""
         for each in self._wanted[len(self._data) : end]:
-            data = self._read(each)
+            data: PartitionData | None
+            if self._denied is not None and len(self._data) in self._denied:
+                self._unknown += 1
+                data = refusal(each.asked.partition, READ.error)
+            else:
+                data = self._read(each)
             if data is not None and (records := data.records) is not None:
                 self._bytes += size_of(records)
                 if isinstance(records, FileRegion):

@@ -7,8 +7,10 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
-from ottla.broker.requests.elements import Each, InParts
+from ottla.broker.requests.authorization import Access
+from ottla.broker.requests.elements import Each, InParts, collect
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation, ResourceType
 from ottla.core.errors import ErrorCode, error_for
 from ottla.groups.modern.events import HeartbeatAnswer
 from ottla.metadata_store.cluster_view import ClusterView
@@ -27,8 +29,26 @@ class _Response(Protocol):
     assignment: Any
 
 
+DESCRIBE = Access(
+    AclOperation.DESCRIBE,
+    ResourceType.TOPIC,
+    "each topic that the member subscribes to",
+    refusal="the request is refused",
+)
+
 ResponseT = TypeVar("ResponseT", bound=_Response)
 TopicT = TypeVar("TopicT")
+
+
+async def check_subscription(request: Request, topics: list[str]) -> None:
+    """Raise the error of a subscription to a topic that the client may not describe."""
+    denied: Each[str, str] = Each(topics, _denied, key=str)
+    if await collect(request, denied):
+        raise DESCRIBE.error
+
+
+def _denied(request: Request, topic: str, _view: ClusterView) -> str | None:
+    return topic if DESCRIBE.denies(request, topic) else None
 
 
 def answer_heartbeat(

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
+from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.request import Request
 from ottla.broker.services import Services
+from ottla.core.acls import AclOperation, ResourceType
 from ottla.core.errors import ErrorCode, InvalidRequest, KafkaError, UnknownTopicId
 from ottla.replication.partition import Partition
 from ottla.share_partitions.acknowledgements import AcknowledgementBatch, AcknowledgeType
@@ -20,6 +22,9 @@ RENEW_SINCE = 2
 _MEMBER_ID_CHARS_MAX = 36
 
 INVALID_BATCH = AcknowledgeResult(ErrorCode.INVALID_REQUEST, "The acknowledgement batches are invalid.")
+
+READ_GROUP = Access(AclOperation.READ, ResourceType.GROUP, "the group")
+READ = Access(AclOperation.READ, ResourceType.TOPIC, "each topic")
 
 Acknowledgements = dict[SessionPartition, Sequence[AcknowledgementBatch]]
 
@@ -42,6 +47,13 @@ class _Topic(Protocol):
 
     @property
     def partitions(self) -> Sequence[_Partition]: ...
+
+
+def check_group_and_member(request: Request, group_id: str | None, member_id: str | None) -> tuple[str, str]:
+    """Return the ids of a request. Raises InvalidRequest, and the error of a group that is denied."""
+    if group_id is not None and READ_GROUP.denies(request, group_id):
+        raise READ_GROUP.error
+    return check_member(group_id, member_id)
 
 
 def check_member(group_id: str | None, member_id: str | None) -> tuple[str, str]:
@@ -89,11 +101,14 @@ def _are_valid(batches: Sequence[AcknowledgementBatch], *, may_renew: bool) -> b
     return True
 
 
-def partition_of(services: Services, where: SessionPartition) -> Partition:
+def partition_of(request: Request, where: SessionPartition) -> Partition:
     """Return the partition that this broker leads. Raises the KafkaError to respond with."""
+    services = request.services
     topic = services.cluster.current.topic_by_id.get(where.topic_id.bytes)
     if topic is None:
         raise UnknownTopicId
+    if READ.denies(request, topic.name):
+        raise READ.error
     partition = services.replicas.find(topic.name, where.partition)
     partition.check_serving()
     return partition
@@ -116,7 +131,7 @@ async def acknowledge(
     valid, results = acknowledgements_of(topics, may_renew=renews)
     for where in list(valid):
         try:
-            partition_of(request.services, where)
+            partition_of(request, where)
         except KafkaError as error:
             del valid[where]
             results[where] = AcknowledgeResult(error.code, error.message)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 from uuid import UUID
 
-from ottla.broker.requests.elements import collect_awaited
+from ottla.broker.requests.elements import Each, InParts, collect_awaited
 from ottla.broker.requests.request import Request
 from ottla.core.errors import KafkaError
 from ottla.metadata_store.cluster_view import ClusterView
@@ -19,6 +19,7 @@ class _Partition(Protocol):
 
 AskedT = TypeVar("AskedT", bound=_Partition)
 AskedT_co = TypeVar("AskedT_co", bound=_Partition, covariant=True)
+ResponseT = TypeVar("ResponseT")
 TopicT = TypeVar("TopicT")
 PartitionT = TypeVar("PartitionT")
 
@@ -62,3 +63,23 @@ async def answer_each(
         return topic_result(topic_id=topic.topic_id, partitions=partitions)
 
     return await collect_awaited(request, body.topics, one_topic)
+
+
+def refuse_each(
+    response: Callable[..., ResponseT], topic_result: Callable[..., TopicT], partition_result: Callable[..., PartitionT]
+) -> Callable[[Request, _Body[AskedT], KafkaError], InParts[ResponseT]]:
+    """Return what answers each share partition with an error."""
+
+    def refuse(_request: Request, body: _Body[AskedT], error: KafkaError) -> InParts[ResponseT]:
+        def one_topic(_request: Request, topic: _Topic[AskedT], _view: ClusterView) -> InParts[TopicT]:
+            partitions: list[PartitionT] = []
+            result = topic_result(topic_id=topic.topic_id, partitions=partitions)
+            return InParts(result, Each(topic.partitions, one, into=partitions))
+
+        def one(_request: Request, asked: AskedT, _view: ClusterView) -> PartitionT:
+            return partition_result(partition=asked.partition, error_code=error.code, error_message=error.message)
+
+        results: list[TopicT] = []
+        return InParts(response(results=results), Each(body.topics, one_topic, into=results))
+
+    return refuse

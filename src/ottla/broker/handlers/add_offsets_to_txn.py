@@ -16,8 +16,10 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.internal_topic_creation import create_if_absent
+from ottla.broker.requests.authorization import on_group, on_transactional_id
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.wire.generated.add_offsets_to_txn import MESSAGES, AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -43,4 +45,4 @@ async def handle(request: Request, body: AddOffsetsToTxnRequest) -> AddOffsetsTo
     return AddOffsetsToTxnResponse(error_code=error_code)
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = Awaited(MESSAGES, handle, access=(on_transactional_id(AclOperation.WRITE), on_group(AclOperation.READ)))

@@ -20,9 +20,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
+from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.elements import Each, InParts, collect, collect_awaited
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
+from ottla.core.acls import CLUSTER_NAME, AclOperation, ResourceType
 from ottla.core.errors import ErrorCode, InvalidRequest
 from ottla.core.ids import INTERNAL_TOPICS, TopicPartition
 from ottla.metadata_store.cluster_view import ClusterView
@@ -40,12 +42,18 @@ from ottla.wire.generated.add_partitions_to_txn import (
 
 PRODUCER_FENCED_SINCE, MANY_SINCE, SECOND_VERSION_SINCE = 2, 4, 5
 
+WRITE = Access(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, "the transactional id, up to version 3")
+WRITE_TOPIC = Access(AclOperation.WRITE, ResourceType.TOPIC, "each topic, up to version 3")
+CLUSTER_ACTION = Access(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, "the cluster, from version 4 on")
+
 Outcomes = dict[TopicPartition, ErrorCode]
 
 
 async def handle(request: Request, body: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
     """Handle each transaction separately."""
     if request.api_version >= MANY_SINCE:
+        if CLUSTER_ACTION.denies(request, CLUSTER_NAME):
+            return AddPartitionsToTxnResponse(error_code=CLUSTER_ACTION.error.code)
         results = await collect_awaited(request, body.transactions, _transaction)
         return AddPartitionsToTxnResponse(results_by_transaction=results)
     transaction = AddPartitionsToTxnTransaction(
@@ -63,7 +71,9 @@ async def _transaction(
 ) -> AddPartitionsToTxnResult:
     partitions: list[TopicPartition] = []
     refused: Outcomes = {}
-    checks: Each[AddPartitionsToTxnTopic, None] = Each(transaction.topics, partial(_check, partitions, refused))
+    is_denied = request.api_version < MANY_SINCE and WRITE.denies(request, transaction.transactional_id)
+    one = partial(_check, partitions, refused, is_denied)
+    checks: Each[AddPartitionsToTxnTopic, None] = Each(transaction.topics, one)
     await collect(request, checks, view)
     answered: Iterable[TopicPartition] = partitions
     if refused:  # one bad partition: none is added, and one that is named twice is answered once
@@ -79,21 +89,35 @@ async def _transaction(
 def _check(
     partitions: list[TopicPartition],
     refused: Outcomes,
-    _request: Request,
+    is_denied: bool,
+    request: Request,
     topic: AddPartitionsToTxnTopic,
     _view: ClusterView,
 ) -> InParts[None]:
-    return InParts(None, Each(topic.partitions, partial(_check_partition, partitions, refused, topic.name)))
+    error = None
+    if is_denied:
+        error = WRITE.error.code
+    elif request.api_version < MANY_SINCE and (
+        topic.name in INTERNAL_TOPICS or WRITE_TOPIC.denies(request, topic.name)
+    ):
+        error = WRITE_TOPIC.error.code
+    return InParts(None, Each(topic.partitions, partial(_check_partition, partitions, refused, error, topic.name)))
 
 
 def _check_partition(
-    partitions: list[TopicPartition], refused: Outcomes, topic: str, request: Request, index: int, view: ClusterView
+    partitions: list[TopicPartition],
+    refused: Outcomes,
+    error: ErrorCode | None,
+    topic: str,
+    _request: Request,
+    index: int,
+    view: ClusterView,
 ) -> None:
     """Note a partition, and the error of one that cannot be added."""
     where = TopicPartition(topic, index)
     partitions.append(where)
-    if request.api_version < MANY_SINCE and topic in INTERNAL_TOPICS:
-        refused[where] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if error is not None:
+        refused[where] = error
     elif view.partition(topic, index) is None:
         refused[where] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -133,4 +157,4 @@ def _partition(
     )
 
 
-HANDLER = Awaited(MESSAGES, handle, eager=True)
+HANDLER = Awaited(MESSAGES, handle, access=(WRITE, WRITE_TOPIC, CLUSTER_ACTION), eager=True)

@@ -18,6 +18,7 @@ from functools import partial
 
 from ottla.broker.config_admin import Alteration, AlteredResource, RequestedChange, alter_configs
 from ottla.broker.handler_parts.admin_requests import error_fields
+from ottla.broker.handler_parts.configs_access import ALTER_CONFIGS
 from ottla.broker.requests.elements import Each, InParts, collect
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
@@ -71,4 +72,4 @@ def _response(_request: Request, resource: AlteredResource, _view: ClusterView) 
     )
 
 
-HANDLER = ElementWiseAfter(MESSAGES, first=alter, answer=answer)
+HANDLER = ElementWiseAfter(MESSAGES, first=alter, answer=answer, access=ALTER_CONFIGS)

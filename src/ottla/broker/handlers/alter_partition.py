@@ -18,10 +18,12 @@ from collections.abc import Iterator
 from functools import partial
 from uuid import UUID
 
+from ottla.broker.requests.authorization import on_cluster
 from ottla.broker.requests.elements import Each, InParts, collect
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
 from ottla.controller.isr import AlterPartitionResult, ProposedIsr
+from ottla.core.acls import AclOperation
 from ottla.core.errors import KafkaError
 from ottla.core.ids import UNKNOWN_BROKER_EPOCH
 from ottla.metadata_store.cluster_view import ClusterView
@@ -108,4 +110,4 @@ def _partition(
     )
 
 
-HANDLER = ElementWiseAfter(MESSAGES, first=alter, answer=answer)
+HANDLER = ElementWiseAfter(MESSAGES, first=alter, answer=answer, access=(on_cluster(AclOperation.CLUSTER_ACTION),))

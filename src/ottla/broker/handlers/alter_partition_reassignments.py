@@ -14,14 +14,17 @@ Versions
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from functools import partial
 
 from ottla.broker.handler_parts.admin_requests import error_fields, with_timeout
+from ottla.broker.requests.authorization import on_cluster
 from ottla.broker.requests.elements import Each, InParts, collect
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
 from ottla.controller.reassignments import RequestedReassignment
+from ottla.core.acls import AclOperation
 from ottla.core.errors import KafkaError, NoReassignmentInProgress
 from ottla.core.ids import TopicPartition
 from ottla.metadata_store.cluster_view import ClusterView
@@ -85,6 +88,14 @@ def answer(
     return InParts(response, Each(body.topics, partial(_topic, iter(outcomes)), into=response.responses))
 
 
+def refuse(
+    _request: Request, body: AlterPartitionReassignmentsRequest, error: KafkaError
+) -> InParts[AlterPartitionReassignmentsResponse]:
+    """Answer the request and each partition with an error."""
+    response = AlterPartitionReassignmentsResponse(error_code=error.code, error_message=error.message)
+    return InParts(response, Each(body.topics, partial(_topic, itertools.repeat(error)), into=response.responses))
+
+
 def _topic(
     outcomes: Iterator[KafkaError | None], _request: Request, topic: ReassignableTopic, _view: ClusterView
 ) -> InParts[ReassignableTopicResponse]:
@@ -104,4 +115,6 @@ def _result(
     )
 
 
-HANDLER = ElementWiseAfter(MESSAGES, first=reassign, answer=answer)
+HANDLER = ElementWiseAfter(
+    MESSAGES, first=reassign, answer=answer, access=(on_cluster(AclOperation.ALTER),), refuse=refuse
+)

@@ -18,9 +18,11 @@ from __future__ import annotations
 
 from functools import partial
 
+from ottla.broker.requests.authorization import on_cluster
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation
 from ottla.core.errors import ErrorCode, KafkaError, error_code_for
 from ottla.core.ids import TopicPartition
 from ottla.metadata_store.cluster_view import ClusterView
@@ -91,4 +93,35 @@ def _begin(
     return topics[where.topic]
 
 
-HANDLER = ElementWise(MESSAGES, answer)
+def refuse(
+    _request: Request, body: AlterReplicaLogDirsRequest, error: KafkaError
+) -> InParts[AlterReplicaLogDirsResponse]:
+    """Answer each partition with an error."""
+    response = AlterReplicaLogDirsResponse()
+    return InParts(response, Each(body.dirs, partial(_refused_directory, response, error)))
+
+
+def _refused_directory(
+    response: AlterReplicaLogDirsResponse,
+    error: KafkaError,
+    _request: Request,
+    directory: AlterReplicaLogDir,
+    _view: ClusterView,
+) -> InParts[None]:
+    return InParts(None, Each(directory.topics, partial(_refused_topic, error), into=response.results))
+
+
+def _refused_topic(
+    error: KafkaError, _request: Request, topic: AlterReplicaLogDirTopic, _view: ClusterView
+) -> InParts[AlterReplicaLogDirTopicResult]:
+    result = AlterReplicaLogDirTopicResult(topic_name=topic.name)
+    return InParts(result, Each(topic.partitions, partial(_refused_partition, error), into=result.partitions))
+
+
+def _refused_partition(
+    error: KafkaError, _request: Request, index: int, _view: ClusterView
+) -> AlterReplicaLogDirPartitionResult:
+    return AlterReplicaLogDirPartitionResult(partition_index=index, error_code=error.code)
+
+
+HANDLER = ElementWise(MESSAGES, answer, access=(on_cluster(AclOperation.ALTER),), refuse=refuse)

@@ -19,9 +19,11 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ottla.broker.handler_parts.admin_requests import error_fields
+from ottla.broker.requests.authorization import Access, on_group
 from ottla.broker.requests.elements import Each, InParts, collect
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation, ResourceType
 from ottla.core.errors import KafkaError, UnknownTopicOrPartition
 from ottla.core.ids import NO_TOPIC_ID
 from ottla.groups.share_group_coordinator import TopicPartitionId
@@ -42,24 +44,31 @@ WORK = 3
 UNKNOWN = UnknownTopicOrPartition("This server does not host this topic-partition.")
 
 
+READ = Access(AclOperation.READ, ResourceType.TOPIC, "each topic")
+
+
 class _Altered(NamedTuple):
-    """The outcomes of the partitions that exist, by the ids that their topics had."""
+    """The outcomes of the partitions that exist, by the ids that their topics had, and the topics that are denied."""
 
     outcomes: Mapping[TopicPartitionId, KafkaError | None]
     topic_ids: dict[str, UUID]
+    denied: set[str]
 
 
 async def alter(request: Request, body: AlterShareGroupOffsetsRequest) -> _Altered | KafkaError:
     """Alter the share partitions that exist."""
     offsets: dict[TopicPartitionId, int] = {}
     topic_ids: dict[str, UUID] = {}
-    topics: Each[AlterShareGroupOffsetsRequestTopic, None] = Each(body.topics, partial(_find, topic_ids, offsets))
+    denied: set[str] = set()
+    topics: Each[AlterShareGroupOffsetsRequestTopic, None] = Each(
+        body.topics, partial(_find, topic_ids, offsets, denied)
+    )
     await collect(request, topics)
     try:
         outcomes = await request.services.coordinators.share_groups.alter_offsets(body.group_id, offsets)
     except KafkaError as error:
         return error
-    return _Altered(outcomes, topic_ids)
+    return _Altered(outcomes, topic_ids, denied)
 
 
 def answer(
@@ -75,10 +84,14 @@ def answer(
 def _find(
     topic_ids: dict[str, UUID],
     offsets: dict[TopicPartitionId, int],
-    _request: Request,
+    denied: set[str],
+    request: Request,
     asked: AlterShareGroupOffsetsRequestTopic,
     view: ClusterView,
 ) -> InParts[None] | None:
+    if READ.denies(request, asked.topic_name):
+        denied.add(asked.topic_name)
+        return None
     topic = view.topics.get(asked.topic_name)
     if topic is None:
         return None
@@ -102,22 +115,23 @@ def _topic(
 ) -> InParts[AlterShareGroupOffsetsResponseTopic]:
     topic_id = altered.topic_ids.get(asked.topic_name, NO_TOPIC_ID)
     result = AlterShareGroupOffsetsResponseTopic(topic_name=asked.topic_name, topic_id=topic_id)
-    one = partial(_partition, altered, topic_id)
+    one = partial(_partition, altered, topic_id, READ.error if asked.topic_name in altered.denied else UNKNOWN)
     return InParts(result, Each(asked.partitions, one, into=result.partitions, work=WORK))
 
 
 def _partition(
     altered: _Altered,
     topic_id: UUID,
+    otherwise: KafkaError,
     _request: Request,
     asked: AlterShareGroupOffsetsRequestPartition,
     _view: ClusterView,
 ) -> AlterShareGroupOffsetsResponsePartition:
-    error = altered.outcomes.get((topic_id, asked.partition_index), UNKNOWN)
+    error = altered.outcomes.get((topic_id, asked.partition_index), otherwise)
     code, message = error_fields(error)
     return AlterShareGroupOffsetsResponsePartition(
         partition_index=asked.partition_index, error_code=code, error_message=message
     )
 
 
-HANDLER = ElementWiseAfter(MESSAGES, first=alter, answer=answer)
+HANDLER = ElementWiseAfter(MESSAGES, first=alter, answer=answer, access=(on_group(AclOperation.READ), READ))

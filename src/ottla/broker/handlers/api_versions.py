@@ -85,4 +85,4 @@ def _served() -> list[ApiVersion]:
     ]
 
 
-HANDLER = Inline(MESSAGES, handle, unsupported=unsupported_version)
+HANDLER = Inline(MESSAGES, handle, unsupported=unsupported_version, access=())

@@ -5,7 +5,7 @@ What it does
   part of the target assignment.
 
 What it does not do
-  authorized_operations lists all operations of a group: there are no ACLs yet.
+  Nothing is left out.
 
 Versions
   v1   whether a member uses the classic or the new protocol (KIP-1099)
@@ -15,7 +15,17 @@ from __future__ import annotations
 
 from functools import partial
 
-from ottla.broker.handler_parts.group_descriptions import WORK, describe_groups, describe_topics
+from ottla.broker.handler_parts.admin_requests import error_fields
+from ottla.broker.handler_parts.group_descriptions import (
+    DENIED_TOPIC,
+    DESCRIBE,
+    DESCRIBE_TOPIC,
+    WORK,
+    describe_groups,
+    describe_topics,
+    describes_denied_topic,
+    group_operations,
+)
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
@@ -41,13 +51,13 @@ def answer(
 ) -> InParts[ConsumerGroupDescribeResponse]:
     """Describe each group separately, once."""
     response = ConsumerGroupDescribeResponse()
-    groups = describe_groups(
-        body.group_ids, _group, into=response.groups, with_operations=body.include_authorized_operations
-    )
+    groups = describe_groups(body.group_ids, partial(_group, body), into=response.groups, refused=DescribedGroup)
     return InParts(response, groups)
 
 
-def _group(operations: int, request: Request, group_id: str, _view: ClusterView) -> InParts[DescribedGroup]:
+def _group(
+    body: ConsumerGroupDescribeRequest, request: Request, group_id: str, view: ClusterView
+) -> InParts[DescribedGroup]:
     groups = request.services.coordinators.groups
     try:
         group = groups.describe_consumer(group_id)
@@ -59,8 +69,11 @@ def _group(operations: int, request: Request, group_id: str, _view: ClusterView)
         group_epoch=group.epoch,
         assignment_epoch=group.target_epoch,
         assignor_name=group.preferred_assignor() or groups.config.consumer_assignors[0],
-        authorized_operations=operations,
+        authorized_operations=group_operations(request, group_id, wanted=body.include_authorized_operations),
     )
+    if describes_denied_topic(request, set(group.owners).union(*group.target.values()), view):
+        described.error_code, described.error_message = error_fields(DENIED_TOPIC)
+        return InParts(described)
     members = list(group.members.values())
     return InParts(described, Each(members, partial(_member, group), into=described.members, work=WORK))
 
@@ -87,4 +100,4 @@ def _member(group: ConsumerGroup, _request: Request, member: ConsumerMember, _vi
     )
 
 
-HANDLER = ElementWise(MESSAGES, answer)
+HANDLER = ElementWise(MESSAGES, answer, access=(DESCRIBE, DESCRIBE_TOPIC))

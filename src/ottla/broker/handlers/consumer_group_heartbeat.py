@@ -18,10 +18,12 @@ from __future__ import annotations
 from functools import partial
 from uuid import UUID
 
-from ottla.broker.handler_parts.group_heartbeats import answer_heartbeat
+from ottla.broker.handler_parts.group_heartbeats import DESCRIBE, answer_heartbeat, check_subscription
+from ottla.broker.requests.authorization import on_group
 from ottla.broker.requests.elements import Each, InParts, collect
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.groups.consumer.events import MemberHeartbeat
 from ottla.groups.consumer.validation import why_invalid
@@ -38,6 +40,11 @@ from ottla.wire.generated.consumer_group_heartbeat import (
 
 async def heartbeat(request: Request, body: ConsumerGroupHeartbeatRequest) -> HeartbeatAnswer:
     """Have the coordinator decide; it answers as soon as the changes are durable."""
+    if body.subscribed_topic_names and request.authorizer is not None:
+        try:
+            await check_subscription(request, body.subscribed_topic_names)
+        except KafkaError as error:
+            return HeartbeatAnswer(error.code, error.message)
     owned: dict[UUID, frozenset[int]] | None = None
     if body.topic_partitions is not None:
         owned = {}
@@ -75,4 +82,6 @@ def _own(owned: dict[UUID, frozenset[int]], _request: Request, topic: TopicParti
     owned[topic.topic_id] = frozenset(topic.partitions)
 
 
-HANDLER = ElementWiseAfter(MESSAGES, first=heartbeat, answer=answer, eager=True)
+HANDLER = ElementWiseAfter(
+    MESSAGES, first=heartbeat, answer=answer, eager=True, access=(on_group(AclOperation.READ), DESCRIBE)
+)

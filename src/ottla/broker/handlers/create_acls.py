@@ -13,11 +13,15 @@ Versions
 
 from __future__ import annotations
 
+from functools import partial
+
 from ottla.broker.handler_parts.authorized_operations import NO_AUTHORIZER
+from ottla.broker.requests.authorization import on_cluster
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
-from ottla.core.errors import ErrorCode
+from ottla.core.acls import AclOperation
+from ottla.core.errors import ErrorCode, KafkaError
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.generated.create_acls import (
     MESSAGES,
@@ -38,4 +42,14 @@ def _refused(_request: Request, _creation: AclCreation, _view: ClusterView) -> A
     return AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
 
 
-HANDLER = ElementWise(MESSAGES, answer)
+def refuse(_request: Request, body: CreateAclsRequest, error: KafkaError) -> InParts[CreateAclsResponse]:
+    """Answer each entry with an error."""
+    response = CreateAclsResponse()
+    return InParts(response, Each(body.creations, partial(_denied, error), into=response.results))
+
+
+def _denied(error: KafkaError, _request: Request, _creation: AclCreation, _view: ClusterView) -> AclCreationResult:
+    return AclCreationResult(error_code=error.code, error_message=error.message)
+
+
+HANDLER = ElementWise(MESSAGES, answer, access=(on_cluster(AclOperation.ALTER),), refuse=refuse)

@@ -17,10 +17,12 @@ from __future__ import annotations
 from functools import partial
 
 from ottla.broker.handler_parts.admin_requests import error_fields, with_timeout
+from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.elements import Each, InParts, collect, repeated
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
 from ottla.controller.topics import CreatePartitions
+from ottla.core.acls import AclOperation, ResourceType
 from ottla.core.errors import InvalidRequest, KafkaError
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.generated.create_partitions import (
@@ -32,6 +34,8 @@ from ottla.wire.generated.create_partitions import (
     CreatePartitionsTopicResult,
 )
 
+ALTER = Access(AclOperation.ALTER, ResourceType.TOPIC, "each topic")
+
 
 async def create(request: Request, body: CreatePartitionsRequest) -> dict[str, KafkaError | None]:
     """Create partitions: all that can be in one commit; return the outcome of each topic."""
@@ -39,7 +43,7 @@ async def create(request: Request, body: CreatePartitionsRequest) -> dict[str, K
     await collect(request, repeated((topic.name for topic in body.topics), twice))
     outcomes: dict[str, KafkaError | None] = {name: InvalidRequest("Duplicate topic name.") for name in twice}
     events: list[CreatePartitions] = []
-    await collect(request, Each(body.topics, partial(_event, twice), into=events))
+    await collect(request, Each(body.topics, partial(_event, twice, outcomes), into=events))
     try:
         created = await with_timeout(
             body.timeout_ms, request.services.controller.create_partitions(events, validate_only=body.validate_only)
@@ -51,9 +55,16 @@ async def create(request: Request, body: CreatePartitionsRequest) -> dict[str, K
 
 
 def _event(
-    twice: set[str], _request: Request, topic: CreatePartitionsTopic, _view: ClusterView
+    twice: set[str],
+    outcomes: dict[str, KafkaError | None],
+    request: Request,
+    topic: CreatePartitionsTopic,
+    _view: ClusterView,
 ) -> InParts[CreatePartitions] | None:
     if topic.name in twice:
+        return None
+    if ALTER.denies(request, topic.name):
+        outcomes[topic.name] = ALTER.error
         return None
     if topic.assignments is None:
         return InParts(CreatePartitions(topic.name, topic.count, None))
@@ -83,4 +94,4 @@ def _result(
     return CreatePartitionsTopicResult(name=name, error_code=code, error_message=message)
 
 
-HANDLER = ElementWiseAfter(MESSAGES, first=create, answer=answer)
+HANDLER = ElementWiseAfter(MESSAGES, first=create, answer=answer, access=(ALTER,))

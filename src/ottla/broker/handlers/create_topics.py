@@ -21,10 +21,12 @@ from functools import partial
 
 from ottla.broker.config_resources import DescribedConfig, topic_entries
 from ottla.broker.handler_parts.admin_requests import error_fields, with_timeout
+from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.elements import Each, InParts, collect, repeated
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
 from ottla.controller.topics import CreateTopic
+from ottla.core.acls import AclOperation, ResourceType
 from ottla.core.errors import InvalidRequest, KafkaError
 from ottla.core.ids import METADATA_TOPIC
 from ottla.metadata_store.cluster_view import ClusterView, TopicView
@@ -41,6 +43,14 @@ from ottla.wire.generated.create_topics import (
 
 CONFIG_WORK = 3
 """Units of work of one setting of a topic."""
+
+CREATE = Access(AclOperation.CREATE, ResourceType.TOPIC, "each topic", or_cluster=AclOperation.CREATE)
+DESCRIBE_CONFIGS = Access(
+    AclOperation.DESCRIBE_CONFIGS,
+    ResourceType.TOPIC,
+    "each created topic",
+    refusal="the response has `topic_config_error_code` in place of the topic's numbers and settings",
+)
 
 _Outcomes = dict[str, TopicView | KafkaError]
 """Each topic or its error, in the order of the request."""
@@ -64,7 +74,7 @@ async def create(request: Request, body: CreateTopicsRequest) -> _Outcomes:
 
 
 def _event(
-    twice: set[str], outcomes: _Outcomes, _request: Request, topic: CreatableTopic, _view: ClusterView
+    twice: set[str], outcomes: _Outcomes, request: Request, topic: CreatableTopic, _view: ClusterView
 ) -> InParts[CreateTopic] | None:
     """Return the topic to create; note another as refused."""
     name = topic.name
@@ -73,6 +83,9 @@ def _event(
         return None
     if name == METADATA_TOPIC:
         outcomes[name] = InvalidRequest(f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
+        return None
+    if CREATE.denies(request, name):
+        outcomes[name] = CREATE.error
         return None
     outcomes[name] = InvalidRequest()  # replaced by what the controller says: keeps the order of the request
     assignments: list[tuple[int, list[int]]] = []
@@ -112,6 +125,15 @@ def _result(
     if isinstance(topic, KafkaError):
         code, message = error_fields(topic)
         return InParts(CreatableTopicResult(name=name, error_code=code, error_message=message))
+    if DESCRIBE_CONFIGS.denies(request, name, log_if_denied=False):
+        return InParts(
+            CreatableTopicResult(
+                name=name,
+                topic_id=topic.topic_id,
+                error_message=None,
+                topic_config_error_code=DESCRIBE_CONFIGS.error.code,
+            )
+        )
     key = tuple(topic.config.items())
     is_first = key not in shown
     result = CreatableTopicResult(
@@ -138,4 +160,4 @@ def _config(_request: Request, entry: DescribedConfig, _view: ClusterView) -> Cr
     )
 
 
-HANDLER = ElementWiseAfter(MESSAGES, first=create, answer=answer)
+HANDLER = ElementWiseAfter(MESSAGES, first=create, answer=answer, access=(CREATE, DESCRIBE_CONFIGS))

@@ -13,11 +13,15 @@ Versions
 
 from __future__ import annotations
 
+from functools import partial
+
 from ottla.broker.handler_parts.authorized_operations import NO_AUTHORIZER
+from ottla.broker.requests.authorization import on_cluster
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
-from ottla.core.errors import ErrorCode
+from ottla.core.acls import AclOperation
+from ottla.core.errors import ErrorCode, KafkaError
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.generated.delete_acls import (
     MESSAGES,
@@ -38,4 +42,16 @@ def _refused(_request: Request, _filter: DeleteAclsFilter, _view: ClusterView) -
     return DeleteAclsFilterResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
 
 
-HANDLER = ElementWise(MESSAGES, answer)
+def refuse(_request: Request, body: DeleteAclsRequest, error: KafkaError) -> InParts[DeleteAclsResponse]:
+    """Answer each filter with an error."""
+    response = DeleteAclsResponse()
+    return InParts(response, Each(body.filters, partial(_denied, error), into=response.filter_results))
+
+
+def _denied(
+    error: KafkaError, _request: Request, _filter: DeleteAclsFilter, _view: ClusterView
+) -> DeleteAclsFilterResult:
+    return DeleteAclsFilterResult(error_code=error.code, error_message=error.message)
+
+
+HANDLER = ElementWise(MESSAGES, answer, access=(on_cluster(AclOperation.ALTER),), refuse=refuse)

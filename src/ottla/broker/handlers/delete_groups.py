@@ -14,15 +14,19 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.coordinators import GROUPS, SHARE_GROUPS, import_in_thread, naming_work
+from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.elements import collect_awaited
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation, ResourceType
 from ottla.core.errors import KafkaError
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.generated.delete_groups import MESSAGES, DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
 WORK = 10
 """Units of work of one group, without its name."""
+
+DELETE = Access(AclOperation.DELETE, ResourceType.GROUP, "each group")
 
 TOGETHER = 20 * WORK
 """So much is deleted at once, to share the write to the disk."""
@@ -42,6 +46,8 @@ def _work(group_id: str) -> int:
 async def _delete(request: Request, group_id: str, _view: ClusterView) -> DeletableGroupResult:
     coordinators = request.services.coordinators
     try:
+        if DELETE.denies(request, group_id):
+            raise DELETE.error
         await coordinators.share_groups.prepare_deletion(group_id)
         await coordinators.groups.delete(group_id)
     except KafkaError as error:
@@ -49,4 +55,4 @@ async def _delete(request: Request, group_id: str, _view: ClusterView) -> Deleta
     return DeletableGroupResult(group_id=group_id)
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = Awaited(MESSAGES, handle, access=(DELETE,))

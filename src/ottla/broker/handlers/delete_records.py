@@ -20,9 +20,11 @@ import asyncio
 import contextlib
 from functools import partial
 
+from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.elements import Each, InParts, collect
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation, ResourceType
 from ottla.core.errors import InvalidTopic, KafkaError, PolicyViolation, RequestTimedOut, error_code_for
 from ottla.core.ids import INTERNAL_TOPICS, TopicPartition
 from ottla.metadata_store.cluster_view import ClusterView
@@ -41,6 +43,8 @@ NO_WATERMARK = -1
 _LOOK_AGAIN_S = 0.5
 DELETION_WORK = 5
 """Units of work of one partition, which may remove segments."""
+
+DELETE = Access(AclOperation.DELETE, ResourceType.TOPIC, "each topic")
 
 
 _Done = dict[TopicPartition, DeleteRecordsPartitionResult]
@@ -118,11 +122,19 @@ def _refuse(answer: DeleteRecordsPartitionResult, error: BaseException) -> None:
 
 
 def _topic(
-    done: _Done, _request: Request, topic: DeleteRecordsTopic, _view: ClusterView
+    done: _Done, request: Request, topic: DeleteRecordsTopic, _view: ClusterView
 ) -> InParts[DeleteRecordsTopicResult]:
     result = DeleteRecordsTopicResult(name=topic.name)
+    if DELETE.denies(request, topic.name):
+        return InParts(result, Each(topic.partitions, _denied, into=result.partitions))
     one = partial(_partition, done, topic.name)
     return InParts(result, Each(topic.partitions, one, into=result.partitions, work=DELETION_WORK))
+
+
+def _denied(_request: Request, asked: DeleteRecordsPartition, _view: ClusterView) -> DeleteRecordsPartitionResult:
+    return DeleteRecordsPartitionResult(
+        partition_index=asked.partition_index, low_watermark=NO_WATERMARK, error_code=DELETE.error.code
+    )
 
 
 def _partition(
@@ -143,4 +155,4 @@ def _partition(
     return result
 
 
-HANDLER = Awaited(MESSAGES, delete)
+HANDLER = Awaited(MESSAGES, delete, access=(DELETE,))

@@ -4,7 +4,7 @@ What it does
   Deletes the state of share partitions, for the group coordinator (KIP-932). It succeeds where there is no state.
 
 What it does not do
-  There is no authorization: any client may send it.
+  Nothing is left out.
 
 Versions
   v0   the first, flexible (KIP-932)
@@ -12,9 +12,11 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.handler_parts.share_state_requests import answer_each
+from ottla.broker.handler_parts.share_state_requests import answer_each, refuse_each
+from ottla.broker.requests.authorization import on_cluster
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation
 from ottla.share_coordinator.records import SharePartitionKey
 from ottla.wire.generated.delete_share_group_state import (
     MESSAGES,
@@ -36,4 +38,9 @@ async def handle(request: Request, body: DeleteShareGroupStateRequest) -> Delete
     return DeleteShareGroupStateResponse(results=results)
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = Awaited(
+    MESSAGES,
+    handle,
+    access=(on_cluster(AclOperation.CLUSTER_ACTION),),
+    refuse=refuse_each(DeleteShareGroupStateResponse, DeleteStateResult, PartitionResult),
+)

@@ -21,10 +21,12 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ottla.broker.handler_parts.admin_requests import error_fields, with_timeout
+from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.elements import Each, InParts, collect, repeated
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
-from ottla.core.errors import InvalidRequest, KafkaError, TopicDeletionDisabled, UnknownTopicId
+from ottla.core.acls import AclOperation, ResourceType
+from ottla.core.errors import InvalidRequest, KafkaError, TopicDeletionDisabled, UnknownTopicId, UnknownTopicOrPartition
 from ottla.core.ids import NO_TOPIC_ID
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.generated.delete_topics import (
@@ -36,6 +38,16 @@ from ottla.wire.generated.delete_topics import (
 )
 
 FIRST_VERSION_DISABLED_CODE = 3
+
+
+DELETE = Access(AclOperation.DELETE, ResourceType.TOPIC, "each topic", or_cluster=AclOperation.DELETE)
+DESCRIBE = Access(
+    AclOperation.DESCRIBE,
+    ResourceType.TOPIC,
+    "each topic",
+    or_cluster=AclOperation.DELETE,
+    refusal="without its name if it was named by its id, without its id if it was named",
+)
 
 
 class _Deleted(NamedTuple):
@@ -99,7 +111,7 @@ def _resolve(
     names: set[str | None],
     names_twice: set[str],
     ids_twice: set[UUID],
-    _request: Request,
+    request: Request,
     asked: DeleteTopicState,
     view: ClusterView,
 ) -> None:
@@ -113,18 +125,32 @@ def _resolve(
         resolved[name, topic_id] = InvalidRequest("Duplicate topic name.")
     elif topic_id in ids_twice:
         resolved[name, topic_id] = InvalidRequest("Duplicate topic id.")
+    elif name is not None and (refusal := _refusal(request, name, view)) is not None:
+        resolved[name, topic_id] = refusal
     elif name is not None:
         topic = view.topics.get(name)
         # The answer to a name carries the topic's id, too, from version 6 on.
         resolved[name, topic.topic_id if topic else NO_TOPIC_ID] = None
     elif by_id is None:
         resolved[name, topic_id] = UnknownTopicId("This server does not host this topic ID.")
+    elif DELETE.denies(request, by_id.name):
+        shown = None if DESCRIBE.denies(request, by_id.name, log_if_denied=False) else by_id.name
+        resolved[shown, topic_id] = DELETE.error
     elif by_id.name in names:
         resolved[by_id.name, topic_id] = InvalidRequest(
             "The provided topic name maps to an ID that was already supplied."
         )
     else:
         resolved[by_id.name, topic_id] = None
+
+
+def _refusal(request: Request, topic: str, view: ClusterView) -> KafkaError | None:
+    """Return the error of a topic that is named and may not be deleted; who may not describe it learns no more."""
+    if DESCRIBE.denies(request, topic):
+        return DESCRIBE.error
+    if DELETE.denies(request, topic):
+        return DELETE.error if topic in view.topics else UnknownTopicOrPartition()
+    return None
 
 
 def _refused(
@@ -155,4 +181,4 @@ def _result(name: str | None, topic_id: UUID, error: KafkaError | None) -> Delet
     return DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=message)
 
 
-HANDLER = ElementWiseAfter(MESSAGES, first=delete, answer=answer)
+HANDLER = ElementWiseAfter(MESSAGES, first=delete, answer=answer, access=(DELETE, DESCRIBE))

@@ -15,8 +15,10 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.handler_parts.authorized_operations import NO_AUTHORIZER
+from ottla.broker.requests.authorization import on_cluster
 from ottla.broker.requests.handler import Inline
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation
 from ottla.core.errors import ErrorCode
 from ottla.wire.generated.describe_acls import MESSAGES, DescribeAclsRequest, DescribeAclsResponse
 
@@ -26,4 +28,4 @@ def handle(request: Request, body: DescribeAclsRequest) -> DescribeAclsResponse:
     return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
 
 
-HANDLER = Inline(MESSAGES, handle)
+HANDLER = Inline(MESSAGES, handle, access=(on_cluster(AclOperation.DESCRIBE),))

@@ -13,8 +13,10 @@ Versions
 from __future__ import annotations
 
 from ottla.broker.handler_parts.admin_requests import error_fields
+from ottla.broker.requests.authorization import on_cluster
 from ottla.broker.requests.handler import Inline
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation
 from ottla.core.errors import InvalidRequest, KafkaError, UnsupportedVersion
 from ottla.wire.generated.describe_client_quotas import (
     MESSAGES,
@@ -67,4 +69,4 @@ def _check(components: list[ComponentData]) -> None:
         raise InvalidRequest("Invalid entity filter component combination")
 
 
-HANDLER = Inline(MESSAGES, handle)
+HANDLER = Inline(MESSAGES, handle, access=(on_cluster(AclOperation.DESCRIBE_CONFIGS),))

@@ -16,7 +16,7 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.handler_parts.authorized_operations import ALL_CLUSTER_OPERATIONS, OPERATIONS_OMITTED
+from ottla.broker.handler_parts.authorized_operations import DESCRIBE_CLUSTER, OPERATIONS_OMITTED, cluster_operations
 from ottla.broker.requests.handler import Inline
 from ottla.broker.requests.request import Request
 from ottla.broker.services import Services
@@ -55,7 +55,7 @@ def handle(request: Request, body: DescribeClusterRequest) -> DescribeClusterRes
             for broker in view.brokers.values()
             if (place := broker.endpoints.get(request.listener)) is not None
         ],
-        cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if wants_operations else OPERATIONS_OMITTED,
+        cluster_authorized_operations=cluster_operations(request) if wants_operations else OPERATIONS_OMITTED,
     )
 
 
@@ -64,4 +64,4 @@ def _no_connection(services: Services) -> str:
     return f"no connection to {f'ZooKeeper at {connect}' if connect else 'the metadata store'}"
 
 
-HANDLER = Inline(MESSAGES, handle)
+HANDLER = Inline(MESSAGES, handle, access=(DESCRIBE_CLUSTER,))

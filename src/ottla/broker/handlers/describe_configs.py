@@ -27,6 +27,7 @@ from ottla.broker.config_resources import (
     topic_entries,
 )
 from ottla.broker.handler_parts.admin_requests import check_topic_name, error_fields
+from ottla.broker.handler_parts.configs_access import DESCRIBE_CONFIGS
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
@@ -65,6 +66,7 @@ def _resource(
 ) -> InParts[DescribeConfigsResult]:
     result = DescribeConfigsResult(resource_type=asked.resource_type, resource_name=asked.resource_name)
     try:
+        DESCRIBE_CONFIGS.check(request, asked.resource_type, asked.resource_name)
         entries = _entries(request.services, asked, view)
     except KafkaError as error:
         result.error_code, result.error_message = error_fields(error)
@@ -134,4 +136,4 @@ def _entry(
     )
 
 
-HANDLER = ElementWise(MESSAGES, answer)
+HANDLER = ElementWise(MESSAGES, answer, access=DESCRIBE_CONFIGS)

@@ -4,7 +4,7 @@ What it does
   Describes groups: state, protocol, members and, while the group is stable, their metadata and assignments.
 
 What it does not do
-  authorized_operations lists all operations of a group: there are no ACLs yet.
+  Nothing is left out.
 
 Versions
   v3   authorized operations (KIP-430)
@@ -41,12 +41,13 @@ def answer(_request: Request, body: DescribeGroupsRequest, _view: ClusterView) -
     """Describe each group separately, once."""
     response = DescribeGroupsResponse()
     groups = group_descriptions.describe_groups(
-        body.groups, _group, into=response.groups, with_operations=body.include_authorized_operations
+        body.groups, partial(_group, body), into=response.groups, refused=DescribedGroup
     )
     return InParts(response, groups)
 
 
-def _group(operations: int, request: Request, group_id: str, _view: ClusterView) -> InParts[DescribedGroup]:
+def _group(body: DescribeGroupsRequest, request: Request, group_id: str, _view: ClusterView) -> InParts[DescribedGroup]:
+    operations = group_descriptions.group_operations(request, group_id, wanted=body.include_authorized_operations)
     try:
         group = request.services.coordinators.groups.describe(group_id)
     except KafkaError as error:
@@ -88,4 +89,4 @@ def _member(
     )
 
 
-HANDLER = ElementWise(MESSAGES, answer)
+HANDLER = ElementWise(MESSAGES, answer, access=(group_descriptions.DESCRIBE,))

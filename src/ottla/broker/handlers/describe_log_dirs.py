@@ -23,9 +23,11 @@ from operator import attrgetter
 from pathlib import PurePath
 from typing import NamedTuple
 
+from ottla.broker.requests.authorization import on_cluster
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation
 from ottla.core.errors import ErrorCode
 from ottla.core.ids import TopicPartition
 from ottla.metadata_store.cluster_view import ClusterView
@@ -166,4 +168,4 @@ def _in_order(_request: Request, topic: DescribeLogDirsTopic, _view: ClusterView
     return topic
 
 
-HANDLER = ElementWiseAfter(MESSAGES, first=ask_disks, answer=answer)
+HANDLER = ElementWiseAfter(MESSAGES, first=ask_disks, answer=answer, access=(on_cluster(AclOperation.DESCRIBE),))

@@ -16,10 +16,12 @@ from __future__ import annotations
 from functools import partial
 
 from ottla.broker.handler_parts.admin_requests import check_topic_name, error_fields
+from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
-from ottla.core.errors import KafkaError, UnknownTopicOrPartition
+from ottla.core.acls import AclOperation, ResourceType
+from ottla.core.errors import InvalidTopic, KafkaError, UnknownTopicOrPartition
 from ottla.core.ids import TopicPartition
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.storage.state.producer_state_manager import ProducerInfo
@@ -36,6 +38,8 @@ from ottla.wire.generated.describe_producers import (
 WORK = 3
 """Units of work of one partition."""
 
+READ = Access(AclOperation.READ, ResourceType.TOPIC, "each topic")
+
 
 def answer(_request: Request, body: DescribeProducersRequest, _view: ClusterView) -> InParts[DescribeProducersResponse]:
     """Describe each partition separately, once."""
@@ -43,22 +47,34 @@ def answer(_request: Request, body: DescribeProducersRequest, _view: ClusterView
     return InParts(response, Each(body.topics, _topic, into=response.topics))
 
 
-def _topic(_request: Request, topic: TopicRequest, _view: ClusterView) -> InParts[TopicResponse]:
+def _topic(request: Request, topic: TopicRequest, view: ClusterView) -> InParts[TopicResponse]:
     result = TopicResponse(name=topic.name)
-    one = partial(_partition, topic.name)
+    one = partial(_partition, topic.name, _why_not(request, topic.name, view))
     return InParts(result, Each(topic.partition_indexes, one, into=result.partitions, key=_index, work=WORK))
+
+
+def _why_not(request: Request, topic: str, view: ClusterView) -> KafkaError | None:
+    """Return the error of all partitions of a topic."""
+    try:
+        check_topic_name(topic)
+    except InvalidTopic as error:
+        return error
+    if READ.denies(request, topic):
+        return READ.error
+    return None if topic in view.topics else UnknownTopicOrPartition()
 
 
 def _index(index: int) -> int:
     return index
 
 
-def _partition(topic: str, request: Request, index: int, view: ClusterView) -> InParts[PartitionResponse]:
+def _partition(
+    topic: str, refusal: KafkaError | None, request: Request, index: int, _view: ClusterView
+) -> InParts[PartitionResponse]:
     response = PartitionResponse(partition_index=index)
     try:
-        check_topic_name(topic)
-        if topic not in view.topics:
-            raise UnknownTopicOrPartition
+        if refusal is not None:
+            raise refusal
         partition = request.services.replicas.partition(TopicPartition(topic, index))
     except KafkaError as error:
         response.error_code, response.error_message = error_fields(error)
@@ -77,4 +93,4 @@ def _producer(_request: Request, producer: ProducerInfo, _view: ClusterView) -> 
     )
 
 
-HANDLER = ElementWise(MESSAGES, answer)
+HANDLER = ElementWise(MESSAGES, answer, access=(READ,))

@@ -14,8 +14,10 @@ Versions
 
 from __future__ import annotations
 
+from ottla.broker.requests.authorization import on_cluster
 from ottla.broker.requests.handler import Inline
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation
 from ottla.core.errors import ErrorCode
 from ottla.wire.generated.describe_quorum import MESSAGES, DescribeQuorumRequest, DescribeQuorumResponse
 
@@ -31,4 +33,4 @@ def handle(request: Request, body: DescribeQuorumRequest) -> DescribeQuorumRespo
     )
 
 
-HANDLER = Inline(MESSAGES, handle)
+HANDLER = Inline(MESSAGES, handle, access=(on_cluster(AclOperation.DESCRIBE),))

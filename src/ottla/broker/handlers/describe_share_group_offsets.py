@@ -17,9 +17,11 @@ from __future__ import annotations
 from functools import partial
 
 from ottla.broker.coordinators import naming_work
-from ottla.broker.requests.elements import collect_awaited
+from ottla.broker.requests.authorization import Access
+from ottla.broker.requests.elements import Each, collect, collect_awaited
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation, ResourceType
 from ottla.core.errors import KafkaError
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.groups.share.events import StateSummary
@@ -39,6 +41,11 @@ from ottla.wire.generated.describe_share_group_offsets import (
 WORK = 3
 """Units of work of one group, topic or partition."""
 
+DESCRIBE = Access(AclOperation.DESCRIBE, ResourceType.GROUP, "each group")
+DESCRIBE_TOPIC = Access(
+    AclOperation.DESCRIBE, ResourceType.TOPIC, "each topic", refusal="left out, where no topics are named"
+)
+
 PARTITIONS_AT_ONCE = 100
 UNKNOWN_LAG = -1
 
@@ -53,6 +60,8 @@ async def _group(
 ) -> DescribeShareGroupOffsetsResponseGroup:
     described = DescribeShareGroupOffsetsResponseGroup(group_id=group.group_id)
     try:
+        if DESCRIBE.denies(request, group.group_id):
+            raise DESCRIBE.error
         topics = group.topics
         if topics is None:
             topics = await _all_topics(request, group.group_id, view)
@@ -69,7 +78,7 @@ async def _all_topics(
     indexes: dict[str, list[int]] = {}
     for topic_id, index in await request.services.coordinators.share_groups.offsets(group_id, None):
         topic = view.topic_by_id.get(topic_id.bytes)
-        if topic is not None:
+        if topic is not None and not DESCRIBE_TOPIC.denies(request, topic.name, log_if_denied=False):
             indexes.setdefault(topic.name, []).append(index)
     return [
         DescribeShareGroupOffsetsRequestTopic(topic_name=name, partitions=partitions)
@@ -80,6 +89,8 @@ async def _all_topics(
 async def _topic(
     group_id: str, request: Request, asked: DescribeShareGroupOffsetsRequestTopic, view: ClusterView
 ) -> DescribeShareGroupOffsetsResponseTopic:
+    if DESCRIBE_TOPIC.denies(request, asked.topic_name):
+        return await _denied_topic(request, asked, view)
     topic = view.topics.get(asked.topic_name)
     described = DescribeShareGroupOffsetsResponseTopic(
         topic_name=asked.topic_name, topic_id=NO_TOPIC_ID if topic is None else topic.topic_id
@@ -88,6 +99,18 @@ async def _topic(
     work = WORK * PARTITIONS_AT_ONCE + naming_work(group_id)
     await collect_awaited(request, firsts, partial(_partitions, group_id, asked, described), view, work=work)
     return described
+
+
+async def _denied_topic(
+    request: Request, asked: DescribeShareGroupOffsetsRequestTopic, view: ClusterView
+) -> DescribeShareGroupOffsetsResponseTopic:
+    described = DescribeShareGroupOffsetsResponseTopic(topic_name=asked.topic_name)
+    await collect(request, Each(asked.partitions, _denied_partition, into=described.partitions), view)
+    return described
+
+
+def _denied_partition(_request: Request, index: int, _view: ClusterView) -> DescribeShareGroupOffsetsResponsePartition:
+    return _partition(index, DESCRIBE_TOPIC.error, None)
 
 
 async def _partitions(
@@ -129,4 +152,4 @@ def _partition(
     )
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = Awaited(MESSAGES, handle, access=(DESCRIBE, DESCRIBE_TOPIC))

@@ -20,11 +20,13 @@ from functools import partial
 from itertools import takewhile
 
 from ottla.broker.handler_parts.admin_requests import check_topic_name
-from ottla.broker.handler_parts.authorized_operations import ALL_TOPIC_OPERATIONS
+from ottla.broker.handler_parts.authorized_operations import authorized_operations
 from ottla.broker.handler_parts.partition_states import reachable_leader, replica_states
+from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation, ResourceType
 from ottla.core.errors import ErrorCode, InvalidTopic
 from ottla.core.ids import INTERNAL_TOPICS
 from ottla.metadata_store.cluster_view import ClusterView, PartitionView, TopicView
@@ -45,11 +47,17 @@ WORK = 3
 """The share of a slice of work of one topic, and of one partition."""
 
 
+DESCRIBE = Access(
+    AclOperation.DESCRIBE, ResourceType.TOPIC, "each topic", refusal="left out, where no topics are named"
+)
+
+
 class _Page:
     """The partitions that one response holds, of all that are requested."""
 
     def __init__(self, body: DescribeTopicPartitionsRequest, response: DescribeTopicPartitionsResponse) -> None:
         self.response = response
+        self.names_topics = bool(body.topics)
         self._begin = body.cursor
         self._left = max(1, min(body.response_partition_limit, PARTITIONS_PER_ANSWER_MAX))
 
@@ -123,21 +131,28 @@ def _refused_topic(_request: Request, topic: TopicRequest, _view: ClusterView) -
 
 
 def _topic(
-    page: _Page, _request: Request, name: str, view: ClusterView
+    page: _Page, request: Request, name: str, view: ClusterView
 ) -> InParts[DescribeTopicPartitionsResponseTopic] | None:
+    if DESCRIBE.denies(request, name, log_if_denied=page.names_topics):
+        if not page.names_topics:
+            return None
+        return InParts(DescribeTopicPartitionsResponseTopic(error_code=DESCRIBE.error.code, name=name))
     topic = view.topics.get(name)
     if topic is None:
-        return InParts(_unknown(name))
+        return InParts(_unknown(request, name))
     partitions = page.partitions_of(topic)
     if partitions is None:
         return None
     result = DescribeTopicPartitionsResponseTopic(
-        name=name, topic_id=topic.topic_id, is_internal=topic.internal, topic_authorized_operations=ALL_TOPIC_OPERATIONS
+        name=name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        topic_authorized_operations=authorized_operations(request, ResourceType.TOPIC, name),
     )
     return InParts(result, Each(partitions, partial(_partition, name), into=result.partitions, work=WORK))
 
 
-def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+def _unknown(request: Request, name: str) -> DescribeTopicPartitionsResponseTopic:
     try:
         check_topic_name(name)
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -147,7 +162,7 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
         error_code=code,
         name=name,
         is_internal=name in INTERNAL_TOPICS,
-        topic_authorized_operations=ALL_TOPIC_OPERATIONS,
+        topic_authorized_operations=authorized_operations(request, ResourceType.TOPIC, name),
     )
 
 
@@ -168,4 +183,4 @@ def _partition(
     )
 
 
-HANDLER = ElementWise(MESSAGES, answer)
+HANDLER = ElementWise(MESSAGES, answer, access=(DESCRIBE,))

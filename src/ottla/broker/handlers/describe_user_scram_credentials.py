@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from functools import partial
 
+from ottla.broker.requests.authorization import on_cluster
 from ottla.broker.requests.elements import Each, InParts, repeated
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation
 from ottla.core.errors import ErrorCode
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.generated.describe_user_scram_credentials import (
@@ -63,4 +65,4 @@ def _result(
     return DescribeUserScramCredentialsResult(user=name, error_code=code, error_message=message)
 
 
-HANDLER = ElementWise(MESSAGES, answer)
+HANDLER = ElementWise(MESSAGES, answer, access=(on_cluster(AclOperation.DESCRIBE),))

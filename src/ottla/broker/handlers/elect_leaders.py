@@ -20,15 +20,18 @@ from functools import partial
 
 from ottla.broker.handler_parts.admin_requests import error_fields
 from ottla.broker.handler_parts.partition_states import replica_states
+from ottla.broker.requests.authorization import on_cluster
 from ottla.broker.requests.elements import Each, InParts, collect
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
 from ottla.controller.election_events import has_wanted_leader
 from ottla.controller.elections import Election
+from ottla.core.acls import AclOperation
 from ottla.core.errors import (
     ElectionNotNeeded,
     EligibleLeadersNotAvailable,
     ErrorCode,
+    InvalidRequest,
     KafkaError,
     PreferredLeaderNotAvailable,
     UnknownTopicOrPartition,
@@ -136,8 +139,8 @@ def answer(
         return ElectLeadersResponse()  # as in Kafka, whatever the kind of election
     if not 0 <= body.election_type < len(KINDS):
         refusal = ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
-        one = partial(_refused, f"Unknown election type {body.election_type}")
-        return InParts(refusal, Each(asked or (), one, into=refusal.replica_election_results))
+        unknown = InvalidRequest(f"Unknown election type {body.election_type}")
+        return InParts(refusal, Each(asked or (), partial(_refused, unknown), into=refusal.replica_election_results))
     if isinstance(topics, KafkaError):
         return ElectLeadersResponse(error_code=topics.code)
     if asked is not None:
@@ -146,13 +149,22 @@ def answer(
     return InParts(response, Each(topics, _needed_of, into=response.replica_election_results))
 
 
-def _refused(why: str, _request: Request, topic: TopicPartitions, _view: ClusterView) -> InParts[ReplicaElectionResult]:
+def refuse(_request: Request, body: ElectLeadersRequest, error: KafkaError) -> InParts[ElectLeadersResponse]:
+    """Answer the request and each partition with an error."""
+    response = ElectLeadersResponse(error_code=error.code)
+    one = partial(_refused, error)
+    return InParts(response, Each(body.topic_partitions or (), one, into=response.replica_election_results))
+
+
+def _refused(
+    error: KafkaError, _request: Request, topic: TopicPartitions, _view: ClusterView
+) -> InParts[ReplicaElectionResult]:
     result = ReplicaElectionResult(topic=topic.topic)
-    return InParts(result, Each(topic.partitions, partial(_refused_partition, why), into=result.partition_result))
+    return InParts(result, Each(topic.partitions, partial(_refused_partition, error), into=result.partition_result))
 
 
-def _refused_partition(why: str, _request: Request, index: int, _view: ClusterView) -> PartitionResult:
-    return PartitionResult(partition_id=index, error_code=ErrorCode.INVALID_REQUEST, error_message=why)
+def _refused_partition(error: KafkaError, _request: Request, index: int, _view: ClusterView) -> PartitionResult:
+    return _result(index, error)
 
 
 def _needed_of(_request: Request, topic: ReplicaElectionResult, _view: ClusterView) -> InParts[ReplicaElectionResult]:
@@ -169,4 +181,6 @@ def _result(index: int, error: KafkaError | None) -> PartitionResult:
     return PartitionResult(partition_id=index, error_code=code, error_message=message)
 
 
-HANDLER = ElementWiseAfter(MESSAGES, first=elect, answer=answer)
+HANDLER = ElementWiseAfter(
+    MESSAGES, first=elect, answer=answer, access=(on_cluster(AclOperation.ALTER),), refuse=refuse
+)

@@ -15,8 +15,10 @@ Versions
 
 from __future__ import annotations
 
+from ottla.broker.requests.authorization import on_transactional_id
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.transactions.metadata import TransactionVersion
 from ottla.wire.generated.end_txn import MESSAGES, EndTxnRequest, EndTxnResponse
@@ -42,4 +44,4 @@ async def handle(request: Request, body: EndTxnRequest) -> EndTxnResponse:
     return EndTxnResponse(error_code=answer.error, producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
 
 
-HANDLER = Awaited(MESSAGES, handle, eager=True)
+HANDLER = Awaited(MESSAGES, handle, eager=True, access=(on_transactional_id(AclOperation.WRITE),))

@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import ipaddress
 
+from ottla.broker.requests.authorization import on_cluster
 from ottla.broker.requests.forwarded_identity import decode_identity
 from ottla.broker.requests.handler import Enveloped, ForwardedRequest
 from ottla.broker.requests.registry import APIS
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation
 from ottla.core.errors import ErrorCode
 from ottla.net.identity import ANONYMOUS
 from ottla.wire.apis import ApiKey
@@ -69,4 +71,6 @@ def _host(address: bytes) -> str:
         return ""
 
 
-HANDLER = Enveloped(MESSAGES, unwrap=unwrap, wrap=wrap, malformed=invalid)
+HANDLER = Enveloped(
+    MESSAGES, unwrap=unwrap, wrap=wrap, malformed=invalid, access=(on_cluster(AclOperation.CLUSTER_ACTION),)
+)

@@ -29,12 +29,14 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
-from ottla.broker.fetch.delayed_fetch import DelayedFetch
+from ottla.broker.fetch.delayed_fetch import READ, DelayedFetch
+from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.handler import Deferred
 from ottla.broker.requests.request import Request
 from ottla.broker.sessions.fetch_sessions import INITIAL_EPOCH, NO_SESSION, FetchSession
+from ottla.core.acls import CLUSTER_NAME, AclOperation, ResourceType
 from ottla.core.errors import KafkaError
 from ottla.core.runtime import new_random
 from ottla.net.connection import PendingResponse
@@ -48,6 +50,13 @@ from ottla.wire.hot.fetch import (
 )
 from ottla.wire.hot.reading import AT_ONCE, SHORT_ELEMENTS_MAX
 
+CLUSTER_ACTION: Final = Access(
+    AclOperation.CLUSTER_ACTION,
+    ResourceType.CLUSTER,
+    "the cluster, for a replica's fetch",
+    refusal="`TOPIC_AUTHORIZATION_FAILED` for each partition",
+)
+
 decode = decode_fetch_request
 
 
@@ -59,7 +68,8 @@ def handle(
     Returns what is left to be run as a task if the session has many partitions.
     """
     services, version = ctx.services, ctx.api_version
-    if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
+    is_replica = request.replica_id >= 0 or request.replica_state.replica_id >= 0
+    if is_replica and (ctx.authorizer is None or not CLUSTER_ACTION.denies(ctx, CLUSTER_NAME)):  # CVE-2018-1288
         _serve_replica(ctx, request, response)
         return None
     try:
@@ -71,7 +81,9 @@ def handle(
         return None
     fetch = DelayedFetch(services, version, ctx.listener, request, session, wanted, response)
     if len(wanted) > SHORT_ELEMENTS_MAX:
-        return fetch.serve_in_slices()
+        return fetch.serve_in_slices(ctx, is_denied=is_replica)
+    if ctx.authorizer is not None:
+        fetch.authorize(ctx, is_denied=is_replica)
     fetch.read_all()
     if fetch.must_respond or request.max_wait_ms <= 0 or services.delayed_operations.is_stopping:
         fetch.complete()
@@ -94,7 +106,8 @@ async def handle_long(
     while not read_topics(body, version, request, AT_ONCE):
         if slices.spend(AT_ONCE):
             await slices.yield_to_loop()
-    if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
+    is_replica = request.replica_id >= 0 or request.replica_state.replica_id >= 0
+    if is_replica and (ctx.authorizer is None or not CLUSTER_ACTION.denies(ctx, CLUSTER_NAME)):
         _serve_replica(ctx, request, response)
         return None
     now = services.clock.monotonic()
@@ -113,7 +126,8 @@ async def handle_long(
         if slices.spend(1 + len(forgotten.partitions)):
             await slices.yield_to_loop()
     wanted = partitions.partitions.values()
-    return await DelayedFetch(services, version, ctx.listener, request, session, wanted, response).serve_in_slices()
+    fetch = DelayedFetch(services, version, ctx.listener, request, session, wanted, response)
+    return await fetch.serve_in_slices(ctx, is_denied=is_replica)
 
 
 def _serve_replica(ctx: Request, request: FetchRequest, response: PendingResponse) -> None:
@@ -135,4 +149,4 @@ def _serve_replica(ctx: Request, request: FetchRequest, response: PendingRespons
     ReplicaFetch(services, version, request, session, response).begin()
 
 
-HANDLER = Deferred(ApiKey.FETCH, decode=decode, handle=handle, handle_long=handle_long)
+HANDLER = Deferred(ApiKey.FETCH, decode=decode, handle=handle, handle_long=handle_long, access=(READ, CLUSTER_ACTION))

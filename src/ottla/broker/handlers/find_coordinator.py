@@ -20,13 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from ottla.broker.coordinators import GROUPS, SHARE_GROUPS, TRANSACTIONS, import_in_thread, naming_work
 from ottla.broker.internal_topic_creation import create_if_absent
+from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.elements import Each, InParts, collect
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
+from ottla.core.acls import CLUSTER_NAME, AclOperation, ResourceType
 from ottla.core.errors import CoordinatorNotAvailable, ErrorCode, InvalidRequest, KafkaError, NotCoordinator
 from ottla.core.ids import parse_id
 from ottla.internal_topics.led_partitions import LedPartitions
@@ -40,15 +42,41 @@ WORK = 3
 """Units of work of one key."""
 
 
+ACCESS = {
+    GROUP: Access(AclOperation.DESCRIBE, ResourceType.GROUP, "each group"),
+    TRANSACTION: Access(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "each transactional id"),
+    SHARE: Access(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, "the cluster, for share partitions"),
+}
+"""By the type of the keys."""
+
 _Led = LedPartitions[Any]
 """The partitions that this broker leads of the internal topic of one kind of coordinator."""
 
 
-async def find(request: Request, body: FindCoordinatorRequest) -> _Led | KafkaError:
+class _Found(NamedTuple):
+    led: _Led | KafkaError
+    denied: frozenset[str]  # keys
+
+
+async def find(request: Request, body: FindCoordinatorRequest) -> _Found:
     """Find the kind of coordinator, and create its internal topic if need be."""
+    keys: Sequence[str] = body.coordinator_keys if request.api_version >= MANY_KEYS_SINCE else (body.key,)
+    denied: frozenset[str] = frozenset()
+    access = ACCESS.get(body.key_type)
+    if access is not None and (body.key_type != SHARE or request.api_version >= SHARE_SINCE):
+        denied = frozenset(await collect(request, Each(keys, partial(_denied, access), work=WORK)))
+        keys = [key for key in keys if key not in denied]
+    return _Found(await _led(request, body, keys), denied)
+
+
+def _denied(access: Access, request: Request, key: str, _view: ClusterView) -> str | None:
+    name = CLUSTER_NAME if access.resource is ResourceType.CLUSTER else key
+    return key if access.denies(request, name) else None
+
+
+async def _led(request: Request, body: FindCoordinatorRequest, keys: Sequence[str]) -> _Led | KafkaError:
     coordinators = request.services.coordinators
     led: _Led
-    keys: Sequence[str] = body.coordinator_keys if request.api_version >= MANY_KEYS_SINCE else (body.key,)
     try:
         if body.key_type == GROUP:
             await import_in_thread(GROUPS)
@@ -81,15 +109,15 @@ def _valid_share_key(_request: Request, key: str, _view: ClusterView) -> str | N
 
 
 def answer(
-    request: Request, body: FindCoordinatorRequest, led: _Led | KafkaError, view: ClusterView
+    request: Request, body: FindCoordinatorRequest, found: _Found, view: ClusterView
 ) -> FindCoordinatorResponse | InParts[FindCoordinatorResponse]:
     """Return the coordinator of each key separately, once."""
     if request.api_version >= MANY_KEYS_SINCE:
-        response, one = FindCoordinatorResponse(), partial(_coordinator, body, led)
+        response, one = FindCoordinatorResponse(), partial(_coordinator, body, found)
         return InParts(
             response, Each(body.coordinator_keys, one, into=response.coordinators, key=_identity, work=_work)
         )
-    coordinator = _coordinator(body, led, request, body.key, view)
+    coordinator = _coordinator(body, found, request, body.key, view)
     return FindCoordinatorResponse(
         error_code=coordinator.error_code,
         # Kafka's own word for no error, in these versions
@@ -109,8 +137,11 @@ def _work(key: str) -> int:
 
 
 def _coordinator(
-    body: FindCoordinatorRequest, led: _Led | KafkaError, request: Request, key: str, view: ClusterView
+    body: FindCoordinatorRequest, found: _Found, request: Request, key: str, view: ClusterView
 ) -> Coordinator:
+    led = found.led
+    if key in found.denied:
+        return _refusal(key, ACCESS[body.key_type].error)
     is_share = body.key_type == SHARE and request.api_version >= SHARE_SINCE
     if is_share and _valid_share_key(request, key, view) is None:
         return _refusal(key, InvalidRequest("The key of a share partition is group:topic id:partition."))
@@ -142,4 +173,4 @@ def _node_for(request: Request, led: _Led, key: str, view: ClusterView) -> int:
     return partition.leader
 
 
-HANDLER = ElementWiseAfter(MESSAGES, first=find, answer=answer)
+HANDLER = ElementWiseAfter(MESSAGES, first=find, answer=answer, access=tuple(ACCESS.values()))

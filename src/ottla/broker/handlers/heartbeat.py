@@ -13,8 +13,10 @@ Versions
 
 from __future__ import annotations
 
+from ottla.broker.requests.authorization import on_group
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation
 from ottla.core.errors import CoordinatorLoadInProgress, ErrorCode, KafkaError
 from ottla.groups.classic.events import Heartbeat
 from ottla.wire.generated.heartbeat import MESSAGES, HeartbeatRequest, HeartbeatResponse
@@ -32,4 +34,4 @@ async def handle(request: Request, body: HeartbeatRequest) -> HeartbeatResponse:
     return HeartbeatResponse(error_code=error)
 
 
-HANDLER = Awaited(MESSAGES, handle, eager=True)
+HANDLER = Awaited(MESSAGES, handle, eager=True, access=(on_group(AclOperation.READ),))

@@ -17,13 +17,23 @@ Versions
 
 from __future__ import annotations
 
+from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
-from ottla.core.errors import ErrorCode, InvalidRequest, KafkaError, error_code_for
+from ottla.core.acls import AclOperation, ResourceType
+from ottla.core.errors import ErrorCode, InvalidRequest, KafkaError, error_code_for, error_for
 from ottla.core.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
 from ottla.wire.generated.init_producer_id import MESSAGES, InitProducerIdRequest, InitProducerIdResponse
 
 PRODUCER_FENCED_SINCE = 4
+WRITE = Access(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, "the transactional id, where there is one")
+WRITE_ANY_TOPIC = Access(
+    AclOperation.WRITE,
+    ResourceType.TOPIC,
+    "any topic, without a transactional id",
+    or_cluster=AclOperation.IDEMPOTENT_WRITE,
+    refusal="`CLUSTER_AUTHORIZATION_FAILED`",
+)
 
 
 async def handle(request: Request, body: InitProducerIdRequest) -> InitProducerIdResponse:
@@ -35,6 +45,10 @@ async def handle(request: Request, body: InitProducerIdRequest) -> InitProducerI
 
 
 async def _init(request: Request, body: InitProducerIdRequest) -> InitProducerIdResponse:
+    if body.transactional_id is not None and WRITE.denies(request, body.transactional_id):
+        raise WRITE.error
+    if body.transactional_id is None and WRITE_ANY_TOPIC.denies_any(request):
+        raise error_for(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     expected = None
     if (body.producer_id == NO_PRODUCER_ID) != (body.producer_epoch == NO_PRODUCER_EPOCH):
         raise InvalidRequest
@@ -56,4 +70,4 @@ def _refused(request: Request, error: ErrorCode) -> InitProducerIdResponse:
     return InitProducerIdResponse(error_code=error, producer_epoch=NO_PRODUCER_EPOCH)
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = Awaited(MESSAGES, handle, access=(WRITE, WRITE_ANY_TOPIC))

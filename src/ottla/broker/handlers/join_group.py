@@ -19,8 +19,10 @@ Versions
 
 from __future__ import annotations
 
+from ottla.broker.requests.authorization import on_group
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.groups.classic.events import JoinAnswer
 from ottla.groups.coordinator import Joining
@@ -73,4 +75,4 @@ async def handle(request: Request, body: JoinGroupRequest) -> JoinGroupResponse:
     )
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = Awaited(MESSAGES, handle, access=(on_group(AclOperation.READ),))

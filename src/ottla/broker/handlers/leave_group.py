@@ -17,9 +17,11 @@ from __future__ import annotations
 
 from functools import partial
 
+from ottla.broker.requests.authorization import on_group
 from ottla.broker.requests.elements import collect_awaited
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation
 from ottla.core.errors import KafkaError, error_for
 from ottla.groups.classic.events import Leave, Leaver
 from ottla.metadata_store.cluster_view import ClusterView
@@ -69,4 +71,4 @@ async def _leave(
     ]
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = Awaited(MESSAGES, handle, access=(on_group(AclOperation.READ),))

@@ -17,9 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
+from ottla.broker.requests.authorization import on_cluster
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation
 from ottla.core.errors import ErrorCode
 from ottla.core.settings import ConfigResourceType
 from ottla.metadata_store import znodes
@@ -66,4 +68,4 @@ def _resource(kind: ConfigResourceType, _request: Request, name: object, _view: 
     return ConfigResource(resource_name=str(name), resource_type=kind)
 
 
-HANDLER = ElementWise(MESSAGES, answer)
+HANDLER = ElementWise(MESSAGES, answer, access=(on_cluster(AclOperation.DESCRIBE_CONFIGS),))

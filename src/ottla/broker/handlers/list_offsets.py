@@ -20,9 +20,11 @@ from __future__ import annotations
 
 from functools import partial
 
+from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.elements import Each, InParts, repeated
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation, ResourceType
 from ottla.core.errors import (
     InvalidRequest,
     KafkaError,
@@ -54,6 +56,8 @@ WORK = 5
 """Units of work of one partition."""
 UNKNOWN = -1
 
+DESCRIBE = Access(AclOperation.DESCRIBE, ResourceType.TOPIC, "each topic")
+
 Found = tuple[int, int, int]
 """Offset, timestamp in ms, leader epoch; -1 each where there is none."""
 
@@ -81,11 +85,23 @@ def _count(
 
 
 def _topic(
-    body: ListOffsetsRequest, twice: set[TopicPartition], _request: Request, topic: ListOffsetsTopic, _view: ClusterView
+    body: ListOffsetsRequest, twice: set[TopicPartition], request: Request, topic: ListOffsetsTopic, _view: ClusterView
 ) -> InParts[ListOffsetsTopicResponse]:
     result = ListOffsetsTopicResponse(name=topic.name)
+    if DESCRIBE.denies(request, topic.name):
+        return InParts(result, Each(topic.partitions, _denied, into=result.partitions))
     one = partial(_partition, body, topic.name, twice)
     return InParts(result, Each(topic.partitions, one, into=result.partitions, key=_index, work=WORK))
+
+
+def _denied(_request: Request, asked: ListOffsetsPartition, _view: ClusterView) -> ListOffsetsPartitionResponse:
+    return _refusal(asked, DESCRIBE.error)
+
+
+def _refusal(asked: ListOffsetsPartition, error: BaseException) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(
+        partition_index=asked.partition_index, error_code=error_code_for(error), offset=-1, timestamp=-1
+    )
 
 
 def _index(asked: ListOffsetsPartition) -> int:
@@ -116,9 +132,7 @@ def _partition(
             if offset == UNKNOWN or asked.timestamp == LATEST:
                 _check_available(request, partition, asked.timestamp)
     except (KafkaError, OSError) as error:
-        return ListOffsetsPartitionResponse(
-            partition_index=asked.partition_index, error_code=error_code_for(error), offset=-1, timestamp=-1
-        )
+        return _refusal(asked, error)
     return ListOffsetsPartitionResponse(
         partition_index=asked.partition_index, offset=offset, timestamp=timestamp, leader_epoch=epoch
     )
@@ -161,4 +175,4 @@ def _by_time(partition: Partition, timestamp: int, end: int) -> TimedOffset | No
         raise partition.not_readable(error) from error
 
 
-HANDLER = ElementWise(MESSAGES, answer)
+HANDLER = ElementWise(MESSAGES, answer, access=(DESCRIBE,))

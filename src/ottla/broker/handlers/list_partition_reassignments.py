@@ -16,10 +16,12 @@ from __future__ import annotations
 from functools import partial
 
 from ottla.broker.handler_parts.admin_requests import error_fields
+from ottla.broker.requests.authorization import on_cluster
 from ottla.broker.requests.elements import Each, InParts, collect
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
 from ottla.controller.reassignments import RunningReassignment
+from ottla.core.acls import AclOperation
 from ottla.core.errors import KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.metadata_store.cluster_view import ClusterView
@@ -93,4 +95,4 @@ def _add(
     return topics[name]
 
 
-HANDLER = ElementWiseAfter(MESSAGES, first=find, answer=answer)
+HANDLER = ElementWiseAfter(MESSAGES, first=find, answer=answer, access=(on_cluster(AclOperation.DESCRIBE),))

@@ -17,9 +17,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, NamedTuple
 
+from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation, ResourceType
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.regexes import InvalidRegex, compile_regex
 from ottla.metadata_store.cluster_view import ClusterView
@@ -32,6 +34,8 @@ from ottla.wire.generated.list_transactions import (
     ListTransactionsResponse,
     TransactionState,
 )
+
+DESCRIBE = Access(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "each transactional id", refusal="left out")
 
 
 class _Filters(NamedTuple):
@@ -75,10 +79,12 @@ def answer(request: Request, body: ListTransactionsRequest, _view: ClusterView) 
 
 
 def _transaction(
-    filters: _Filters, _request: Request, runtime: TransactionRuntime, _view: ClusterView
+    filters: _Filters, request: Request, runtime: TransactionRuntime, _view: ClusterView
 ) -> TransactionState | None:
     metadata = runtime.metadata
-    if not filters.match(runtime.transactional_id, metadata):
+    if not filters.match(runtime.transactional_id, metadata) or DESCRIBE.denies(
+        request, runtime.transactional_id, log_if_denied=False
+    ):
         return None
     return TransactionState(
         transactional_id=runtime.transactional_id,
@@ -87,4 +93,4 @@ def _transaction(
     )
 
 
-HANDLER = ElementWise(MESSAGES, answer)
+HANDLER = ElementWise(MESSAGES, answer, access=(DESCRIBE,))

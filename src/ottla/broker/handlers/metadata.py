@@ -7,8 +7,11 @@ What it does
   the call that creates it is UNKNOWN_TOPIC_OR_PARTITION, and the client's next call finds the topic: a topic that was
   deleted is not in the response to the call that asks whether it is gone.
 
+  A topic that the client may not describe is left out where all are requested, and looks the same whether or not it
+  exists where it is named.
+
 What it does not do
-  Authorized operations: all are reported, because there is no authorization yet.
+  Nothing is left out.
 
 Versions
   v0   no topics means all; v1 null means all, none means none
@@ -30,16 +33,20 @@ from uuid import UUID
 
 from ottla.broker.handler_parts.admin_requests import check_topic_name
 from ottla.broker.handler_parts.authorized_operations import (
-    ALL_CLUSTER_OPERATIONS,
-    ALL_TOPIC_OPERATIONS,
+    DESCRIBE_CLUSTER,
     OPERATIONS_OMITTED,
+    OPERATIONS_WORK,
+    authorized_operations,
+    cluster_operations,
 )
 from ottla.broker.handler_parts.partition_states import reachable_leader, replica_states
 from ottla.broker.internal_topic_creation import internal_topic
+from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.elements import Each, InParts, collect
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
 from ottla.controller.topics import CreateTopic
+from ottla.core.acls import AclOperation, ResourceType
 from ottla.core.errors import (
     ErrorCode,
     KafkaError,
@@ -66,6 +73,14 @@ FIRST_WITH_LISTENER_NOT_FOUND = 6
 FIRST_BY_ID = 12
 WORK = 3
 """The share of a slice of work of one topic, and of one partition."""
+
+
+DESCRIBE = Access(
+    AclOperation.DESCRIBE, ResourceType.TOPIC, "each topic", refusal="left out, where all topics are requested"
+)
+CREATE = Access(
+    AclOperation.CREATE, ResourceType.TOPIC, "each topic that is to be created", or_cluster=AclOperation.CREATE
+)
 
 
 class _Requested(NamedTuple):
@@ -118,15 +133,16 @@ async def _create(request: Request, body: MetadataRequest, topics: list[Metadata
     allowed = request.api_version < FIRST_WITH_CREATION_FLAG or body.allow_auto_topic_creation
     if not allowed or not services.config.controller.auto_create_topics:
         return {}
-    missing = await collect(request, Each(topics, _missing_name))
+    denied: dict[str, KafkaError] = {}
+    missing = await collect(request, Each(topics, partial(_missing_name, denied)))
     if not missing:
-        return {}
+        return denied
     missing.sort()
     try:
         outcomes = await services.controller_channel.create_topics([_new_topic(request, name) for name in missing])
     except KafkaError as error:
-        return dict.fromkeys(missing, error)
-    return {
+        return denied | dict.fromkeys(missing, error)
+    return denied | {
         name: UnknownTopicOrPartition()
         if outcome is None or isinstance(outcome, TopicAlreadyExists)  # another was faster
         else outcome
@@ -134,8 +150,17 @@ async def _create(request: Request, body: MetadataRequest, topics: list[Metadata
     }
 
 
-def _missing_name(_request: Request, topic: MetadataRequestTopic, view: ClusterView) -> str | None:
-    return None if _by_id(topic) or topic.name in view.topics else topic.name
+def _missing_name(
+    denied: dict[str, KafkaError], request: Request, topic: MetadataRequestTopic, view: ClusterView
+) -> str | None:
+    """Return the name of a topic that is to be created; note one that the client may not create."""
+    name = topic.name
+    if name is None or _by_id(topic) or name in view.topics or DESCRIBE.denies(request, name, log_if_denied=False):
+        return None
+    if CREATE.denies(request, name):
+        denied[name] = CREATE.error
+        return None
+    return name
 
 
 def _new_topic(request: Request, name: str) -> CreateTopic:
@@ -160,10 +185,10 @@ def answer(
         cluster_id=view.cluster_id,
         # While no controller is elected any broker will do: it passes on what only the controller can serve.
         controller_id=view.controller_id if view.controller_id in view.brokers else request.services.node_id,
-        cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if wants_operations else OPERATIONS_OMITTED,
+        cluster_authorized_operations=cluster_operations(request) if wants_operations else OPERATIONS_OMITTED,
     )
     if requested.topics is None:
-        return InParts(response, Each(view.topics.values(), partial(_topic, body), into=response.topics))
+        return InParts(response, Each(view.topics.values(), partial(_describable_topic, body), into=response.topics))
     one = partial(_requested_topic, body, requested.missing)
     return InParts(response, Each(requested.topics, one, into=response.topics, work=WORK))
 
@@ -184,8 +209,14 @@ def _requested_topic(
             topic = view.topic_by_id.get(asked.topic_id.bytes)
             if topic is None:
                 raise UnknownTopicId
+            if DESCRIBE.denies(request, topic.name):
+                return InParts(
+                    MetadataResponseTopic(error_code=DESCRIBE.error.code, name=None, topic_id=topic.topic_id)
+                )
             return _topic(body, request, topic, view)
         name = asked.name or ""
+        if DESCRIBE.denies(request, name):
+            return InParts(MetadataResponseTopic(error_code=DESCRIBE.error.code, name=name))
         if name in missing:
             raise missing[name]
         topic = view.topics.get(name)
@@ -206,15 +237,21 @@ def _refusal(asked: MetadataRequestTopic, code: ErrorCode) -> MetadataResponseTo
     )
 
 
+def _describable_topic(
+    body: MetadataRequest, request: Request, topic: TopicView, view: ClusterView
+) -> InParts[MetadataResponseTopic] | None:
+    return None if DESCRIBE.denies(request, topic.name, log_if_denied=False) else _topic(body, request, topic, view)
+
+
 def _topic(
-    body: MetadataRequest, _request: Request, topic: TopicView, _view: ClusterView
+    body: MetadataRequest, request: Request, topic: TopicView, _view: ClusterView
 ) -> InParts[MetadataResponseTopic]:
-    wants_operations = body.include_topic_authorized_operations
+    operations = OPERATIONS_OMITTED
+    if body.include_topic_authorized_operations:
+        operations = authorized_operations(request, ResourceType.TOPIC, topic.name)
+        request.services.slices.spend(OPERATIONS_WORK)
     result = MetadataResponseTopic(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        is_internal=topic.internal,
-        topic_authorized_operations=ALL_TOPIC_OPERATIONS if wants_operations else OPERATIONS_OMITTED,
+        name=topic.name, topic_id=topic.topic_id, is_internal=topic.internal, topic_authorized_operations=operations
     )
     return InParts(result, Each(topic.partitions, partial(_partition, topic.name), into=result.partitions, work=WORK))
 
@@ -235,4 +272,4 @@ def _partition(topic: str, request: Request, partition: PartitionView, view: Clu
     )
 
 
-HANDLER = ElementWiseAfter(MESSAGES, first=create_missing, answer=answer)
+HANDLER = ElementWiseAfter(MESSAGES, first=create_missing, answer=answer, access=(DESCRIBE, CREATE, DESCRIBE_CLUSTER))

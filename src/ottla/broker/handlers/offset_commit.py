@@ -20,16 +20,22 @@ Versions
 
 from __future__ import annotations
 
+from functools import partial
+
+from ottla.broker.requests.authorization import Access, on_group
+from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation, ResourceType
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.groups.machine import Commit
 from ottla.groups.offsets import NEVER_MS, CommittedOffset
-from ottla.metadata_store.cluster_view import TopicView
+from ottla.metadata_store.cluster_view import ClusterView, TopicView
 from ottla.wire.generated.offset_commit import (
     MESSAGES,
     OffsetCommitRequest,
+    OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -37,6 +43,7 @@ from ottla.wire.generated.offset_commit import (
 )
 
 TOPIC_IDS_SINCE = 10
+READ = Access(AclOperation.READ, ResourceType.TOPIC, "each topic")
 
 
 async def handle(request: Request, body: OffsetCommitRequest) -> OffsetCommitResponse:
@@ -44,11 +51,18 @@ async def handle(request: Request, body: OffsetCommitRequest) -> OffsetCommitRes
     slices = request.services.slices
     now_ms = request.services.clock.wall_ms()
     expires_ms = now_ms + body.retention_time_ms if body.retention_time_ms >= 0 else NEVER_MS
-    topics: list[tuple[OffsetCommitRequestTopic, TopicView | None]] = []
+    by_id = request.api_version >= TOPIC_IDS_SINCE
+    topics: list[
+        tuple[OffsetCommitRequestTopic, TopicView | None, ErrorCode]
+    ] = []  # and the error of what is not committed
     offsets: dict[TopicPartition, CommittedOffset] = {}
     for asked in body.topics:
-        topic = _topic(request, asked)
-        topics.append((asked, topic))
+        topic, otherwise = _topic(request, asked), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if topic is None and by_id:
+            otherwise = ErrorCode.UNKNOWN_TOPIC_ID
+        elif request.authorizer is not None and READ.denies(request, topic.name if topic is not None else asked.name):
+            topic, otherwise = None, READ.error.code
+        topics.append((asked, topic, otherwise))
         if slices.spend():
             await slices.yield_to_loop()
         if topic is None:
@@ -67,19 +81,35 @@ async def handle(request: Request, body: OffsetCommitRequest) -> OffsetCommitRes
                 await slices.yield_to_loop()
     outcomes = await _commit(request, body, offsets) if offsets else {}
     response = OffsetCommitResponse()
-    for asked, topic in topics:
-        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if topic is None and request.api_version >= TOPIC_IDS_SINCE:
-            unknown = ErrorCode.UNKNOWN_TOPIC_ID
+    for asked, topic, otherwise in topics:
         answered = OffsetCommitResponseTopic(topic_id=asked.topic_id, name=asked.name)
         response.topics.append(answered)
         for each in asked.partitions:
             index = each.partition_index
-            code = unknown if topic is None else outcomes.get(TopicPartition(topic.name, index), unknown)
+            code = otherwise if topic is None else outcomes.get(TopicPartition(topic.name, index), otherwise)
             answered.partitions.append(OffsetCommitResponsePartition(partition_index=index, error_code=code))
             if slices.spend():
                 await slices.yield_to_loop()
     return response
+
+
+def refuse(_request: Request, body: OffsetCommitRequest, error: KafkaError) -> InParts[OffsetCommitResponse]:
+    """Answer each partition with an error."""
+    response = OffsetCommitResponse()
+    return InParts(response, Each(body.topics, partial(_refused_topic, error), into=response.topics))
+
+
+def _refused_topic(
+    error: KafkaError, _request: Request, asked: OffsetCommitRequestTopic, _view: ClusterView
+) -> InParts[OffsetCommitResponseTopic]:
+    answered = OffsetCommitResponseTopic(topic_id=asked.topic_id, name=asked.name)
+    return InParts(answered, Each(asked.partitions, partial(_refused_partition, error), into=answered.partitions))
+
+
+def _refused_partition(
+    error: KafkaError, _request: Request, asked: OffsetCommitRequestPartition, _view: ClusterView
+) -> OffsetCommitResponsePartition:
+    return OffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=error.code)
 
 
 def _topic(request: Request, asked: OffsetCommitRequestTopic) -> TopicView | None:
@@ -105,4 +135,4 @@ async def _commit(
     return dict.fromkeys(offsets, code)
 
 
-HANDLER = Awaited(MESSAGES, handle, eager=True)
+HANDLER = Awaited(MESSAGES, handle, access=(on_group(AclOperation.READ), READ), refuse=refuse, eager=True)

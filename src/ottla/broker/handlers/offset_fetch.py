@@ -24,9 +24,11 @@ from functools import partial
 from typing import NamedTuple
 
 from ottla.broker.coordinators import naming_work
+from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.elements import Each, InParts, collect, collect_awaited
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation, ResourceType
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import NO_TOPIC_ID, TopicPartition
 from ottla.groups.offsets import CommittedOffset, GroupOffsets
@@ -47,6 +49,11 @@ from ottla.wire.generated.offset_fetch import (
 
 GROUP_ERROR_SINCE, MANY_GROUPS_SINCE, TOPIC_IDS_SINCE = 2, 8, 10
 NOTHING = CommittedOffset(-1)
+
+DESCRIBE = Access(AclOperation.DESCRIBE, ResourceType.GROUP, "each group")
+DESCRIBE_TOPIC = Access(
+    AclOperation.DESCRIBE, ResourceType.TOPIC, "each topic", refusal="left out, where no topics are named"
+)
 
 WORK = 3
 """Units of work of one group."""
@@ -89,6 +96,8 @@ async def _group(
     groups = request.services.coordinators.groups
     response = OffsetFetchResponseGroup(group_id=asked.group_id)
     try:
+        if DESCRIBE.denies(request, asked.group_id):
+            raise DESCRIBE.error
         if require_stable:
             await groups.wait_until_written(asked.group_id)
         offsets = groups.fetch(asked.group_id, member_id=asked.member_id, member_epoch=asked.member_epoch)
@@ -106,7 +115,13 @@ async def _all_topics(request: Request, offsets: GroupOffsets, view: ClusterView
     """Return everything the group committed; where the answer has only ids, a topic without one is left out."""
     topics: dict[str, OffsetFetchRequestTopics] = {}
     await collect(request, Each(list(offsets.items()), partial(_add_partition, topics)), view)
-    return list(topics.values())
+    return await collect(request, Each(list(topics.values()), _describable), view)
+
+
+def _describable(
+    request: Request, topic: OffsetFetchRequestTopics, _view: ClusterView
+) -> OffsetFetchRequestTopics | None:
+    return None if DESCRIBE_TOPIC.denies(request, topic.name, log_if_denied=False) else topic
 
 
 def _add_partition(
@@ -141,6 +156,8 @@ def _topic(
         name = topic.name
     else:
         topic, name = view.topics.get(asked.name), asked.name
+    if DESCRIBE_TOPIC.denies(request, name):
+        return _failed_topic(DESCRIBE_TOPIC.error.code, request, asked, view)
     result = OffsetFetchResponseTopics(topic_id=asked.topic_id, name=asked.name)
     one = partial(_partition, fetched, name, topic)
     return InParts(result, Each(asked.partition_indexes, one, into=result.partitions))
@@ -203,4 +220,4 @@ def _older_partition(
     )
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = Awaited(MESSAGES, handle, access=(DESCRIBE, DESCRIBE_TOPIC))

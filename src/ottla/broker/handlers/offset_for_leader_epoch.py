@@ -18,9 +18,11 @@ from __future__ import annotations
 
 from functools import partial
 
+from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation, ResourceType
 from ottla.core.errors import KafkaError, error_code_for
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.generated.offset_for_leader_epoch import (
@@ -36,6 +38,8 @@ from ottla.wire.generated.offset_for_leader_epoch import (
 WORK = 3
 """Units of work of one partition."""
 
+DESCRIBE = Access(AclOperation.DESCRIBE, ResourceType.TOPIC, "each topic", or_cluster=AclOperation.CLUSTER_ACTION)
+
 
 def answer(
     _request: Request, body: OffsetForLeaderEpochRequest, _view: ClusterView
@@ -45,10 +49,16 @@ def answer(
     return InParts(response, Each(body.topics, _topic, into=response.topics))
 
 
-def _topic(_request: Request, topic: OffsetForLeaderTopic, _view: ClusterView) -> InParts[OffsetForLeaderTopicResult]:
+def _topic(request: Request, topic: OffsetForLeaderTopic, _view: ClusterView) -> InParts[OffsetForLeaderTopicResult]:
     result = OffsetForLeaderTopicResult(topic=topic.topic)
+    if DESCRIBE.denies(request, topic.topic):
+        return InParts(result, Each(topic.partitions, _denied, into=result.partitions))
     one = partial(_partition, topic.topic)
     return InParts(result, Each(topic.partitions, one, into=result.partitions, work=WORK))
+
+
+def _denied(_request: Request, asked: OffsetForLeaderPartition, _view: ClusterView) -> EpochEndOffset:
+    return EpochEndOffset(partition=asked.partition, error_code=DESCRIBE.error.code)
 
 
 def _partition(topic: str, request: Request, asked: OffsetForLeaderPartition, _view: ClusterView) -> EpochEndOffset:
@@ -60,4 +70,4 @@ def _partition(topic: str, request: Request, asked: OffsetForLeaderPartition, _v
     return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)
 
 
-HANDLER = ElementWise(MESSAGES, answer)
+HANDLER = ElementWise(MESSAGES, answer, access=(DESCRIBE,))

@@ -35,9 +35,11 @@ from typing import Any, Final
 
 from ottla.broker.delayed_produce import DelayedProduce
 from ottla.broker.remote.transaction_verification import TransactionSupportedOperation, TransactionVerification
+from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.handler import Deferred
 from ottla.broker.requests.request import Request
 from ottla.broker.services import Services
+from ottla.core.acls import AclOperation, ResourceType
 from ottla.core.errors import ErrorCode, KafkaError, error_for
 from ottla.core.ids import TopicPartition
 from ottla.net.connection import PendingResponse
@@ -56,6 +58,13 @@ from ottla.wire.hot.reading import AT_ONCE
 
 FIRST_WITH_TRANSACTION_ABORTABLE: Final = 11
 FIRST_THAT_ADDS_PARTITIONS: Final = 12
+WRITE: Final = Access(AclOperation.WRITE, ResourceType.TOPIC, "each topic")
+WRITE_TRANSACTIONAL_ID: Final = Access(
+    AclOperation.WRITE,
+    ResourceType.TRANSACTIONAL_ID,
+    "the transactional id, if a batch is transactional",
+    refusal="`TRANSACTIONAL_ID_AUTHORIZATION_FAILED` for each partition",
+)
 _APPENDED_AT_ONCE: Final = 20  # partitions of a long request between two looks at the slice of work
 _APPEND_WORK: Final = 12  # an append or a refusal takes 30 to 60 microseconds
 _BYTES_PER_WORK: Final = 4096
@@ -72,17 +81,20 @@ def handle(ctx: Request, request: ProduceRequest, response: PendingResponse) -> 
     if len(request.topics) > 1 or (request.topics and len(request.topics[0].partitions) > 1):
         request.topics = _without_repeats(request.topics)
     operation = DelayedProduce(services, ctx.api_version, ctx.listener, request, response)
+    topics = request.topics
+    if ctx.authorizer is not None:
+        topics = _authorized(ctx, operation, request.transactional_id, topics)
     if request.transactional_id is not None and operation.refusal is None:
         begun = _VerificationOfRequest(services, ctx.api_version, request.transactional_id)
-        begun.begin(request.topics)
+        begun.begin(topics)
         if begun.refusal is None and begun.verification is not None:
-            for topic in request.topics:
+            for topic in topics:
                 for part in topic.partitions:
                     if part.records is not None:  # a view into the connection's buffer, which is used again
                         part.records = memoryview(bytearray(part.records))
-            return _verify_and_append(services, operation, request, response, begun.verification)
+            return _verify_and_append(services, operation, topics, response, begun.verification)
         operation.refusal = begun.refusal
-    operation.append(request.topics, services.clock.wall_ms())
+    operation.append(topics, services.clock.wall_ms())
     operation.complete_or_wait()
     return None
 
@@ -90,7 +102,7 @@ def handle(ctx: Request, request: ProduceRequest, response: PendingResponse) -> 
 async def _verify_and_append(
     services: Services,
     operation: DelayedProduce,
-    request: ProduceRequest,
+    topics: Sequence[ProduceTopic],
     response: PendingResponse,
     verification: TransactionVerification,
 ) -> None:
@@ -98,8 +110,67 @@ async def _verify_and_append(
     _keep_task(response)
     await services.coordinators.transaction_verifier.verify(verification)
     operation.verification = verification
-    operation.append(request.topics, services.clock.wall_ms())
+    operation.append(topics, services.clock.wall_ms())
     operation.complete_or_wait()
+
+
+def _authorized(
+    ctx: Request, operation: DelayedProduce, transactional_id: str | None, topics: list[ProduceTopic]
+) -> list[ProduceTopic]:
+    """Refuse what the client may not write; return the topics that are left."""
+    if _has_transactional_batch(topics) and _is_denied(ctx, transactional_id):
+        operation.refusal = WRITE_TRANSACTIONAL_ID.error
+        return topics
+    return _writable(ctx, operation, topics)
+
+
+async def _authorized_in_slices(
+    ctx: Request, operation: DelayedProduce, transactional_id: str | None, topics: list[ProduceTopic]
+) -> list[ProduceTopic]:
+    """Do the same for a request of many partitions, some at a time."""
+    slices, is_transactional = ctx.services.slices, False
+    async for chunk in slices.each(in_chunks(topics, AT_ONCE), work=AT_ONCE):
+        is_transactional = is_transactional or _has_transactional_batch(chunk)
+    if is_transactional and _is_denied(ctx, transactional_id):
+        operation.refusal = WRITE_TRANSACTIONAL_ID.error
+        return topics
+    authorized: list[ProduceTopic] = []
+    async for chunk in slices.each(in_chunks(topics, AT_ONCE), work=AT_ONCE):
+        authorized += _writable(ctx, operation, chunk)
+    return authorized
+
+
+def _is_denied(ctx: Request, transactional_id: str | None) -> bool:
+    return transactional_id is None or WRITE_TRANSACTIONAL_ID.denies(ctx, transactional_id)
+
+
+def _writable(ctx: Request, operation: DelayedProduce, topics: list[ProduceTopic]) -> list[ProduceTopic]:
+    """Refuse the topics that the client may not write; return the others."""
+    by_id = ctx.api_version >= FIRST_WITH_TOPIC_IDS
+    writable: list[ProduceTopic] = []
+    for topic in topics:
+        name = topic.name
+        if by_id:
+            view = ctx.services.cluster.current.topic_by_id.get(topic.wire_name)
+            if view is None:  # which is its error
+                writable.append(topic)
+                continue
+            name = view.name
+        if WRITE.denies(ctx, name):
+            for part in topic.partitions:
+                operation.refuse(part, WRITE.error)
+        else:
+            writable.append(topic)
+    return writable
+
+
+def _has_transactional_batch(topics: Sequence[ProduceTopic]) -> bool:
+    for topic in topics:
+        for part in topic.partitions:
+            records = part.records
+            if records is not None and records.nbytes >= HEADER_BYTES and BatchHeader(records, 0).is_transactional:
+                return True
+    return False
 
 
 def _keep_task(response: PendingResponse) -> None:
@@ -124,17 +195,18 @@ async def handle_long(ctx: Request, frame: bytearray, at: int, response: Pending
     _keep_task(response)
     operation = DelayedProduce(services, version, ctx.listener, request, response)
     operation.leave_response_to_task()
+    authorized = request.topics
+    if ctx.authorizer is not None:
+        authorized = await _authorized_in_slices(ctx, operation, request.transactional_id, authorized)
     if request.transactional_id is not None and operation.refusal is None:
         begun = _VerificationOfRequest(services, version, request.transactional_id)
-        async for topics in slices.each(in_chunks(request.topics, AT_ONCE), work=AT_ONCE):
+        async for topics in slices.each(in_chunks(authorized, AT_ONCE), work=AT_ONCE):
             begun.begin(topics)
         operation.refusal = begun.refusal
         if begun.refusal is None and begun.verification is not None:
             await services.coordinators.transaction_verifier.verify(begun.verification)
             operation.verification = begun.verification
-    async for topics in slices.each(
-        in_chunks(request.topics, _APPENDED_AT_ONCE), work=_APPENDED_AT_ONCE * _APPEND_WORK
-    ):
+    async for topics in slices.each(in_chunks(authorized, _APPENDED_AT_ONCE), work=_APPENDED_AT_ONCE * _APPEND_WORK):
         operation.append(topics, services.clock.wall_ms())
         slices.spend(_release_records(topics) // _BYTES_PER_WORK)
     operation.complete_or_wait()
@@ -249,4 +321,6 @@ def _without_repeats(topics: list[ProduceTopic]) -> list[ProduceTopic]:
     return last.topics()
 
 
-HANDLER = Deferred(ApiKey.PRODUCE, decode=decode, handle=handle, handle_long=handle_long)
+HANDLER = Deferred(
+    ApiKey.PRODUCE, decode=decode, handle=handle, handle_long=handle_long, access=(WRITE, WRITE_TRANSACTIONAL_ID)
+)

@@ -26,4 +26,4 @@ def handle(request: Request, body: SaslAuthenticateRequest) -> SaslAuthenticateR
     return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=WHY)
 
 
-HANDLER = Inline(MESSAGES, handle)
+HANDLER = Inline(MESSAGES, handle, access=())

@@ -24,4 +24,4 @@ def handle(request: Request, body: SaslHandshakeRequest) -> SaslHandshakeRespons
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
 
 
-HANDLER = Inline(MESSAGES, handle)
+HANDLER = Inline(MESSAGES, handle, access=())

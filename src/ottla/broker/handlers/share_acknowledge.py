@@ -14,7 +14,15 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.handler_parts.share_requests import RENEW_SINCE, acknowledge, by_topic, check_member, leader_if_moved
+from ottla.broker.handler_parts.share_requests import (
+    READ,
+    READ_GROUP,
+    RENEW_SINCE,
+    acknowledge,
+    by_topic,
+    check_group_and_member,
+    leader_if_moved,
+)
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
 from ottla.core.errors import KafkaError
@@ -33,7 +41,7 @@ async def handle(request: Request, body: ShareAcknowledgeRequest) -> ShareAcknow
     """Acknowledge each partition separately."""
     manager = request.services.coordinators.share_partitions
     try:
-        group_id, member_id = check_member(body.group_id, body.member_id)
+        group_id, member_id = check_group_and_member(request, body.group_id, body.member_id)
         session = manager.sessions.acknowledge(group_id, member_id, body.share_session_epoch)
     except KafkaError as error:
         return ShareAcknowledgeResponse(error_code=error.code, error_message=error.message)
@@ -59,4 +67,4 @@ async def handle(request: Request, body: ShareAcknowledgeRequest) -> ShareAcknow
     return response
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = Awaited(MESSAGES, handle, access=(READ_GROUP, READ))

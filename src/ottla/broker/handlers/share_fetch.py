@@ -19,9 +19,11 @@ from collections.abc import Mapping
 from functools import partial
 
 from ottla.broker.handler_parts.share_requests import (
+    READ,
+    READ_GROUP,
     RENEW_SINCE,
     acknowledge,
-    check_member,
+    check_group_and_member,
     leader_if_moved,
     partition_of,
 )
@@ -61,7 +63,7 @@ _WORK = 4
 async def handle(request: Request, body: ShareFetchRequest) -> ShareFetchResponse:
     """Acknowledge, then deliver."""
     try:
-        group_id, member_id = check_member(body.group_id, body.member_id)
+        group_id, member_id = check_group_and_member(request, body.group_id, body.member_id)
         renews = request.api_version >= RENEW_SINCE and body.is_renew_ack
         if renews and (body.max_bytes or body.min_bytes or body.max_records or body.max_wait_ms):
             raise InvalidRequest("A request with is_renew_ack fetches nothing: its limits must be 0.")
@@ -214,11 +216,13 @@ class _Fetch:
         services, names = self._ctx.services, self._session.partitions
         view, name = services.cluster.current, names.get(where, "")
         topic = view.topic_by_id.get(where.topic_id.bytes)
+        if name and READ.denies(self._ctx, name):
+            raise READ.error
         if topic is not None and where in names:
             names[where] = topic.name
         elif topic is None and name:
             raise UnknownTopicOrPartition if view.partition(name, where.partition) is None else InconsistentTopicId
-        return partition_of(services, where)
+        return partition_of(self._ctx, where)
 
     async def _read(self, shares: dict[SessionPartition, SharePartition]) -> dict[SessionPartition, ReadBatches]:
         """Read what could be acquired now, up to the size that was asked for."""
@@ -298,4 +302,4 @@ def _data(where: SessionPartition, read: ReadBatches, acquired: list[AcquiredRec
     )
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = Awaited(MESSAGES, handle, access=(READ_GROUP, READ))

@@ -4,7 +4,7 @@ What it does
   Describes share groups (KIP-932): epochs, state, and each member with its partitions.
 
 What it does not do
-  authorized_operations lists all operations of a group: there are no ACLs yet.
+  Nothing is left out.
 
 Versions
   v1   the first that is not a preview
@@ -12,7 +12,20 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.handler_parts.group_descriptions import WORK, describe_groups, describe_topics
+from functools import partial
+from uuid import UUID
+
+from ottla.broker.handler_parts.admin_requests import error_fields
+from ottla.broker.handler_parts.group_descriptions import (
+    DENIED_TOPIC,
+    DESCRIBE,
+    DESCRIBE_TOPIC,
+    WORK,
+    describe_groups,
+    describe_topics,
+    describes_denied_topic,
+    group_operations,
+)
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
@@ -36,13 +49,13 @@ def answer(
 ) -> InParts[ShareGroupDescribeResponse]:
     """Describe each group separately, once."""
     response = ShareGroupDescribeResponse()
-    groups = describe_groups(
-        body.group_ids, _group, into=response.groups, with_operations=body.include_authorized_operations
-    )
+    groups = describe_groups(body.group_ids, partial(_group, body), into=response.groups, refused=DescribedGroup)
     return InParts(response, groups)
 
 
-def _group(operations: int, request: Request, group_id: str, _view: ClusterView) -> InParts[DescribedGroup]:
+def _group(
+    body: ShareGroupDescribeRequest, request: Request, group_id: str, view: ClusterView
+) -> InParts[DescribedGroup]:
     try:
         group = request.services.coordinators.share_groups.describe(group_id)
     except KafkaError as error:
@@ -53,8 +66,12 @@ def _group(operations: int, request: Request, group_id: str, _view: ClusterView)
         group_epoch=group.epoch,
         assignment_epoch=group.target_epoch,
         assignor_name=simple.NAME,
-        authorized_operations=operations,
+        authorized_operations=group_operations(request, group_id, wanted=body.include_authorized_operations),
     )
+    topic_ids: set[UUID] = set()
+    if describes_denied_topic(request, topic_ids.union(*[member.assigned for member in group.members.values()]), view):
+        described.error_code, described.error_message = error_fields(DENIED_TOPIC)
+        return InParts(described)
     return InParts(described, Each(list(group.members.values()), _member, into=described.members, work=WORK))
 
 
@@ -73,4 +90,4 @@ def _member(_request: Request, member: ShareMember, _view: ClusterView) -> InPar
     )
 
 
-HANDLER = ElementWise(MESSAGES, answer)
+HANDLER = ElementWise(MESSAGES, answer, access=(DESCRIBE, DESCRIBE_TOPIC))

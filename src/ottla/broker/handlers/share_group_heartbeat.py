@@ -13,11 +13,13 @@ Versions
 
 from __future__ import annotations
 
-from ottla.broker.handler_parts.group_heartbeats import answer_heartbeat
+from ottla.broker.handler_parts.group_heartbeats import DESCRIBE, answer_heartbeat, check_subscription
 from ottla.broker.handler_parts.share_requests import check_member
+from ottla.broker.requests.authorization import on_group
 from ottla.broker.requests.elements import InParts
 from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation
 from ottla.core.errors import InvalidRequest, KafkaError
 from ottla.groups.modern.events import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatAnswer
 from ottla.groups.share.events import ShareHeartbeat
@@ -34,6 +36,8 @@ from ottla.wire.generated.share_group_heartbeat import (
 async def heartbeat(request: Request, body: ShareGroupHeartbeatRequest) -> HeartbeatAnswer:
     """Have the coordinator decide; it answers as soon as the changes are durable."""
     try:
+        if body.subscribed_topic_names and request.authorizer is not None:
+            await check_subscription(request, body.subscribed_topic_names)
         _check(body)
         beat = ShareHeartbeat(
             member_id=body.member_id,
@@ -68,4 +72,4 @@ def _check(body: ShareGroupHeartbeatRequest) -> None:
         raise InvalidRequest("MemberEpoch is invalid.")
 
 
-HANDLER = ElementWiseAfter(MESSAGES, first=heartbeat, answer=answer)
+HANDLER = ElementWiseAfter(MESSAGES, first=heartbeat, answer=answer, access=(on_group(AclOperation.READ), DESCRIBE))

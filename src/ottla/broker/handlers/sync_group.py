@@ -17,15 +17,18 @@ from __future__ import annotations
 
 from functools import partial
 
+from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.elements import Each, collect
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation, ResourceType
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.groups.classic.events import Sync, SyncAnswer
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.generated.sync_group import MESSAGES, SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 
 PROTOCOL_REQUIRED_SINCE = 5
+READ = Access(AclOperation.READ, ResourceType.GROUP, "the group")
 
 
 async def handle(request: Request, body: SyncGroupRequest) -> SyncGroupResponse:
@@ -33,6 +36,8 @@ async def handle(request: Request, body: SyncGroupRequest) -> SyncGroupResponse:
     says_protocol = body.protocol_type is not None and body.protocol_name is not None
     if request.api_version >= PROTOCOL_REQUIRED_SINCE and not says_protocol:
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    if READ.denies(request, body.group_id):
+        return SyncGroupResponse(error_code=READ.error.code)
     assignments: dict[str, bytes] = {}
     await collect(request, Each(body.assignments, partial(_assign, assignments)))
     sync = Sync(
@@ -61,4 +66,4 @@ def _assign(
     assignments[given.member_id] = given.assignment
 
 
-HANDLER = Awaited(MESSAGES, handle)
+HANDLER = Awaited(MESSAGES, handle, access=(READ,))

@@ -18,19 +18,25 @@ Versions
 
 from __future__ import annotations
 
+from functools import partial
+
 from ottla.broker.remote.transaction_verification import NewBatch, TransactionSupportedOperation
+from ottla.broker.requests.authorization import Access, on_group, on_transactional_id
+from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation, ResourceType
 from ottla.core.errors import CoordinatorNotAvailable, ErrorCode, GroupIdNotFound, InvalidGroupId, KafkaError, error_for
 from ottla.core.ids import OFFSETS_TOPIC, TopicPartition
 from ottla.groups.machine import Commit
 from ottla.groups.offsets import CommittedOffset
 from ottla.internal_topics.topic_log import ProducerIdentity
-from ottla.metadata_store.cluster_view import TopicView
+from ottla.metadata_store.cluster_view import ClusterView, TopicView
 from ottla.records.batch import NO_SEQUENCE
 from ottla.wire.generated.txn_offset_commit import (
     MESSAGES,
     TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
@@ -38,17 +44,25 @@ from ottla.wire.generated.txn_offset_commit import (
 )
 
 LOADING_SINCE, ABORTABLE_SINCE, ADDS_PARTITION_SINCE, TOPIC_IDS_SINCE = 2, 4, 5, 6
+READ = Access(AclOperation.READ, ResourceType.TOPIC, "each topic")
 
 
 async def handle(request: Request, body: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
     """Commit offsets; all that can be committed goes into one write."""
     now_ms = request.services.clock.wall_ms()
     each_of = request.services.slices.each
-    topics: list[tuple[TxnOffsetCommitRequestTopic, TopicView | None]] = []
+    by_id = request.api_version >= TOPIC_IDS_SINCE
+    topics: list[
+        tuple[TxnOffsetCommitRequestTopic, TopicView | None, ErrorCode]
+    ] = []  # and the error of what is not committed
     offsets: dict[TopicPartition, CommittedOffset] = {}
     async for asked in each_of(body.topics):
-        topic = _topic(request, asked)
-        topics.append((asked, topic))
+        topic, otherwise = _topic(request, asked), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if topic is None and by_id:
+            otherwise = ErrorCode.UNKNOWN_TOPIC_ID
+        elif request.authorizer is not None and READ.denies(request, topic.name if topic is not None else asked.name):
+            topic, otherwise = None, READ.error.code
+        topics.append((asked, topic, otherwise))
         if topic is None:
             continue
         async for each in each_of(asked.partitions):
@@ -62,17 +76,33 @@ async def handle(request: Request, body: TxnOffsetCommitRequest) -> TxnOffsetCom
                 )
     outcomes = await _commit(request, body, offsets) if offsets else {}
     response = TxnOffsetCommitResponse()
-    async for asked, topic in each_of(topics):
-        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if topic is None and request.api_version >= TOPIC_IDS_SINCE:
-            unknown = ErrorCode.UNKNOWN_TOPIC_ID
+    async for asked, topic, otherwise in each_of(topics):
         answered = TxnOffsetCommitResponseTopic(topic_id=asked.topic_id, name=asked.name)
         response.topics.append(answered)
         async for each in each_of(asked.partitions):
             index = each.partition_index
-            code = unknown if topic is None else outcomes.get(TopicPartition(topic.name, index), unknown)
+            code = otherwise if topic is None else outcomes.get(TopicPartition(topic.name, index), otherwise)
             answered.partitions.append(TxnOffsetCommitResponsePartition(partition_index=index, error_code=code))
     return response
+
+
+def refuse(_request: Request, body: TxnOffsetCommitRequest, error: KafkaError) -> InParts[TxnOffsetCommitResponse]:
+    """Answer each partition with an error."""
+    response = TxnOffsetCommitResponse()
+    return InParts(response, Each(body.topics, partial(_refused_topic, error), into=response.topics))
+
+
+def _refused_topic(
+    error: KafkaError, _request: Request, asked: TxnOffsetCommitRequestTopic, _view: ClusterView
+) -> InParts[TxnOffsetCommitResponseTopic]:
+    answered = TxnOffsetCommitResponseTopic(topic_id=asked.topic_id, name=asked.name)
+    return InParts(answered, Each(asked.partitions, partial(_refused_partition, error), into=answered.partitions))
+
+
+def _refused_partition(
+    error: KafkaError, _request: Request, asked: TxnOffsetCommitRequestPartition, _view: ClusterView
+) -> TxnOffsetCommitResponsePartition:
+    return TxnOffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=error.code)
 
 
 def _topic(request: Request, asked: TxnOffsetCommitRequestTopic) -> TopicView | None:
@@ -147,4 +177,10 @@ def _error_of(error: KafkaError, version: int) -> ErrorCode:
     return code
 
 
-HANDLER = Awaited(MESSAGES, handle, eager=True)
+HANDLER = Awaited(
+    MESSAGES,
+    handle,
+    access=(on_transactional_id(AclOperation.WRITE), on_group(AclOperation.READ), READ),
+    refuse=refuse,
+    eager=True,
+)

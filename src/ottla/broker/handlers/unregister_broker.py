@@ -16,9 +16,11 @@ from __future__ import annotations
 
 from functools import partial
 
+from ottla.broker.requests.authorization import on_cluster
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation
 from ottla.core.errors import ErrorCode
 from ottla.metadata_store.cluster_view import ClusterView, TopicView
 from ottla.wire.generated.unregister_broker import MESSAGES, UnregisterBrokerRequest, UnregisterBrokerResponse
@@ -50,4 +52,4 @@ def _accept_if_replica(
         response.error_code, response.error_message = ErrorCode.NONE, None
 
 
-HANDLER = ElementWise(MESSAGES, answer)
+HANDLER = ElementWise(MESSAGES, answer, access=(on_cluster(AclOperation.ALTER),))

@@ -19,9 +19,11 @@ from collections.abc import Mapping
 from functools import partial
 
 from ottla.broker.handler_parts.features import FEATURES, Feature
+from ottla.broker.requests.authorization import on_cluster
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
+from ottla.core.acls import AclOperation
 from ottla.core.errors import ErrorCode
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.generated.update_features import (
@@ -98,4 +100,4 @@ def _refusal(feature: Feature | None, update: FeatureUpdateKey, upgrade_type: in
     return ""
 
 
-HANDLER = ElementWise(MESSAGES, answer)
+HANDLER = ElementWise(MESSAGES, answer, access=(on_cluster(AclOperation.ALTER),))

@@ -17,10 +17,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from ottla.broker.requests.authorization import on_cluster
 from ottla.broker.requests.elements import Each, InParts, collect, collect_awaited
 from ottla.broker.requests.handler import Awaited
 from ottla.broker.requests.request import Request
-from ottla.core.errors import ErrorCode
+from ottla.core.acls import AclOperation
+from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import TopicPartition
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.transactions.marker_port import TransactionMarker
@@ -89,4 +91,32 @@ def _partition(
     )
 
 
-HANDLER = Awaited(MESSAGES, handle)
+def refuse(_request: Request, body: WriteTxnMarkersRequest, error: KafkaError) -> InParts[WriteTxnMarkersResponse]:
+    """Answer each partition with an error."""
+    response = WriteTxnMarkersResponse()
+    return InParts(response, Each(body.markers, partial(_refused_marker, error), into=response.markers))
+
+
+def _refused_marker(
+    error: KafkaError, _request: Request, marker: WritableTxnMarker, _view: ClusterView
+) -> InParts[WritableTxnMarkerResult]:
+    result = WritableTxnMarkerResult(producer_id=marker.producer_id)
+    return InParts(result, Each(marker.topics, partial(_refused_topic, error), into=result.topics))
+
+
+def _refused_topic(
+    error: KafkaError, _request: Request, topic: WritableTxnMarkerTopic, _view: ClusterView
+) -> InParts[WritableTxnMarkerTopicResult]:
+    result = WritableTxnMarkerTopicResult(name=topic.name)
+    return InParts(result, Each(topic.partition_indexes, partial(_refused_partition, error), into=result.partitions))
+
+
+def _refused_partition(
+    error: KafkaError, _request: Request, index: int, _view: ClusterView
+) -> WritableTxnMarkerPartitionResult:
+    return WritableTxnMarkerPartitionResult(partition_index=index, error_code=error.code)
+
+
+HANDLER = Awaited(
+    MESSAGES, handle, access=(on_cluster(AclOperation.CLUSTER_ACTION, or_cluster=AclOperation.ALTER),), refuse=refuse
+)

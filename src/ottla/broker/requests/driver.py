@@ -3,7 +3,7 @@
 - **admit**: the header is read and the API looked up; `Admission` may refuse, delay, change or answer the request. A
   long request waits for memory, and is served in slices from a copy of its frame.
 - **decode**: the body, by the codec of its API and version.
-- **authorize**: `Authorizer` may deny the request as a whole; it is asked about single elements while they are handled.
+- **authorize**: the authorizer may deny the request as a whole; the handler asks it about single elements.
 - **route**: here, or to the controller in an Envelope. Coordinators of other brokers answer NOT_COORDINATOR, or are
   asked by the handlers. A request that came in an Envelope enters at *authorize*, as the client's.
 - **handle**: the handler of the API (handler.py says which kinds there are).
@@ -199,13 +199,15 @@ class RequestDriver:
 
     def _is_denied(self, request: Request, api: LoadedApi, body: Any) -> bool:
         """Respond to a request that is denied as a whole."""
-        error = self._authorizer.authorize(request, body) if self._authorizer is not None else None
-        if error is None:
-            return False
-        if api.refuse is None:
-            raise MalformedRequest(f"{api.name} is denied: {error.message}")
-        self.respond(request, api, api.refuse(body, error))
-        return True
+        for access in api.demanded:
+            if access.name is not None and access.denies(request, access.name(body)):
+                assert api.refuse is not None, "it was looked for when the handler was imported"
+                answer = api.refuse(request, body, access.error)
+                if isinstance(answer, InParts):
+                    answer.view = self._services.cluster.current
+                self.respond(request, api, answer, is_refusal=True)
+                return True
+        return False
 
     # ---- Route
 
@@ -294,13 +296,13 @@ class RequestDriver:
 
     # ---- Encode
 
-    def respond(self, request: Request, api: LoadedApi, answer: Any) -> None:
+    def respond(self, request: Request, api: LoadedApi, answer: Any, *, is_refusal: bool = False) -> None:
         """Encode and send the response now, or in slices if it turns out to be long."""
         if api.unwraps and isinstance(answer, Unwrapped):
             self._begin(self._serve_unwrapped(request, api, answer), request)
             return
         throttle_time_ms, encoding = request.pending.throttle_time_ms, None
-        if api.is_element_wise and isinstance(answer, InParts):
+        if (api.is_element_wise or is_refusal) and isinstance(answer, InParts):
             encoding = self._complete_and_encode(request, api, answer)
             answer = answer.answer
         if throttle_time_ms and api.has_throttle_time:

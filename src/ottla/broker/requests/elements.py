@@ -8,8 +8,8 @@ A handler says what its elements are and how one is answered, and nothing of sli
 
 `one(request, element, view)` answers one element, or returns `InParts` in its turn where the answer has a list of its
 own (the partitions of a topic). The loop here is the only one: it passes every element the same snapshot of the
-cluster, drops elements named twice (`key`), asks the authorizer (`access`), collects the answers (`into`), and lets the
-event loop turn when a slice of work is spent. A coroutine function uses this loop by `await collect(request, each)`;
+cluster, drops elements named twice (`key`), collects the answers (`into`), and lets the event loop turn when a slice of
+work is spent. A coroutine function uses this loop by `await collect(request, each)`;
 where each element has to wait, `await collect_awaited(request, elements, one)` is the same for a coroutine function.
 """
 
@@ -19,10 +19,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Any, Generic, TypeVar
 
-from ottla.broker.requests.authorization import denial
 from ottla.broker.requests.request import Request
-from ottla.core.acls import AclOperation, ResourceType
-from ottla.core.errors import KafkaError
 from ottla.core.slices import WorkSlice
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.compiled_codec import Slices
@@ -32,40 +29,16 @@ AnswerT = TypeVar("AnswerT")
 ResponseT = TypeVar("ResponseT")
 
 
-class Access(Generic[ElementT, AnswerT]):
-    """An operation that a client must be allowed to perform on the resource that an element names.
-
-    `refused` answers an element that is denied, with the error of the resource's type; None leaves it out of the
-    response, as Kafka does where a client did not name the element itself.
-    """
-
-    __slots__ = ("name", "operation", "refused", "resource")
-
-    def __init__(
-        self,
-        operation: AclOperation,
-        resource: ResourceType,
-        *,
-        name: Callable[[ElementT], str],
-        refused: Callable[[ElementT, KafkaError], AnswerT | InParts[AnswerT] | None],
-    ) -> None:
-        self.operation = operation
-        self.resource = resource
-        self.name = name
-        self.refused = refused
-
-
 class Each(Generic[ElementT, AnswerT]):
     """Elements, and how each of them is answered: `one` may leave an element out by None.
 
     - `into`: the list that gets the answers; without it they are not kept (a pass that only counts).
     - `key`: elements with equal keys are one: the last of them, in the place of the first.
-    - `access`: what the authorizer is asked about each element.
     - `work`: the units of work of one element (core/slices.py), besides those of the parts of its answer; a function
       where that depends on the element.
     """
 
-    __slots__ = ("access", "elements", "into", "key", "one", "work")
+    __slots__ = ("elements", "into", "key", "one", "work")
 
     def __init__(
         self,
@@ -74,14 +47,12 @@ class Each(Generic[ElementT, AnswerT]):
         *,
         into: list[AnswerT] | None = None,
         key: Callable[[ElementT], Hashable] | None = None,
-        access: Access[ElementT, AnswerT] | None = None,
         work: int | Callable[[ElementT], int] = 1,
     ) -> None:
         self.elements = elements
         self.one = one
         self.into = into
         self.key = key
-        self.access = access
         self.work = work
 
 
@@ -120,7 +91,6 @@ async def collect_awaited(
     view: ClusterView | None = None,
     *,
     key: Callable[[ElementT], Hashable] | None = None,
-    access: Access[ElementT, AnswerT] | None = None,
     work: int | Callable[[ElementT], int] = 1,
     together: int = 0,
 ) -> list[AnswerT]:
@@ -140,12 +110,12 @@ async def collect_awaited(
         waiting.append(element)
         begun += units
         if begun >= together:
-            answers += await _answer_together(request, waiting, one, view, access)
+            answers += await _answer_together(request, waiting, one, view)
             waiting, begun = [], 0
         if slices.spend(units):
             await slices.yield_to_loop()
     if waiting:
-        answers += await _answer_together(request, waiting, one, view, access)
+        answers += await _answer_together(request, waiting, one, view)
     return answers
 
 
@@ -154,12 +124,11 @@ async def _answer_together(
     elements: list[ElementT],
     one: Callable[[Request, ElementT, ClusterView], Awaitable[AnswerT | InParts[AnswerT]]],
     view: ClusterView,
-    access: Access[ElementT, AnswerT] | None,
 ) -> list[AnswerT]:
     if len(elements) == 1:  # without a task
-        answers: list[Any] = [await _answer_awaited(request, elements[0], one, view, access)]
+        answers: list[Any] = [await _answer_awaited(request, elements[0], one, view)]
     else:
-        answers = await asyncio.gather(*[_answer_awaited(request, each, one, view, access) for each in elements])
+        answers = await asyncio.gather(*[_answer_awaited(request, each, one, view) for each in elements])
     return [answer for answer in answers if answer is not None]
 
 
@@ -168,13 +137,8 @@ async def _answer_awaited(
     element: ElementT,
     one: Callable[[Request, ElementT, ClusterView], Awaitable[AnswerT | InParts[AnswerT]]],
     view: ClusterView,
-    access: Access[ElementT, AnswerT] | None,
 ) -> Any:
-    answer: AnswerT | InParts[AnswerT] | None
-    if access is not None and _is_denied(request, element, access):
-        answer = access.refused(element, denial(access.resource))
-    else:
-        answer = await one(request, element, view)
+    answer = await one(request, element, view)
     if not isinstance(answer, InParts):
         return answer
     answer.view = view
@@ -186,12 +150,8 @@ def _answer_each(request: Request, each: Each[Any, Any], view: ClusterView) -> S
     elements: Iterable[Any] = each.elements
     if each.key is not None:
         elements = yield from _without_repeats(each.elements, each.key, slices)
-    access = each.access if request.authorizer is not None else None
     for element in elements:
-        if access is not None and _is_denied(request, element, access):
-            answer = access.refused(element, denial(access.resource))
-        else:
-            answer = one(request, element, view)
+        answer = one(request, element, view)
         if isinstance(answer, InParts):
             for part in answer.parts:
                 yield from _answer_each(request, part, view)
@@ -200,13 +160,6 @@ def _answer_each(request: Request, each: Each[Any, Any], view: ClusterView) -> S
             into.append(answer)
         if slices.spend(work if isinstance(work, int) else work(element)):
             yield
-
-
-def _is_denied(request: Request, element: Any, access: Access[Any, Any]) -> bool:
-    authorizer = request.authorizer
-    return authorizer is not None and not authorizer.is_allowed(
-        request, access.operation, access.resource, access.name(element)
-    )
 
 
 def _without_repeats(

@@ -11,14 +11,18 @@ of its API: mypy refuses a function that takes another request or returns anothe
 | `ElementWiseAfter` | a wait, and then an answer about each of many | `async (request, body) -> found`, then `(request, body, found, view) -> response or InParts` |
 | `Deferred` | Produce and Fetch: they complete the pending response themselves, and have codecs of their own | see there |
 | `Enveloped` | Envelope: a request within a request | see there |
+
+`access` is what the client must be allowed to do (authorization.py); `refuse` makes the response to a request that is
+denied as a whole, where more is needed than its error code.
 """  # noqa: E501 - a table
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.elements import InParts
 from ottla.broker.requests.loaded_api import LoadedApi
 from ottla.broker.requests.request import Request
@@ -35,6 +39,9 @@ RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 DecodedT = TypeVar("DecodedT")
 FoundT = TypeVar("FoundT")
+
+Refuse: TypeAlias = Callable[[Request, RequestT, KafkaError], ResponseT | InParts[ResponseT]]
+"""Makes the response to a request that is denied as a whole."""
 
 
 class Row(NamedTuple):
@@ -54,6 +61,11 @@ class Handler(Protocol):
         """Return the API."""
         ...
 
+    @property
+    def access(self) -> Sequence[Access]:
+        """Return what the client must be allowed to do."""
+        ...
+
     def load(self, row: Row) -> LoadedApi:
         """Take the handler apart for the driver."""
         ...
@@ -63,9 +75,13 @@ class _OfMessages(Generic[RequestT, ResponseT]):
     """A handler whose request and response the general codec decodes and encodes."""
 
     def __init__(
-        self, messages: Messages[RequestT, ResponseT], refuse: Callable[[RequestT, KafkaError], ResponseT] | None
+        self,
+        messages: Messages[RequestT, ResponseT],
+        access: Sequence[Access],
+        refuse: Refuse[RequestT, ResponseT] | None,
     ) -> None:
         self.messages = messages
+        self.access = access
         self.refuse = refuse
 
     @property
@@ -88,6 +104,8 @@ class _OfMessages(Generic[RequestT, ResponseT]):
         refuse: Callable[..., Any] | None = self.refuse
         if refuse is None and "error_code" in fields:
             refuse = partial(_refused, self.messages.response, says_why="error_message" in fields)
+        demanded = tuple(access for access in self.access if access.name is not None)
+        assert refuse is not None or not demanded, f"{self.key.name} cannot say that it is denied"
         return LoadedApi(
             key=self.key,
             first=row.first,
@@ -103,13 +121,14 @@ class _OfMessages(Generic[RequestT, ResponseT]):
             is_element_wise=is_element_wise,
             unwraps=unwraps,
             has_throttle_time="throttle_time_ms" in fields,
+            demanded=demanded,
             refuse=refuse,
             unsupported=unsupported,
             request_bytes_max=codec.REQUEST_BYTES_MAX,
         )
 
 
-def _refused(response: type[Any], _: object, error: KafkaError, *, says_why: bool) -> Any:
+def _refused(response: type[Any], _request: Request, _body: object, error: KafkaError, *, says_why: bool) -> Any:
     return response(error_code=error.code, error_message=error.message) if says_why else response(error_code=error.code)
 
 
@@ -121,10 +140,11 @@ class Inline(_OfMessages[RequestT, ResponseT]):
         messages: Messages[RequestT, ResponseT],
         handle: Callable[[Request, RequestT], ResponseT],
         *,
+        access: Sequence[Access],
         unsupported: Callable[[], ResponseT] | None = None,
-        refuse: Callable[[RequestT, KafkaError], ResponseT] | None = None,
+        refuse: Refuse[RequestT, ResponseT] | None = None,
     ) -> None:
-        super().__init__(messages, refuse)
+        super().__init__(messages, access, refuse)
         self._handle, self._unsupported = handle, unsupported
 
     def load(self, row: Row) -> LoadedApi:
@@ -140,9 +160,10 @@ class ElementWise(_OfMessages[RequestT, ResponseT]):
         messages: Messages[RequestT, ResponseT],
         answer: Callable[[Request, RequestT, ClusterView], ResponseT | InParts[ResponseT]],
         *,
-        refuse: Callable[[RequestT, KafkaError], ResponseT] | None = None,
+        access: Sequence[Access],
+        refuse: Refuse[RequestT, ResponseT] | None = None,
     ) -> None:
-        super().__init__(messages, refuse)
+        super().__init__(messages, access, refuse)
         self.answer = answer
 
     def load(self, row: Row) -> LoadedApi:
@@ -165,10 +186,11 @@ class Awaited(_OfMessages[RequestT, ResponseT]):
         messages: Messages[RequestT, ResponseT],
         handle: Callable[[Request, RequestT], Coroutine[Any, Any, ResponseT]],
         *,
+        access: Sequence[Access],
         eager: bool = False,
-        refuse: Callable[[RequestT, KafkaError], ResponseT] | None = None,
+        refuse: Refuse[RequestT, ResponseT] | None = None,
     ) -> None:
-        super().__init__(messages, refuse)
+        super().__init__(messages, access, refuse)
         self._handle, self._is_eager = handle, eager
 
     def load(self, row: Row) -> LoadedApi:
@@ -188,10 +210,11 @@ class ElementWiseAfter(_OfMessages[RequestT, ResponseT], Generic[RequestT, Respo
         *,
         first: Callable[[Request, RequestT], Coroutine[Any, Any, FoundT]],
         answer: Callable[[Request, RequestT, FoundT, ClusterView], ResponseT | InParts[ResponseT]],
+        access: Sequence[Access],
         eager: bool = False,
-        refuse: Callable[[RequestT, KafkaError], ResponseT] | None = None,
+        refuse: Refuse[RequestT, ResponseT] | None = None,
     ) -> None:
-        super().__init__(messages, refuse)
+        super().__init__(messages, access, refuse)
         self.first, self.answer, self._is_eager = first, answer, eager
 
     def load(self, row: Row) -> LoadedApi:
@@ -222,8 +245,10 @@ class Deferred(Generic[DecodedT]):
         decode: Callable[[memoryview, int, int], DecodedT],
         handle: Callable[[Request, DecodedT, PendingResponse], Coroutine[Any, Any, Any] | None],
         handle_long: Callable[[Request, Any, int, PendingResponse], Coroutine[Any, Any, Any]],
+        access: Sequence[Access],
     ) -> None:
         self.key = key
+        self.access = access
         self._decode, self._handle, self._handle_long = decode, handle, handle_long
 
     def load(self, row: Row) -> LoadedApi:
@@ -268,8 +293,9 @@ class Enveloped(_OfMessages[RequestT, ResponseT]):
         unwrap: Callable[[Request, RequestT], ForwardedRequest | ResponseT],
         wrap: Callable[[bytes], ResponseT],
         malformed: Callable[[], ResponseT],
+        access: Sequence[Access],
     ) -> None:
-        super().__init__(messages, None)
+        super().__init__(messages, access, None)
         self._unwrap, self.wrap, self.malformed = unwrap, wrap, malformed
 
     def load(self, row: Row) -> LoadedApi:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from ottla.broker.requests.authorization import Access
 from ottla.net import eager_tasks
 from ottla.wire.apis import ApiKey
 from ottla.wire.compiled_codec import Slices
@@ -19,6 +20,7 @@ class LoadedApi:
         "copy_frame",
         "decode",
         "decode_slices",
+        "demanded",
         "encode",
         "first",
         "handle",
@@ -57,6 +59,7 @@ class LoadedApi:
         is_element_wise: bool = False,
         unwraps: bool = False,
         has_throttle_time: bool = False,
+        demanded: tuple[Access, ...] = (),
         refuse: Callable[..., Any] | None = None,
         unsupported: Callable[[], Any] | None = None,
         copy_frame: Callable[[memoryview], Any] = bytes,
@@ -79,6 +82,7 @@ class LoadedApi:
         self.is_element_wise = is_element_wise  # it may return InParts (elements.py)
         self.unwraps = unwraps  # it may return a request that is to be served in its turn
         self.has_throttle_time = has_throttle_time
+        self.demanded = demanded  # of the request as a whole
         self.refuse = refuse  # makes the response to a request that the authorizer denies as a whole
         self.unsupported = unsupported  # makes the response to an unsupported version
         self.copy_frame = copy_frame  # of a long request
