@@ -213,7 +213,7 @@ num.io.threads=8
 """What a file for one node of Kafka has, as Kafka's own does."""
 
 
-def test_a_file_of_kafkas_for_one_node_starts_with_warnings_and_with_security_not(tmp_path: Path) -> None:
+def test_a_file_of_kafkas_for_one_node_starts_with_warnings_and_with_another_authorizer_not(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text(KRAFT_FILE)
     found = check("--config", str(file), "--data", str(tmp_path / "data"), code=0)
@@ -222,9 +222,9 @@ def test_a_file_of_kafkas_for_one_node_starts_with_warnings_and_with_security_no
     assert "no effect" in quorum
     assert "num.io.threads" in others
 
-    file.write_text(KRAFT_FILE + "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n")
+    file.write_text(KRAFT_FILE + "authorizer.class.name=org.example.Custom\n")
     found = check("--config", str(file), "--data", str(tmp_path / "data"), code=2)
-    assert "no authorization yet" in found["errors"][0]
+    assert "there is no authorizer org.example.Custom" in found["errors"][0]
     assert len(found["warnings"]) == 2
 
 

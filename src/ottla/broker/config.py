@@ -33,6 +33,7 @@ from ottla.groups.config import GroupConfig
 from ottla.metadata_store.config import ZooKeeperConfig
 from ottla.net.config import NetConfig
 from ottla.replication.config import ReplicationConfig
+from ottla.security.authorizer_config import AuthorizerConfig, why_not_authorized
 from ottla.security.tls_config import TlsConfig
 from ottla.share_coordinator.config import ShareCoordinatorConfig
 from ottla.share_partitions.config import ShareConfig
@@ -57,6 +58,7 @@ SECTIONS: dict[str, tuple[str, type[Any]]] = {
     "share_coordinator": ("Share coordinator", ShareCoordinatorConfig),
     "transactions": ("Transactions", TransactionConfig),
     "controller": ("Topics", ControllerConfig),
+    "authorizer": ("Access control", AuthorizerConfig),
     "zookeeper": ("ZooKeeper", ZooKeeperConfig),
 }
 
@@ -77,6 +79,7 @@ class BrokerConfig:
     share_coordinator: ShareCoordinatorConfig
     transactions: TransactionConfig
     controller: ControllerConfig
+    authorizer: AuthorizerConfig
     zookeeper: ZooKeeperConfig
     given: Mapping[str, SettingText]  # what was set, by Kafka's name, and where
     dynamic: Mapping[str, str]  # what was set while the broker ran, which takes precedence
@@ -240,6 +243,9 @@ def _build(given: Mapping[str, SettingText]) -> BrokerConfig:
     if reason := why_not_cordoned(server):
         origin = given["cordoned.log.dirs"].origin
         raise InvalidSettings([SettingProblem("cordoned.log.dirs", text_of(server.cordoned_log_dirs), reason, origin)])
+    if refused := why_not_authorized(sections["authorizer"]):
+        key, reason = refused
+        raise InvalidSettings([SettingProblem(key, given[key].text, reason, given[key].origin)])
     return BrokerConfig(**sections, given=given, dynamic={})
 
 

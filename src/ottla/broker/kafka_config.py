@@ -17,7 +17,7 @@ NOT_HERE: Final = frozenset(
     {
         "add.partitions.to.txn.retry.backoff.ms", "alter.config.policy.class.name",
         "alter.log.dirs.replication.quota.window.num", "alter.log.dirs.replication.quota.window.size.seconds",
-        "authorizer.class.name", "background.threads", "broker.heartbeat.interval.ms",
+        "background.threads", "broker.heartbeat.interval.ms",
         "broker.session.timeout.ms", "client.quota.callback.class", "config.providers",
         "connection.failed.authentication.delay.ms", "connections.max.reauth.ms",
         "controller.performance.always.log.threshold.ms", "controller.performance.sample.period.ms",
@@ -117,10 +117,7 @@ _OFF: Final = frozenset({"", "false", "none", "plaintext"})
 """Values of security settings with which Kafka has no such security either."""
 
 _SECURITY: Final = (
-    (
-        re.compile(r"authorizer\.class\.name|super\.users|zookeeper\.set\.acl"),
-        "Ottla has no authorization yet: every client may read, write and delete everything",
-    ),
+    (re.compile(r"zookeeper\.set\.acl"), "Ottla has no sign-in to ZooKeeper yet: its nodes are open to everyone"),
     (
         re.compile(r"(.*\.)?sasl\..*|delegation\.token\.(master|secret)\.key"),
         "Ottla has no authentication yet: any client may connect",

@@ -65,6 +65,23 @@ WILDCARD: Final = "*"
 """Every resource of a type as the name of a literal pattern, every user as `User:*`, every host."""
 
 
+class ResourcePattern(NamedTuple):
+    """The resources of a type that an ACL is about: one name, every name, or those that begin with a prefix."""
+
+    resource_type: ResourceType
+    pattern_type: PatternType
+    name: str
+
+
+class AccessControlEntry(NamedTuple):
+    """What an ACL says about the resources of its pattern."""
+
+    principal: str  # TYPE:NAME
+    host: str  # an address, a range (KIP-1276) or WILDCARD
+    operation: AclOperation
+    permission_type: PermissionType
+
+
 class AclBinding(NamedTuple):
     """One ACL: a principal may or must not do something with a resource from a host."""
 
@@ -75,3 +92,35 @@ class AclBinding(NamedTuple):
     host: str  # an address, a range (KIP-1276) or WILDCARD
     operation: AclOperation
     permission_type: PermissionType
+
+    @property
+    def pattern(self) -> ResourcePattern:
+        """Return the resources that it is about."""
+        return ResourcePattern(self.resource_type, self.pattern_type, self.resource_name)
+
+    @property
+    def entry(self) -> AccessControlEntry:
+        """Return what it says about them."""
+        return AccessControlEntry(self.principal, self.host, self.operation, self.permission_type)
+
+
+def bind(pattern: ResourcePattern, entry: AccessControlEntry) -> AclBinding:
+    """Return the ACL of a pattern and an entry."""
+    return AclBinding(
+        pattern.resource_type,
+        pattern.pattern_type,
+        pattern.name,
+        entry.principal,
+        entry.host,
+        entry.operation,
+        entry.permission_type,
+    )
+
+
+def pascal_case(name: str) -> str:
+    """Return a name as Kafka's tools and its metadata in ZooKeeper write it.
+
+    >>> pascal_case("CLUSTER_ACTION"), pascal_case("READ")
+    ('ClusterAction', 'Read')
+    """
+    return "".join(word.capitalize() for word in name.split("_"))

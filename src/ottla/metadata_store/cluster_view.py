@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from ottla.core.ids import INTERNAL_TOPICS
 from ottla.metadata_store import znodes
+from ottla.metadata_store.acl_index import NO_ACLS, AclIndex
 from ottla.metadata_store.store import Node
 
 _NO_CONFIGS: Mapping[str, EntityConfig] = MappingProxyType({})
@@ -115,6 +116,7 @@ class ClusterView:
     topic_by_id: Mapping[bytes, TopicView] = field(default_factory=dict)  # the 16 bytes of an id, as on the wire
     topic_by_metric_name: Mapping[str, str] = field(default_factory=dict)  # see `metric_name`
     configs: Configs = field(default_factory=dict)
+    acls: AclIndex = NO_ACLS
     replica_reports: Mapping[int, znodes.ReplicaReport] = field(default_factory=dict)  # by node id
     deleted_topics: frozenset[uuid.UUID] = frozenset()  # those noted as deleted: their logs may be removed
     admin_requests: Mapping[str, Node] = field(default_factory=dict)  # of Kafka's older tools, by path

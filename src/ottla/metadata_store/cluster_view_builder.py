@@ -13,7 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from ottla.metadata_store import znodes
+from ottla.core.acls import PatternType, ResourcePattern
+from ottla.metadata_store import acl_znodes, znodes
+from ottla.metadata_store.acl_index import ResourceAcls
 from ottla.metadata_store.cluster_view import (
     NO_LEADER,
     BrokerInfo,
@@ -333,6 +335,7 @@ class ViewBuilder:
         controller_id, epoch, cluster_id = base.controller_id, base.controller_epoch, base.cluster_id
         deleted, requests = base.deleted_topics, base.admin_requests
         changed: dict[str, dict[str, EntityConfig]] = {}  # by kind
+        acls: dict[ResourcePattern, ResourceAcls | None] = {}
         for _, path, node in changes:
             try:
                 if path.startswith(znodes.BROKER_IDS + "/"):
@@ -353,6 +356,8 @@ class ViewBuilder:
                 elif (entity := znodes.parse_config_path(path)) and entity[0] in _KINDS:
                     kind, name = entity
                     _put_config(_of_kind(changed, configs, kind), name, path, node)
+                elif acl_znodes.is_acl_path(path) and (pattern := acl_znodes.parse_acl_path(path)):
+                    acls[pattern] = None if node is None else _resource_acls(pattern, path, node)
             except znodes.MalformedNode as error:
                 _log(error)
         configs = {**configs, **{kind: _same_or_new(view.configs.get(kind), new) for kind, new in changed.items()}}
@@ -363,6 +368,7 @@ class ViewBuilder:
             controller_epoch=epoch,
             brokers=brokers if brokers != view.brokers else view.brokers,
             configs=configs if configs != view.configs else view.configs,
+            acls=view.acls.replaced_by(acls) if is_complete else view.acls.with_changes(acls),
             replica_reports=reports if reports != view.replica_reports else view.replica_reports,
             deleted_topics=deleted if deleted != view.deleted_topics else view.deleted_topics,
             admin_requests=requests if requests != view.admin_requests else view.admin_requests,
@@ -377,6 +383,23 @@ def _log(error: znodes.MalformedNode) -> None:
         "ZooKeeper's shell",
         error,
     )
+
+
+def _resource_acls(pattern: ResourcePattern, path: str, node: Node) -> ResourceAcls:
+    """Decode the ACLs of a pattern; those that are malformed are unreadable, which denies everything."""
+    try:
+        entries = acl_znodes.decode_acls(path, node.value)
+        if entries and pattern.pattern_type == PatternType.UNKNOWN:
+            raise znodes.MalformedNode(path, "the type of the pattern is not known")
+    except znodes.MalformedNode as error:
+        logger.error(  # noqa: TRY400 - the message says all
+            "ACLs cannot be read, and everything but what super users do with their resources is denied until they "
+            "can: %s. Delete all ACLs of the resource and create them again, or restore the value with ZooKeeper's "
+            "shell",
+            error,
+        )
+        return ResourceAcls((), node.version, is_unreadable=True)
+    return ResourceAcls(entries, node.version)
 
 
 def _report(path: str, node: Node) -> znodes.ReplicaReport:

@@ -1,4 +1,6 @@
-"""Defines Kafka's znodes: the path and the encoding of each value. No other module has a path or a JSON key.
+"""Defines Kafka's znodes: the path and the encoding of each value. Those of ACLs are in acl_znodes.py.
+
+No other module has a path or a JSON key.
 
 Values are byte for byte those of Kafka 3.x (the last with ZooKeeper), so that its tools can read Ottla's tree and Ottla
 can read a tree of Kafka. Source: kafka.zk.ZkData (Kafka 3.6). What only Ottla knows (eligible leader replicas, a broker

@@ -15,6 +15,7 @@ from ottla.core.settings import (
     read_properties,
     setting,
 )
+from ottla.security.authorizer_config import AUTHORIZERS
 from ottla.security.tls_config import TlsConfig
 
 
@@ -132,8 +133,6 @@ def test_a_name_typed_wrong_on_the_command_line_is_an_error() -> None:
 
 
 SECURITY = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:admin",
     "ssl.engine.factory.class": "org.example.Engines",
     "listener.name.outside.ssl.engine.factory.class": "org.example.Engines",
     "sasl.enabled.mechanisms": "SCRAM-SHA-512",
@@ -164,7 +163,7 @@ def test_security_that_would_be_missing_prevents_a_start_and_no_secret_is_shown(
 
 
 @pytest.mark.parametrize(
-    "line", ["authorizer.class.name=", "sasl.enabled.mechanisms=", "zookeeper.ssl.crl.enable=false"]
+    "line", ["sasl.enabled.mechanisms=", "zookeeper.ssl.crl.enable=false"]
 )
 def test_a_security_setting_that_asks_for_none_does_not_prevent_a_start(line: str, tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
@@ -173,6 +172,33 @@ def test_a_security_setting_that_asks_for_none_does_not_prevent_a_start(line: st
     _, warnings = configuration.read(file=file, environment={}, options={})
 
     assert line.partition("=")[0] in warnings[0]
+
+
+@pytest.mark.parametrize("name", AUTHORIZERS)
+def test_the_names_of_kafkas_authorizers_turn_access_control_on(name: str) -> None:
+    options = {"authorizer.class.name": name, "super.users": "User:admin; User:CN=b,O=x;"}
+
+    config, warnings = configuration.read(file=None, environment={}, options=options)
+
+    assert config.authorizer.is_on
+    assert config.authorizer.super_user_principals == {"User:admin", "User:CN=b,O=x"}
+    assert not configuration.read(file=None, environment={}, options={})[0].authorizer.is_on
+    assert not warnings
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "reason"),
+    [
+        ("authorizer.class.name", "org.example.Custom", "there is no authorizer org.example.Custom"),
+        ("authorizer.class.name", "none", "there is no authorizer none"),
+        ("super.users", "User:a;admin", "write User:admin"),
+    ],
+)
+def test_access_control_that_would_decide_otherwise_prevents_a_start(key: str, text: str, reason: str) -> None:
+    with pytest.raises(InvalidSettings, match=reason) as error:
+        configuration.read(file=None, environment={}, options={key: text})
+
+    assert [problem.key for problem in error.value.problems] == [key]
 
 
 def test_unknown_names_are_reported_beside_invalid_settings(tmp_path: Path) -> None:
