@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.broker import listeners as endpoints
+from ottla.broker.audit_outputs import make_audit_log
 from ottla.broker.config import BrokerConfig
 from ottla.broker.coordinators import Coordinators, import_in_thread
 from ottla.broker.delayed_operations import DelayedOperations
@@ -145,12 +146,19 @@ class Broker:
             slices=slices,
         )
         services = self._services = self._make_services(store, cluster, controller, replicas, slices)
+        services.audit_log = make_audit_log(config.audit, node_id=self._node_id, files=self._files, clock=self._clock)
         cluster.subscribe(services.coordinators.follow)
         report = await self._report_at_start(storage, services)
         await self._register(services, bound, report)
         await self._follow_cluster(storage, services, cluster)
         decoded = ByteBudget(config.net.queued_request_bytes_max // DECODED_SHARE)
-        self._driver = RequestDriver(services, decoded, admission=self._admission, accounting=self._accounting)
+        self._driver = RequestDriver(
+            services,
+            decoded,
+            admission=self._admission,
+            accounting=self._accounting,
+            audit_log=services.audit_log,
+        )
         await listeners.listen(self._driver)
         self._start_tasks(storage, services, cluster, report)
         return bound
@@ -452,6 +460,8 @@ class Broker:
             await self._driver.drain(within_seconds=1.0)
         if services is not None:
             await services.record_validation.close()
+            if services.audit_log is not None:
+                await services.audit_log.close()
         if self._starting_maintenance is not None:
             self._starting_maintenance.cancel()
             await asyncio.gather(self._starting_maintenance, return_exceptions=True)

@@ -33,6 +33,7 @@ from ottla.groups.config import GroupConfig
 from ottla.metadata_store.config import ZooKeeperConfig
 from ottla.net.config import NetConfig
 from ottla.replication.config import ReplicationConfig
+from ottla.security.audit_config import AuditConfig
 from ottla.security.authorizer_config import AuthorizerConfig, why_not_authorized
 from ottla.security.tls_config import TlsConfig
 from ottla.share_coordinator.config import ShareCoordinatorConfig
@@ -60,6 +61,7 @@ SECTIONS: dict[str, tuple[str, type[Any]]] = {
     "controller": ("Topics", ControllerConfig),
     "authorizer": ("Access control", AuthorizerConfig),
     "zookeeper": ("ZooKeeper", ZooKeeperConfig),
+    "audit": ("Security audit log", AuditConfig),
 }
 
 
@@ -81,6 +83,7 @@ class BrokerConfig:
     controller: ControllerConfig
     authorizer: AuthorizerConfig
     zookeeper: ZooKeeperConfig
+    audit: AuditConfig
     given: Mapping[str, SettingText]  # what was set, by Kafka's name, and where
     dynamic: Mapping[str, str]  # what was set while the broker ran, which takes precedence
 

@@ -22,12 +22,14 @@ if TYPE_CHECKING:  # names only: importing them here would make every handler im
     from ottla.metadata_store.metadata_cache import MetadataCache
     from ottla.metadata_store.producer_ids import ProducerIdManager
     from ottla.replication.replicas import Replicas
+    from ottla.security.audit_log import AuditLog
 
 
 class Services:
     """Holds the services of this broker, created by broker/broker.py."""
 
     __slots__ = (
+        "audit_log",
         "clock",
         "cluster",
         "config",
@@ -84,4 +86,5 @@ class Services:
         self.refused_batches: RefusedBatches | None = None  # since the first of them
         self.replica_sessions: ReplicaSessions | None = None  # since the first fetch of a follower
         self.slices = LoopSlices() if slices is None else slices
+        self.audit_log: AuditLog | None = None  # None: there is none, by the settings
         self.stopping = asyncio.Event()

@@ -25,13 +25,13 @@ import logging
 import struct
 from collections.abc import Coroutine
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.requests.authorization import Authorizer
 from ottla.broker.requests.elements import InParts, complete
 from ottla.broker.requests.handler import Unwrapped
 from ottla.broker.requests.loaded_api import LoadedApi
-from ottla.broker.requests.registry import APIS, INTER_BROKER_APIS
+from ottla.broker.requests.registry import ADMINISTRATIVE, APIS, INTER_BROKER_APIS
 from ottla.broker.requests.request import Request
 from ottla.broker.requests.stages import Accounting, Admission
 from ottla.broker.services import Services
@@ -43,6 +43,9 @@ from ottla.wire.apis import ApiKey
 from ottla.wire.compiled_codec import Slices
 from ottla.wire.errors import LongRequest, MalformedRequest
 from ottla.wire.headers import parse_request_header, response_header
+
+if TYPE_CHECKING:  # imported where the audit log is on
+    from ottla.security.audit_log import AuditLog
 
 log = logging.getLogger(__name__)
 
@@ -61,10 +64,12 @@ class RequestDriver:
         admission: Admission | None = None,
         authorizer: Authorizer | None = None,
         accounting: Accounting | None = None,
+        audit_log: AuditLog | None = None,
     ) -> None:
         self._services = services
         self._decoded = decoded  # memory for long requests once they are decoded, and for their responses
         self._admission, self._authorizer, self._accounting = admission, authorizer, accounting
+        self._audit_log = audit_log  # of administrative changes; denials are the authorizer's to record
         self._loaded: dict[int, LoadedApi] = {}
         self._tasks: dict[asyncio.Task[None], Request] = {}
 
@@ -106,6 +111,8 @@ class RequestDriver:
             if api.controller_only and self._must_forward(request):
                 self._begin(self._forward(request, body, bytes(frame)), request)
                 return
+            if api.is_administrative:
+                request.body = body  # for the audit log
             if self._accounting is not None:
                 pending.throttle_time_ms = self._accounting.throttle_time_ms(request)
             if api.is_deferred:
@@ -141,6 +148,7 @@ class RequestDriver:
         if row is None:
             return None
         api: LoadedApi = row.load()
+        api.is_administrative = self._audit_log is not None and key in ADMINISTRATIVE
         self._loaded[key] = api
         return api
 
@@ -305,6 +313,8 @@ class RequestDriver:
         if (api.is_element_wise or is_refusal) and isinstance(answer, InParts):
             encoding = self._complete_and_encode(request, api, answer)
             answer = answer.answer
+        elif api.is_administrative:
+            encoding = self._record_and_encode(request, api, answer)
         if throttle_time_ms and api.has_throttle_time:
             answer.throttle_time_ms = throttle_time_ms
         if encoding is None:
@@ -318,6 +328,16 @@ class RequestDriver:
 
     def _complete_and_encode(self, request: Request, api: LoadedApi, answer: InParts[Any]) -> Slices[bytearray]:
         response = yield from complete(request, answer)
+        body: bytearray = yield from self._record_and_encode(request, api, response)
+        return body
+
+    def _record_and_encode(self, request: Request, api: LoadedApi, response: Any) -> Slices[bytearray]:
+        """Encode a response; what an administrative request has changed is recorded in the audit log before."""
+        if api.is_administrative and self._audit_log is not None and request.body is not None:
+            from ottla.broker.requests import audited_changes
+
+            asked, request.body = request.body, None
+            yield from audited_changes.record(self._audit_log, request, asked, response)
         body: bytearray = yield from api.encode(request.api_version, response, slices=self._services.slices)
         return body
 

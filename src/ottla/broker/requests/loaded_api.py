@@ -26,6 +26,7 @@ class LoadedApi:
         "handle",
         "handle_long",
         "has_throttle_time",
+        "is_administrative",
         "is_coroutine",
         "is_deferred",
         "is_element_wise",
@@ -80,6 +81,7 @@ class LoadedApi:
         self.is_coroutine = is_coroutine  # `handle` is a coroutine function
         self.start = eager_tasks.start if is_eager else _start_task  # for its coroutine
         self.is_element_wise = is_element_wise  # it may return InParts (elements.py)
+        self.is_administrative = False  # the driver sets it: its changes are recorded in the audit log
         self.unwraps = unwraps  # it may return a request that is to be served in its turn
         self.has_throttle_time = has_throttle_time
         self.demanded = demanded  # of the request as a whole

@@ -8,7 +8,7 @@ its module.
 from __future__ import annotations
 
 import importlib
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ottla.broker.requests.handler import AnyHandler, Row
 from ottla.broker.requests.loaded_api import LoadedApi
@@ -117,3 +117,15 @@ INTER_BROKER_APIS: dict[ApiKey, Api] = _rows(
     Api(ApiKey.ALTER_PARTITION, 2, 3, "alter_partition"), Api(ApiKey.ENVELOPE, 0, 0, "envelope")
 )
 """The APIs between brokers. As in Kafka these APIs are not advertised to clients."""
+
+ADMINISTRATIVE: Final = frozenset(
+    {
+        ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.DELETE_RECORDS,
+        ApiKey.ELECT_LEADERS, ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.ALTER_REPLICA_LOG_DIRS,
+        ApiKey.DELETE_GROUPS, ApiKey.OFFSET_DELETE, ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+        ApiKey.DELETE_SHARE_GROUP_OFFSETS, ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS, ApiKey.ALTER_USER_SCRAM_CREDENTIALS, ApiKey.ALTER_CLIENT_QUOTAS,
+        ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.UPDATE_FEATURES, ApiKey.UNREGISTER_BROKER,
+    }
+)  # fmt: skip
+"""The APIs whose changes the driver has recorded in the security audit log (audited_changes.py)."""

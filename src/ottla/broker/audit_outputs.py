@@ -1,0 +1,41 @@
+"""Makes the security audit log that the settings ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ottla.core.clock import Clock
+from ottla.core.files import FileSystem
+from ottla.core.runtime import make_executor
+
+if TYPE_CHECKING:
+    from ottla.security.audit_config import AuditConfig
+    from ottla.security.audit_log import AuditLog, AuditOutput
+
+
+def make_audit_log(config: AuditConfig, *, node_id: int, files: FileSystem, clock: Clock) -> AuditLog | None:
+    """Return the audit log, or None if the settings ask for none."""
+    if not config.path and not config.topic_enable:
+        return None
+    from ottla.security.audit_log import AuditLog
+
+    outputs: list[AuditOutput] = []
+    if config.path:
+        from ottla.security.audit_file import AuditFile
+
+        path = Path(config.path).expanduser().absolute()
+        files.make_directory(path.parent)
+        outputs.append(
+            AuditFile(
+                path,
+                files=files,
+                clock=clock,
+                make_executor=lambda name, post: make_executor(name, post),
+                node_id=node_id,
+                entries_max=config.entries_max,
+                bytes_max=config.file_bytes_max,
+                files_max=config.files_max,
+            )
+        )
+    return AuditLog(outputs, clock=clock, logs_allowed=config.logs_allowed)
