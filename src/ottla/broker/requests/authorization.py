@@ -12,15 +12,12 @@ Without an authorizer everything is allowed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from ottla.core.acls import CLUSTER_NAME, AclOperation, ResourceType
 from ottla.core.errors import ErrorCode, KafkaError, error_for
 from ottla.net.identity import ConnectionIdentity
 from ottla.wire.headers import RequestHeader
-
-if TYPE_CHECKING:  # names only: it imports this module
-    from ottla.broker.requests.request import Request
 
 _DENIALS: Final = {
     ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -42,6 +39,7 @@ class AuthorizableRequest(Protocol):
 
     header: RequestHeader
     identity: ConnectionIdentity
+    client_id: str | None
     client_host: str
     listener: str
 
@@ -68,6 +66,12 @@ class Authorizer(Protocol):
     def is_allowed_for_any(self, request: AuthorizableRequest, operation: AclOperation, resource: ResourceType) -> bool:
         """Return whether there may be a resource of this type with which the client may do this."""
         ...
+
+
+class AuthorizedRequest(AuthorizableRequest, Protocol):
+    """A request with its authorizer."""
+
+    authorizer: Authorizer | None
 
 
 class Access:
@@ -98,7 +102,7 @@ class Access:
         self.or_cluster = or_cluster
         self.refusal = refusal
 
-    def denies(self, request: Request, name: str, *, log_if_denied: bool = True) -> bool:
+    def denies(self, request: AuthorizedRequest, name: str, *, log_if_denied: bool = True) -> bool:
         """Return whether the client may not do this with this resource; `log_if_denied` as in Authorizer."""
         authorizer = request.authorizer
         if authorizer is None:
@@ -109,7 +113,7 @@ class Access:
             return False
         return not authorizer.is_allowed(request, self.operation, self.resource, name, log_if_denied=log_if_denied)
 
-    def denies_any(self, request: Request) -> bool:
+    def denies_any(self, request: AuthorizedRequest) -> bool:
         """Return whether there is no resource of the type with which the client may do this."""
         authorizer = request.authorizer
         if authorizer is None:
