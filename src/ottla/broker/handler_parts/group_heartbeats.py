@@ -33,7 +33,7 @@ DESCRIBE = Access(
     AclOperation.DESCRIBE,
     ResourceType.TOPIC,
     "each topic that the member subscribes to",
-    refusal="the request is refused",
+    refusal="`TOPIC_AUTHORIZATION_FAILED` for the request; a pattern does not match it",
 )
 
 ResponseT = TypeVar("ResponseT", bound=_Response)
@@ -49,6 +49,20 @@ async def check_subscription(request: Request, topics: list[str]) -> None:
 
 def _denied(request: Request, topic: str, _view: ClusterView) -> str | None:
     return topic if DESCRIBE.denies(request, topic) else None
+
+
+class DescribableTopics:
+    """The topics that a client may describe. It outlives the request: a group resolves its patterns later."""
+
+    __slots__ = ("authorizer", "client_host", "client_id", "header", "identity", "listener")
+
+    def __init__(self, request: Request) -> None:
+        self.authorizer, self.identity, self.client_host = request.authorizer, request.identity, request.client_host
+        self.header, self.client_id, self.listener = request.header, request.client_id, request.listener
+
+    def has(self, topic: str) -> bool:
+        """Return whether the client may describe a topic."""
+        return not DESCRIBE.denies(self, topic, log_if_denied=False)
 
 
 def answer_heartbeat(

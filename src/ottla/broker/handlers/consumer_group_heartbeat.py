@@ -18,7 +18,12 @@ from __future__ import annotations
 from functools import partial
 from uuid import UUID
 
-from ottla.broker.handler_parts.group_heartbeats import DESCRIBE, answer_heartbeat, check_subscription
+from ottla.broker.handler_parts.group_heartbeats import (
+    DESCRIBE,
+    DescribableTopics,
+    answer_heartbeat,
+    check_subscription,
+)
 from ottla.broker.requests.authorization import on_group
 from ottla.broker.requests.elements import Each, InParts, collect
 from ottla.broker.requests.handler import ElementWiseAfter
@@ -61,6 +66,7 @@ async def heartbeat(request: Request, body: ConsumerGroupHeartbeatRequest) -> He
         owned=owned,
         client_id=request.client_id or "",
         client_host=f"/{request.client_host}",  # as Java writes an address
+        may_describe=None if request.authorizer is None else DescribableTopics(request).has,
     )
     reason = why_invalid(body.group_id, beat, request.api_version)
     if reason is not None:

@@ -6,7 +6,7 @@ Values only. Members that still use the classic protocol send the events Join, S
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -54,6 +54,7 @@ class MemberHeartbeat:
     owned: Partitions | None = None
     client_id: str = ""
     client_host: str = ""
+    may_describe: Callable[[str], bool] | None = None  # whether the client may describe a topic; None: it may any
 
     @property
     def is_full(self) -> bool:
@@ -68,6 +69,7 @@ class RegexesResolved:
 
     topics: Mapping[str, frozenset[str]]
     version: int  # of the topics' image that they were resolved with
+    may_describe: Callable[[str], bool] | None = None  # as in MemberHeartbeat: the other topics match none
 
 
 Event = (

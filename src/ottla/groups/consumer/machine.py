@@ -16,7 +16,7 @@ becomes a classic one again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import replace
 from typing import assert_never
 from uuid import UUID
@@ -202,7 +202,8 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
         known = self.group.members.get(member_id)
         if beat.instance_id is not None:
             self._replace_static_member(before, beat.instance_id)
-        member = self._change_member(before, after, now)
+        member = self._change_member(before, after)
+        self._resolve_regexes(now, beat.may_describe)
         self._update_target(now)
         member = self._reconcile(member, beat.owned, now, subscription_changed=_subscription_changed(before, after))
         if known is not None:
@@ -291,7 +292,7 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
         if reason is not None:
             raise RequestRefused(ErrorCode.INVALID_REGULAR_EXPRESSION, invalid_regex_message(after.regex, reason))
 
-    def _change_member(self, before: ConsumerMember, after: ConsumerMember, now: Now) -> ConsumerMember:
+    def _change_member(self, before: ConsumerMember, after: ConsumerMember) -> ConsumerMember:
         """Put the member into the group, and increase the group's epoch if subscriptions or topics changed."""
         group = self.group
         if after is not before or before.member_id not in group.members:
@@ -302,7 +303,6 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
                 self._forget_regex(before.regex)
             # A new expression is resolved first; then the epoch grows.
             increase |= after.regex in group.regexes or (bool(before.regex) and not after.regex)
-        self._resolve_regexes(now)
         if increase or self._refresh_requested:
             self._update_epoch(increase=increase)
         return after
@@ -421,8 +421,11 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
         if regex in self.group.regexes:
             self._change(ConsumerRecordType.REGULAR_EXPRESSION, name=regex)
 
-    def _resolve_regexes(self, now: Now) -> None:
-        """Resolve the regular expressions if one is new, topics are new or the last resolution is old."""
+    def _resolve_regexes(self, now: Now, may_describe: Callable[[str], bool] | None) -> None:
+        """Resolve the regular expressions if one is new, topics are new or the last resolution is old.
+
+        As in Kafka a topic that the client of this heartbeat may not describe matches none of them.
+        """
         group = self.group
         regexes = group.subscribed_regexes()
         if not regexes or self._resolving:
@@ -436,16 +439,17 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
         if is_old or has_new_topics or regexes != group.regexes.keys():
             self._resolving = True
             names, version = self.topics.names, self.topics.version
-            self._out.append(Compute(lambda: RegexesResolved(matching_topics(regexes, names), version)))
+            self._out.append(Compute(lambda: RegexesResolved(matching_topics(regexes, names), version, may_describe)))
 
     def _regexes_resolved(self, event: RegexesResolved, now: Now) -> None:
         self._resolving = False
         group = self.group
         increase = False
         subscribed = group.subscribed_regexes()
-        for regex, topics in event.topics.items():
+        for regex, matching in event.topics.items():
             if regex not in subscribed:
                 continue
+            topics = matching if event.may_describe is None else frozenset(filter(event.may_describe, matching))
             older = group.regexes.get(regex)
             increase |= topics != (frozenset() if older is None else older.topics)
             self._resolved_with[regex] = event.version
@@ -489,7 +493,7 @@ class ConsumerMachine(ModernMachine[ConsumerGroup]):
         known = group.members.get(before.member_id)
         if join.instance_id is not None:
             self._replace_static_member(before, join.instance_id)
-        member = self._change_member(before, before if after == before else after, now)
+        member = self._change_member(before, before if after == before else after)
         if not downgrade:
             self._update_target(now)
         owned = self._by_topic_id(subscription.owned)
