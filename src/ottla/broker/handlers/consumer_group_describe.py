@@ -63,6 +63,9 @@ def _group(
         group = groups.describe_consumer(group_id)
     except KafkaError as error:
         return InParts(DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message))
+    if describes_denied_topic(request, set(group.owners).union(*group.target.values()), view):
+        code, message = error_fields(DENIED_TOPIC)
+        return InParts(DescribedGroup(group_id=group_id, error_code=code, error_message=message))
     described = DescribedGroup(
         group_id=group_id,
         group_state=group.state.value,
@@ -71,9 +74,6 @@ def _group(
         assignor_name=group.preferred_assignor() or groups.config.consumer_assignors[0],
         authorized_operations=group_operations(request, group_id, wanted=body.include_authorized_operations),
     )
-    if describes_denied_topic(request, set(group.owners).union(*group.target.values()), view):
-        described.error_code, described.error_message = error_fields(DENIED_TOPIC)
-        return InParts(described)
     members = list(group.members.values())
     return InParts(described, Each(members, partial(_member, group), into=described.members, work=WORK))
 

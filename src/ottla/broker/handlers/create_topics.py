@@ -49,7 +49,7 @@ DESCRIBE_CONFIGS = Access(
     AclOperation.DESCRIBE_CONFIGS,
     ResourceType.TOPIC,
     "each created topic",
-    refusal="the response has `topic_config_error_code` in place of the topic's numbers and settings",
+    refusal="`topic_config_error_code` in place of its numbers and settings",
 )
 
 _Outcomes = dict[str, TopicView | KafkaError]

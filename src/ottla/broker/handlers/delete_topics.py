@@ -46,7 +46,7 @@ DESCRIBE = Access(
     ResourceType.TOPIC,
     "each topic",
     or_cluster=AclOperation.DELETE,
-    refusal="without its name if it was named by its id, without its id if it was named",
+    refusal="`TOPIC_AUTHORIZATION_FAILED`, without its name where it was named by its id",
 )
 
 

@@ -43,7 +43,10 @@ WORK = 3
 
 DESCRIBE = Access(AclOperation.DESCRIBE, ResourceType.GROUP, "each group")
 DESCRIBE_TOPIC = Access(
-    AclOperation.DESCRIBE, ResourceType.TOPIC, "each topic", refusal="left out, where no topics are named"
+    AclOperation.DESCRIBE,
+    ResourceType.TOPIC,
+    "each topic",
+    refusal="`TOPIC_AUTHORIZATION_FAILED`; left out where none are named",
 )
 
 PARTITIONS_AT_ONCE = 100

@@ -20,7 +20,7 @@ from ottla.broker.requests.elements import Each, InParts, repeated
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
 from ottla.core.acls import AclOperation
-from ottla.core.errors import ErrorCode
+from ottla.core.errors import ErrorCode, KafkaError
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.generated.describe_user_scram_credentials import (
     MESSAGES,
@@ -65,4 +65,18 @@ def _result(
     return DescribeUserScramCredentialsResult(user=name, error_code=code, error_message=message)
 
 
-HANDLER = ElementWise(MESSAGES, answer, access=(on_cluster(AclOperation.DESCRIBE),))
+def refuse(
+    _request: Request, body: DescribeUserScramCredentialsRequest, error: KafkaError
+) -> InParts[DescribeUserScramCredentialsResponse]:
+    """Answer the request and each user with an error, without the names, as Kafka does."""
+    response = DescribeUserScramCredentialsResponse(error_code=error.code, error_message=error.message)
+    return InParts(response, Each(body.users or (), partial(_denied, error), into=response.results))
+
+
+def _denied(
+    error: KafkaError, _request: Request, _user: UserName, _view: ClusterView
+) -> DescribeUserScramCredentialsResult:
+    return DescribeUserScramCredentialsResult(error_code=error.code, error_message=error.message)
+
+
+HANDLER = ElementWise(MESSAGES, answer, access=(on_cluster(AclOperation.DESCRIBE),), refuse=refuse)

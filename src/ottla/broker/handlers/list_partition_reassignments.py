@@ -95,4 +95,25 @@ def _add(
     return topics[name]
 
 
-HANDLER = ElementWiseAfter(MESSAGES, first=find, answer=answer, access=(on_cluster(AclOperation.DESCRIBE),))
+def refuse(
+    _request: Request, body: ListPartitionReassignmentsRequest, error: KafkaError
+) -> InParts[ListPartitionReassignmentsResponse]:
+    """Answer the request with an error, and with the partitions that it names."""
+    response = ListPartitionReassignmentsResponse(error_code=error.code, error_message=error.message)
+    return InParts(response, Each(body.topics or (), _refused_topic, into=response.topics))
+
+
+def _refused_topic(
+    _request: Request, topic: ListPartitionReassignmentsTopics, _view: ClusterView
+) -> InParts[OngoingTopicReassignment]:
+    result = OngoingTopicReassignment(name=topic.name)
+    return InParts(result, Each(topic.partition_indexes, _refused_partition, into=result.partitions))
+
+
+def _refused_partition(_request: Request, index: int, _view: ClusterView) -> OngoingPartitionReassignment:
+    return OngoingPartitionReassignment(partition_index=index)
+
+
+HANDLER = ElementWiseAfter(
+    MESSAGES, first=find, answer=answer, access=(on_cluster(AclOperation.DESCRIBE),), refuse=refuse
+)

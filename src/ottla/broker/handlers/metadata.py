@@ -76,7 +76,10 @@ WORK = 3
 
 
 DESCRIBE = Access(
-    AclOperation.DESCRIBE, ResourceType.TOPIC, "each topic", refusal="left out, where all topics are requested"
+    AclOperation.DESCRIBE,
+    ResourceType.TOPIC,
+    "each topic",
+    refusal="`TOPIC_AUTHORIZATION_FAILED`; left out where all are requested",
 )
 CREATE = Access(
     AclOperation.CREATE, ResourceType.TOPIC, "each topic that is to be created", or_cluster=AclOperation.CREATE
@@ -224,7 +227,10 @@ def _requested_topic(
             check_topic_name(name)
             raise UnknownTopicOrPartition
     except KafkaError as error:
-        return InParts(_refusal(asked, error_code_for(error)))
+        refusal = _refusal(asked, error_code_for(error))
+        if not _by_id(asked):
+            refusal.topic_authorized_operations = _operations(body, request, asked.name or "")
+        return InParts(refusal)
     return _topic(body, request, topic, view)
 
 
@@ -246,14 +252,20 @@ def _describable_topic(
 def _topic(
     body: MetadataRequest, request: Request, topic: TopicView, _view: ClusterView
 ) -> InParts[MetadataResponseTopic]:
-    operations = OPERATIONS_OMITTED
-    if body.include_topic_authorized_operations:
-        operations = authorized_operations(request, ResourceType.TOPIC, topic.name)
-        request.services.slices.spend(OPERATIONS_WORK)
     result = MetadataResponseTopic(
-        name=topic.name, topic_id=topic.topic_id, is_internal=topic.internal, topic_authorized_operations=operations
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        topic_authorized_operations=_operations(body, request, topic.name),
     )
     return InParts(result, Each(topic.partitions, partial(_partition, topic.name), into=result.partitions, work=WORK))
+
+
+def _operations(body: MetadataRequest, request: Request, topic: str) -> int:
+    if not body.include_topic_authorized_operations:
+        return OPERATIONS_OMITTED
+    request.services.slices.spend(OPERATIONS_WORK)
+    return authorized_operations(request, ResourceType.TOPIC, topic)
 
 
 def _partition(topic: str, request: Request, partition: PartitionView, view: ClusterView) -> MetadataResponsePartition:

@@ -52,7 +52,10 @@ NOTHING = CommittedOffset(-1)
 
 DESCRIBE = Access(AclOperation.DESCRIBE, ResourceType.GROUP, "each group")
 DESCRIBE_TOPIC = Access(
-    AclOperation.DESCRIBE, ResourceType.TOPIC, "each topic", refusal="left out, where no topics are named"
+    AclOperation.DESCRIBE,
+    ResourceType.TOPIC,
+    "each topic",
+    refusal="`TOPIC_AUTHORIZATION_FAILED`; left out where none are named",
 )
 
 WORK = 3

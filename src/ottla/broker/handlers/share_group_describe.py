@@ -60,6 +60,10 @@ def _group(
         group = request.services.coordinators.share_groups.describe(group_id)
     except KafkaError as error:
         return InParts(DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message))
+    topic_ids: set[UUID] = set()
+    if describes_denied_topic(request, topic_ids.union(*[member.assigned for member in group.members.values()]), view):
+        code, message = error_fields(DENIED_TOPIC)
+        return InParts(DescribedGroup(group_id=group_id, error_code=code, error_message=message))
     described = DescribedGroup(
         group_id=group_id,
         group_state=group.state.value,
@@ -68,10 +72,6 @@ def _group(
         assignor_name=simple.NAME,
         authorized_operations=group_operations(request, group_id, wanted=body.include_authorized_operations),
     )
-    topic_ids: set[UUID] = set()
-    if describes_denied_topic(request, topic_ids.union(*[member.assigned for member in group.members.values()]), view):
-        described.error_code, described.error_message = error_fields(DENIED_TOPIC)
-        return InParts(described)
     return InParts(described, Each(list(group.members.values()), _member, into=described.members, work=WORK))
 
 
