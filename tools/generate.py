@@ -1,8 +1,8 @@
 """Writes everything in the repository that is generated, or (`--check`) says what is out of date.
 
 Generated: the message shapes (from kio's schema), docs/configuration.md and docs/topic-settings.md (from the settings'
-declarations), docs/protocol-support.md (from the table of APIs and the heads of the handlers), the lists of options in
-docs/cli.md (from the commands), docs/control-api.json (from the operations), the workloads and mutations in
+declarations), docs/protocol-support.md (from the table of APIs and the heads of the handlers), docs/acls.md (from what the handlers
+require of clients), the lists of options in docs/cli.md (from the commands), docs/control-api.json (from the operations), the workloads and mutations in
 docs/storage-testing.md and docs/group-testing.md (from the tests), and the example of a job file (from the declarations
 of its keys).
 """
@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 def everything() -> dict[Path, str]:
     """What each generated file should hold."""
+    import generate_acls
     import generate_cli
     import generate_control_api
     import generate_docs
@@ -28,6 +29,7 @@ def everything() -> dict[Path, str]:
 
     files = {ROOT / path: text for path, text in generate_messages.generate().items()}
     files |= {ROOT / path: text for path, text in generate_docs.generate().items()}
+    files |= {ROOT / path: text for path, text in generate_acls.generate().items()}
     files |= {ROOT / path: text for path, text in generate_topic_settings.generate().items()}
     files |= {ROOT / path: text for path, text in generate_testing.generate().items()}
     files |= {ROOT / path: text for path, text in generate_job_file.generate().items()}
