@@ -1,10 +1,10 @@
 """Writes everything in the repository that is generated, or (`--check`) says what is out of date.
 
 Generated: the message shapes (from kio's schema), docs/configuration.md and docs/topic-settings.md (from the settings'
-declarations), docs/protocol-support.md (from the table of APIs and the heads of the handlers), docs/acls.md (from what the handlers
-require of clients), the lists of options in docs/cli.md (from the commands), docs/control-api.json (from the operations), the workloads and mutations in
-docs/storage-testing.md and docs/group-testing.md (from the tests), and the example of a job file (from the declarations
-of its keys).
+declarations), docs/protocol-support.md (from the table of APIs and the heads of the handlers), docs/acls.md (from what
+the handlers require of clients), the lists of options in docs/cli.md (from the commands), docs/control-api.json (from
+the operations), the workloads and mutations in docs/storage-testing.md and docs/group-testing.md (from the tests), and
+the example of a job file (from the declarations of its keys).
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ def test_the_same_users_acknowledge_records(
 
 
 def test_a_pattern_matches_the_same_topics(kafka_side: Side, ottla_side: Side) -> None:
-    expected, found = (assigned_by_pattern(side.wire("everybody"), side.super) for side in (kafka_side, ottla_side))
+    expected, found = (assigned_by_pattern(side.wire("everything"), side.super) for side in (kafka_side, ottla_side))
     assert found == expected == {TOPIC}
 
 

@@ -50,7 +50,7 @@ SAYS_NOTHING = {
     "describe_topic_partitions all",
     "describe_cluster",
 }
-"""Requests that nobody is denied: who may do nothing gets an empty response."""
+"""Requests that no client is denied: who may do nothing gets an empty response."""
 OTHERWISE_WRONG = {"find_coordinator share", "sync_group without protocol"}
 """Requests that are refused for another reason before the authorizer is asked, as in Kafka."""
 OF_A_SESSION = ("share_acknowledge", (ResourceType.TOPIC, AclOperation.READ))
@@ -121,7 +121,7 @@ def swept() -> Swept:
             for api in ("share_fetch", "share_acknowledge")
             for user in USERS
         }
-        assigned = assigned_by_pattern(wires["everybody"], wires[SUPER_USER])
+        assigned = assigned_by_pattern(wires["everything"], wires[SUPER_USER])
         for wire in wires.values():
             wire.close()
     return Swept(answers, authorizer.asked, acknowledged, assigned)
@@ -166,7 +166,7 @@ def test_each_version_of_each_api_is_sent(swept: Swept) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_who_may_do_nothing_learns_nothing(swept: Swept, case: Case) -> None:
     for version in versions_of(case):
-        answer = swept.answers[str(case), version]["nobody"]
+        answer = swept.answers[str(case), version]["nothing"]
         if str(case) in SAYS_NOTHING:
             assert answer.get("cluster_authorized_operations", 0) in (0, -(2**31))
             assert answer.keys() <= {"error_code", "cluster_authorized_operations"} and not answer.get("error_code")
@@ -203,8 +203,8 @@ def test_a_permission_matters_only_where_it_is_declared(swept: Swept, case: Case
         for resource, operation in PERMISSIONS:
             if not may_matter(case.api, resource, operation):
                 name = f"{resource.name}-{operation.name}"
-                assert answers[f"only-{name}"] == answers["nobody"], (version, name)
-                assert answers[f"all-but-{name}"] == answers["everybody"], (version, name)
+                assert answers[f"only-{name}"] == answers["nothing"], (version, name)
+                assert answers[f"all-but-{name}"] == answers["everything"], (version, name)
 
 
 @pytest.mark.parametrize("api", sorted({case.api for case in CASES}))
@@ -214,7 +214,7 @@ def test_each_declared_permission_matters(swept: Swept, api: str) -> None:
         if case.split(" ")[0] == api:
             for resource, operation in list(without_effect):
                 name = f"{resource.name}-{operation.name}"
-                if answers[f"only-{name}"] != answers["nobody"] or answers[f"all-but-{name}"] != answers["everybody"]:
+                if answers[f"only-{name}"] != answers["nothing"] or answers[f"all-but-{name}"] != answers["everything"]:
                     without_effect.discard((resource, operation))
     assert without_effect == set()
 
@@ -228,11 +228,11 @@ def test_the_authorizer_is_asked_what_is_declared(swept: Swept, api: str) -> Non
 
 @pytest.mark.parametrize("api", ["share_fetch", "share_acknowledge"])
 def test_records_of_a_denied_topic_are_not_acknowledged(swept: Swept, api: str) -> None:
-    answers = {user: swept.acknowledged[api, user] for user in ("everybody", "all-but-TOPIC-READ", "nobody")}
+    answers = {user: swept.acknowledged[api, user] for user in ("everything", "all-but-TOPIC-READ", "nothing")}
     assert {user: is_denied(answer) for user, answer in answers.items()} == {
-        "everybody": False,
+        "everything": False,
         "all-but-TOPIC-READ": True,
-        "nobody": True,
+        "nothing": True,
     }
 
 
@@ -243,7 +243,7 @@ def test_a_pattern_does_not_match_a_topic_that_is_denied(swept: Swept) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_denied_topic_looks_like_a_missing_one(swept: Swept, case: Case) -> None:
     for version in versions_of(case):
-        for about in elements_named(swept.answers[str(case), version]["nobody"], (TOPIC, MISSING)):
+        for about in elements_named(swept.answers[str(case), version]["nothing"], (TOPIC, MISSING)):
             assert about[TOPIC] == about[MISSING], version
 
 

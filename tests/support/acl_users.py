@@ -30,8 +30,8 @@ class User(NamedTuple):
 
 def users() -> Iterator[User]:
     """Yield the users, of whom each but two has or lacks one permission."""
-    yield User("nobody", ())
-    yield User("everybody", tuple(_everything("everybody")))
+    yield User("nothing", ())
+    yield User("everything", tuple(_everything("everything")))
     for resource, operations in OPERATIONS.items():
         for operation in operations:
             name = f"only-{resource.name}-{operation}"

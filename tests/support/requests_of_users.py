@@ -1,6 +1,6 @@
 """Makes requests of each API about one topic, group and transactional id, for users who may do some things or none.
 
-Each case is a request that has no effect a later one would notice, whoever sends it and however often, so that two
+Each case is a request that has no effect a later one would notice, however often any user sends it, so that two
 brokers are in the same state whatever was allowed before.
 """
 

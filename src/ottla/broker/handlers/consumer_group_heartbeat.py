@@ -6,7 +6,7 @@ What it does
   it reported its release.
 
 What it does not do
-  Topics that match a regular expression are not filtered by authorization: there are no ACLs yet.
+  Nothing is left out.
 
 Versions
   v0   the first member id may come from the broker

@@ -17,7 +17,8 @@ A handler names its kind in its last line: `HANDLER = ElementWise(MESSAGES, answ
    wait of its own, `Awaited` with `collect_awaited`.
 4. Elements named twice: `key` where Kafka answers once; a part before the one that answers, with `repeated`, where
    Kafka refuses all of them.
-5. What an ACL is about: `access`, with the answer to a denied element.
+5. What a client must be allowed to do: an `Access` for each, in `access=` (authorization.py). The driver asks about the
+   request as a whole; the handler asks about each element, with `denies`, before it looks whether the element exists.
 6. `work` is what an element costs in units of two to five microseconds. A loop that cannot be long (the settings of one
    topic) needs no `Each`; `work` covers it. No handler mentions slices otherwise.
 
