@@ -19,10 +19,10 @@ from ottla.client.consumer import Consumer
 from ottla.client.errors import CannotConnect
 from ottla.client.producer import Producer
 from ottla.client.properties import client_options
-from ottla.client.tls import InvalidKeyStore
 from ottla.core.clock import SystemClock
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import TopicPartition
+from ottla.security.key_stores import InvalidKeyStore
 from tests.support.processes import NotReady
 from tests.support.secured_kafka import PASSWORD, STORE_PASSWORD, USER, SecuredKafka, start_secured_kafka
 

@@ -16,11 +16,13 @@ from ottla.broker.config import BrokerConfig
 from ottla.broker.coordinators import Coordinators, import_in_thread
 from ottla.broker.delayed_operations import DelayedOperations
 from ottla.broker.internal_topic_creation import create_if_absent
+from ottla.broker.listener_tls import ListenersTls
 from ottla.broker.maintenance.late_transactions import LateTransactions
 from ottla.broker.maintenance.scheduled_tasks import ScheduledTasks
 from ottla.broker.maintenance.topic_deletions import TopicDeletions
 from ottla.broker.record_validation_queue import THREADS, RecordValidationQueue
 from ottla.broker.remote.controller_channel import ControllerChannel
+from ottla.broker.remote.inter_broker_security import InterBrokerSecurity
 from ottla.broker.remote.node_connections import NodeConnections
 from ottla.broker.requests.driver import RequestDriver
 from ottla.broker.requests.registry import INTER_BROKER_APIS
@@ -96,6 +98,8 @@ class Broker:
         self._storage: OpenedStorage | None = None
         self._services: Services | None = None
         self._listeners: Listeners | None = None
+        self._tls = ListenersTls(config, clock)
+        self._watching_tls: asyncio.Task[None] | None = None
         self._driver: RequestDriver | None = None
         self._scheduled_tasks: ScheduledTasks | None = None
         self._late_transactions: LateTransactions | None = None
@@ -108,12 +112,15 @@ class Broker:
     # ---- Starting
 
     async def start(self) -> list[ListenerAddress]:
-        """Open everything; returns where it listens. Raises OSError, KafkaError, and what `open_storage` does.
+        """Open everything; returns where it listens.
+
+        Raises InvalidSettings for certificates that cannot be used, OSError, KafkaError, and what `open_storage` does.
 
         The addresses are taken before anything is opened, and connections are accepted last: clients believe what a
         broker answers, so that it must know the cluster, and be known in it, before it answers anything.
         """
         config = self._config
+        self._tls.load()
         listeners = self._listeners = self._make_listeners()
         bound = await self._bind(listeners)
         storage = self._storage = await open_storage(
@@ -172,12 +179,15 @@ class Broker:
         slices: LoopSlices,
     ) -> Services:
         config, loop = self._config, asyncio.get_running_loop()
+        listener = self._inter_broker_listener()
+        security = None if self._tls.of(listener) is None else InterBrokerSecurity(listener, self._tls)
         producer_ids = ProducerIdManager(store, node_id=self._node_id)
         nodes = NodeConnections(
             cluster,
             node_id=self._node_id,
-            listener=self._inter_broker_listener(),
+            listener=listener,
             inter_broker_versions={row.key: (row.min_version, row.max_version) for row in INTER_BROKER_APIS.values()},
+            dial=None if security is None else lambda: security.dial(self._current_config()),
         )
         channel = ControllerChannel(
             controller, cluster, nodes, node_id=self._node_id, timeout_s=config.server.request_timeout_ms / 1000
@@ -190,7 +200,7 @@ class Broker:
             clock=self._clock,
             create_topic=self._create_internal_topic,
             create_named_topic=channel.create_topic,
-            current_config=lambda: config if self._services is None else self._services.config,
+            current_config=self._current_config,
             connect_to=nodes.connect_to,
         )
         return Services(
@@ -212,6 +222,9 @@ class Broker:
             has_own_store=self._is_alone,
             slices=slices,
         )
+
+    def _current_config(self) -> BrokerConfig:
+        return self._config if self._services is None else self._services.config
 
     def _inter_broker_listener(self) -> str:
         """Return the listener of all brokers. One broker alone needs none, whatever its settings name."""
@@ -236,9 +249,8 @@ class Broker:
         """Take the addresses. Raises OSError, and DirectoryInUse if the one that has them is this broker, running."""
         try:
             protocols = endpoints.security_protocols(self._config.net)
-            assert not any(protocols[each.listener].uses_tls for each in endpoints.to_listen_at(self._config.net))
             return [
-                await listeners.bind(endpoint, protocols[endpoint.listener])
+                await listeners.bind(endpoint, protocols[endpoint.listener], self._tls.of(endpoint.listener))
                 for endpoint in endpoints.to_listen_at(self._config.net)
             ]
         except OSError as error:
@@ -308,6 +320,7 @@ class Broker:
             reserves=storage.reserves,
             report_replicas=None if reports is None else reports.update,
         )
+        self._watching_tls = asyncio.get_running_loop().create_task(self._tls.watch(), name="watch the certificates")
         self._starting_maintenance = asyncio.get_running_loop().create_task(
             self._start_maintenance(services), name="start the cleaner and the scrubber"
         )
@@ -377,6 +390,7 @@ class Broker:
         services = self._services
         config = self._config.with_overrides(overrides_of(new, self._node_id))
         services.config = config
+        self._tls.reconfigure(config)
         directories = services.replicas.directories
         directories.cordon(config.server.cordoned_log_dirs)
         services.controller.announce_cordoned(is_cordoned=directories.is_cordoned)
@@ -462,9 +476,10 @@ class Broker:
             await services.record_validation.close()
             if services.audit_log is not None:
                 await services.audit_log.close()
-        if self._starting_maintenance is not None:
-            self._starting_maintenance.cancel()
-            await asyncio.gather(self._starting_maintenance, return_exceptions=True)
+        for task in (self._watching_tls, self._starting_maintenance):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         if self._scrub_scheduler is not None:
             await self._scrub_scheduler.stop()
         if self._cleaner is not None:

@@ -210,7 +210,7 @@ async def _connected(addresses: Sequence[Address], options: ClientOptions) -> Cl
 
 
 def _run(session: Coroutine[Any, Any, T]) -> T:
-    from ottla.client.tls import InvalidKeyStore
+    from ottla.security.key_stores import InvalidKeyStore
 
     try:
         return asyncio.run(session)

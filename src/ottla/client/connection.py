@@ -19,8 +19,9 @@ from typing import Any, cast
 from ottla.client.addresses import Address
 from ottla.client.errors import CannotConnect
 from ottla.client.sasl import Sasl, authenticate
-from ottla.client.tls import Tls, explain
+from ottla.client.tls import Tls
 from ottla.core.errors import ErrorCode, NetworkException, RequestTimedOut, UnsupportedVersion
+from ottla.security.key_stores import explain
 from ottla.wire.apis import API_INFO, ApiKey
 from ottla.wire.codec import decode_response, encode_request
 from ottla.wire.errors import MalformedRequest
@@ -75,7 +76,7 @@ async def dial_tcp(host: str, port: int) -> Streams:
 
 
 def dialer(security: Security) -> Dial:
-    """Return the function that opens connections. Reads the certificates once. Raises `tls.InvalidKeyStore`."""
+    """Return the function that opens connections. Reads the certificates once. Raises `InvalidKeyStore`."""
     if security.tls is None:
         return dial_tcp
     context = security.tls.context()

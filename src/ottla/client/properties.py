@@ -13,7 +13,8 @@ from dataclasses import replace
 from ottla.client.cluster import ClientOptions
 from ottla.client.connection import Security
 from ottla.client.sasl import MECHANISMS, PLAIN, Sasl, parse_jaas
-from ottla.client.tls import KeyStore, Tls
+from ottla.client.tls import Tls
+from ottla.security.key_stores import KeyStore
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _LOGIN_MODULES = {PLAIN: "PlainLoginModule", "SCRAM-SHA-256": "ScramLoginModule", "SCRAM-SHA-512": "ScramLoginModule"}
@@ -170,7 +171,7 @@ def _tls(properties: Mapping[str, str]) -> Tls:
         key_password=properties.get("ssl.key.password"),
         check_hostname=checks.lower() == "https",
         protocols=_tls_protocols(properties),
-        ciphers=_ciphers(properties.get("ssl.cipher.suites")),
+        ciphers=_ciphers(properties.get("ssl.cipher.suites", "")),
     )
 
 
@@ -186,9 +187,8 @@ def _tls_protocols(properties: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _ciphers(text: str | None) -> str | None:
-    """Convert Kafka's list with commas to OpenSSL's list with colons."""
-    return None if text is None else ":".join(part.strip() for part in text.split(","))
+def _ciphers(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _store(location: str | None, pem: str | None, password: str | None) -> KeyStore | None:

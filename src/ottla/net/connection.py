@@ -22,6 +22,7 @@ from ottla.net.busy_poll import BusyPoller
 from ottla.net.identity import ANONYMOUS, ConnectionIdentity
 from ottla.net.malformed_requests import MalformedRequestLog, foreign_protocol
 from ottla.net.outbound import Outbound, Part, outbound_for
+from ottla.net.tls import NO_TLS, TlsClient, TlsStream
 from ottla.wire.errors import AnswerTooLarge, MalformedRequest
 from ottla.wire.frame import LENGTH_BYTES, FrameRefused, frame_length
 
@@ -126,6 +127,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.host = ""
         self.identity = ANONYMOUS  # who the client is, once it is known
         self.is_signed_in = not security_protocol.uses_sasl
+        self.is_handshaking = security_protocol.uses_tls
         self.cipher: tuple[str, str] | None = None  # the version of TLS and the cipher suite, after the handshake
         self.software: tuple[str, str] | None = None  # name and version of the client's library, if it named them
         self.is_busy_polled = True  # after a response the client soon sends the next request
@@ -147,7 +149,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._blocking: PendingResponse | None = (
             None  # not pipelined, not answered: no other request begins before it is
         )
-        self._transport: asyncio.Transport | None = None
+        self._transport: asyncio.Transport | TlsStream | None = None
         self._outbound: Outbound | None = None
         self._paused = self._processing = self._closing = False
         self._tasks: dict[asyncio.Task[None], None] = {}  # to be cancelled when the client disconnects
@@ -158,7 +160,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept, unless there are too many."""
-        self._transport = cast("asyncio.Transport", transport)
+        self._transport = transport if isinstance(transport, TlsStream) else cast("asyncio.Transport", transport)
         host: str = (self._transport.get_extra_info("peername") or ("unknown",))[0]
         self.host = host.removeprefix("::ffff:")  # of an IPv4 client of a socket for both families
         try:
@@ -216,6 +218,23 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Return False, so that the connection closes: Kafka's clients stop sending only to leave."""
         return False
 
+    def handshake_finished(self, client: TlsClient) -> None:
+        """Begin to serve a client with TLS. Without SASL its certificate says who it is."""
+        self.is_handshaking = False
+        self.cipher = client.version, client.cipher
+        self.last_active = self._now()
+        if client.identity is not None and not self.security_protocol.uses_sasl:
+            self.sign_in(client.identity)
+
+    def handshake_refused(self, kind: str, why: str) -> None:
+        """Log why a client is not served with TLS, or count it; the stream closes the connection."""
+        if kind == NO_TLS:
+            why = (
+                f"it does not use TLS; listener {self.listener} does. "
+                f"Set security.protocol={self.security_protocol.name} in the client."
+            )
+        self.log_malformed(kind, why)
+
     def sign_in(self, identity: ConnectionIdentity) -> None:
         """Note who the client is, by SASL or by its certificate; from now on its requests may be large."""
         self.identity = identity
@@ -248,7 +267,8 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _refuse_frame(self, error: FrameRefused) -> None:
         """Log that no frame begins here, and close; another protocol's client is recognised by its first bytes."""
-        foreign = foreign_protocol(bytes(self._view[self._start : self._end][:8]), self.listener)
+        first_bytes = bytes(self._view[self._start : self._end][:8])
+        foreign = foreign_protocol(first_bytes, self.listener, self.security_protocol.name)
         self.log_malformed(foreign or "no frame", foreign or str(error))
         self.close()
 

@@ -23,10 +23,10 @@ OTHERS: Final = "other addresses"
 _HTTP_METHODS: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ")
 
 
-def foreign_protocol(first_bytes: bytes, listener: str) -> str:
+def foreign_protocol(first_bytes: bytes, listener: str, security_protocol: str) -> str:
     """Describe another protocol's first bytes where a frame should begin; empty if they are not recognised.
 
-    >>> foreign_protocol(b"GET / HTTP/1.1", "PLAINTEXT")
+    >>> foreign_protocol(b"GET / HTTP/1.1", "PLAINTEXT", "PLAINTEXT")
     'it sent an HTTP request; listener PLAINTEXT serves the Kafka protocol. Use a Kafka client for this port.'
     """
     if first_bytes.startswith(_HTTP_METHODS):
@@ -36,7 +36,7 @@ def foreign_protocol(first_bytes: bytes, listener: str) -> str:
     if first_bytes.startswith(TLS_HANDSHAKE):
         return (
             f"it began a TLS handshake; listener {listener} does not use TLS. "
-            "Set security.protocol=PLAINTEXT in the client."
+            f"Set security.protocol={security_protocol} in the client."
         )
     return ""
 

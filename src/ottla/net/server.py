@@ -11,16 +11,20 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ottla.core.executors import Executor
+from ottla.core.runtime import make_executor
 from ottla.core.security_protocols import SecurityProtocol
 from ottla.net.busy_poll import BusyPoller
 from ottla.net.config import NetConfig
 from ottla.net.connection import Budget, Dispatch, ReceiveBuffer, ServerConnection
 from ottla.net.malformed_requests import MalformedRequestLog
+from ottla.net.tls import CIPHERTEXT_BYTES, Handshakes, ListenerTls, TlsStream
 
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 5.0
 SWEPT_AT_ONCE = 500  # connections, well under 1 ms; those that are closed take 10 us each
+_DISK_THREADS = 2
 QUIET_SECONDS = 10.0  # after which a connection gives its buffer back
 _ALL_ADDRESSES = ("", "::")
 
@@ -57,9 +61,15 @@ class Listeners:
         self._full_since: float | None = None
         self._malformed = MalformedRequestLog()
         self._shared = ReceiveBuffer()
+        self._handshakes = Handshakes(now)
+        self._disk: Executor | None = None  # with the first listener that uses TLS
+        self._ciphertext = memoryview(b"")
 
     async def bind(
-        self, endpoint: ListenerAddress, protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+        self,
+        endpoint: ListenerAddress,
+        protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT,
+        tls: ListenerTls | None = None,
     ) -> ListenerAddress:
         """Take an address. Returns it with the port the system chose. Raises OSError (in use, not allowed)."""
         create: Any = asyncio.get_running_loop().create_server
@@ -68,11 +78,9 @@ class Listeners:
             if endpoint.host in _ALL_ADDRESSES
             else {"host": _addresses(endpoint.host), "port": endpoint.port, "reuse_address": True}
         )
+        assert protocol.uses_tls == (tls is not None), "a listener uses TLS or not"
         server: Any = await create(  # its `sockets` are a list in uvloop, a tuple in asyncio
-            lambda: self._connection(endpoint.listener, protocol),
-            **where,
-            backlog=self._config.backlog,
-            start_serving=False,
+            self._factory(endpoint.listener, protocol, tls), **where, backlog=self._config.backlog, start_serving=False
         )
         place = ListenerAddress(endpoint.listener, endpoint.host, server.sockets[0].getsockname()[1])
         self._servers[server] = place
@@ -106,6 +114,8 @@ class Listeners:
         for connection in tuple(self.connections):
             connection.close()
         await asyncio.sleep(0)  # let the loop call connection_lost
+        if self._disk is not None:
+            self._disk.close()
         self._malformed.close(self._now())
 
     def _connection(self, listener: str, protocol: SecurityProtocol) -> ServerConnection:
@@ -124,6 +134,33 @@ class Listeners:
             security_protocol=protocol,
             malformed=self._malformed,
         )
+
+    def _factory(
+        self, listener: str, protocol: SecurityProtocol, tls: ListenerTls | None
+    ) -> Callable[[], asyncio.BufferedProtocol]:
+        """Return what makes the protocol of each accepted socket."""
+        if tls is None:
+            return lambda: self._connection(listener, protocol)
+        if self._disk is None:
+            self._disk = make_executor(
+                "reads for TLS", asyncio.get_running_loop().call_soon_threadsafe, threads=_DISK_THREADS
+            )
+            self._ciphertext = memoryview(bytearray(CIPHERTEXT_BYTES))
+        disk = self._disk
+
+        def stream() -> TlsStream:
+            connection = self._connection(listener, protocol)
+            return TlsStream(
+                connection,
+                tls,
+                self._handshakes,
+                self._ciphertext,
+                disk,
+                on_secured=connection.handshake_finished,
+                on_refused=connection.handshake_refused,
+            )
+
+        return stream
 
     def _opened(self, connection: ServerConnection) -> bool:
         config = self._config
@@ -171,7 +208,11 @@ class Listeners:
 
     def _check(self, connection: ServerConnection, now: float) -> None:
         idle_seconds, slow_seconds = self._config.idle_ms / 1000, self._config.request_receive_ms / 1000
-        if connection.receiving and now - connection.frame_began > slow_seconds:
+        if connection.is_handshaking:
+            if now - connection.last_active > self._config.handshake_ms / 1000:
+                connection.log_malformed("slow handshake", "its TLS handshake took too long")
+                connection.close()
+        elif connection.receiving and now - connection.frame_began > slow_seconds:
             log.info("closing the connection from %s: its request took too long to arrive", connection.host)
             connection.close()
         elif connection.answering:

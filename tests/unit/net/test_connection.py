@@ -1,95 +1,34 @@
-"""Connections over real sockets, with a dispatcher of a few lines in place of the broker."""
+"""Connections over real sockets, plain ones and with TLS, with a dispatcher of a few lines in place of the broker."""
 
 import asyncio
-import struct
 import tempfile
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from ottla.core.files import FileRegion, SystemFile
+from ottla.core.security_protocols import SecurityProtocol
 from ottla.limits.budget import ByteBudget
 from ottla.net.config import NetConfig
-from ottla.net.connection import BUFFER_BYTES, PendingResponse, ServerConnection
-from ottla.net.outbound import Part
+from ottla.net.connection import BUFFER_BYTES
 from ottla.net.server import ListenerAddress, Listeners
-from tests.support.async_tests import setup_of
+from tests.support.echo import LENGTH, Echo, framed, read_frame
 from tests.support.waiting import until
+from tests.unit.net.conftest import LOOPS, Connect
 
 pytestmark = pytest.mark.loop("uvloop")
 
-LENGTH = struct.Struct(">i")
-LOOPS = pytest.mark.parametrize(
-    "loop", [pytest.param(name, marks=pytest.mark.loop(name)) for name in ("uvloop", "asyncio")]
-)
 
-
-def framed(payload: bytes) -> bytes:
-    return LENGTH.pack(len(payload)) + payload
-
-
-@dataclass
-class Echo:
-    """Echoes each request: `later` on demand, `file` as a file region, `none` not at all."""
-
-    held: list[tuple[bytes, PendingResponse]] = field(default_factory=list)
-    region: FileRegion | None = None
-    begun: list[bytes] = field(default_factory=list)
-
-    def __call__(self, connection: ServerConnection, frame: memoryview, response: PendingResponse) -> None:
-        payload = bytes(frame)
-        self.begun.append(payload[:20])
-        if payload.endswith(b"of a follower"):
-            connection.is_busy_polled = False
-        if payload.startswith(b"later"):
-            response.is_pipelined = payload.startswith(b"later pipelined")
-            self.held.append((payload, response))
-        elif payload.startswith(b"file"):
-            assert self.region is not None
-            head: list[Part] = [LENGTH.pack(self.region.size), self.region]
-            response.send(head)
-        else:
-            response.send(() if payload.startswith(b"none") else (framed(payload),))
-
-    def release(self) -> None:
-        payload, answer = self.held.pop(0)
-        answer.send((framed(payload),))
-
-
-@pytest.fixture
-def echo() -> Echo:
-    return Echo()
-
-
-@pytest.fixture
-async def listeners(request: pytest.FixtureRequest, echo: Echo) -> AsyncIterator[Listeners]:
-    setup = setup_of(request)
-    budget = ByteBudget(setup.get("budget_bytes", 1 << 30))
-    config = setup.get("config", NetConfig())
-    listeners = Listeners(config, budget=budget, now=asyncio.get_running_loop().time)
-    await listeners.bind(ListenerAddress("PLAINTEXT", "127.0.0.1", 0))
-    await listeners.listen(echo)
-    yield listeners
-    await listeners.close(within_seconds=1)
-
-
-@pytest.fixture
-def port(listeners: Listeners) -> int:
-    (place,) = listeners._servers.values()
-    return place.port
-
-
-async def read_frame(reader: asyncio.StreamReader) -> bytes:
-    (length,) = LENGTH.unpack(await reader.readexactly(4))
-    return await reader.readexactly(length)
+@pytest.fixture(params=[SecurityProtocol.PLAINTEXT, SecurityProtocol.SSL], ids=("plaintext", "tls"))
+def protocol(request: pytest.FixtureRequest) -> SecurityProtocol:
+    found: SecurityProtocol = request.param
+    return found
 
 
 @LOOPS
-async def test_answers_come_back_whole_and_in_order_however_the_bytes_arrive(port: int, loop: str) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def test_answers_come_back_whole_and_in_order_however_the_bytes_arrive(connect: Connect, loop: str) -> None:
+    reader, writer = await connect()
     payloads = [b"a", b"", b"x" * 1000, b"y" * (BUFFER_BYTES * 3), b"z"]
     stream = b"".join(framed(payload) for payload in payloads)
     for at in range(0, len(stream), 777):
@@ -100,8 +39,8 @@ async def test_answers_come_back_whole_and_in_order_however_the_bytes_arrive(por
     writer.close()
 
 
-async def test_a_later_request_waits_for_a_slow_earlier_one(echo: Echo, port: int) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def test_a_later_request_waits_for_a_slow_earlier_one(echo: Echo, connect: Connect) -> None:
+    reader, writer = await connect()
     writer.write(framed(b"later 1") + framed(b"second"))
     await until(lambda: len(echo.begun) == 1)
     echo.release()
@@ -112,8 +51,8 @@ async def test_a_later_request_waits_for_a_slow_earlier_one(echo: Echo, port: in
     writer.close()
 
 
-async def test_pipelined_requests_are_begun_together_and_answered_in_order(echo: Echo, port: int) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def test_pipelined_requests_are_begun_together_and_answered_in_order(echo: Echo, connect: Connect) -> None:
+    reader, writer = await connect()
     writer.write(framed(b"later pipelined 1") + framed(b"later pipelined 2") + framed(b"third"))
     await until(lambda: len(echo.begun) == 3)
     echo.held.reverse()
@@ -124,8 +63,10 @@ async def test_pipelined_requests_are_begun_together_and_answered_in_order(echo:
     writer.close()
 
 
-async def test_callbacks_of_one_name_replace_each_other_and_come_at_once_after_the_loss(echo: Echo, port: int) -> None:
-    _, writer = await asyncio.open_connection("127.0.0.1", port)
+async def test_callbacks_of_one_name_replace_each_other_and_come_at_once_after_the_loss(
+    echo: Echo, connect: Connect
+) -> None:
+    _, writer = await connect()
     writer.write(framed(b"later"))
     await until(lambda: bool(echo.held))
     connection, calls = echo.held[0][1].connection, list[str]()
@@ -140,8 +81,8 @@ async def test_callbacks_of_one_name_replace_each_other_and_come_at_once_after_t
     assert calls == ["a2", "b2", "late"]
 
 
-async def test_a_request_without_an_answer_leaves_no_hole(port: int) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def test_a_request_without_an_answer_leaves_no_hole(connect: Connect) -> None:
+    reader, writer = await connect()
     writer.write(framed(b"none") + framed(b"after"))
 
     assert await read_frame(reader) == b"after"
@@ -149,13 +90,15 @@ async def test_a_request_without_an_answer_leaves_no_hole(port: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 5 << 20])
-async def test_a_file_region_arrives_byte_for_byte_even_at_a_slow_reader(echo: Echo, port: int, size: int) -> None:
+async def test_a_file_region_arrives_byte_for_byte_even_at_a_slow_reader(
+    echo: Echo, connect: Connect, size: int
+) -> None:
     content = bytes(range(256)) * (size // 256 + 2)
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "segment"
         path.write_bytes(content)
         echo.region = FileRegion(SystemFile(path, create=False), 3, size)
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        reader, writer = await connect(limit=1024)
         writer.write(framed(b"file") + framed(b"after"))
 
         assert await read_frame(reader) == content[3 : 3 + size]
@@ -165,8 +108,8 @@ async def test_a_file_region_arrives_byte_for_byte_even_at_a_slow_reader(echo: E
 
 
 @pytest.mark.setup(config=NetConfig(request_bytes_max=1999))
-async def test_an_oversized_frame_ends_the_connection_before_its_bytes_are_held(echo: Echo, port: int) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def test_an_oversized_frame_ends_the_connection_before_its_bytes_are_held(echo: Echo, connect: Connect) -> None:
+    reader, writer = await connect()
     writer.write(LENGTH.pack(2000) + b"x")
 
     assert await reader.read() == b""
@@ -175,9 +118,9 @@ async def test_an_oversized_frame_ends_the_connection_before_its_bytes_are_held(
 
 
 @pytest.mark.setup(budget_bytes=250_000)
-async def test_large_requests_wait_for_the_budget_and_all_are_served_in_the_end(port: int) -> None:
+async def test_large_requests_wait_for_the_budget_and_all_are_served_in_the_end(connect: Connect) -> None:
     size = 200_000
-    clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+    clients = [await connect() for _ in range(4)]
 
     async def ask(number: int) -> bytes:
         reader, writer = clients[number]
@@ -192,20 +135,27 @@ async def test_large_requests_wait_for_the_budget_and_all_are_served_in_the_end(
 
 
 @pytest.mark.setup(config=NetConfig(connections_max=1))
-async def test_connections_above_the_limit_are_closed_and_those_below_go_on(listeners: Listeners, port: int) -> None:
-    first = await asyncio.open_connection("127.0.0.1", port)
+async def test_connections_above_the_limit_are_closed_and_those_below_go_on(
+    listeners: Listeners, connect: Connect
+) -> None:
+    first = await connect()
     await until(lambda: len(listeners.connections) == 1)
-    second = await asyncio.open_connection("127.0.0.1", port)
-
-    assert await second[0].read() == b""
+    try:
+        reader, writer = await connect()
+    except ConnectionError:  # during the handshake of TLS
+        pass
+    else:
+        assert await reader.read() == b""
+        writer.close()
     first[1].write(framed(b"still here"))
     assert await read_frame(first[0]) == b"still here"
     first[1].close()
-    second[1].close()
 
 
-async def test_a_client_that_leaves_while_it_waits_is_forgotten(echo: Echo, listeners: Listeners, port: int) -> None:
-    _, writer = await asyncio.open_connection("127.0.0.1", port)
+async def test_a_client_that_leaves_while_it_waits_is_forgotten(
+    echo: Echo, listeners: Listeners, connect: Connect
+) -> None:
+    _, writer = await connect()
     writer.write(framed(b"later"))
     await until(lambda: bool(echo.held))
     writer.close()
@@ -214,8 +164,8 @@ async def test_a_client_that_leaves_while_it_waits_is_forgotten(echo: Echo, list
     echo.release()
 
 
-async def test_a_stop_answers_what_has_begun(echo: Echo, listeners: Listeners, port: int) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def test_a_stop_answers_what_has_begun(echo: Echo, listeners: Listeners, connect: Connect) -> None:
+    reader, writer = await connect()
     writer.write(framed(b"later"))
     await until(lambda: bool(echo.held))
     stopping = asyncio.ensure_future(listeners.close(within_seconds=5))

@@ -17,8 +17,10 @@ from ottla.limits.budget import ByteBudget
 from ottla.net.config import NetConfig
 from ottla.net.connection import BUFFER_BYTES
 from ottla.net.server import SWEPT_AT_ONCE, ListenerAddress, Listeners
+from tests.support.echo import Echo, framed, read_frame
 from tests.support.waiting import until
-from tests.unit.net.test_connection import LOOPS, Echo, ManualClock, framed, read_frame
+from tests.unit.net.conftest import LOOPS
+from tests.unit.net.test_connection import ManualClock
 
 pytestmark = pytest.mark.loop("uvloop")
 

@@ -13,9 +13,7 @@ from ottla.net.config import NetConfig
 from ottla.net.connection import PendingResponse, ServerConnection
 from ottla.net.server import ListenerAddress, Listeners
 from tests.support.async_tests import setup_of
-from tests.unit.net.test_connection import LOOPS, port
-
-__all__ = ["port"]
+from tests.unit.net.conftest import LOOPS
 
 
 @pytest.fixture

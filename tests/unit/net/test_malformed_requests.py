@@ -9,9 +9,8 @@ import pytest
 
 from ottla.net.malformed_requests import INTERVAL_SECONDS, OTHERS, SOURCES_MAX, MalformedRequestLog
 from ottla.net.server import Listeners
-from tests.unit.net.test_connection import LOOPS, echo, framed, listeners, port, read_frame
-
-__all__ = ["echo", "listeners", "port"]
+from tests.support.echo import framed, read_frame
+from tests.unit.net.conftest import LOOPS
 
 NEW = "closing the connection from"
 

@@ -5,7 +5,7 @@ Each fetcher and each channel has a connection of its own: a fetch that waits fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from ottla.client.addresses import Address
@@ -14,7 +14,7 @@ from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.wire.apis import ApiKey
 
 if TYPE_CHECKING:  # imported with the first connection: one broker alone has none
-    from ottla.client.connection import Connection
+    from ottla.client.connection import Connection, Dial
 
 CONNECT_TIMEOUT_S = 5.0
 
@@ -29,8 +29,10 @@ class NodeConnections:
         node_id: int,
         listener: str,
         inter_broker_versions: Mapping[ApiKey, tuple[int, int]],
+        dial: Callable[[], Dial] | None = None,
     ) -> None:
         self._cluster = cluster
+        self._dial = dial  # makes connections with TLS; None for plain ones
         self._listener = listener  # that brokers use among themselves
         self._inter_broker_versions = inter_broker_versions  # served to brokers, and not advertised to clients
         self._client_id = f"broker-{node_id}"
@@ -45,12 +47,13 @@ class NodeConnections:
 
     async def connect_to(self, node_id: int) -> Connection:
         """Open a connection, which belongs to the caller. Raises CannotConnect."""
-        from ottla.client.connection import open_connection
+        from ottla.client.connection import dial_tcp, open_connection
 
         address = self.address_of(node_id)
         if address is None:
             raise CannotConnect(f"broker {node_id}", f"it is not alive, or has no listener {self._listener}")
-        connection = await open_connection(address, client_id=self._client_id, timeout_s=CONNECT_TIMEOUT_S)
+        dial = dial_tcp if self._dial is None else self._dial()
+        connection = await open_connection(address, client_id=self._client_id, timeout_s=CONNECT_TIMEOUT_S, dial=dial)
         if self._is_closed:
             await connection.close()
             raise CannotConnect(str(address), "this broker stops")

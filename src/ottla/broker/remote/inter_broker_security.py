@@ -1,0 +1,50 @@
+"""Makes connections to other brokers as the listener between brokers wants them: with this broker's certificate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.config import BrokerConfig
+from ottla.broker.listener_tls import ListenersTls, tls_of_listener
+from ottla.broker.listeners import security_protocols
+from ottla.security.tls import key_store_of, private_key_of, trust_store_of
+
+if TYPE_CHECKING:  # imported with the first connection: one broker alone has none
+    from ottla.client.connection import Dial
+    from ottla.client.tls import Tls
+
+
+class InterBrokerSecurity:
+    """The security of connections to other brokers. A certificate that was loaded again counts from the next one on."""
+
+    def __init__(self, listener: str, tls: ListenersTls) -> None:
+        self._listener, self._tls = listener, tls
+        self._dial: Dial | None = None
+        self._version = -1  # of the certificates that `_dial` was made with
+
+    def dial(self, config: BrokerConfig) -> Dial:
+        """Return what opens a connection. Raises InvalidKeyStore."""
+        from ottla.client.connection import Security, dialer
+
+        if self._dial is None or self._version != self._tls.version:
+            self._version = self._tls.version
+            self._dial = dialer(Security(_client_tls(config, self._listener)))
+        return self._dial
+
+
+def _client_tls(config: BrokerConfig, listener: str) -> Tls | None:
+    """Return the TLS of this broker as a client of another one; None if the listener has none."""
+    if not security_protocols(config.net)[listener].uses_tls:
+        return None
+    from ottla.client.tls import Tls
+
+    found = tls_of_listener(config, listener)
+    return Tls(
+        trust=trust_store_of(found),
+        chain=key_store_of(found),
+        key=private_key_of(found),
+        key_password=found.key_password or None,
+        check_hostname=bool(found.endpoint_identification),
+        protocols=found.enabled_protocols,
+        ciphers=found.cipher_suites,
+    )
