@@ -178,7 +178,10 @@ def test_check_names_every_invalid_setting_and_what_has_no_effect(tmp_path: Path
     assert any("server.properties line 1" in each for each in found["errors"])
     file.write_text("background.threads=10\n")
     assert "background.threads" in check("--config", str(file), "--data", str(tmp_path), code=0)["warnings"][0]
-    assert check("-o", "listeners=SSL://:9092", code=2)["errors"]
+    assert "TLS needs a certificate" in check("-o", "listeners=SSL://:9092", code=2)["errors"][0]
+    insecure = check("-o", "listeners=PLAINTEXT://:9092", "--data", str(tmp_path), code=2)["errors"][0]
+    assert "--insecure-listeners" in insecure
+    check("-o", "listeners=PLAINTEXT://:9092", "--insecure-listeners", "--data", str(tmp_path), code=0)
     assert check("-o", "advertised.listeners=PLAINTEXT://0.0.0.0:9092", code=2)["errors"]
     assert check("--config", str(tmp_path / "absent"), code=1)["errors"]
 
@@ -216,14 +219,14 @@ num.io.threads=8
 def test_a_file_of_kafkas_for_one_node_starts_with_warnings_and_with_another_authorizer_not(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text(KRAFT_FILE)
-    found = check("--config", str(file), "--data", str(tmp_path / "data"), code=0)
+    found = check("--config", str(file), "--data", str(tmp_path / "data"), "--insecure-listeners", code=0)
     quorum, others = found["warnings"]
     assert "process.roles" in quorum
     assert "no effect" in quorum
     assert "num.io.threads" in others
 
     file.write_text(KRAFT_FILE + "authorizer.class.name=org.example.Custom\n")
-    found = check("--config", str(file), "--data", str(tmp_path / "data"), code=2)
+    found = check("--config", str(file), "--data", str(tmp_path / "data"), "--insecure-listeners", code=2)
     assert "there is no authorizer org.example.Custom" in found["errors"][0]
     assert len(found["warnings"]) == 2
 

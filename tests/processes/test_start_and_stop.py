@@ -72,7 +72,7 @@ def test_a_wrong_advertised_address_is_refused_before_anything_is_written(tmp_pa
 
 def test_all_addresses_of_ipv6_are_those_of_ipv4_too_and_the_advertised_one_is_reached(tmp_path: Path) -> None:
     server = OttlaProcess(tmp_path)
-    server.options = ("-o", f"listeners=PLAINTEXT://[::]:{server.port}")
+    server.options = ("-o", f"listeners=PLAINTEXT://[::]:{server.port}", "--insecure-listeners")
     server.start()
     assert f"ottla ready: [::]:{server.port} " in server.ready_line
     for host in ("127.0.0.1", "::1"):

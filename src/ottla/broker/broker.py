@@ -16,13 +16,11 @@ from ottla.broker.config import BrokerConfig
 from ottla.broker.coordinators import Coordinators, import_in_thread
 from ottla.broker.delayed_operations import DelayedOperations
 from ottla.broker.internal_topic_creation import create_if_absent
-from ottla.broker.listener_tls import ListenersTls
 from ottla.broker.maintenance.late_transactions import LateTransactions
 from ottla.broker.maintenance.scheduled_tasks import ScheduledTasks
 from ottla.broker.maintenance.topic_deletions import TopicDeletions
 from ottla.broker.record_validation_queue import THREADS, RecordValidationQueue
 from ottla.broker.remote.controller_channel import ControllerChannel
-from ottla.broker.remote.inter_broker_security import InterBrokerSecurity
 from ottla.broker.remote.node_connections import NodeConnections
 from ottla.broker.requests.driver import RequestDriver
 from ottla.broker.requests.registry import INTER_BROKER_APIS
@@ -49,10 +47,12 @@ from ottla.net.server import ListenerAddress, Listeners
 from ottla.replication.replicas import Replicas
 from ottla.storage.directories.log_directory import DirectoryInUse
 
-if TYPE_CHECKING:  # imported once the broker serves
+if TYPE_CHECKING:  # imported once the broker serves, or with a listener that has TLS
+    from ottla.broker.listener_tls import ListenersTls
     from ottla.broker.maintenance.log_cleaner import LogCleaner
     from ottla.broker.maintenance.log_cleaner_worker import Worker
     from ottla.broker.maintenance.scrub_scheduler import ScrubScheduler
+    from ottla.client.connection import Dial
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class Broker:
         self._storage: OpenedStorage | None = None
         self._services: Services | None = None
         self._listeners: Listeners | None = None
-        self._tls = ListenersTls(config, clock)
+        self._tls: ListenersTls | None = None  # with listeners that have TLS
         self._watching_tls: asyncio.Task[None] | None = None
         self._driver: RequestDriver | None = None
         self._scheduled_tasks: ScheduledTasks | None = None
@@ -120,7 +120,7 @@ class Broker:
         broker answers, so that it must know the cluster, and be known in it, before it answers anything.
         """
         config = self._config
-        self._tls.load()
+        self._load_tls()
         listeners = self._listeners = self._make_listeners()
         bound = await self._bind(listeners)
         storage = self._storage = await open_storage(
@@ -180,14 +180,13 @@ class Broker:
     ) -> Services:
         config, loop = self._config, asyncio.get_running_loop()
         listener = self._inter_broker_listener()
-        security = None if self._tls.of(listener) is None else InterBrokerSecurity(listener, self._tls)
         producer_ids = ProducerIdManager(store, node_id=self._node_id)
         nodes = NodeConnections(
             cluster,
             node_id=self._node_id,
             listener=listener,
             inter_broker_versions={row.key: (row.min_version, row.max_version) for row in INTER_BROKER_APIS.values()},
-            dial=None if security is None else lambda: security.dial(self._current_config()),
+            dial=self._inter_broker_dial(listener),
         )
         channel = ControllerChannel(
             controller, cluster, nodes, node_id=self._node_id, timeout_s=config.server.request_timeout_ms / 1000
@@ -223,6 +222,24 @@ class Broker:
             slices=slices,
         )
 
+    def _load_tls(self) -> None:
+        """Load the certificates of listeners with TLS. Raises InvalidSettings."""
+        protocols = endpoints.security_protocols(self._config.net)
+        if any(protocols[each.listener].uses_tls for each in endpoints.to_listen_at(self._config.net)):
+            from ottla.broker.listener_tls import ListenersTls
+
+            self._tls = ListenersTls(self._config, self._clock)
+            self._tls.load()
+
+    def _inter_broker_dial(self, listener: str) -> Callable[[], Dial] | None:
+        """Return what connects to other brokers by a listener with TLS; None if it has none."""
+        if self._tls is None or self._tls.of(listener) is None:
+            return None
+        from ottla.broker.remote.inter_broker_security import InterBrokerSecurity
+
+        security = InterBrokerSecurity(listener, self._tls)
+        return lambda: security.dial(self._current_config())
+
     def _current_config(self) -> BrokerConfig:
         return self._config if self._services is None else self._services.config
 
@@ -250,7 +267,11 @@ class Broker:
         try:
             protocols = endpoints.security_protocols(self._config.net)
             return [
-                await listeners.bind(endpoint, protocols[endpoint.listener], self._tls.of(endpoint.listener))
+                await listeners.bind(
+                    endpoint,
+                    protocols[endpoint.listener],
+                    None if self._tls is None else self._tls.of(endpoint.listener),
+                )
                 for endpoint in endpoints.to_listen_at(self._config.net)
             ]
         except OSError as error:
@@ -320,7 +341,8 @@ class Broker:
             reserves=storage.reserves,
             report_replicas=None if reports is None else reports.update,
         )
-        self._watching_tls = asyncio.get_running_loop().create_task(self._tls.watch(), name="watch the certificates")
+        if self._tls is not None:
+            self._watching_tls = asyncio.get_running_loop().create_task(self._tls.watch(), name="watch certificates")
         self._starting_maintenance = asyncio.get_running_loop().create_task(
             self._start_maintenance(services), name="start the cleaner and the scrubber"
         )
@@ -390,7 +412,8 @@ class Broker:
         services = self._services
         config = self._config.with_overrides(overrides_of(new, self._node_id))
         services.config = config
-        self._tls.reconfigure(config)
+        if self._tls is not None:
+            self._tls.reconfigure(config)
         directories = services.replicas.directories
         directories.cordon(config.server.cordoned_log_dirs)
         services.controller.announce_cordoned(is_cordoned=directories.is_cordoned)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ottla.broker import listeners as endpoints
 from ottla.broker.config import BrokerConfig
@@ -18,9 +18,11 @@ from ottla.core.clock import Clock
 from ottla.core.security_protocols import SecurityProtocol
 from ottla.core.settings import InvalidSettings, SettingProblem, listener_key
 from ottla.net.tls import ListenerTls
-from ottla.security.distinguished_names import Certificate
-from ottla.security.tls import InvalidKeyStore, InvalidRules, LoadedTls, content_digest, load_tls
 from ottla.security.tls_config import TlsConfig
+
+if TYPE_CHECKING:  # imported for the first listener with TLS
+    from ottla.security.distinguished_names import Certificate
+    from ottla.security.tls import LoadedTls
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +59,8 @@ class ListenersTls:
         for listener, config in _configs(self._config).items():
             try:
                 loaded, digest = _load(config)
-            except (InvalidKeyStore, InvalidRules, OSError) as error:
-                key = "ssl.principal.mapping.rules" if isinstance(error, InvalidRules) else "ssl.keystore.location"
-                problems.append(SettingProblem(*_set_as(self._config, listener, key), str(error)))
+            except (ValueError, OSError) as error:
+                problems.append(SettingProblem(*_set_as(self._config, listener, "ssl.keystore.location"), str(error)))
                 continue
             self._entries[listener] = _Entry(config, ListenerTls(loaded.terms), digest, loaded.certificates)
         if problems:
@@ -93,6 +94,8 @@ class ListenersTls:
             self._changed.clear()
 
     async def _update(self) -> None:
+        from ottla.security.tls import content_digest
+
         configs = _configs(self._config)
         for listener, entry in self._entries.items():
             config = configs[listener]
@@ -105,7 +108,7 @@ class ListenersTls:
                 continue
             try:
                 loaded, digest = await asyncio.to_thread(_load, config)
-            except (InvalidKeyStore, InvalidRules, OSError) as error:
+            except (ValueError, OSError) as error:
                 self._log_refused(listener, entry, (config, digest), str(error))
                 continue
             self._replace(listener, entry, config, loaded, digest)
@@ -155,7 +158,9 @@ class ListenersTls:
 
 
 def check_tls(config: BrokerConfig, listeners: Iterable[str]) -> None:
-    """Load the TLS of listeners without using it. Raises InvalidKeyStore, InvalidRules and OSError."""
+    """Load the TLS of listeners without using it. Raises ValueError and OSError."""
+    from ottla.security.tls import load_tls
+
     configs = _configs(config)
     for listener in listeners:
         if listener in configs:
@@ -183,7 +188,12 @@ def _configs(config: BrokerConfig) -> Mapping[str, TlsConfig]:
 
 
 def _load(config: TlsConfig) -> tuple[LoadedTls, bytes]:
-    """Load certificates with the digest of the files. The digest comes first: a change in between is seen later."""
+    """Load certificates with the digest of the files. The digest comes first: a change in between is seen later.
+
+    Raises ValueError (InvalidKeyStore, InvalidRules) and OSError.
+    """
+    from ottla.security.tls import content_digest, load_tls
+
     digest = content_digest(config)
     return load_tls(config), digest
 

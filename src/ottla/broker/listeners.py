@@ -90,6 +90,10 @@ def _is_loopback(host: str) -> bool:
     if _is_wildcard(host):
         return False
     try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        pass  # a name
+    try:
         places = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         return all(ipaddress.ip_address(place[4][0]).is_loopback for place in places)
     except (OSError, ValueError, UnicodeError):

@@ -45,6 +45,7 @@ def server(
     control_port: Annotated[int | None, _option("control_port", min=0, max=PORT_MAX)] = None,
     control_token: Annotated[str | None, _option("control_token")] = None,
     store_socket: Annotated[Path | None, _option("store_socket")] = None,
+    insecure_listeners: Annotated[bool, _option("insecure_listeners")] = False,
 ) -> None:
     """Run a broker with these options."""
     given = ServerOptions(
@@ -65,5 +66,6 @@ def server(
         control_port,
         control_token,
         store_socket,
+        insecure_listeners,
     )
     raise typer.Exit(start(given))

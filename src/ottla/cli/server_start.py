@@ -62,6 +62,7 @@ class ServerOptions(NamedTuple):
     control_port: int | None = None
     control_token: str | None = None
     store_socket: Path | None = None
+    insecure_listeners: bool = False
 
 
 def _number(text: str, least: int, most: int) -> int:
@@ -139,6 +140,12 @@ OPTIONS = (
         "TOKEN",
         "With --memory: the token of the control API. Default: OTTLA_CONTROL_TOKEN, or a random one.",
     ),
+    ServerOption(
+        "insecure_listeners",
+        ("--insecure-listeners",),
+        "",
+        "Let listeners without TLS and SASL have other addresses than loopback.",
+    ),
     ServerOption("store_socket", ("--store-socket",), "FILE", "", Path),
 )
 _BY_NAME = {name: option for option in OPTIONS for name in option.names}
@@ -193,6 +200,9 @@ def start(given: ServerOptions) -> int:
         host = f"[{given.host}]" if ":" in given.host else given.host
         options["listeners"] = f"PLAINTEXT://{host}:{PORT_DEFAULT if given.port is None else given.port}"
 
+    if given.insecure_listeners:
+        options["ottla.allow.insecure.listeners"] = "true"
+
     with garbage_collection.paused():
         from ottla.broker.process import server
 
@@ -218,7 +228,17 @@ def start(given: ServerOptions) -> int:
 
 def _start_in_memory(given: ServerOptions, options: dict[str, str]) -> int:
     """Run brokers in memory, for tests of clients."""
-    for name in ("host", "data", "config", "dev", "check", "ready_file", "workers", "store_socket"):
+    for name in (
+        "host",
+        "data",
+        "config",
+        "dev",
+        "check",
+        "ready_file",
+        "workers",
+        "store_socket",
+        "insecure_listeners",
+    ):
         if getattr(given, name) != getattr(ServerOptions(), name):
             raise usage_error(f"--memory and --{name.replace('_', '-')} contradict each other", "use one of them")
     with garbage_collection.paused():

@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 import ssl
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,6 +134,8 @@ def _file_of(content: bytes) -> Iterator[str]:
             file.flush()
             yield f"/proc/self/fd/{file.fileno()}"
         return
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="ottla-") as directory:
         path = Path(directory, "identity.pem")
         path.touch(mode=0o600)

@@ -257,7 +257,7 @@ class KafkaContainer(_BrokerContainer):
     ) -> None:
         del wait_strategy_check_string
         if security_protocol != "PLAINTEXT":
-            raise NotInAProcess(f"security_protocol={security_protocol!r}: Ottla has PLAINTEXT alone")
+            raise NotInAProcess(f"security_protocol={security_protocol!r}: a broker in a test has PLAINTEXT alone")
         _refuse(kwargs)
         super().__init__(image, port, env, name)
         self.listener_name, self.security_protocol = listener_name, security_protocol
@@ -325,7 +325,7 @@ def options_of(variables: Mapping[str, str]) -> dict[str, str]:
 def _problem(key: str, value: str, known: Mapping[str, object]) -> str:
     if key == "listener.security.protocol.map":
         others = {pair.partition(":")[2].strip() for pair in value.split(",")} - {"PLAINTEXT"}
-        return f"Ottla has PLAINTEXT alone, not {', '.join(sorted(others))}" if others else ""
+        return f"a broker in a test has PLAINTEXT alone, not {', '.join(sorted(others))}" if others else ""
     if key in known or key in _OF_THE_KIT or is_of_kraft(key) or key.startswith("confluent."):
         return ""
     for problem in missing_security({key: SettingText(value, "environment")}):

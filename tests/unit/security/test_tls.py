@@ -66,7 +66,8 @@ def stores(certificates: Certificates) -> dict[str, dict[str, str]]:
     ],
 )
 def test_a_key_store_is_loaded_in_every_format(kind: str, certificates: Certificates) -> None:
-    config = TlsConfig(**stores(certificates)[kind])
+    settings: dict[str, Any] = dict(stores(certificates)[kind])
+    config = TlsConfig(**settings)
 
     loaded = load_tls(config)
 

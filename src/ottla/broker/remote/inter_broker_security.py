@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from ottla.broker.config import BrokerConfig
 from ottla.broker.listener_tls import ListenersTls, tls_of_listener
 from ottla.broker.listeners import security_protocols
-from ottla.security.tls import key_store_of, private_key_of, trust_store_of
 
 if TYPE_CHECKING:  # imported with the first connection: one broker alone has none
     from ottla.client.connection import Dial
@@ -37,6 +36,7 @@ def _client_tls(config: BrokerConfig, listener: str) -> Tls | None:
     if not security_protocols(config.net)[listener].uses_tls:
         return None
     from ottla.client.tls import Tls
+    from ottla.security.tls import key_store_of, private_key_of, trust_store_of
 
     found = tls_of_listener(config, listener)
     return Tls(

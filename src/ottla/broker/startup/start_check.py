@@ -15,8 +15,10 @@ from pathlib import Path
 
 from ottla.broker import listeners as endpoints
 from ottla.broker.config import BrokerConfig
+from ottla.broker.listener_tls import ListenersTls
 from ottla.broker.startup.cluster_store import store_opener, zookeeper_of
 from ottla.broker.startup.open_storage import NoUsableDirectory, check_store_directory, metadata_directory
+from ottla.core.clock import SystemClock
 from ottla.core.files import SystemFiles
 from ottla.metadata_store.sqlite_file import FILE_NAME as METADATA_FILE
 from ottla.storage.integrity.metadata_backup import MetadataBackup
@@ -35,6 +37,9 @@ class StartCheck:
     def check_directories(self, config: BrokerConfig, paths: Sequence[Path]) -> None:
         """Check the listeners' addresses and the log directories. Raises InvalidSettings."""
         listeners = endpoints.to_listen_at(config.net)
+        protocols = endpoints.security_protocols(config.net)
+        if any(protocols[listener.listener].uses_tls for listener in listeners):
+            ListenersTls(config, SystemClock()).load()
         place = metadata_directory(config, paths)
         self.facts |= {
             "listeners": [str(listener) for listener in listeners],
