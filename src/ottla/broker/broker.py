@@ -153,18 +153,17 @@ class Broker:
             slices=slices,
         )
         services = self._services = self._make_services(store, cluster, controller, replicas, slices)
+        services.listeners_tls = self._tls
         services.audit_log = make_audit_log(config.audit, node_id=self._node_id, files=self._files, clock=self._clock)
         cluster.subscribe(services.coordinators.follow)
         report = await self._report_at_start(storage, services)
         await self._register(services, bound, report)
         await self._follow_cluster(storage, services, cluster)
+        if self._tls is not None:
+            await self._tls.update()  # by the settings in the store
         decoded = ByteBudget(config.net.queued_request_bytes_max // DECODED_SHARE)
         self._driver = RequestDriver(
-            services,
-            decoded,
-            admission=self._admission,
-            accounting=self._accounting,
-            audit_log=services.audit_log,
+            services, decoded, admission=self._admission, accounting=self._accounting, audit_log=services.audit_log
         )
         await listeners.listen(self._driver)
         self._start_tasks(storage, services, cluster, report)

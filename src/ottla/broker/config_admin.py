@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from ottla.broker.config import SECTIONS, BrokerConfig, declared
+from ottla.broker import listener_config_changes
+from ottla.broker.config import SECTIONS, BrokerConfig, declaration_of, declared
 from ottla.broker.config_resources import LEVELS, ROOT_LOGGER, bound_key, group_bounds, loggers
 from ottla.broker.entity_config import INTERVAL_MS_MAX, INTERVAL_MS_MIN, ClientMetricsConfig, OneGroupConfig
 from ottla.broker.handler_parts.admin_requests import check_topic_name
@@ -28,12 +29,12 @@ from ottla.core.settings import (
     AlterConfigOpType,
     ConfigResourceType,
     InvalidSettings,
-    Setting,
     SettingText,
     Type,
     default_of,
     load,
     settings_of,
+    split_listener_key,
     text_of,
 )
 from ottla.metadata_store import znodes
@@ -81,7 +82,7 @@ class RequestedChange(NamedTuple):
 class AlteredResource:
     """A resource of a request with the changes of its settings, and the error that it is answered with."""
 
-    __slots__ = ("changes", "error", "name", "requested", "resource_type", "unknown", "without_value")
+    __slots__ = ("changes", "error", "is_done", "name", "requested", "resource_type", "unknown", "without_value")
 
     def __init__(self, resource_type: int, name: str) -> None:
         self.resource_type, self.name = resource_type, name
@@ -90,6 +91,7 @@ class AlteredResource:
         self.without_value: list[str] = []
         self.unknown: RequestedChange | None = None  # the first with an unknown operation
         self.error: KafkaError | None = None
+        self.is_done = False  # nothing of it is stored
 
     @property
     def identity(self) -> tuple[int, str]:
@@ -124,6 +126,9 @@ async def alter_configs(request: Request, alteration: Alteration) -> None:
     twice: set[tuple[int, str]] = set()
     await collect(request, repeated((resource.identity for resource in resources), twice))
     await collect(request, Each[AlteredResource, None](resources, partial(_check, twice), work=CHECK_WORK))
+    for resource in resources:
+        if resource.error is None and resource.resource_type == ConfigResourceType.BROKER:
+            await _check_listeners(request, alteration, resource)
     decided = _Decided([], [])
     placed: Iterable[tuple[int, AlteredResource]] = enumerate(resources)
     await collect(request, Each(placed, partial(_decide, alteration, decided), work=ENTITY_WORK))
@@ -136,6 +141,28 @@ async def alter_configs(request: Request, alteration: Alteration) -> None:
         outcomes = [error for _ in events]
     for (resource, _), outcome in zip(decided.events, outcomes, strict=True):
         resource.error = outcome
+
+
+async def _check_listeners(request: Request, alteration: Alteration, resource: AlteredResource) -> None:
+    """Check the changes of listeners' TLS as the broker that has them, and note the resource's error."""
+    services, changes = request.services, resource.changes
+    if request.is_forwarded or resource.name != str(services.node_id):
+        return
+    if not any(listener_config_changes.is_tls_setting(change.key) for change in changes):
+        return
+    stored = services.cluster.current.broker_configs.get(resource.name)
+    values = stored.values if stored is not None and not alteration.replaces_all else {}
+    tls = services.listeners_tls
+    try:
+        listener_config_changes.check_names(changes, of_one_broker=True)
+        if listener_config_changes.locations_repeated(services.config, changes):
+            resource.is_done = True
+            if tls is not None and not alteration.validate_only:
+                tls.reload()
+            return
+        await listener_config_changes.check_certificates(services.config, tls, values, changes)
+    except KafkaError as error:
+        resource.error = error
 
 
 async def _forward(request: Request, alteration: Alteration, places: list[int]) -> None:
@@ -209,7 +236,7 @@ def _decide(
 ) -> None:
     """Alter loggers, and decide who alters other settings; note the resource's error."""
     place, resource = placed
-    if resource.error is not None:
+    if resource.error is not None or resource.is_done:
         return
     services, kind, name = request.services, resource.resource_type, resource.name
     try:
@@ -271,10 +298,11 @@ def _broker(request: Request, name: str, changes: Sequence[ConfigChange]) -> _Ru
         _check_node(services.node_id, name, _UNEXPECTED_BROKER)
     known = declared()
     changed = [change for change in changes if change.op is not AlterConfigOpType.DELETE]
-    static = [change.key for change in changed if _is_static(change.key, known)]
+    listener_config_changes.check_names(changed, of_one_broker=bool(name))
+    static = [change.key for change in changed if _is_static(change.key)]
     if static:
         raise InvalidRequest(f"Cannot update these configs dynamically: Set({', '.join(static)})")
-    asked = {each.key: SettingText(each.value or "", "") for each in changes if each.op is not AlterConfigOpType.DELETE}
+    asked = {each.key: SettingText(each.value or "", "") for each in changed if declaration_of(each.key) is None}
     if missing := missing_security(asked):
         raise InvalidRequest(f"{missing[0].key} is refused: {missing[0].reason}")
 
@@ -295,11 +323,12 @@ def _broker(request: Request, name: str, changes: Sequence[ConfigChange]) -> _Ru
     return _Rules(znodes.BROKERS_KIND, name or znodes.DEFAULT_ENTITY, lists, check)
 
 
-def _is_static(key: str, known: Mapping[str, tuple[str, str, Setting]]) -> bool:
+def _is_static(key: str) -> bool:
     """Return whether a setting of a broker cannot be changed while it runs."""
-    if (found := known.get(key)) is None:
-        return key in NOT_HERE
-    return not (found[2].live and found[2].key == key)  # log.retention.hours is read at the start only
+    name = split_listener_key(key)[1]
+    if (found := declaration_of(key)) is None:
+        return name in NOT_HERE
+    return not (found[2].live and found[2].key == name)  # log.retention.hours is read at the start only
 
 
 def _check_dynamic(

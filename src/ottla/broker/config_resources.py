@@ -12,7 +12,7 @@ from enum import IntEnum
 from itertools import dropwhile
 from typing import Any, NamedTuple
 
-from ottla.broker.config import SECTIONS
+from ottla.broker.config import SECTIONS, declaration_of
 from ottla.broker.entity_config import ClientMetricsConfig, OneGroupConfig
 from ottla.broker.services import Services
 from ottla.core.settings import Setting, Type, default_of, normal_text, settings_of, text_of
@@ -93,14 +93,18 @@ def broker_entries(services: Services) -> list[DescribedConfig]:
             value, default = text_of(getattr(values, field_name)), _default(cls, field_name)
             entries += [_broker_entry(layers, spec, name, value, default) for name in (spec.key, *spec.synonyms)]
     known = {entry.name for entry in entries}
-    unknown = {  # stored under a name that means nothing here
-        name: _stored_entry(name, text, None, source)
+    others = {  # of one listener, or stored under a name that means nothing here
+        name: _stored_entry(name, text, _spec_of(name), source)
         for source, values in reversed(layers)
-        if source is not ConfigSource.STATIC
         for name, text in values.items()
-        if name not in known
+        if name not in known and (source is not ConfigSource.STATIC or _spec_of(name) is not None)
     }
-    return sorted([*entries, *unknown.values()], key=lambda entry: entry.name)
+    return sorted([*entries, *others.values()], key=lambda entry: entry.name)
+
+
+def _spec_of(name: str) -> Setting | None:
+    found = declaration_of(name)
+    return None if found is None else found[2]
 
 
 def _broker_entry(layers: Layers, spec: Setting, name: str, value: str, default: str) -> DescribedConfig:
@@ -130,9 +134,8 @@ def _broker_entry(layers: Layers, spec: Setting, name: str, value: str, default:
 def all_brokers_entries(services: Services) -> list[DescribedConfig]:
     """Return the dynamic settings of all brokers; as in Kafka, without defaults."""
     stored = services.cluster.current.broker_configs.get(znodes.DEFAULT_ENTITY)
-    known = {spec.key: spec for _, cls in SECTIONS.values() for spec in settings_of(cls).values()}
     return [
-        _stored_entry(key, text, known.get(key), ConfigSource.ALL_BROKERS)
+        _stored_entry(key, text, _spec_of(key), ConfigSource.ALL_BROKERS)
         for key, text in sorted((stored.values if stored else {}).items())
     ]
 
@@ -141,7 +144,8 @@ def _stored_entry(key: str, text: str, spec: Setting | None, source: ConfigSourc
     secret = spec is None or spec.secret  # an unknown setting may be a secret
     shown = None if secret else text
     kind, doc = (spec.kind, spec.doc) if spec else (None, None)
-    return DescribedConfig(key, shown, source, spec is None, secret, kind, doc, (Synonym(key, shown, source),))
+    read_only = spec is None or not spec.live
+    return DescribedConfig(key, shown, source, read_only, secret, kind, doc, (Synonym(key, shown, source),))
 
 
 def _entry(

@@ -32,6 +32,10 @@ CHECK_SECONDS: Final = 5.0
 WARNING_SECONDS: Final = 24 * 3600.0
 
 _CLIENT_AUTH: Final = "ssl.client.auth"
+_IN_PLACE_OF: Final = {
+    "ssl.keystore.certificate.chain": "keystore_location",
+    "ssl.truststore.certificates": "truststore_location",
+}
 
 
 class _Entry:
@@ -85,7 +89,7 @@ class ListenersTls:
         """Look for changed files and settings, and warn of certificates that expire, until it is cancelled."""
         while self._entries:
             self._warn_of_expiry()
-            await self._update()
+            await self.update()
             try:
                 async with asyncio.timeout(CHECK_SECONDS):
                     await self._changed.wait()
@@ -93,7 +97,8 @@ class ListenersTls:
                 pass
             self._changed.clear()
 
-    async def _update(self) -> None:
+    async def update(self) -> None:
+        """Load what has changed: files or settings."""
         from ottla.security.tls import content_digest
 
         configs = _configs(self._config)
@@ -170,14 +175,19 @@ def check_tls(config: BrokerConfig, listeners: Iterable[str]) -> None:
 def tls_of_listener(config: BrokerConfig, listener: str) -> TlsConfig:
     """Return the settings of TLS of a listener.
 
-    As in Kafka, clients that sign in with SASL need a certificate only if the setting is the listener's own.
+    As in Kafka, clients that sign in with SASL need a certificate only if the setting is the listener's own. PEM text
+    that was given while the broker runs takes the place of the file that its settings name.
     """
     found = config.of_listener(TlsConfig, listener)
+    changed: dict[str, str] = {}
     uses_sasl = endpoints.security_protocols(config.net)[listener].uses_sasl
     own = listener_key(listener, _CLIENT_AUTH)
-    if uses_sasl and found.client_auth != "none" and own not in config.given.keys() | config.dynamic.keys():
-        return TlsConfig(**{**found.__dict__, "client_auth": "none"})
-    return found
+    if uses_sasl and own not in config.given.keys() | config.dynamic.keys():
+        changed["client_auth"] = "none"
+    for text, location in _IN_PLACE_OF.items():
+        if listener_key(listener, text) in config.dynamic:
+            changed[location] = ""
+    return TlsConfig(**{**found.__dict__, **changed}) if changed else found
 
 
 def _configs(config: BrokerConfig) -> Mapping[str, TlsConfig]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # names only: importing them here would make every handler im
     from ottla.broker.config import BrokerConfig
     from ottla.broker.coordinators import Coordinators
     from ottla.broker.delayed_operations import DelayedOperations
+    from ottla.broker.listener_tls import ListenersTls
     from ottla.broker.record_validation_queue import RecordValidationQueue
     from ottla.broker.refused_batches import RefusedBatches
     from ottla.broker.remote.controller_channel import ControllerChannel
@@ -39,6 +40,7 @@ class Services:
         "delayed_operations",
         "fetch_sessions",
         "has_own_store",
+        "listeners_tls",
         "node_id",
         "nodes",
         "producer_ids",
@@ -83,6 +85,7 @@ class Services:
         self.record_validation = record_validation
         self.delayed_operations = delayed_operations
         self.has_own_store = has_own_store  # no other broker can join: an internal topic may have fewer replicas
+        self.listeners_tls: ListenersTls | None = None  # if a listener has TLS
         self.refused_batches: RefusedBatches | None = None  # since the first of them
         self.replica_sessions: ReplicaSessions | None = None  # since the first fetch of a follower
         self.slices = LoopSlices() if slices is None else slices

@@ -3,7 +3,8 @@
 `SocketOutbound`: bytes leave by `send`, file regions by `sendfile`, straight on the socket. When the kernel's buffer is
 full the rest waits here until the transport has sent what it got, and meanwhile the connection begins no requests.
 `TlsOutbound`: file regions are read a piece at a time, on the loop if the piece is in memory and else in a thread, and
-encrypted. `TransportOutbound` is for transports without a socket of their own: simulated networks.
+encrypted. `TransportOutbound` is for transports without a socket of their own: simulated networks, and brokers as clients
+with TLS.
 
 Step 9 of 9 on the path of a batch (ARCHITECTURE.md).
 Before: broker/fetch/delayed_fetch.py, broker/delayed_produce.py.
@@ -341,7 +342,7 @@ def outbound_for(
         if inner is not None:
             inner.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return TlsOutbound(transport, on_drained=on_drained, on_error=on_error)
-    if inner is None:
+    if inner is None or transport.get_extra_info("sslcontext") is not None:  # a client's TLS is the loop's
         return TransportOutbound(transport, on_drained=on_drained)
     return SocketOutbound(transport, inner, on_drained=on_drained, on_error=on_error)
 

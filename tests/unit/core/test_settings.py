@@ -162,9 +162,7 @@ def test_security_that_would_be_missing_prevents_a_start_and_no_secret_is_shown(
     assert "s3cret" not in str(problem)
 
 
-@pytest.mark.parametrize(
-    "line", ["sasl.enabled.mechanisms=", "zookeeper.ssl.crl.enable=false"]
-)
+@pytest.mark.parametrize("line", ["sasl.enabled.mechanisms=", "zookeeper.ssl.crl.enable=false"])
 def test_a_security_setting_that_asks_for_none_does_not_prevent_a_start(line: str, tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text(line + "\n")

@@ -67,11 +67,7 @@ def record(audit_log: AuditLog, request: Request, body: Any, response: Any) -> S
     try:
         for change in CHANGES[ApiKey(request.header[0])](request, body, response):
             audit_log.changed(
-                request,
-                change.resource_type,
-                change.name,
-                error=_error_name(change.error_code),
-                details=change.details,
+                request, change.resource_type, change.name, error=_error_name(change.error_code), details=change.details
             )
             if slices.spend(CHANGE_WORK):
                 yield
@@ -168,7 +164,9 @@ def _deleted_offsets(_request: Request, body: Any, response: Any) -> Changes:
 
 
 def _share_offsets(_request: Request, body: Any, response: Any) -> Changes:
-    yield Change(_GROUP, body.group_id, response.error_code, _listed([topic.topic_name for topic in response.responses]))
+    yield Change(
+        _GROUP, body.group_id, response.error_code, _listed([topic.topic_name for topic in response.responses])
+    )
 
 
 def _listed(topics: Sequence[str]) -> tuple[tuple[str, str], ...]:
