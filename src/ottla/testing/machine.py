@@ -61,7 +61,11 @@ class Machine(ABC):
 
     def read_config(self) -> BrokerConfig:
         """Read the settings of the next process."""
-        address = {"node.id": str(self.node_id), "listeners": f"PLAINTEXT://{self.address.host}:{self.address.port}"}
+        address = {
+            "node.id": str(self.node_id),
+            "listeners": f"PLAINTEXT://{self.address.host}:{self.address.port}",
+            "ottla.allow.insecure.listeners": "true",  # a simulated network has hosts, and no strangers
+        }
         given, _ = config.read(file=None, environment={}, options={**address, **self.options})
         return given
 
