@@ -20,6 +20,8 @@ from ottla.wire.apis import ApiKey
 from ottla.wire.hot.fetch import decode_fetch_request
 from ottla.wire.generated import heartbeat as hb, metadata as md, sync_group as sg
 
+NONE: tuple[()] = ()
+
 def inline(request: Request, body: hb.HeartbeatRequest) -> hb.HeartbeatResponse:
     return hb.HeartbeatResponse()
 
@@ -28,19 +30,20 @@ def other_response(request: Request, body: hb.HeartbeatRequest) -> sg.SyncGroupR
 
 """
 RIGHT = [
-    "Inline(hb.MESSAGES, inline)",
-    "Awaited(hb.MESSAGES, heartbeat.handle)",
-    "ElementWiseAfter(md.MESSAGES, first=metadata.create_missing, answer=metadata.answer)",
-    "Deferred(ApiKey.PRODUCE, decode=produce.decode, handle=produce.handle, handle_long=produce.handle_long)",
+    "Inline(hb.MESSAGES, inline, access=NONE)",
+    "Awaited(hb.MESSAGES, heartbeat.handle, access=NONE)",
+    "ElementWiseAfter(md.MESSAGES, first=metadata.create_missing, answer=metadata.answer, access=NONE)",
+    "Deferred(ApiKey.PRODUCE, decode=produce.decode, handle=produce.handle, handle_long=produce.handle_long, access=NONE)",
 ]
 WRONG = [
-    "Inline(sg.MESSAGES, inline)",
-    "Inline(hb.MESSAGES, other_response)",
-    "Inline(hb.MESSAGES, heartbeat.handle)",
-    "Awaited(sg.MESSAGES, heartbeat.handle)",
-    "ElementWise(hb.MESSAGES, inline)",
-    "ElementWiseAfter(hb.MESSAGES, first=metadata.create_missing, answer=metadata.answer)",
-    "Deferred(ApiKey.FETCH, decode=decode_fetch_request, handle=produce.handle, handle_long=produce.handle_long)",
+    "Inline(hb.MESSAGES, inline)",  # it does not say what it requires of a client
+    "Inline(sg.MESSAGES, inline, access=NONE)",
+    "Inline(hb.MESSAGES, other_response, access=NONE)",
+    "Inline(hb.MESSAGES, heartbeat.handle, access=NONE)",
+    "Awaited(sg.MESSAGES, heartbeat.handle, access=NONE)",
+    "ElementWise(hb.MESSAGES, inline, access=NONE)",
+    "ElementWiseAfter(hb.MESSAGES, first=metadata.create_missing, answer=metadata.answer, access=NONE)",
+    "Deferred(ApiKey.FETCH, decode=decode_fetch_request, handle=produce.handle, handle_long=produce.handle_long, access=NONE)",
 ]
 
 
