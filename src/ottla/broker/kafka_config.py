@@ -117,7 +117,6 @@ _OFF: Final = frozenset({"", "false", "none", "plaintext"})
 """Values of security settings with which Kafka has no such security either."""
 
 _SECURITY: Final = (
-    (re.compile(r"zookeeper\.set\.acl"), "Ottla has no sign-in to ZooKeeper yet: its nodes are open to everyone"),
     (
         re.compile(r"(.*\.)?sasl\..*|delegation\.token\.(master|secret)\.key"),
         "Ottla has no authentication yet: any client may connect",

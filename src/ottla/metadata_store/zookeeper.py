@@ -27,7 +27,7 @@ from ottla.metadata_store.store import (
     is_within,
 )
 from ottla.metadata_store.zookeeper_connect import ZooKeeperConnect
-from ottla.metadata_store.zookeeper_connection import ZooKeeperConnection, ZooKeeperUnreachable
+from ottla.metadata_store.zookeeper_connection import ZooKeeperConnection, ZooKeeperSecurity, ZooKeeperUnreachable
 from ottla.metadata_store.zookeeper_session import Changes, ZooKeeperSession
 
 logger = logging.getLogger(__name__)
@@ -36,9 +36,16 @@ logger = logging.getLogger(__name__)
 class ZooKeeperStore(SessionStates):
     """Implements the `MetadataStore` port. `renew` opens the first session, and another one after a lost one."""
 
-    def __init__(self, connect: ZooKeeperConnect, *, session_timeout_s: float, connection_timeout_s: float) -> None:
+    def __init__(
+        self,
+        connect: ZooKeeperConnect,
+        *,
+        session_timeout_s: float,
+        connection_timeout_s: float,
+        security: ZooKeeperSecurity | None = None,
+    ) -> None:
         super().__init__(SessionState(0, SessionStatus.LOST))
-        self._connect = connect
+        self._connect, self._security = connect, security
         self._session_timeout_s, self._connection_timeout_s = session_timeout_s, connection_timeout_s
         self._session: ZooKeeperSession | None = None
         self._watches: dict[Watch, str] = {}  # and their prefixes
@@ -73,6 +80,7 @@ class ZooKeeperStore(SessionStates):
                 chroot=self._connect.chroot,
                 session_timeout_s=self._session_timeout_s,
                 on_status=on_status,
+                security=self._security,
             ),
             on_changes=self._publish,
             on_status=lambda status: self._follow(session, SessionState(ordinal, status)),

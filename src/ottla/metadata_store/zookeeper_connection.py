@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -26,8 +27,10 @@ from kazoo.exceptions import (
     RuntimeInconsistency,
     WriterNotClosedException,
 )
+from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
+from kazoo.security import ACL, CREATOR_ALL_ACL, READ_ACL_UNSAFE
 
 from ottla.metadata_store.store import (
     Check,
@@ -81,11 +84,52 @@ class ZooKeeperNode(NamedTuple):
         return self.owner != 0
 
 
+class ZooKeeperSecurity(NamedTuple):
+    """Holds how a broker authenticates with ZooKeeper, and whether it protects the nodes that it creates."""
+
+    digest: str = ""  # NAME:PASSWORD
+    sets_acl: bool = False
+    context: ssl.SSLContext | None = None  # of TLS
+
+
+SENSITIVE: Final = ("/config/users", "/config/brokers", "/delegation_token")
+"""Nodes at or below these have secrets in them: as in Kafka not everybody may read them."""
+
+
+def node_acl(path: str) -> list[ACL]:
+    """Return who may do what with a node, as Kafka's defaultAcls: its creator everything, others read at most."""
+    is_sensitive = any(path == root or path.startswith(f"{root}/") for root in SENSITIVE)
+    return list(CREATOR_ALL_ACL if is_sensitive else CREATOR_ALL_ACL + READ_ACL_UNSAFE)
+
+
+class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    """Connects with TLS. kazoo itself reads PEM files only, and has no choice of versions."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        super().__init__()
+        self._context = context
+
+    def create_connection(self, address: Any, hostname: str | None = None, **options: Any) -> ssl.SSLSocket:
+        """Open a connection. Raises OSError, of which errors of TLS are."""
+        plain = super().create_connection(address, hostname=hostname, timeout=options.get("timeout"))
+        try:
+            return self._context.wrap_socket(plain, server_hostname=hostname)
+        except BaseException:
+            plain.close()
+            raise
+
+
 class ZooKeeperConnection:
     """One session with ZooKeeper. `on_status` is called on the loop with each status after the first CONNECTED."""
 
     def __init__(
-        self, hosts: str, *, chroot: str, session_timeout_s: float, on_status: Callable[[SessionStatus], None]
+        self,
+        hosts: str,
+        *,
+        chroot: str,
+        session_timeout_s: float,
+        on_status: Callable[[SessionStatus], None],
+        security: ZooKeeperSecurity | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_status = on_status
@@ -95,8 +139,12 @@ class ZooKeeperConnection:
         self._asked: set[asyncio.Future[Any]] = set()
         self._is_over = False  # no request is sent any more
         self._is_stopped = False
+        self._security = security or ZooKeeperSecurity()
+        tls = self._security.context
         self._client = KazooClient(
             hosts,
+            handler=None if tls is None else _TlsHandler(tls),
+            auth_data=[("digest", self._security.digest)] if self._security.digest else None,
             timeout=session_timeout_s,
             connection_retry=KazooRetry(
                 max_tries=-1, delay=_RETRY_DELAY_S, max_delay=_RETRY_DELAY_MAX_S, ignore_expire=False
@@ -209,7 +257,8 @@ class ZooKeeperConnection:
         for op in ops:
             match op:
                 case Create(path, value, ephemeral, sequential):
-                    transaction.create(path, value, ephemeral=ephemeral, sequence=sequential)
+                    acl = node_acl(path) if self._security.sets_acl else None
+                    transaction.create(path, value, acl=acl, ephemeral=ephemeral, sequence=sequential)
                 case Put(path, value, expected):
                     transaction.set_data(path, value, expected)
                 case Delete(path, expected):

@@ -3,8 +3,8 @@
 `SocketOutbound`: bytes leave by `send`, file regions by `sendfile`, straight on the socket. When the kernel's buffer is
 full the rest waits here until the transport has sent what it got, and meanwhile the connection begins no requests.
 `TlsOutbound`: file regions are read a piece at a time, on the loop if the piece is in memory and else in a thread, and
-encrypted. `TransportOutbound` is for transports without a socket of their own: simulated networks, and brokers as clients
-with TLS.
+encrypted. `TransportOutbound` is for transports without a socket of their own: simulated networks, and brokers as
+clients with TLS.
 
 Step 9 of 9 on the path of a batch (ARCHITECTURE.md).
 Before: broker/fetch/delayed_fetch.py, broker/delayed_produce.py.

@@ -332,7 +332,8 @@ class TlsStream(asyncio.BufferedProtocol):
 def _described(error: Exception) -> tuple[str, str]:
     """Return the kind and the text of a failed handshake."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return "certificate", f"the TLS handshake failed: its certificate is not trusted: {error.verify_message}"
-    reason = error.reason if isinstance(error, ssl.SSLError) else None
-    text = (reason or str(error)).lower().replace("_", " ")
-    return f"TLS {text}", f"the TLS handshake failed: {text}"
+        text = f"its certificate is not trusted: {error.verify_message}"
+    else:
+        reason = error.reason if isinstance(error, ssl.SSLError) else None
+        text = (reason or str(error)).lower().replace("_", " ")
+    return text, f"the TLS handshake failed: {text}"

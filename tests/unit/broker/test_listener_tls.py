@@ -254,7 +254,7 @@ async def test_a_certificate_that_expires_is_warned_of_in_time(
     store = certificates.store("broker.pem", certificates.issue(not_after=expiry))
     options = {"listeners": "SSL://127.0.0.1:0", "ssl.keystore.location": str(store)}
     config, _ = configuration.read(file=None, environment={}, options=options)
-    tls = ListenersTls(config, FixedClock(expiry - dt.timedelta(days=days, hours=-1 if days > 0 else 0)))
+    tls = ListenersTls(config, FixedClock(expiry - dt.timedelta(days=days, hours=1)))
     tls.load()
 
     tls._warn_of_expiry()
