@@ -45,7 +45,7 @@ def rights(client: KazooClient, path: str) -> set[tuple[str, bool]]:
 
 
 def check_nodes(address: str, scheme: str) -> None:
-    """Everybody may read what is not secret, and nobody else may change anything."""
+    """Everybody may read what is not secret, and only the creator may change anything."""
     with anonymous(address) as client:
         assert rights(client, "/brokers/topics") == {(scheme, True), ("world", False)}
         assert client.get("/cluster/id")

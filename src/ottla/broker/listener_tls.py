@@ -55,7 +55,7 @@ class ListenersTls:
         self._changed = asyncio.Event()
         self._warned_at: float | None = None
         self.version = 0
-        """Counts the loads: who keeps something made of the certificates, such as a client's context, makes it anew."""
+        """Counts the loads: who keeps something made of the certificates, such as a client's context, makes it again."""
 
     def load(self) -> None:
         """Load the certificates of all listeners. Raises InvalidSettings: the start ends."""

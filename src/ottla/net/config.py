@@ -40,8 +40,8 @@ class NetConfig(Section):
     )  # fmt: skip
     allow_insecure_listeners: bool = setting(
         "ottla.allow.insecure.listeners", default=False, kind=Type.BOOLEAN,
-        doc="Whether a listener without TLS and SASL may have another address than a loopback one: whoever reaches it "
-        "may read and write everything. `--insecure-listeners` sets it.",
+        doc="Whether a listener without TLS and SASL may have another address than a loopback one: every client that "
+        "reaches it may read and write everything. `--insecure-listeners` sets it.",
     )  # fmt: skip
     handshake_ms: int = setting(
         "ottla.tls.handshake.max.ms", default=10 * SECOND_MS, kind=Type.LONG, unit="milliseconds", at_least=100,

@@ -154,7 +154,7 @@ async def test_tls_1_2_and_1_3_are_served_and_older_versions_are_not(
 
 
 @LOOPS
-async def test_a_client_without_tls_is_told_so_in_the_log_once(
+async def test_a_client_without_tls_is_named_in_the_log_once(
     port: int, caplog: pytest.LogCaptureFixture, loop: str
 ) -> None:
     for _ in range(3):
