@@ -129,7 +129,8 @@ def test_a_wrong_certificate_is_an_error_of_the_client_and_a_line_of_the_log(
     kind: str, logged: str, secured: Secured
 ) -> None:
     errors: list[KafkaError] = []
-    admin = AdminClient({**secured.librdkafka(wrong_certificate(secured, kind)), "error_cb": errors.append})
+    settings: dict[str, Any] = {**secured.librdkafka(wrong_certificate(secured, kind)), "error_cb": errors.append}
+    admin = AdminClient(settings)
     with pytest.raises(KafkaException):
         admin.list_topics(timeout=5)
     admin.poll(1)
@@ -145,9 +146,9 @@ def test_a_broker_of_another_name_or_authority_is_refused_by_the_client(
         {"bootstrap.servers": f"127.0.0.2:{secured.server.port}"},
         {"ssl.ca.location": "", "ssl.ca.pem": secured.certificates.other.cert_pem.bytes().decode()},
     ):
-        settings = {key: value for key, value in {**secured.librdkafka(client), **changed}.items() if value != ""}
         errors: list[KafkaError] = []
-        admin = AdminClient({**settings, "error_cb": errors.append})
+        settings: dict[str, Any] = {**secured.librdkafka(client), **changed, "error_cb": errors.append}
+        admin = AdminClient({key: value for key, value in settings.items() if value != ""})
         with pytest.raises(KafkaException):
             admin.list_topics(timeout=5)
         admin.poll(1)
