@@ -10,7 +10,24 @@ from typing import Protocol
 
 import pytest
 
+from ottla.controller.acl_changes import CreateAcls, DeleteAcls
+from ottla.controller.config import ControllerConfig
+from ottla.controller.machine import apply
+from ottla.controller.overlay import Overlay, Rules
+from ottla.core.acls import (
+    AccessControlEntry,
+    AclFilter,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    ResourcePattern,
+    ResourceType,
+    bind,
+)
+from ottla.metadata_store import acl_znodes
+from ottla.metadata_store.cluster_view import ClusterView
 from ottla.metadata_store.embedded_store import EmbeddedMetadataStore, EmbeddedSession
+from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.metadata_store.socket_store import SocketStore
 from ottla.metadata_store.sqlite_file import FILE_NAME
 from ottla.metadata_store.store import (
@@ -36,6 +53,7 @@ from ottla.metadata_store.store import (
 from ottla.metadata_store.store_server import StoreServer
 from ottla.metadata_store.zookeeper import ZooKeeperStore
 from ottla.metadata_store.zookeeper_connect import parse_connect
+from ottla.storage.config import LogConfig
 from tests.support.real_zookeeper import RealZooKeeper, end_session_from_elsewhere, running_zookeeper
 
 
@@ -479,3 +497,52 @@ async def test_many_increments_by_compare_and_set_lose_none(store: MetadataStore
     node = await store.get("/n")
     assert node is not None
     assert node.value == b"12"
+
+
+ODD_NAMES = (
+    "web",
+    "*",
+    "a b%2F",
+    "a/b",
+    "/",
+    ".",
+    "..",
+    "...",
+    "a\nb",
+    "\x7f",
+    "é",
+    "😀",
+    "\u200b",
+    "\uf8ff",
+    "\ufff0",
+    "x" * 20_000,
+)
+
+
+async def test_acls_of_every_name_are_kept_and_followed(sessions: Sessions) -> None:
+    def decided(view: ClusterView, event: CreateAcls | DeleteAcls) -> list[Op]:
+        overlay = Overlay(view, Rules(ControllerConfig(), LogConfig()))
+        apply(overlay, event)
+        return [op for commit in overlay.commits() for op in commit]
+
+    entry = AccessControlEntry("User:é", "10.0.0.0/8", AclOperation.ALL, PermissionType.DENY)
+    kinds = (PatternType.LITERAL, PatternType.PREFIXED)
+    patterns = [ResourcePattern(ResourceType.GROUP, kind, name) for name in ODD_NAMES for kind in kinds]
+    writer, reader = await sessions.open(), await sessions.open()
+    cluster = MetadataCache(reader)
+    await writer.commit([Create(path) for path in acl_znodes.directories(patterns)])
+    await cluster.load()
+
+    await writer.commit(decided(cluster.current, CreateAcls([bind(pattern, entry) for pattern in patterns])))
+    assert set((await cluster.sync()).acls.bindings()) == {bind(pattern, entry) for pattern in patterns}
+    assert len(await reader.children(acl_znodes.LITERAL_CHANGES)) == len(
+        await reader.children(acl_znodes.EXTENDED_CHANGES)
+    )
+
+    everything = AclFilter(ResourceType.ANY, PatternType.ANY, None, None, None, AclOperation.ANY, PermissionType.ANY)
+    await writer.commit(decided(cluster.current, DeleteAcls([everything])))
+    assert not list((await cluster.sync()).acls.patterns())
+    assert not await reader.children("/kafka-acl/Group")
+    await writer.close()
+    await reader.close()
+    await sessions.close()

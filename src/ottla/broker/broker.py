@@ -162,8 +162,18 @@ class Broker:
         if self._tls is not None:
             await self._tls.update()  # by the settings in the store
         decoded = ByteBudget(config.net.queued_request_bytes_max // DECODED_SHARE)
+        authorizer = None
+        if config.authorizer.is_on:
+            from ottla.security.authorizer import AclAuthorizer
+
+            authorizer = AclAuthorizer(cluster, config.authorizer, services.audit_log)
         self._driver = RequestDriver(
-            services, decoded, admission=self._admission, accounting=self._accounting, audit_log=services.audit_log
+            services,
+            decoded,
+            admission=self._admission,
+            authorizer=authorizer,
+            accounting=self._accounting,
+            audit_log=services.audit_log,
         )
         await listeners.listen(self._driver)
         self._start_tasks(storage, services, cluster, report)

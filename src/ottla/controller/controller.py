@@ -15,6 +15,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ottla.controller.acl_changes import AclAdmin
 from ottla.controller.admin_znodes import AdminRequests
 from ottla.controller.broker_changes import (
     PARTITIONS_PER_EVENT,
@@ -124,6 +125,7 @@ class Controller:
         self._admin_requests = AdminRequests(
             store, view=lambda: cluster.current, reassign=self.reassign, elect_leaders=self.elect_leaders
         )
+        self.acls = AclAdmin(store, self._change)
         self._has_requests = False  # of Kafka's older tools
         self._elects_missing = False  # an earlier change may let partitions without leader have one
         self._shutdown: ControlledShutdown | None = None  # once it has begun
@@ -555,7 +557,7 @@ class Controller:
         if isinstance(outcome, KafkaError):
             raise outcome
         assert isinstance(outcome, list), "one outcome for each change"
-        return [each for each in outcome if each is not None]
+        return [each for each in outcome if isinstance(each, AlterPartitionResult | KafkaError)]
 
     async def elect_leaders(self, election: Election, partitions: Sequence[TopicPartition]) -> list[KafkaError | None]:
         """Elect leaders on request; returns None or an error for each partition."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ottla.controller.acl_changes import CreateAcls, DeleteAcls
 from ottla.controller.election_events import (
     BrokersGone,
     BrokerShutsDown,
@@ -20,6 +21,9 @@ EVENT_WORK = 10
 
 PARTITION_WORK = 5
 """Work of one partition of an election."""
+
+_MANY = 1_000
+"""Of a deletion of ACLs, which may look at all of them."""
 
 
 def work_of(event: Event) -> int:
@@ -52,5 +56,9 @@ def partitions_of(overlay: Overlay, event: Event) -> int:
             return len(event.reassignments)
         case ElectLeaders():
             return len(event.partitions)
+        case CreateAcls():
+            return len(event.bindings)
+        case DeleteAcls():
+            return _MANY
         case _:
             return 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, assert_never, cast
 
+from ottla.controller.acl_changes import CreateAcls, DeleteAcls, DeletedAcls, create_acls, delete_acls
 from ottla.controller.config_changes import AlterConfig, alter_config
 from ottla.controller.election_events import (
     BrokersGone,
@@ -52,10 +53,12 @@ Event = (
     | Reassign
     | ElectionEvent
     | NoteBrokers
+    | CreateAcls
+    | DeleteAcls
 )
 
-Outcome = TopicView | list[AlterPartitionResult | KafkaError] | list[KafkaError | None] | None
-"""The topic of a creation, one outcome for each partition of a request, or None."""
+Outcome = TopicView | list[AlterPartitionResult | KafkaError] | list[KafkaError | None] | list[DeletedAcls] | None
+"""The topic of a creation, one outcome for each partition or ACL of a request, or None."""
 
 
 def apply(overlay: Overlay, event: Event) -> Outcome:
@@ -86,6 +89,10 @@ def apply(overlay: Overlay, event: Event) -> Outcome:
         case NoteBrokers():
             note_brokers(overlay, event)
             return None
+        case CreateAcls():
+            return create_acls(overlay, event)
+        case DeleteAcls():
+            return delete_acls(overlay, event)
         case _:
             assert_never(event)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import NamedTuple
 
 from ottla.controller.config import ControllerConfig
@@ -18,6 +19,7 @@ from ottla.metadata_store.store import NO_VERSION, Create, Op, Put, parent_of
 from ottla.storage.config import LogConfig
 
 OPS_PER_COMMIT = 500
+COMMIT_BYTES_MAX = 900_000
 """ZooKeeper refuses a commit of more than one MiB."""
 
 MIN_ISR, UNCLEAN_ELECTION, DURABILITY = "min.insync.replicas", "unclean.leader.election.enable", "durability"
@@ -150,9 +152,11 @@ class Overlay:
         """
         ops, ends = self.ops(), [*self._ends, len(self._ops)]
         found: list[list[Op]] = []
+        sizes = list(accumulate((_size(op) for op in ops), initial=0))
         begin = last = 0
         for end in ends:
-            if end - begin >= OPS_PER_COMMIT and last > begin:
+            is_too_large = end - begin >= OPS_PER_COMMIT or sizes[end] - sizes[begin] > COMMIT_BYTES_MAX
+            if is_too_large and last > begin:
                 found.append(ops[begin:last])
                 begin = last
             while end - begin >= OPS_PER_COMMIT:
@@ -307,3 +311,7 @@ def partitions_of(topics: Iterable[TopicView]) -> Iterator[TopicPartition]:
     for topic in topics:
         for partition in topic.partitions:
             yield TopicPartition(topic.name, partition.index)
+
+
+def _size(op: Op) -> int:
+    return len(op.path) + (len(op.value) if isinstance(op, Create | Put) else 0)

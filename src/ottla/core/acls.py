@@ -94,6 +94,16 @@ class AclBinding(NamedTuple):
     permission_type: PermissionType
 
     @property
+    def is_concrete(self) -> bool:
+        """Return whether it has no value that only filters have, and none that is unknown."""
+        return (
+            self.resource_type > ResourceType.ANY
+            and self.pattern_type in {PatternType.LITERAL, PatternType.PREFIXED}
+            and self.operation > AclOperation.ANY
+            and self.permission_type in {PermissionType.DENY, PermissionType.ALLOW}
+        )
+
+    @property
     def pattern(self) -> ResourcePattern:
         """Return the resources that it is about."""
         return ResourcePattern(self.resource_type, self.pattern_type, self.resource_name)
@@ -124,3 +134,49 @@ def pascal_case(name: str) -> str:
     ('ClusterAction', 'Read')
     """
     return "".join(word.capitalize() for word in name.split("_"))
+
+
+class AclFilter(NamedTuple):
+    """Chooses ACLs: those with which every field agrees that is not None or ANY."""
+
+    resource_type: ResourceType
+    pattern_type: PatternType
+    resource_name: str | None
+    principal: str | None
+    host: str | None
+    operation: AclOperation
+    permission_type: PermissionType
+
+    @property
+    def is_about_every_entry(self) -> bool:
+        """Return whether all ACLs of a pattern agree, if one does."""
+        return (
+            self.principal is None
+            and self.host is None
+            and self.operation == AclOperation.ANY
+            and self.permission_type == PermissionType.ANY
+        )
+
+    def matches_pattern(self, pattern: ResourcePattern) -> bool:
+        """Return whether it chooses among the ACLs of a pattern."""
+        if self.resource_type not in {ResourceType.ANY, pattern.resource_type}:
+            return False
+        kind, name = pattern.pattern_type, self.resource_name
+        if kind not in {PatternType.LITERAL, PatternType.PREFIXED}:
+            return False
+        if self.pattern_type not in {PatternType.ANY, PatternType.MATCH, kind}:
+            return False
+        if name is None or name == pattern.name:
+            return True
+        if self.pattern_type != PatternType.MATCH:
+            return False
+        return pattern.name == WILDCARD if kind == PatternType.LITERAL else name.startswith(pattern.name)
+
+    def matches_entry(self, entry: AccessControlEntry) -> bool:
+        """Return whether it chooses an ACL of a pattern that it matches."""
+        return (
+            (self.principal is None or self.principal == entry.principal)
+            and (self.host is None or self.host == entry.host)
+            and self.operation in {AclOperation.ANY, entry.operation}
+            and self.permission_type in {PermissionType.ANY, entry.permission_type}
+        )

@@ -13,7 +13,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from ottla.core.acls import WILDCARD, AccessControlEntry, AclBinding, PatternType, ResourcePattern, ResourceType, bind
+from ottla.core.acls import (
+    WILDCARD,
+    AccessControlEntry,
+    AclBinding,
+    AclFilter,
+    PatternType,
+    ResourcePattern,
+    ResourceType,
+    bind,
+)
 
 
 class ResourceAcls:
@@ -71,13 +80,15 @@ class _TypeIndex:
     @property
     def by_principal(self) -> Mapping[str, list[tuple[PatternType, str, ResourceAcls]]]:
         """Return the patterns with entries of each principal, those that cannot be read by `UNREADABLE`."""
-        if self._by_principal is None:
-            self._by_principal = {}
-            for pattern_type, by_name in self.by_pattern_type.items():
-                for name, acls in by_name.items():
-                    for principal in (UNREADABLE,) if acls.is_unreadable else acls.by_principal:
-                        self._by_principal.setdefault(principal, []).append((pattern_type, name, acls))
-        return self._by_principal
+        if self._by_principal is not None:
+            return self._by_principal
+        found: dict[str, list[tuple[PatternType, str, ResourceAcls]]] = {}
+        for pattern_type, by_name in self.by_pattern_type.items():
+            for name, acls in by_name.items():
+                for principal in (UNREADABLE,) if acls.is_unreadable else acls.by_principal:
+                    found.setdefault(principal, []).append((pattern_type, name, acls))
+        self._by_principal = found
+        return found
 
     def about(self, name: str) -> list[ResourceAcls]:
         covering: list[ResourceAcls] = [*self.unreadable]
@@ -157,6 +168,33 @@ class AclIndex:
                 for pattern_type, by_name in of_type.by_pattern_type.items():
                     for name in by_name:
                         yield ResourcePattern(type_, pattern_type, name)
+
+    def candidates(self, chosen: AclFilter) -> Iterator[ResourcePattern]:
+        """Return the patterns that a filter may match: one with a name costs no look at all others."""
+        name = chosen.resource_name
+        types = ResourceType if chosen.resource_type == ResourceType.ANY else (chosen.resource_type,)
+        for resource_type in types:
+            of_type = self._by_type.get(resource_type)
+            if of_type is None:
+                continue
+            if name is None:
+                yield from self.patterns(resource_type)
+                continue
+            yield ResourcePattern(resource_type, PatternType.LITERAL, name)
+            if name != WILDCARD:
+                yield ResourcePattern(resource_type, PatternType.LITERAL, WILDCARD)
+            lengths = {*of_type.lengths, len(name)}
+            for length in sorted(lengths):
+                if length <= len(name):
+                    yield ResourcePattern(resource_type, PatternType.PREFIXED, name[:length])
+
+    def choose(self, pattern: ResourcePattern, chosen: AclFilter) -> list[AccessControlEntry]:
+        """Return the entries of a pattern that a filter chooses."""
+        acls = self.get(pattern)
+        if acls is None or not chosen.matches_pattern(pattern):
+            return []
+        entries = acls.entries if chosen.principal is None else acls.by_principal.get(chosen.principal, ())
+        return [entry for entry in entries if chosen.matches_entry(entry)]
 
     def bindings(self) -> Iterator[AclBinding]:
         """Return all ACLs that can be read."""

@@ -37,7 +37,7 @@ _OPERATIONS: Final = {pascal_case(operation.name): operation for operation in Ac
 _PERMISSIONS: Final = {"Allow": PermissionType.ALLOW, "Deny": PermissionType.DENY}
 _QUOTED_KINDS: Final = {"literal": PatternType.LITERAL, "prefixed": PatternType.PREFIXED}
 
-ACL_ROOTS: Final = (
+_KAFKAS_DIRECTORIES: Final = (
     LITERAL_ACLS,
     *[f"{LITERAL_ACLS}/{name}" for name in _TYPES],
     LITERAL_CHANGES,
@@ -45,11 +45,12 @@ ACL_ROOTS: Final = (
     PREFIXED_ACLS,
     *[f"{PREFIXED_ACLS}/{name}" for name in _TYPES],
     EXTENDED_CHANGES,
+)
+_OWN_DIRECTORIES: Final = (
     QUOTED_ACLS,
     *[f"{QUOTED_ACLS}/{kind}" for kind in _QUOTED_KINDS],
     *[f"{QUOTED_ACLS}/{kind}/{name}" for kind in _QUOTED_KINDS for name in _TYPES],
 )
-"""Created with the first ACL of a cluster, parents first."""
 
 
 def acl_path(pattern: ResourcePattern) -> str:
@@ -65,6 +66,12 @@ def acl_path(pattern: ResourcePattern) -> str:
     if not _is_znode_name(name):
         return f"{QUOTED_ACLS}/{pattern_type.name.lower()}/{kind}/{_quoted(name)}"
     return f"{PREFIXED_ACLS if pattern_type == PatternType.PREFIXED else LITERAL_ACLS}/{kind}/{name}"
+
+
+def directories(patterns: Iterable[ResourcePattern]) -> tuple[str, ...]:
+    """Return the nodes that must exist before the ACLs of patterns are written, parents first: all that Kafka has."""
+    is_any_quoted = any(not _is_znode_name(pattern.name) for pattern in patterns)
+    return _KAFKAS_DIRECTORIES + (_OWN_DIRECTORIES if is_any_quoted else ())
 
 
 def is_acl_path(path: str) -> bool:
@@ -150,7 +157,7 @@ def _entry(parsed: Any) -> AccessControlEntry:
 
 
 def change_path(pattern: ResourcePattern) -> str | None:
-    """Return the path, up to its number, of the node that notifies brokers of Kafka of a change; None if they cannot know."""
+    """Return the path, up to its number, of a notification of brokers of Kafka; None if they cannot have such ACLs."""
     if not _is_znode_name(pattern.name):
         return None
     changes = EXTENDED_CHANGES if pattern.pattern_type == PatternType.PREFIXED else LITERAL_CHANGES

@@ -1,4 +1,4 @@
-"""Replays the metadata log of a KRaft cluster into an image: topics, settings and producer ids.
+"""Replays the metadata log of a KRaft cluster into an image: topics, settings, ACLs and producer ids.
 
 The rules are Kafka's (TopicDelta, PartitionRegistration.merge, ConfigurationsDelta): a change of leader adds one to the
 leader epoch, every change adds one to the partition epoch, the removal of a topic removes its settings, and records of
@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from uuid import UUID
 
+from ottla.core.acls import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
 from ottla.core.settings import ConfigResourceType
 from ottla.metadata_store.kraft_records import (
     NO_LEADER_CHANGE,
+    AccessControlEntryRecord,
     ConfigRecord,
     FeatureLevelRecord,
     MalformedMetadata,
@@ -23,6 +25,7 @@ from ottla.metadata_store.kraft_records import (
     PartitionRecord,
     ProducerIdsRecord,
     Record,
+    RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
     TopicRecord,
     decode,
@@ -77,7 +80,8 @@ class KraftImage:
         self.configs: dict[tuple[int, str], dict[str, str]] = {}  # (ConfigResourceType, name) -> settings
         self.features: dict[str, int] = {}
         self.next_producer_id = 0
-        self.carried: list[OpaqueRecord] = []  # in order: permissions, quotas, credentials
+        self.acls: dict[UUID, AclBinding] = {}
+        self.carried: list[OpaqueRecord] = []  # in order: quotas, credentials
         self._waiting: list[Record] | None = None  # the records of a transaction that has not ended
 
     def config(self, kind: ConfigResourceType, name: str) -> Mapping[str, str]:
@@ -133,6 +137,11 @@ class KraftImage:
                     self.features.pop(name, None)
             case ProducerIdsRecord(next_producer_id=next_id):
                 self.next_producer_id = max(self.next_producer_id, next_id)
+            case AccessControlEntryRecord(id=acl_id):
+                self.acls[acl_id] = _binding(record)
+            case RemoveAccessControlEntryRecord(id=acl_id):
+                if self.acls.pop(acl_id, None) is None:
+                    raise MalformedMetadata(f"the removal of ACL {acl_id}, which does not exist")
             case OpaqueRecord(number, _):
                 if number not in _PROCESS_RECORDS:
                     self.carried.append(record)
@@ -170,3 +179,22 @@ class KraftImage:
             values[record.name] = record.value
         if not values:
             del self.configs[entity]
+
+
+def _binding(record: AccessControlEntryRecord) -> AclBinding:
+    """Return the ACL of a record. Raises MalformedMetadata if it says what is not known: it may deny something."""
+    try:
+        binding = AclBinding(
+            ResourceType(record.resource_type),
+            PatternType(record.pattern_type),
+            record.resource_name,
+            record.principal,
+            record.host,
+            AclOperation(record.operation),
+            PermissionType(record.permission_type),
+        )
+    except ValueError as error:
+        raise MalformedMetadata(f"an ACL that is not understood: {error}") from error
+    if not binding.is_concrete:
+        raise MalformedMetadata(f"an ACL that is not understood: {record}")
+    return binding

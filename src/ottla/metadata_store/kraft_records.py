@@ -1,9 +1,9 @@
 """Encodes and decodes the records of `__cluster_metadata`, the metadata log of a KRaft cluster.
 
 A record's value is three unsigned varints (frame version 1, the record's number, its version) and a message in
-Kafka's flexible encoding; the key is null. Decoded are the records that topics, settings and producer ids come from;
-written are the few an export needs. Everything else keeps its bytes (`OpaqueRecord`), so that it can be carried from
-one log to the next unread. Source: `common/metadata/*.json` in Kafka 4.4's metadata jar, and MetadataRecordSerde.
+Kafka's flexible encoding; the key is null. Decoded are the records that topics, settings, ACLs and producer ids come
+from; written are the few an export needs. Everything else keeps its bytes (`OpaqueRecord`), so that it can be carried
+from one log to the next unread. Source: `common/metadata/*.json` in Kafka 4.4's metadata jar, and MetadataRecordSerde.
 
 >>> decode(encode(RemoveTopicRecord(topic_id=NO_ID)))
 RemoveTopicRecord(topic_id=UUID('00000000-0000-0000-0000-000000000000'))
@@ -193,6 +193,40 @@ class ProducerIdsRecord:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessControlEntryRecord:
+    """An ACL begins; the codes are those of core/acls.py."""
+
+    id: UUID = NO_ID
+    resource_type: int = 0
+    resource_name: str = ""
+    pattern_type: int = 0
+    principal: str = ""
+    host: str = ""
+    operation: int = 0
+    permission_type: int = 0
+
+    WIRE: ClassVar[Wire] = (
+        Field("id", "uuid"),
+        Field("resource_type", "int8"),
+        Field("resource_name", "string"),
+        Field("pattern_type", "int8"),
+        Field("principal", "string"),
+        Field("host", "string"),
+        Field("operation", "int8"),
+        Field("permission_type", "int8"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveAccessControlEntryRecord:
+    """An ACL ends."""
+
+    id: UUID = NO_ID
+
+    WIRE: ClassVar[Wire] = (Field("id", "uuid"),)
+
+
 class OpaqueRecord(NamedTuple):
     """A record that is not decoded: its number, and all of its value."""
 
@@ -208,6 +242,8 @@ Record = (
     | ConfigRecord
     | FeatureLevelRecord
     | ProducerIdsRecord
+    | AccessControlEntryRecord
+    | RemoveAccessControlEntryRecord
     | OpaqueRecord
 )
 
@@ -229,6 +265,8 @@ _KINDS: Mapping[int, _Kind] = MappingProxyType(
         MetadataRecordType.CONFIG: _Kind(ConfigRecord, 0, 0),
         MetadataRecordType.FEATURE_LEVEL: _Kind(FeatureLevelRecord, 0, 0),
         MetadataRecordType.PRODUCER_IDS: _Kind(ProducerIdsRecord, 0, 0),
+        MetadataRecordType.ACCESS_CONTROL_ENTRY: _Kind(AccessControlEntryRecord, 0, 0),
+        MetadataRecordType.REMOVE_ACCESS_CONTROL_ENTRY: _Kind(RemoveAccessControlEntryRecord, 0, 0),
     }
 )
 

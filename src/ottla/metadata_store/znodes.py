@@ -499,11 +499,12 @@ class KafkaImport(NamedTuple):
 
     metadata_log_end: tuple[str, int] | None  # the last file of Kafka's metadata log and its size
     pinned: tuple[str, ...]  # topics that got retention.ms=-1, because their retention was unknown
+    has_acls: bool = False  # the store got the ACLs too; an earlier version of Ottla left them in Kafka's metadata log
 
 
 def encode_kafka_import(done: KafkaImport) -> bytes:
     """Encode version 1."""
-    return _text({"version": 1, "trace": done.metadata_log_end, "pinned": done.pinned})
+    return _text({"version": 1, "trace": done.metadata_log_end, "pinned": done.pinned, "acls": done.has_acls})
 
 
 def decode_kafka_import(value: bytes) -> KafkaImport:
@@ -511,7 +512,11 @@ def decode_kafka_import(value: bytes) -> KafkaImport:
     parsed = _parse(KAFKA_IMPORT, value)
     try:
         end = parsed["trace"]
-        return KafkaImport(None if end is None else (str(end[0]), int(end[1])), tuple(map(str, parsed["pinned"])))
+        return KafkaImport(
+            None if end is None else (str(end[0]), int(end[1])),
+            tuple(map(str, parsed["pinned"])),
+            parsed.get("acls") is True,
+        )
     except (KeyError, ValueError, TypeError, IndexError) as error:
         raise MalformedNode(KAFKA_IMPORT, repr(error)) from error
 

@@ -17,12 +17,13 @@ has other ACLs.
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
 from ottla.core.acls import WILDCARD, AccessControlEntry, AclOperation, PatternType, PermissionType, ResourceType
 from ottla.metadata_store.acl_index import NO_ACLS, UNREADABLE, AclIndex, ResourceAcls
 from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.net.identity import USER, ConnectionIdentity
+from ottla.security.audit_log import AuditedRequest, AuditLog
 from ottla.security.authorizer_config import AuthorizerConfig
 from ottla.security.host_patterns import host_matches
 
@@ -44,18 +45,12 @@ _IMPLYING: Final = {
 _Key = tuple[ConnectionIdentity, str, AclOperation, ResourceType, str | None]
 
 
-class AuthorizableRequest(Protocol):
-    """The part of a request by which it is decided what may be done. Of a forwarded one it is the client's."""
-
-    identity: ConnectionIdentity
-    client_host: str
-
-
 class AclAuthorizer:
     """Decides what clients may do."""
 
-    def __init__(self, cluster: MetadataCache, config: AuthorizerConfig) -> None:
+    def __init__(self, cluster: MetadataCache, config: AuthorizerConfig, audit_log: AuditLog | None = None) -> None:
         self._cluster = cluster
+        self._audit_log = audit_log
         self._super_users = config.super_user_principals
         self._allows_without_acl = config.allow_everyone_if_no_acl_found
         self._index: AclIndex = NO_ACLS
@@ -63,14 +58,17 @@ class AclAuthorizer:
 
     def is_allowed(
         self,
-        request: AuthorizableRequest,
+        request: AuditedRequest,
         operation: AclOperation,
         resource: ResourceType,
         name: str,
         *,
         log_if_denied: bool = True,
     ) -> bool:
-        """Return whether the client may do this with the resource of this name."""
+        """Return whether the client may do this with the resource of this name.
+
+        `log_if_denied` is false where the client did not name the resource, or another operation would do as well.
+        """
         index = self._cluster.current.acls
         if index is not self._index:
             self._index = index
@@ -81,9 +79,16 @@ class AclAuthorizer:
             decision = self._decide(request.identity, request.client_host, operation, resource, name)
             if len(name) <= _KEPT_NAME_MAX:
                 self._keep(key, decision)
+        audit_log = self._audit_log
+        if audit_log is not None:
+            if decision:
+                if audit_log.logs_allowed:
+                    audit_log.allowed(request, operation, resource, name)
+            elif log_if_denied:
+                audit_log.denied(request, operation, resource, name)
         return decision
 
-    def is_allowed_for_any(self, request: AuthorizableRequest, operation: AclOperation, resource: ResourceType) -> bool:
+    def is_allowed_for_any(self, request: AuditedRequest, operation: AclOperation, resource: ResourceType) -> bool:
         """Return whether the client may do this with any resource of the type (Kafka's `authorizeByResourceType`).
 
         ALLOW entries count for their own operation and for ALL only. A prefix or name is passed over if a DENY of

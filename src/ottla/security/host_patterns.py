@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 from ottla.core.acls import WILDCARD
 
 _V4_RANGE: Final = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})\.([0-9]{1,3})\.([0-9]{1,3})/([0-9]{1,2})")
+_NUMBER: Final = re.compile(r"[+-]?\d{1,20}")
+_INT_MAX: Final = (1 << 31) - 1
 
 
 class _Range(NamedTuple):
@@ -106,15 +108,16 @@ def _within(value: int, at_most: int) -> int:
 
 def _parse_v6(pattern: str) -> tuple[int, int]:
     text, _, length_text = pattern.partition("/")
-    if not (length_text.isascii() and length_text.isdecimal()):
+    length = int(length_text) if _NUMBER.fullmatch(length_text) else _INT_MAX + 1
+    if not -_INT_MAX <= length <= _INT_MAX:
         raise ValueError(f"Could not parse [{pattern}] - invalid prefix length")
-    length = int(length_text[:9])
-    if length > 128:
+    if not 0 <= length <= 128:
         raise ValueError(f"Could not parse [{pattern}] - prefix length must be between 0 and 128")
+    inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     try:
-        address = IPv6Address(text)
+        address = IPv6Address(inner.partition("%")[0])
     except AddressValueError:
         raise ValueError(f"Could not parse [{text}]") from None
-    if address.ipv4_mapped is not None or address.scope_id is not None:
+    if address.ipv4_mapped is not None:
         raise ValueError(f"Could not parse [{text}] - not an IPv6 address")
     return int(address), length

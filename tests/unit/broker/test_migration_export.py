@@ -16,14 +16,18 @@ from ottla.broker.migration.export_to_kafka import CannotExport, Exported, expor
 from ottla.broker.migration.import_commit import commit_import
 from ottla.broker.migration.import_from_kafka import ImportedTopic, ImportPlan, plan_import
 from ottla.broker.migration.kafka_directory import read_image
+from ottla.core.acls import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
 from ottla.core.files import FileSystem, SystemFiles
 from ottla.core.ids import id_text
+from ottla.metadata_store import znodes
+from ottla.metadata_store.acl_znodes import acl_path
 from ottla.metadata_store.broker_registration import join_cluster
 from ottla.metadata_store.embedded_store import EmbeddedMetadataStore
 from ottla.metadata_store.kraft_batches import snapshot
 from ottla.metadata_store.kraft_image import KraftImage
-from ottla.metadata_store.kraft_records import FeatureLevelRecord, MetadataRecordType, OpaqueRecord, encode
+from ottla.metadata_store.kraft_records import AccessControlEntryRecord, FeatureLevelRecord, OpaqueRecord, encode
 from ottla.metadata_store.sqlite_file import FILE_NAME as METADATA_FILE
+from ottla.metadata_store.store import Put
 from ottla.storage.small_files import LOCK
 
 ID, HERE, THERE = UUID(int=1 << 100), UUID(int=3 << 100), UUID(int=4 << 100)
@@ -118,11 +122,11 @@ def test_a_metadata_directory_without_logs_gets_the_identity_kafka_asks_for(tmp_
 
 def test_unknown_records_of_an_earlier_kafka_are_carried_unread_and_its_features_stay(tmp_path: Path) -> None:
     path = directory(tmp_path / "a")
-    permission = OpaqueRecord(MetadataRecordType.ACCESS_CONTROL_ENTRY, b"\x01\x12\x00rest")
+    unknown = OpaqueRecord(99, b"\x01\x63\x00rest")
     level = encode(FeatureLevelRecord(name="metadata.version", level=27))
-    (path / "bootstrap.checkpoint").write_bytes(snapshot([level, permission.raw], now_ms=1))
+    (path / "bootstrap.checkpoint").write_bytes(snapshot([level, unknown.raw], now_ms=1))
     assert exported(path).carried == 1
-    assert image(path).carried == [permission]
+    assert image(path).carried == [unknown]
     assert image(path).features == {"metadata.version": 27}
 
 
@@ -187,11 +191,11 @@ class Stopping:
 
 def test_a_crash_before_any_step_leaves_a_directory_that_can_be_exported_again(tmp_path: Path) -> None:
     whole = directory(tmp_path / "whole")
-    permission = OpaqueRecord(MetadataRecordType.ACCESS_CONTROL_ENTRY, b"\x01\x12\x00rest")
+    unknown = OpaqueRecord(99, b"\x01\x63\x00rest")
     old = whole / "__cluster_metadata-0"
     old.mkdir()
     (old / "00000000000000000000-0000000000.checkpoint").write_bytes(snapshot([], now_ms=1))
-    (old / "00000000000000000007-0000000001.checkpoint").write_bytes(snapshot([permission.raw], now_ms=1))
+    (old / "00000000000000000007-0000000001.checkpoint").write_bytes(snapshot([unknown.raw], now_ms=1))
     attempt: Callable[[int], Path] = lambda steps: shutil.copytree(whole, tmp_path / f"after-{steps}")  # noqa: E731
     steps = 0
     while True:
@@ -204,6 +208,93 @@ def test_a_crash_before_any_step_leaves_a_directory_that_can_be_exported_again(t
             done = exported(path)
         assert (done.topics, done.carried) == (2, 1), steps
         assert set(image(path).topics) == {WEB.topic_id, KEPT.topic_id}
-        assert image(path).carried == [permission]
+        assert image(path).carried == [unknown]
         steps += 1
     assert steps >= 6
+
+
+# ---- ACLs
+
+READ = AclBinding(
+    ResourceType.TOPIC, PatternType.PREFIXED, "we", "User:a", "*", AclOperation.READ, PermissionType.ALLOW
+)
+DENIED = READ._replace(pattern_type=PatternType.LITERAL, resource_name="a/b", permission_type=PermissionType.DENY)
+
+
+def with_acls(path: Path, *acls: AclBinding, value: bytes = b"") -> Path:
+    """Return a directory whose metadata store has ACLs, and of the first one's pattern another value if one is given."""
+    directory(path, store=False)
+
+    async def fill() -> None:
+        session = EmbeddedMetadataStore.open(path / METADATA_FILE).session()
+        await join_cluster(session, "c")
+        await commit_import(ImportPlan(topics=[], acls=list(acls)), session, {}, [path], node_id=7)
+        if value:
+            await session.commit([Put(acl_path(acls[0].pattern), value)])
+        await session.close()
+
+    asyncio.run(fill())
+    return path
+
+
+def test_acls_go_with_the_rest_and_come_back(tmp_path: Path) -> None:
+    path = with_acls(tmp_path / "a", READ, DENIED, READ._replace(principal="User:b"))
+
+    done = exported(path)
+
+    after = image(path)
+    expected = {READ, DENIED, READ._replace(principal="User:b")}
+    assert set(after.acls.values()) == expected
+    assert len(after.acls) == 3
+    assert not after.carried
+    assert not done.left_out
+    assert after.features["metadata.version"] == 25
+    back = plan_import([path], read(file=None, environment={}, options={"node.id": "7"})[0])
+    assert back is not None
+    assert set(back.acls) == expected
+
+
+def test_a_range_of_addresses_needs_a_kafka_that_knows_it(tmp_path: Path) -> None:
+    path = with_acls(tmp_path / "a", DENIED._replace(host="10.0.0.0/8"))
+
+    exported(path)
+
+    assert image(path).features["metadata.version"] == 32
+
+
+def test_acls_of_groups_are_exported_and_their_want_of_effect_is_noted(tmp_path: Path) -> None:
+    path = with_acls(tmp_path / "a", READ._replace(principal="Group:g"), DENIED._replace(principal="Group:g"))
+
+    (note,) = exported(path).left_out
+
+    assert "2 ACLs of groups (Group:NAME), 1 of which deny" in note
+    assert len(image(path).acls) == 2
+
+
+def test_acls_that_cannot_be_read_prevent_an_export(tmp_path: Path) -> None:
+    path = with_acls(tmp_path / "a", READ, value=b"{")
+
+    with pytest.raises(CannotExport, match="malformed nodes of ACLs: TOPIC we"):
+        exported(path)
+    assert (path / METADATA_FILE).exists()
+
+
+def test_acls_that_an_earlier_version_left_in_kafkas_metadata_are_not_lost(tmp_path: Path) -> None:
+    record = encode(AccessControlEntryRecord(
+        id=UUID(int=9), resource_type=2, resource_name="x", pattern_type=3, principal="User:x", host="*", operation=3,
+        permission_type=2,
+    ))  # fmt: skip
+    kept = DENIED._replace(resource_name="x", principal="User:x")
+    for has_acls in (False, True):
+        path = with_acls(tmp_path / str(has_acls), READ)
+        (path / "bootstrap.checkpoint").write_bytes(snapshot([record], now_ms=1))
+
+        async def mark(path: Path = path, has_acls: bool = has_acls) -> None:
+            session = EmbeddedMetadataStore.open(path / METADATA_FILE).session()
+            done = znodes.encode_kafka_import(znodes.KafkaImport(None, (), has_acls))
+            await session.commit([Put(znodes.KAFKA_IMPORT, done)])
+            await session.close()
+
+        asyncio.run(mark())
+        exported(path)
+        assert set(image(path).acls.values()) == ({READ} if has_acls else {READ, kept})

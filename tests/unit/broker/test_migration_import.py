@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -21,7 +22,9 @@ from ottla.metadata_store.broker_registration import join_cluster
 from ottla.metadata_store.embedded_store import EmbeddedMetadataStore, EmbeddedSession
 from ottla.metadata_store.kraft_batches import snapshot
 from ottla.metadata_store.kraft_records import MetadataRecordType
+from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.records.builder import NewRecord, build_batch
+from ottla.security.authorizer_config import AUTHORIZERS
 from ottla.storage.directories.log_directory import ForeignDirectory
 
 NODE, ID, OTHER_ID = 3, UUID(int=1 << 100), UUID(int=2 << 100)
@@ -148,9 +151,48 @@ def test_a_setting_that_ottla_does_not_accept_is_left_out_and_noted(tmp_path: Pa
 
 
 def test_records_that_ottla_does_not_support_are_noted(tmp_path: Path) -> None:
-    permission = kraft.OpaqueRecord(MetadataRecordType.ACCESS_CONTROL_ENTRY, b"\x01\x12\x00")
-    plan = found(kafkas(tmp_path, topic(), partition(), permission, permission))
-    assert any("2 ACCESS_CONTROL_ENTRY" in note for note in plan.notes)
+    token = kraft.OpaqueRecord(MetadataRecordType.DELEGATION_TOKEN, b"\x01\x0a\x00")
+    plan = found(kafkas(tmp_path, topic(), partition(), token, token))
+    assert any("2 DELEGATION_TOKEN" in note for note in plan.notes)
+
+
+ACL = kraft.AccessControlEntryRecord(
+    id=ID, resource_type=2, resource_name="web", pattern_type=3, principal="User:a", host="*", operation=3,
+    permission_type=2,
+)  # fmt: skip
+
+
+def test_acls_are_imported_those_that_were_removed_not(tmp_path: Path) -> None:
+    more = [replace(ACL, id=UUID(int=number), operation=number) for number in (4, 5)]
+    gone = kraft.RemoveAccessControlEntryRecord(id=UUID(int=4))
+    other = replace(ACL, id=UUID(int=6), resource_name="a/b", resource_type=3, pattern_type=4)
+    directory = kafkas(tmp_path, topic(), partition(), ACL, *more, gone, other, replace(ACL, id=UUID(int=7)))
+    plan = found(directory)
+    session = committed(plan, directory)
+
+    view = asyncio.run(MetadataCache(session).load())
+
+    acls = [
+        (each.resource_type, each.pattern_type, each.resource_name, each.operation) for each in view.acls.bindings()
+    ]
+    assert sorted(acls) == [(2, 3, "web", 3), (2, 3, "web", 5), (3, 4, "a/b", 3)]
+    assert any("ACLs without effect, because authorizer.class.name is not set: 4" in note for note in plan.notes)
+    assert ", 4 ACLs" in summary(plan, directory)
+    with_authorizer = found(directory, config(authorizer_class_name=AUTHORIZERS[0]))
+    assert not any("ACLs" in note for note in with_authorizer.notes)
+
+
+def test_a_directory_with_acls_and_without_topics_is_imported_for_the_acls(tmp_path: Path) -> None:
+    (tmp_path / "bootstrap.checkpoint").write_bytes(snapshot([kraft.encode(ACL)], now_ms=1))
+
+    assert len(found(tmp_path).acls) == 1
+
+
+def test_an_acl_that_is_not_understood_prevents_the_import(tmp_path: Path) -> None:
+    directory = kafkas(tmp_path, topic(), partition(), replace(ACL, operation=99))
+
+    with pytest.raises(ForeignDirectory, match="an ACL that is not understood"):
+        found(directory)
 
 
 def test_stray_and_future_directories_are_noted(tmp_path: Path) -> None:

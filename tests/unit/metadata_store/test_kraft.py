@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from ottla.core.acls import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
 from ottla.core.ids import id_text
 from ottla.core.settings import ConfigResourceType
 from ottla.metadata_store import kraft_records as kraft
@@ -166,12 +167,9 @@ def test_producer_ids_never_go_back() -> None:
 
 
 def test_unknown_records_are_carried_and_records_about_processes_are_not() -> None:
-    permission, beat = (
-        kraft.OpaqueRecord(MetadataRecordType.ACCESS_CONTROL_ENTRY, b"\x01\x12\x00x"),
-        marker(MetadataRecordType.NO_OP),
-    )
+    newer, beat = kraft.OpaqueRecord(98, b"\x01\x62\x00x"), marker(MetadataRecordType.NO_OP)
     unknown = kraft.OpaqueRecord(99, b"\x01\x63\x00y")
-    assert image_of(permission, beat, unknown).carried == [permission, unknown]
+    assert image_of(newer, beat, unknown).carried == [newer, unknown]
 
 
 def test_a_change_of_what_is_not_there_is_no_log_of_kafkas() -> None:
@@ -231,3 +229,33 @@ def test_a_snapshot_with_a_voter_lists_the_quorum_as_kafkas_format_command() -> 
     assert records[2].value == bytes.fromhex(
         "00000200000001a95d9eb123484d95bc6caa0422378ecf020b434f4e54524f4c4c45520a3132372e302e302e314a9500000000010000 00"
     )
+
+
+ACL = kraft.AccessControlEntryRecord(
+    id=ID, resource_type=2, resource_name="web", pattern_type=4, principal="User:a", host="*", operation=3,
+    permission_type=2,
+)  # fmt: skip
+
+
+def test_acls_begin_and_end_by_their_ids() -> None:
+    other = replace(ACL, id=OTHER_ID, operation=4)
+    binding = AclBinding(
+        ResourceType.TOPIC, PatternType.PREFIXED, "web", "User:a", "*", AclOperation.READ, PermissionType.DENY
+    )
+
+    assert image_of(ACL, other).acls == {ID: binding, OTHER_ID: binding._replace(operation=AclOperation.WRITE)}
+    assert image_of(ACL, other, kraft.RemoveAccessControlEntryRecord(id=OTHER_ID)).acls == {ID: binding}
+    with pytest.raises(MalformedMetadata):
+        image_of(ACL, kraft.RemoveAccessControlEntryRecord(id=OTHER_ID))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"operation": 99}, {"operation": 1}, {"operation": 0}, {"resource_type": 99}, {"resource_type": 1}, {"pattern_type": 1},
+        {"pattern_type": 2}, {"pattern_type": 9}, {"permission_type": 0}, {"permission_type": 1}, {"permission_type": 4},
+    ],
+)  # fmt: skip
+def test_an_acl_that_is_not_understood_is_no_log_of_kafkas(changed: dict[str, int]) -> None:
+    with pytest.raises(MalformedMetadata, match="an ACL that is not understood"):
+        image_of(replace(ACL, **changed))  # type: ignore[arg-type]

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from ottla.core.acls import AccessControlEntry, AclOperation, PatternType, PermissionType, ResourcePattern, ResourceType
+from ottla.core.clock import SystemClock
 from ottla.metadata_store.acl_index import NO_ACLS, AclIndex, ResourceAcls
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.metadata_store.embedded_store import EmbeddedMetadataStore
 from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.net.identity import ConnectionIdentity
 from ottla.security import authorizer as module
+from ottla.security.audit_log import AuditEntry, AuditLog
 from ottla.security.authorizer import AclAuthorizer
 from ottla.security.authorizer_config import AuthorizerConfig
+from ottla.wire.headers import RequestHeader
 
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 READ, WRITE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE
@@ -31,6 +35,9 @@ class Client:
 
     identity: ConnectionIdentity
     client_host: str = "10.1.2.3"
+    header: RequestHeader = (3, 12, 1, "c", 0)
+    client_id: str | None = "c"
+    listener: str = "PLAINTEXT"
 
 
 ALICE = Client(ConnectionIdentity("User", "alice"))
@@ -168,6 +175,17 @@ def test_an_acl_is_for_its_host() -> None:
     assert not allows("10.1.2.3", "10.1.2.4")
     assert allows("10.1.0.0/16", "10.1.2.4")
     assert not allows("10.1.0.0/16", "10.2.2.4")
+
+
+def test_decisions_for_several_hosts_are_kept_apart() -> None:
+    authorizer = authorizer_of(index_of({(LITERAL, "web"): [entry(host="10.1.2.3")]}))
+    elsewhere = replace(ALICE, client_host="10.9.9.9")
+
+    for _ in range(2):
+        assert authorizer.is_allowed(ALICE, READ, TOPIC, "web")
+        assert not authorizer.is_allowed(elsewhere, READ, TOPIC, "web")
+        assert authorizer.is_allowed_for_any(ALICE, READ, TOPIC)
+        assert not authorizer.is_allowed_for_any(elsewhere, READ, TOPIC)
 
 
 def test_super_users_may_do_everything() -> None:
@@ -327,3 +345,51 @@ def test_a_look_up_reads_as_many_patterns_as_there_are_lengths_of_prefixes() -> 
     assert of_type.lengths == (1, 4)
     assert len(index.about(TOPIC, "0001x")) == 3
     assert len(index.about(TOPIC, "1")) == 0
+
+
+# ---- The audit log
+
+
+def test_a_denial_is_audited_unless_the_client_did_not_ask_for_it() -> None:
+    class Output:
+        def __init__(self) -> None:
+            self.entries: list[AuditEntry] = []
+
+        def put(self, entry: AuditEntry, now_ms: int) -> None:
+            self.entries.append(entry)
+
+        async def close(self) -> None: ...
+
+    output = Output()
+    cluster = MetadataCache(EmbeddedMetadataStore().session())
+    cluster.current = ClusterView(acls=index_of({(LITERAL, "web"): [entry()]}))
+    audit_log = AuditLog([output], clock=SystemClock())
+    authorizer = AclAuthorizer(cluster, AuthorizerConfig(), audit_log)
+
+    authorizer.is_allowed(BOB, READ, TOPIC, "web", log_if_denied=False)
+    authorizer.is_allowed(ALICE, READ, TOPIC, "web")
+    assert not output.entries
+    for _ in range(2):  # also from memory
+        authorizer.is_allowed(BOB, READ, TOPIC, "web")
+    assert [(each.event, each.principal, each.resource) for each in output.entries] == [
+        ("denied", "User:bob", "web")
+    ] * 2
+
+    output.entries.clear()
+    audit_log.logs_allowed = True
+    authorizer.is_allowed(ALICE, READ, TOPIC, "web")
+    assert [each.event for each in output.entries] == ["allowed"]
+
+
+def test_a_decision_from_memory_is_one_frame_and_one_look_up() -> None:
+    authorizer = of((LITERAL, "web", ALLOW, READ))
+    authorizer.is_allowed(ALICE, READ, TOPIC, "web")
+    calls: list[str] = []
+    sys.setprofile(lambda _frame, event, _argument: calls.append(event))
+    try:
+        authorizer.is_allowed(ALICE, READ, TOPIC, "web")
+    finally:
+        sys.setprofile(None)
+
+    assert [event for event in calls if event == "call"] == ["call"]
+    assert calls.count("c_call") == 2, "the look-up, and the end of the profile"

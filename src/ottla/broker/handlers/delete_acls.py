@@ -1,10 +1,12 @@
 """DeleteAcls (key 31), versions 1 to 3.
 
 What it does
-  Answers SECURITY_DISABLED for each filter, as Apache Kafka does where no authorizer is configured.
+  Deletes the ACLs that each filter chooses, and returns them; an ACL that several filters choose is returned for each.
+  The answer comes when the controller decides without them.
+  Answers SECURITY_DISABLED for each filter, as Apache Kafka does, where no authorizer is configured.
 
 What it does not do
-  Access control lists.
+  Return the ACLs of a resource that cannot be read. A filter on its type, name and type of pattern alone deletes them.
 
 Versions
   v2   flexible encoding
@@ -13,45 +15,88 @@ Versions
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
 
+from ottla.broker.handler_parts.acl_requests import check_filter, filter_of, problem_of_filter
+from ottla.broker.handler_parts.admin_requests import error_fields
 from ottla.broker.handler_parts.authorized_operations import NO_AUTHORIZER
 from ottla.broker.requests.authorization import on_cluster
-from ottla.broker.requests.elements import Each, InParts
-from ottla.broker.requests.handler import ElementWise
+from ottla.broker.requests.elements import Each, InParts, collect
+from ottla.broker.requests.handler import ElementWiseAfter
 from ottla.broker.requests.request import Request
-from ottla.core.acls import AclOperation
-from ottla.core.errors import ErrorCode, KafkaError
+from ottla.controller.acl_changes import DeletedAcls
+from ottla.core.acls import AclBinding, AclFilter, AclOperation
+from ottla.core.errors import ErrorCode, KafkaError, error_for
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.wire.generated.delete_acls import (
     MESSAGES,
     DeleteAclsFilter,
     DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
     DeleteAclsRequest,
     DeleteAclsResponse,
 )
 
+Outcome = DeletedAcls | KafkaError
 
-def answer(_request: Request, body: DeleteAclsRequest, _view: ClusterView) -> InParts[DeleteAclsResponse]:
-    """Refuse each filter: there is no authorizer."""
+
+async def delete(request: Request, body: DeleteAclsRequest) -> Sequence[Outcome]:
+    """Delete the ACLs that the filters choose; return those of each filter."""
+    if request.authorizer is None:
+        return [error_for(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)] * len(body.filters)
+    filters = await collect(request, Each(body.filters, _filter))
+    valid = [each for each in filters if isinstance(each, AclFilter)]
+    if not valid:
+        return [each for each in filters if isinstance(each, KafkaError)]
+    try:
+        deleted = iter(await request.services.controller.acls.delete(valid))
+    except KafkaError as error:
+        return [each if isinstance(each, KafkaError) else error for each in filters]
+    return [each if isinstance(each, KafkaError) else next(deleted) for each in filters]
+
+
+def _filter(_request: Request, fields: DeleteAclsFilter, _view: ClusterView) -> AclFilter | KafkaError:
+    chosen = filter_of(fields)
+    return problem_of_filter(chosen) or chosen
+
+
+def answer(
+    _request: Request, _body: DeleteAclsRequest, outcomes: Sequence[Outcome], _view: ClusterView
+) -> InParts[DeleteAclsResponse]:
+    """Return the ACLs that each filter has deleted."""
     response = DeleteAclsResponse()
-    return InParts(response, Each(body.filters, _refused, into=response.filter_results))
+    return InParts(response, Each(outcomes, _filter_result, into=response.filter_results))
 
 
-def _refused(_request: Request, _filter: DeleteAclsFilter, _view: ClusterView) -> DeleteAclsFilterResult:
-    return DeleteAclsFilterResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+def _filter_result(
+    _request: Request, outcome: Outcome, _view: ClusterView
+) -> DeleteAclsFilterResult | InParts[DeleteAclsFilterResult]:
+    if isinstance(outcome, KafkaError):
+        code, message = error_fields(outcome)
+        return DeleteAclsFilterResult(error_code=code, error_message=message)
+    result = DeleteAclsFilterResult(error_message=None)
+    return InParts(result, Each(outcome, _matching, into=result.matching_acls))
+
+
+def _matching(_request: Request, binding: AclBinding, _view: ClusterView) -> DeleteAclsMatchingAcl:
+    return DeleteAclsMatchingAcl(
+        error_message=None,
+        resource_type=binding.resource_type,
+        resource_name=binding.resource_name,
+        pattern_type=binding.pattern_type,
+        principal=binding.principal,
+        host=binding.host,
+        operation=binding.operation,
+        permission_type=binding.permission_type,
+    )
 
 
 def refuse(_request: Request, body: DeleteAclsRequest, error: KafkaError) -> InParts[DeleteAclsResponse]:
     """Answer each filter with an error."""
     response = DeleteAclsResponse()
-    return InParts(response, Each(body.filters, partial(_denied, error), into=response.filter_results))
+    return InParts(response, Each([error] * len(body.filters), _filter_result, into=response.filter_results))
 
 
-def _denied(
-    error: KafkaError, _request: Request, _filter: DeleteAclsFilter, _view: ClusterView
-) -> DeleteAclsFilterResult:
-    return DeleteAclsFilterResult(error_code=error.code, error_message=error.message)
-
-
-HANDLER = ElementWise(MESSAGES, answer, access=(on_cluster(AclOperation.ALTER),), refuse=refuse)
+HANDLER = ElementWiseAfter(
+    MESSAGES, first=delete, answer=answer, access=(on_cluster(AclOperation.ALTER),), refuse=refuse
+).checking(lambda body: body.filters, check_filter)

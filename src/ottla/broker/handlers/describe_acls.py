@@ -1,11 +1,12 @@
 """DescribeAcls (key 29), versions 1 to 3.
 
 What it does
-  Answers SECURITY_DISABLED, as Apache Kafka does where no authorizer is configured: admin clients, MirrorMaker 2 and
+  Returns the ACLs that a filter chooses, those of one pattern together, from the snapshot of this broker.
+  Answers SECURITY_DISABLED, as Apache Kafka does, where no authorizer is configured: admin clients, MirrorMaker 2 and
   kafka-acls.sh know that answer.
 
 What it does not do
-  Access control lists.
+  Return the ACLs of a resource that cannot be read: there is a line in the log of each broker.
 
 Versions
   v2   flexible encoding
@@ -14,18 +15,55 @@ Versions
 
 from __future__ import annotations
 
+from functools import partial
+
+from ottla.broker.handler_parts.acl_requests import check_filter, filter_of
 from ottla.broker.handler_parts.authorized_operations import NO_AUTHORIZER
 from ottla.broker.requests.authorization import on_cluster
-from ottla.broker.requests.handler import Inline
+from ottla.broker.requests.elements import Each, InParts
+from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
-from ottla.core.acls import AclOperation
+from ottla.core.acls import AccessControlEntry, AclFilter, AclOperation, ResourcePattern
 from ottla.core.errors import ErrorCode
-from ottla.wire.generated.describe_acls import MESSAGES, DescribeAclsRequest, DescribeAclsResponse
+from ottla.metadata_store.cluster_view import ClusterView
+from ottla.wire.generated.describe_acls import (
+    MESSAGES,
+    AclDescription,
+    DescribeAclsRequest,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+)
 
 
-def handle(request: Request, body: DescribeAclsRequest) -> DescribeAclsResponse:  # noqa: ARG001
-    """Refuse the request: there is no authorizer."""
-    return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+def answer(
+    request: Request, body: DescribeAclsRequest, view: ClusterView
+) -> DescribeAclsResponse | InParts[DescribeAclsResponse]:
+    """Return the ACLs that the filter chooses."""
+    if request.authorizer is None:
+        return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
+    chosen, response = filter_of(body), DescribeAclsResponse()
+    patterns = view.acls.candidates(chosen)
+    return InParts(response, Each(patterns, partial(_resource, chosen), into=response.resources))
 
 
-HANDLER = Inline(MESSAGES, handle, access=(on_cluster(AclOperation.DESCRIBE),))
+def _resource(
+    chosen: AclFilter, _request: Request, pattern: ResourcePattern, view: ClusterView
+) -> InParts[DescribeAclsResource] | None:
+    entries = view.acls.choose(pattern, chosen)
+    if not entries:
+        return None
+    resource = DescribeAclsResource(
+        resource_type=pattern.resource_type, resource_name=pattern.name, pattern_type=pattern.pattern_type
+    )
+    return InParts(resource, Each(sorted(entries), _description, into=resource.acls))
+
+
+def _description(_request: Request, entry: AccessControlEntry, _view: ClusterView) -> AclDescription:
+    return AclDescription(
+        principal=entry.principal, host=entry.host, operation=entry.operation, permission_type=entry.permission_type
+    )
+
+
+HANDLER = ElementWise(MESSAGES, answer, access=(on_cluster(AclOperation.DESCRIBE),)).checking(
+    lambda body: (body,), check_filter
+)

@@ -4,13 +4,13 @@ The logs need no change: they are Kafka's files. Only Kafka's metadata log is mi
 `kafka-storage.sh format --standalone` would, with our topics in it:
 
     bootstrap.checkpoint                                    the first records of Kafka's metadata log: features,
-                                                            topics, partitions, settings, producer ids
+                                                            topics, partitions, settings, producer ids, ACLs
     __cluster_metadata-0/00000000000000000000-0000000000.checkpoint    the quorum: this node alone
 
 Both ways to name the quorum in server.properties work with it (`controller.quorum.voters` and
 `controller.quorum.bootstrap.servers`); Kafka writes its controller's real address over ours. The metadata store is
 renamed, so that an Ottla started here later imports the directory again, as Kafka left it. Records of an earlier
-Kafka's metadata that Ottla does not understand (permissions, quotas, credentials) are copied without being decoded.
+Kafka's metadata that Ottla does not understand (quotas, credentials) are copied without being decoded.
 
 After a crash at any step the export can be repeated: renaming the store is the last step.
 Source: BootstrapDirectory, BootstrapMetadata, Formatter (Kafka 4.4); a test starts a real Kafka on an export.
@@ -27,6 +27,7 @@ from types import MappingProxyType
 from uuid import UUID
 
 from ottla.broker.migration.kafka_directory import BOOTSTRAP, METADATA_LOG, UnreadableMetadata, read_image
+from ottla.core.acls import AclBinding, PermissionType, ResourcePattern
 from ottla.core.files import FileSystem, replace_file
 from ottla.core.ids import TopicPartition, parse_id
 from ottla.core.runtime import new_uuid
@@ -45,6 +46,9 @@ from ottla.storage.small_files import LOCK, META_PROPERTIES, MetaProperties, met
 QUORUM = "00000000000000000000-0000000000.checkpoint"
 FEATURES = MappingProxyType({"metadata.version": 25, "group.version": 1, "transaction.version": 2})
 """Kafka 4.0's own levels, which every Kafka 4 can start with; `kafka-features.sh` raises them."""
+
+_VERSION, _RANGES_LEVEL = "metadata.version", 32
+"""4.4-IV1, from which on ACLs may have ranges of addresses (KIP-1276)."""
 
 _NOT_KAFKAS = ("durability", "ottla.")
 _KINDS = MappingProxyType(
@@ -87,6 +91,7 @@ class _StoreContent:
     view: ClusterView
     next_producer_id: int
     pinned: frozenset[str]
+    has_acls: bool  # and not only an earlier Kafka's metadata log
 
 
 def export(files: FileSystem, directories: Sequence[Path], *, now_ms: int, dry_run: bool = False) -> Exported:
@@ -110,7 +115,12 @@ def export(files: FileSystem, directories: Sequence[Path], *, now_ms: int, dry_r
             raise CannotExport(f"the metadata of an earlier Kafka would be lost: {error}") from error
         carried = [record.raw for record in earlier.carried] if earlier else []
         features = earlier.features if earlier and earlier.features else FEATURES
-        records = list(_records(content, places, node_id, features, left_out))
+        acls = set(content.view.acls.bindings())
+        if earlier is not None and not content.has_acls:
+            acls.update(earlier.acls.values())
+        if any("/" in acl.host for acl in acls):  # an older Kafka would take a range for an address, also of a DENY
+            features = {**features, _VERSION: max(features.get(_VERSION, 0), _RANGES_LEVEL)}
+        records = [*_records(content, places, node_id, features, left_out), *_of_acls(acls, left_out)]
         if not dry_run:
             _write(files, places, store, [*map(kraft.encode, records), *carried], node_id, now_ms)
         topics = content.view.topics.values()
@@ -162,11 +172,15 @@ async def _read_store(path: Path) -> _StoreContent:
             raise CannotExport(f"the metadata store has malformed nodes of {', '.join(sorted(view.unreadable_topics))}")
         block = await session.get(znodes.PRODUCER_ID_BLOCK)
         latest = znodes.decode_producer_id_block(block.value) if block else None
+        if unreadable := [pattern for pattern in view.acls.patterns() if not _is_readable(view, pattern)]:
+            raise CannotExport(f"the metadata store has malformed nodes of ACLs: {', '.join(map(_named, unreadable))}")
         imported = await session.get(znodes.KAFKA_IMPORT)
+        earlier = znodes.decode_kafka_import(imported.value) if imported else None
         return _StoreContent(
             view=view,
             next_producer_id=latest.last + 1 if latest else 0,
-            pinned=frozenset(znodes.decode_kafka_import(imported.value).pinned if imported else ()),
+            pinned=frozenset(earlier.pinned if earlier else ()),
+            has_acls=earlier is None or earlier.has_acls,
         )
     finally:
         await session.close()
@@ -199,6 +213,36 @@ def _records(
                     yield kraft.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
     if content.next_producer_id:
         yield kraft.ProducerIdsRecord(broker=node_id, next_producer_id=content.next_producer_id)
+
+
+def _of_acls(acls: set[AclBinding], left_out: list[str]) -> Iterator[kraft.Record]:
+    for acl in sorted(acls):
+        yield kraft.AccessControlEntryRecord(
+            id=new_uuid(),
+            resource_type=acl.resource_type,
+            resource_name=acl.resource_name,
+            pattern_type=acl.pattern_type,
+            principal=acl.principal,
+            host=acl.host,
+            operation=acl.operation,
+            permission_type=acl.permission_type,
+        )
+    of_groups = [acl for acl in acls if acl.principal.startswith("Group:")]
+    if of_groups:
+        denied = sum(acl.permission_type == PermissionType.DENY for acl in of_groups)
+        left_out.append(
+            f"the effect of {len(of_groups)} ACLs of groups (Group:NAME), {denied} of which deny something: Kafka's "
+            "authorizer knows no groups"
+        )
+
+
+def _is_readable(view: ClusterView, pattern: ResourcePattern) -> bool:
+    acls = view.acls.get(pattern)
+    return acls is None or not acls.is_unreadable
+
+
+def _named(pattern: ResourcePattern) -> str:
+    return f"{pattern.resource_type.name} {pattern.name}"
 
 
 def _of_topic(topic: TopicView, places: Sequence[_Directory], node_id: int) -> Iterator[kraft.Record]:

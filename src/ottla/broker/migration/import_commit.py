@@ -14,8 +14,9 @@ from uuid import UUID
 
 from ottla.broker.migration.import_from_kafka import ImportedTopic, ImportPlan
 from ottla.broker.migration.kafka_directory import metadata_log_end
+from ottla.core.acls import AccessControlEntry, AclBinding, ResourcePattern
 from ottla.core.ids import INTERNAL_TOPICS, NO_TOPIC_ID, TRANSACTIONS_TOPIC, TopicPartition, random_topic_id
-from ottla.metadata_store import znodes
+from ottla.metadata_store import acl_znodes, znodes
 from ottla.metadata_store.store import Create, MetadataStore, Op, Put
 from ottla.storage.directories.log_directory import ForeignDirectory
 from ottla.storage.log.partition_log import PartitionLog
@@ -60,13 +61,14 @@ async def commit_import(
         Create(znodes.config_path(kind, name), znodes.encode_config(values))
         for (kind, name), values in found.configs.items()
     ]
+    ops += _acl_ops(found.acls)
     next_producer_id = max(found.next_producer_id, _after_known_producers(logs.values()))
     if next_producer_id:
         block = znodes.ProducerIdBlock(node_id, 0, next_producer_id - 1)
         ops.append(Put(znodes.PRODUCER_ID_BLOCK, znodes.encode_producer_id_block(block)))
     pinned = tuple(topic.name for topic in found.topics if topic.pinned)
     end = metadata_log_end(directories)
-    done = znodes.KafkaImport((end.file, end.size) if end else None, pinned)
+    done = znodes.KafkaImport((end.file, end.size) if end else None, pinned, has_acls=True)
     ops.append(Create(znodes.KAFKA_IMPORT, znodes.encode_kafka_import(done)))
     await store.commit(ops)
     log.info("%s", summary(found, directories[0]))
@@ -92,6 +94,21 @@ def _topic_ops(topic: ImportedTopic, logs: Logs, *, node_id: int, new_id: Callab
     return ops
 
 
+def _acl_ops(acls: Iterable[AclBinding]) -> list[Op]:
+    by_pattern: dict[ResourcePattern, dict[AccessControlEntry, None]] = {}
+    for binding in acls:
+        by_pattern.setdefault(binding.pattern, {})[binding.entry] = None
+    if not by_pattern:
+        return []
+    return [
+        *map(Create, acl_znodes.directories(by_pattern)),
+        *(
+            Create(acl_znodes.acl_path(pattern), acl_znodes.encode_acls(entries))
+            for pattern, entries in by_pattern.items()
+        ),
+    ]
+
+
 def _after_known_producers(logs: Iterable[PartitionLog]) -> int:
     """Return the first id after every block from which a producer with records here may have got its id."""
     known = [producer.producer_id for log in logs for producer in log.producers.describe()]
@@ -103,9 +120,10 @@ def summary(found: ImportPlan, directory: Path) -> str:
     """Describe the import in one line."""
     users = [topic for topic in found.topics if topic.name not in INTERNAL_TOPICS]
     partitions = sum(len(topic.leader_epochs) for topic in found.topics)
+    acls = f", {len(found.acls)} ACLs" if found.acls else ""
     source = "Apache Kafka's metadata" if found.has_metadata else "the names of its partitions, without metadata"
     topics = f"{len(users)} topics and {len(found.topics) - len(users)} internal ones"
-    parts = [f"{directory} imported from {source}: {topics}, {partitions} partitions"]
+    parts = [f"{directory} imported from {source}: {topics}, {partitions} partitions{acls}"]
     pinned = [topic.name for topic in found.topics if topic.pinned]
     if pinned:
         listed = ", ".join(pinned)

@@ -2,8 +2,8 @@
 
 If the metadata store has never been used and there are partitions on the disk, their topics are read from Kafka's own
 metadata log or, if there is none (Kafka with ZooKeeper, a lost store), from the names of the directories and their
-`partition.metadata`. Topics keep their ids, partitions and settings, producer ids continue after the last block that
-was assigned, and group offsets need no import, since `__consumer_offsets` is a topic like any other.
+`partition.metadata`. Topics keep their ids, partitions and settings, ACLs stay, producer ids continue after the last
+block that was assigned, and group offsets need no import, since `__consumer_offsets` is a topic like any other.
 
 Two rules protect records. An import that would lose some is refused before anything is changed: a directory of one of
 several brokers, unless this one holds every acknowledged record of every partition; a log directory that was not given.
@@ -19,13 +19,14 @@ import re
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from ottla.broker.config import BrokerConfig
 from ottla.broker.migration.kafka_directory import UnreadableMetadata, metadata_log_end, read_image
+from ottla.core.acls import AclBinding
 from ottla.core.errors import InvalidConfig
 from ottla.core.ids import NO_TOPIC_ID, OFFSETS_TOPIC, TopicPartition, parse_id
 from ottla.core.settings import ConfigResourceType, InvalidSettings
@@ -66,6 +67,7 @@ class ImportPlan:
     topics: list[ImportedTopic]
     configs: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)  # (kind below /config, name)
     next_producer_id: int = 0
+    acls: list[AclBinding] = field(default_factory=list)
     has_metadata: bool = False  # from Kafka's metadata; if not, from the names of directories
     notes: list[str] = field(default_factory=list)
 
@@ -83,9 +85,10 @@ def plan_import(directories: Sequence[Path], config: BrokerConfig) -> ImportPlan
     except UnreadableMetadata as error:
         raise ForeignDirectory(str(error)) from error
     if image is None or (not image.topics and metadata_log_end(directories) is None):  # formatted, or its log is lost
-        if not held:
+        acls = list(image.acls.values()) if image is not None else []
+        if not held and not acls:
             return None
-        plan = _from_names(held)
+        plan = replace(_from_names(held), acls=acls)
     else:
         _check_complete(image, held, directories, config.server.node_id)
         plan = _from_image(image, held, config)
@@ -178,8 +181,15 @@ def _from_image(image: KraftImage, held: Mapping[TopicPartition, Path], config: 
     if carried:
         listed = ", ".join(f"{count} {name}" for name, count in sorted(carried.items()))
         notes.append(f"not served by Ottla, kept in Kafka's metadata log for an export: {listed}")
+    if image.acls and not config.authorizer.is_on:
+        notes.append(f"ACLs without effect, because authorizer.class.name is not set: {len(image.acls)}")
     return ImportPlan(
-        topics=topics, configs=configs, next_producer_id=image.next_producer_id, has_metadata=True, notes=notes
+        topics=topics,
+        configs=configs,
+        next_producer_id=image.next_producer_id,
+        acls=list(image.acls.values()),
+        has_metadata=True,
+        notes=notes,
     )
 
 

@@ -18,20 +18,22 @@ denied as a whole, where more is needed than its error code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.elements import InParts
 from ottla.broker.requests.loaded_api import LoadedApi
 from ottla.broker.requests.request import Request
 from ottla.core.errors import KafkaError
+from ottla.core.slices import WorkSlice
 from ottla.metadata_store.cluster_view import ClusterView
 from ottla.net.connection import PendingResponse
 from ottla.net.identity import ConnectionIdentity
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
+from ottla.wire.compiled_codec import Slices
 from ottla.wire.headers import RequestHeader
 from ottla.wire.schema import Messages
 
@@ -84,10 +86,20 @@ class _OfMessages(Generic[RequestT, ResponseT]):
         self.access = access
         self.refuse = refuse
 
+        self._checked: _Checked | None = None
+
     @property
     def key(self) -> ApiKey:
         """Return the API."""
         return ApiKey(self.messages.key)
+
+    def checking(self, elements: Callable[[RequestT], Iterable[Any]], check: Callable[[Any], None]) -> Self:
+        """Have elements of a request checked where it is decoded; `check` raises MalformedRequest.
+
+        For what Kafka refuses as malformed, before it asks whether the client may send such a request.
+        """
+        self._checked = _Checked(elements, check)
+        return self
 
     def _load(
         self,
@@ -106,14 +118,19 @@ class _OfMessages(Generic[RequestT, ResponseT]):
             refuse = partial(_refused, self.messages.response, says_why="error_message" in fields)
         demanded = tuple(access for access in self.access if access.name is not None)
         assert refuse is not None or not demanded, f"{self.key.name} cannot say that it is denied"
+        decode: Callable[..., Any] = codec.request_decoder(self.key)
+        decode_slices: Callable[..., Slices[Any]] = partial(codec.decode_request_slices, self.key)
+        if self._checked is not None:
+            decode = partial(_decode_checked, self._checked, decode)
+            decode_slices = partial(_decode_slices_checked, self._checked, decode_slices)
         return LoadedApi(
             key=self.key,
             first=row.first,
             last=row.last,
             controller_only=row.controller_only,
             waits_for_members=row.waits_for_members,
-            decode=codec.request_decoder(self.key),
-            decode_slices=partial(codec.decode_request_slices, self.key),
+            decode=decode,
+            decode_slices=decode_slices,
             encode=partial(codec.encode_response_slices, self.key),
             handle=handle,
             is_coroutine=is_coroutine,
@@ -130,6 +147,31 @@ class _OfMessages(Generic[RequestT, ResponseT]):
 
 def _refused(response: type[Any], _request: Request, _body: object, error: KafkaError, *, says_why: bool) -> Any:
     return response(error_code=error.code, error_message=error.message) if says_why else response(error_code=error.code)
+
+
+class _Checked(NamedTuple):
+    """The elements of a request that are checked when it is decoded, and how."""
+
+    elements: Callable[[Any], Iterable[Any]]
+    check: Callable[[Any], None]
+
+
+def _decode_checked(checked: _Checked, decode: Callable[..., Any], *frame: Any) -> Any:
+    body = decode(*frame)
+    for element in checked.elements(body):
+        checked.check(element)
+    return body
+
+
+def _decode_slices_checked(
+    checked: _Checked, decode: Callable[..., Slices[Any]], *frame: Any, slices: WorkSlice
+) -> Slices[Any]:
+    body = yield from decode(*frame, slices=slices)
+    for element in checked.elements(body):
+        checked.check(element)
+        if slices.spend():
+            yield
+    return body
 
 
 class Inline(_OfMessages[RequestT, ResponseT]):
