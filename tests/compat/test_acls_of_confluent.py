@@ -38,9 +38,7 @@ def admin(tmp_path: Path) -> Iterator[AdminClient]:
 
 
 def binding(name: str = "web", kind: Any = ResourcePatternType.LITERAL, host: str = "*") -> AclBinding:
-    return AclBinding(
-        ResourceType.TOPIC, name, kind, "User:alice", host, AclOperation.READ, AclPermissionType.ALLOW
-    )  # fmt: skip
+    return AclBinding(ResourceType.TOPIC, name, kind, "User:alice", host, AclOperation.READ, AclPermissionType.ALLOW)
 
 
 def chosen(name: str | None = None, kind: Any = ResourcePatternType.ANY) -> AclBindingFilter:

@@ -151,8 +151,10 @@ def _is_chosen(acl: AclBinding, chosen: AclFilter) -> bool:
         is_named = _covers(acl, name)
     else:
         is_named = name in {None, acl.resource_name} and chosen.pattern_type in {
-            PatternType.ANY, PatternType.MATCH, acl.pattern_type
-        }  # fmt: skip
+            PatternType.ANY,
+            PatternType.MATCH,
+            acl.pattern_type,
+        }
     return (
         is_named
         and chosen.resource_type in {ResourceType.ANY, acl.resource_type}

@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # imported once the broker serves, or with a listener that ha
     from ottla.broker.maintenance.log_cleaner_worker import Worker
     from ottla.broker.maintenance.scrub_scheduler import ScrubScheduler
     from ottla.client.connection import Dial
+    from ottla.security.authorizer import AclAuthorizer
 
 log = logging.getLogger(__name__)
 
@@ -162,22 +163,24 @@ class Broker:
         if self._tls is not None:
             await self._tls.update()  # by the settings in the store
         decoded = ByteBudget(config.net.queued_request_bytes_max // DECODED_SHARE)
-        authorizer = None
-        if config.authorizer.is_on:
-            from ottla.security.authorizer import AclAuthorizer
-
-            authorizer = AclAuthorizer(cluster, config.authorizer, services.audit_log)
         self._driver = RequestDriver(
             services,
             decoded,
             admission=self._admission,
-            authorizer=authorizer,
+            authorizer=self._make_authorizer(cluster, services),
             accounting=self._accounting,
             audit_log=services.audit_log,
         )
         await listeners.listen(self._driver)
         self._start_tasks(storage, services, cluster, report)
         return bound
+
+    def _make_authorizer(self, cluster: MetadataCache, services: Services) -> AclAuthorizer | None:
+        if not self._config.authorizer.is_on:
+            return None
+        from ottla.security.authorizer import AclAuthorizer
+
+        return AclAuthorizer(cluster, self._config.authorizer, services.audit_log)
 
     def _make_services(
         self,

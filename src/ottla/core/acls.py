@@ -74,7 +74,7 @@ class ResourcePattern(NamedTuple):
 
 
 class AccessControlEntry(NamedTuple):
-    """What an ACL says about the resources of its pattern."""
+    """The part of an ACL that is not its pattern: who may or must not do what."""
 
     principal: str  # TYPE:NAME
     host: str  # an address, a range (KIP-1276) or WILDCARD

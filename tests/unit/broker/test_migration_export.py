@@ -280,10 +280,18 @@ def test_acls_that_cannot_be_read_prevent_an_export(tmp_path: Path) -> None:
 
 
 def test_acls_that_an_earlier_version_left_in_kafkas_metadata_are_not_lost(tmp_path: Path) -> None:
-    record = encode(AccessControlEntryRecord(
-        id=UUID(int=9), resource_type=2, resource_name="x", pattern_type=3, principal="User:x", host="*", operation=3,
-        permission_type=2,
-    ))  # fmt: skip
+    record = encode(
+        AccessControlEntryRecord(
+            id=UUID(int=9),
+            resource_type=2,
+            resource_name="x",
+            pattern_type=3,
+            principal="User:x",
+            host="*",
+            operation=3,
+            permission_type=2,
+        )
+    )
     kept = DENIED._replace(resource_name="x", principal="User:x")
     for has_acls in (False, True):
         path = with_acls(tmp_path / str(has_acls), READ)

@@ -157,9 +157,15 @@ def test_records_that_ottla_does_not_support_are_noted(tmp_path: Path) -> None:
 
 
 ACL = kraft.AccessControlEntryRecord(
-    id=ID, resource_type=2, resource_name="web", pattern_type=3, principal="User:a", host="*", operation=3,
+    id=ID,
+    resource_type=2,
+    resource_name="web",
+    pattern_type=3,
+    principal="User:a",
+    host="*",
+    operation=3,
     permission_type=2,
-)  # fmt: skip
+)
 
 
 def test_acls_are_imported_those_that_were_removed_not(tmp_path: Path) -> None:

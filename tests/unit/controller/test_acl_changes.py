@@ -86,8 +86,9 @@ def test_acls_that_cannot_be_read_are_not_added_to() -> None:
     assert "Delete all of them first" in outcome[0].message
     assert outcome[1] is None
     assert {op.path for op in overlay.ops()} == {
-        "/kafka-acl-extended/prefixed/Topic/we", "/kafka-acl-extended-changes/acl_changes_"
-    }  # fmt: skip
+        "/kafka-acl-extended/prefixed/Topic/we",
+        "/kafka-acl-extended-changes/acl_changes_",
+    }
 
 
 def test_only_a_filter_about_all_of_them_deletes_acls_that_cannot_be_read() -> None:

@@ -45,16 +45,36 @@ def malformed() -> list[str]:
     """Return values that are not understood in whole."""
     one = {"principal": "User:a", "permissionType": "Allow", "operation": "Read", "host": "*"}
     entries: list[object] = [
-        {**one, "operation": "Fly"}, {**one, "operation": "READ"}, {**one, "operation": "Any"}, {**one, "operation": 3},
-        {**one, "permissionType": "Maybe"}, {**one, "permissionType": "Any"}, {**one, "principal": "alice"},
-        {**one, "principal": None}, {**one, "host": None}, {**one, "host": ["*"]}, {**one, "operation": ["Read"]}, "x", None, [],
+        {**one, "operation": "Fly"},
+        {**one, "operation": "READ"},
+        {**one, "operation": "Any"},
+        {**one, "operation": 3},
+        {**one, "permissionType": "Maybe"},
+        {**one, "permissionType": "Any"},
+        {**one, "principal": "alice"},
+        {**one, "principal": None},
+        {**one, "host": None},
+        {**one, "host": ["*"]},
+        {**one, "operation": ["Read"]},
+        "x",
+        None,
+        [],
         *[{key: value for key, value in one.items() if key != missing} for missing in one],
-    ]  # fmt: skip
+    ]
     wholes: list[object] = [
-        {"version": 2, "acls": []}, {"version": "1", "acls": []}, {"version": True, "acls": []}, {"acls": []},
-        {"version": 1}, {"version": 1, "acls": {"a": 1}}, {"version": 1, "acls": None}, {"version": 1, "acls": "x"}, [], 1, None,
+        {"version": 2, "acls": []},
+        {"version": "1", "acls": []},
+        {"version": True, "acls": []},
+        {"acls": []},
+        {"version": 1},
+        {"version": 1, "acls": {"a": 1}},
+        {"version": 1, "acls": None},
+        {"version": 1, "acls": "x"},
+        [],
+        1,
+        None,
         *[{"version": 1, "acls": [one, entry]} for entry in entries],
-    ]  # fmt: skip
+    ]
     return ["{", "\x00", "[" * 100_000, *map(json.dumps, wholes)]
 
 
@@ -167,7 +187,7 @@ async def test_the_snapshot_has_the_acls_and_shares_what_is_equal(store: Embedde
     assert list((await other.load()).acls.bindings()) == list(cluster.current.acls.bindings())
 
 
-async def test_what_was_deleted_while_nobody_followed_is_not_in_the_next_snapshot(store: EmbeddedSession) -> None:
+async def test_what_was_deleted_while_it_was_not_followed_is_not_in_the_next_snapshot(store: EmbeddedSession) -> None:
     cluster = MetadataCache(store)
     await write(store, acl_znodes.acl_path(WEB), acl_znodes.encode_acls([ALICE]))
     await cluster.load()

@@ -232,9 +232,15 @@ def test_a_snapshot_with_a_voter_lists_the_quorum_as_kafkas_format_command() -> 
 
 
 ACL = kraft.AccessControlEntryRecord(
-    id=ID, resource_type=2, resource_name="web", pattern_type=4, principal="User:a", host="*", operation=3,
+    id=ID,
+    resource_type=2,
+    resource_name="web",
+    pattern_type=4,
+    principal="User:a",
+    host="*",
+    operation=3,
     permission_type=2,
-)  # fmt: skip
+)
 
 
 def test_acls_begin_and_end_by_their_ids() -> None:
@@ -252,10 +258,19 @@ def test_acls_begin_and_end_by_their_ids() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"operation": 99}, {"operation": 1}, {"operation": 0}, {"resource_type": 99}, {"resource_type": 1}, {"pattern_type": 1},
-        {"pattern_type": 2}, {"pattern_type": 9}, {"permission_type": 0}, {"permission_type": 1}, {"permission_type": 4},
+        {"operation": 99},
+        {"operation": 1},
+        {"operation": 0},
+        {"resource_type": 99},
+        {"resource_type": 1},
+        {"pattern_type": 1},
+        {"pattern_type": 2},
+        {"pattern_type": 9},
+        {"permission_type": 0},
+        {"permission_type": 1},
+        {"permission_type": 4},
     ],
-)  # fmt: skip
+)
 def test_an_acl_that_is_not_understood_is_no_log_of_kafkas(changed: dict[str, int]) -> None:
     with pytest.raises(MalformedMetadata, match="an ACL that is not understood"):
         image_of(replace(ACL, **changed))  # type: ignore[arg-type]
