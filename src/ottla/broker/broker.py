@@ -161,6 +161,8 @@ class Broker:
         await self._register(services, bound, report)
         await self._follow_cluster(storage, services, cluster)
         if self._tls is not None:
+            if services.audit_log is not None:
+                self._tls.record_in(services.audit_log)
             await self._tls.update()  # by the settings in the store
         decoded = ByteBudget(config.net.queued_request_bytes_max // DECODED_SHARE)
         self._driver = RequestDriver(

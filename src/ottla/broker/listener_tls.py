@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker import listeners as endpoints
@@ -21,6 +22,8 @@ from ottla.net.tls import ListenerTls
 from ottla.security.tls_config import TlsConfig
 
 if TYPE_CHECKING:  # imported for the first listener with TLS
+    from ottla.net.identity import ConnectionIdentity
+    from ottla.security.audit_log import AuditLog
     from ottla.security.distinguished_names import Certificate
     from ottla.security.tls import LoadedTls
 
@@ -55,7 +58,7 @@ class ListenersTls:
         self._changed = asyncio.Event()
         self._warned_at: float | None = None
         self.version = 0
-        """Counts the loads: who keeps something made of the certificates, such as a client's context, makes it again."""
+        """Counts the loads: what is made of the certificates, such as a client's context, is made again then."""
 
     def load(self) -> None:
         """Load the certificates of all listeners. Raises InvalidSettings: the start ends."""
@@ -75,6 +78,11 @@ class ListenersTls:
         """Return the terms of a listener; None if it has no TLS."""
         entry = self._entries.get(listener)
         return None if entry is None else entry.tls
+
+    def record_in(self, audit_log: AuditLog) -> None:
+        """Record who signs in by a certificate, and who is refused."""
+        for listener, entry in self._entries.items():
+            entry.tls.on_handshake = partial(_record, audit_log, listener)
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Load what changed settings name, soon."""
@@ -160,6 +168,14 @@ class ListenersTls:
                         _day(certificate.not_after),
                         (certificate.not_after - today).days,
                     )
+
+
+def _record(audit_log: AuditLog, listener: str, host: str, identity: ConnectionIdentity | None, why: str) -> None:
+    if identity is None:
+        audit_log.sign_in_failed(principal="", host=host, listener=listener, mechanism="SSL", reason=why)
+    else:
+        principal = f"{identity.principal_type}:{identity.principal_name}"
+        audit_log.signed_in(principal=principal, host=host, listener=listener, mechanism="SSL")
 
 
 def check_tls(config: BrokerConfig, listeners: Iterable[str]) -> None:

@@ -9,6 +9,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from ottla.core.executors import Executor
@@ -18,7 +19,7 @@ from ottla.net.busy_poll import BusyPoller
 from ottla.net.config import NetConfig
 from ottla.net.connection import Budget, Dispatch, ReceiveBuffer, ServerConnection
 from ottla.net.malformed_requests import MalformedRequestLog
-from ottla.net.tls import CIPHERTEXT_BYTES, Handshakes, ListenerTls, TlsStream
+from ottla.net.tls import CIPHERTEXT_BYTES, NO_TLS, Handshakes, ListenerTls, TlsClient, TlsStream
 
 log = logging.getLogger(__name__)
 
@@ -156,8 +157,8 @@ class Listeners:
                 self._handshakes,
                 self._ciphertext,
                 disk,
-                on_secured=connection.handshake_finished,
-                on_refused=connection.handshake_refused,
+                on_secured=partial(_handshake_finished, connection, tls),
+                on_refused=partial(_handshake_refused, connection, tls),
             )
 
         return stream
@@ -221,6 +222,18 @@ class Listeners:
             connection.close()
         elif now - connection.last_active > QUIET_SECONDS:
             connection.shrink()
+
+
+def _handshake_finished(connection: ServerConnection, tls: ListenerTls, client: TlsClient) -> None:
+    connection.handshake_finished(client)
+    if tls.on_handshake is not None and client.identity is connection.identity:
+        tls.on_handshake(connection.host, client.identity, "")
+
+
+def _handshake_refused(connection: ServerConnection, tls: ListenerTls, kind: str, why: str) -> None:
+    connection.handshake_refused(kind, why)
+    if tls.on_handshake is not None and kind != NO_TLS:
+        tls.on_handshake(connection.host, None, why)
 
 
 def _dual_stack_socket(endpoint: ListenerAddress) -> socket.socket:

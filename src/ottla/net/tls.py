@@ -11,6 +11,7 @@ requests. Before a client's first bytes nothing of OpenSSL is allocated for it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections import deque
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from typing import Any, Final, NamedTuple, cast
 from ottla.core.executors import Executor
 from ottla.net.identity import ConnectionIdentity
 from ottla.wire.frame import TLS_HANDSHAKE
+
+log = logging.getLogger(__name__)
 
 CIPHERTEXT_BYTES: Final = 64 * 1024
 """Received at a time."""
@@ -48,10 +51,12 @@ class TlsTerms(NamedTuple):
 class ListenerTls:
     """The terms of a listener. They are replaced as a whole when certificates change; connections keep theirs."""
 
-    __slots__ = ("terms",)
+    __slots__ = ("on_handshake", "terms")
 
     def __init__(self, terms: TlsTerms) -> None:
         self.terms = terms
+        self.on_handshake: Callable[[str, ConnectionIdentity | None, str], None] | None = None
+        """Called with the host, the principal of the certificate, and the reason if the client was refused."""
 
 
 class TlsClient(NamedTuple):
@@ -99,7 +104,7 @@ class Handshakes:
             else:
                 stream = self._first.popleft()
                 self._begun[stream] = None
-            if not stream.shake():
+            if not self._step(stream):
                 self._begun.pop(stream, None)
             if len(self._begun) > UNFINISHED_MAX:
                 oldest = next(iter(self._begun))
@@ -113,6 +118,16 @@ class Handshakes:
             asyncio.get_running_loop().call_later(SLICE_SECONDS, self._run)
         else:
             self._is_scheduled = False
+
+    @staticmethod
+    def _step(stream: TlsStream) -> bool:
+        """Run a step; one that fails unexpectedly ends its own handshake and no other."""
+        try:
+            return stream.shake()
+        except Exception:
+            log.exception("unexpected error in a TLS handshake")
+            stream.abort()
+            return False
 
 
 class TlsStream(asyncio.BufferedProtocol):

@@ -294,3 +294,21 @@ def test_clients_that_sign_in_with_sasl_need_a_certificate_only_by_the_listeners
     options["listener.name.sasl_ssl.ssl.client.auth"] = "required"
     config, _ = configuration.read(file=None, environment={}, options=options)
     assert tls_of_listener(config, "SASL_SSL").client_auth == "required"
+
+
+async def test_who_signs_in_by_a_certificate_is_in_the_audit_log_and_who_is_refused(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    file = tmp_path / "audit.jsonl"
+    options = {**settings(certificates, 1), "ottla.audit.log.path": str(file)}
+    async with TestCluster(RealMachines(tmp_path / "data"), options=options, has_shared_store=False) as cluster:
+        await cluster.start(1)
+        async with await Cluster.connect(cluster.addresses, options=client_of(certificates)) as client:
+            await describe_cluster(client)
+        trusting = client_options({"security.protocol": "SSL", "ssl.truststore.location": str(certificates.trusted)})
+        with pytest.raises(CannotConnect):
+            await Cluster.connect(cluster.addresses, options=trusting)
+
+    text = file.read_text()
+    assert "User:CN=ann,OU=Tests,O=Ottla" in text
+    assert "peer did not return a certificate" in text

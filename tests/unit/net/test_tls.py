@@ -194,8 +194,9 @@ async def test_handshakes_that_are_not_finished_are_bounded_and_others_are_serve
 ) -> None:
     monkeypatch.setattr(tls, "UNFINISHED_MAX", 20)
     flood = [await asyncio.open_connection("127.0.0.1", port) for _ in range(50)]
+    hello = client_hello()
     for _, writer in flood:
-        writer.write(client_hello())
+        writer.write(hello)
     await until(lambda: len(listeners.connections) == 20)
 
     assert listeners._handshakes.unfinished == 20
