@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class SecurityProtocol(IntEnum):
-    """How a connection is secured: by TLS, by SASL, by both or by neither. The numbers are Kafka's."""
+    """Lists how connections are secured: by TLS, by SASL, by both or by neither. The numbers are Kafka's."""
 
     PLAINTEXT = 0
     SSL = 1

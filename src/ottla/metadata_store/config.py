@@ -55,7 +55,7 @@ class ZooKeeperConfig(Section):
     )  # fmt: skip
     keystore_type: str = setting(
         "zookeeper.ssl.keystore.type", default="", kind=Type.STRING, choices=("", "JKS", "PKCS12", "PEM"),
-        doc="The format of this key store, which is recognized by its content.",
+        doc="The format of this key store.", no_effect="it is recognized by its content",
     )  # fmt: skip
     truststore_location: str = setting(
         "zookeeper.ssl.truststore.location", default="", kind=Type.STRING,
@@ -67,7 +67,7 @@ class ZooKeeperConfig(Section):
     )  # fmt: skip
     truststore_type: str = setting(
         "zookeeper.ssl.truststore.type", default="", kind=Type.STRING, choices=("", "JKS", "PKCS12", "PEM"),
-        doc="The format of this trust store, which is recognized by its content.",
+        doc="The format of this trust store.", no_effect="it is recognized by its content",
     )  # fmt: skip
     enabled_protocols: tuple[str, ...] = setting(
         "zookeeper.ssl.enabled.protocols", default=(), kind=Type.LIST, choices=("TLSv1.2", "TLSv1.3"),

@@ -26,8 +26,8 @@ class TlsConfig(Section):
     )  # fmt: skip
     keystore_type: str = _own(
         "ssl.keystore.type", default="JKS", kind=Type.STRING, choices=("JKS", "PKCS12", "PEM"), live=True,
-        doc="The format of the key store, which is recognized by its content. Java's own JKS is refused, with the "
-        "command that converts it.",
+        doc="The format of the key store. Java's own JKS is refused, with the command that converts it.",
+        no_effect="it is recognized by its content",
     )  # fmt: skip
     keystore_chain: str = _own(
         "ssl.keystore.certificate.chain", default="", kind=Type.PASSWORD, live=True,
@@ -52,7 +52,7 @@ class TlsConfig(Section):
     )  # fmt: skip
     truststore_type: str = _own(
         "ssl.truststore.type", default="JKS", kind=Type.STRING, choices=("JKS", "PKCS12", "PEM"), live=True,
-        doc="The format of the trust store, which is recognized by its content.",
+        doc="The format of the trust store.", no_effect="it is recognized by its content",
     )  # fmt: skip
     truststore_certificates: str = _own(
         "ssl.truststore.certificates", default="", kind=Type.PASSWORD, live=True,
