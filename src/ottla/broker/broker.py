@@ -143,16 +143,7 @@ class Broker:
             config=config.replication,
         )
         cluster.subscribe(replicas.follow)
-        controller = Controller(
-            store=store,
-            cluster=cluster,
-            config=config.controller,
-            log_defaults=config.log,
-            clock=self._clock,
-            rng=new_random(),
-            node_id=self._node_id,
-            slices=slices,
-        )
+        controller = self._make_controller(store, cluster, slices)
         services = self._services = self._make_services(store, cluster, controller, replicas, slices)
         services.listeners_tls = self._tls
         services.audit_log = make_audit_log(config.audit, node_id=self._node_id, files=self._files, clock=self._clock)
@@ -160,10 +151,7 @@ class Broker:
         report = await self._report_at_start(storage, services)
         await self._register(services, bound, report)
         await self._follow_cluster(storage, services, cluster)
-        if self._tls is not None:
-            if services.audit_log is not None:
-                self._tls.record_in(services.audit_log)
-            await self._tls.update()  # by the settings in the store
+        await self._update_tls(services)
         decoded = ByteBudget(config.net.queued_request_bytes_max // DECODED_SHARE)
         self._driver = RequestDriver(
             services,
@@ -244,6 +232,26 @@ class Broker:
 
             self._tls = ListenersTls(self._config, self._clock)
             self._tls.load()
+
+    async def _update_tls(self, services: Services) -> None:
+        """Load certificates by the settings in the store, and record from now on who signs in by one."""
+        if self._tls is None:
+            return
+        if services.audit_log is not None:
+            self._tls.record_in(services.audit_log)
+        await self._tls.update()
+
+    def _make_controller(self, store: MetadataStore, cluster: MetadataCache, slices: LoopSlices) -> Controller:
+        return Controller(
+            store=store,
+            cluster=cluster,
+            config=self._config.controller,
+            log_defaults=self._config.log,
+            clock=self._clock,
+            rng=new_random(),
+            node_id=self._node_id,
+            slices=slices,
+        )
 
     def _inter_broker_dial(self, listener: str) -> Callable[[], Dial] | None:
         """Return what connects to other brokers by a listener with TLS; None if it has none."""
