@@ -30,7 +30,7 @@ _MORE: Final[int] = socket.MSG_MORE if hasattr(socket, "MSG_MORE") else 0  # mac
 HANDED_OVER_BYTES: Final = 4096
 """Bytes for the transport of a full socket, which reports when they have left; what follows is sent by `sendfile`."""
 
-ENCRYPTED_BYTES_MAX: Final = 1 << 18  # in one turn of the loop by one connection, which takes about 0.3 ms
+ENCRYPTED_BYTES_MAX: Final = 1 << 18  # in one turn of the loop by one connection
 PIECE_BYTES: Final = 1 << 16  # of a region, read and encrypted at once
 READ_AHEAD_BYTES: Final = 1 << 18  # of a region, if it comes from the disk
 NOWAIT: int = os.RWF_NOWAIT if hasattr(os, "RWF_NOWAIT") else 0

@@ -229,7 +229,7 @@ async def test_a_location_that_is_repeated_has_its_file_read_again(certificates:
 
 
 class FixedClock:
-    """A clock that stands at a date."""
+    """A clock that is always at one date."""
 
     def __init__(self, now: dt.datetime) -> None:
         self.now = now
