@@ -16,13 +16,13 @@ import pytest
 from ottla.broker.requests.registry import APIS
 from ottla.testing.kit.kafka import kafka
 from tests.support.acl_answers import compared, is_denied
-from tests.support.acl_scene import acknowledge, assigned_by_pattern, prepare
+from tests.support.acl_scene import acknowledge, assigned_by_pattern, create, create_by_metadata, delete, prepare
 from tests.support.acl_users import PREFIX, users
 from tests.support.authorized_broker import SUPER_USER, authorize, authorizer_of
-from tests.support.processes import free_port, until
+from tests.support.processes import free_port
 from tests.support.real_kafka import RealKafka
 from tests.support.requests_of_users import CASES, GROUP_SETTINGS, NODE_ID, TOPIC, Case, fields_of
-from tests.support.wire_client import KEYS, NO_ID, Answer, ConnectionEnded, Wire
+from tests.support.wire_client import KEYS, NO_ID, ConnectionEnded, Wire
 
 pytestmark = [pytest.mark.external, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -30,7 +30,6 @@ USERS = list(users())
 PASSWORD = "p"
 NAMES_OF_APIS = {number: name for name, number in KEYS.items()}
 SIGNING_IN = {"sasl_handshake", "sasl_authenticate", "api_versions"}
-DELETED = f"{PREFIX}deleted"
 
 ONLY_DENIALS = {
     "describe_quorum": "there is no quorum to describe: UNSUPPORTED_VERSION for who may",
@@ -73,20 +72,6 @@ class Side:
         except ConnectionEnded:
             self._wires.pop(user).close()
             return "connection closed"
-
-    def create(self, topic: str) -> uuid.UUID:
-        """Create a topic unless it is there; its id."""
-        ask = self.super.call
-        ask("create_topics", 5, topics=[{"name": topic, "num_partitions": 1, "replication_factor": 1}], timeout=20_000)
-        found: list[Answer] = []
-
-        def exists() -> bool:
-            found[:] = ask("metadata", 12, topics=[{"name": topic}], allow_auto_topic_creation=False)["topics"]
-            return not found[0]["error_code"]
-
-        until(exists, what=f"topic {topic}")
-        topic_id: uuid.UUID = found[0]["topic_id"]
-        return topic_id
 
     def close(self) -> None:
         """Close every connection."""
@@ -206,6 +191,15 @@ def test_a_pattern_matches_the_same_topics(kafka_side: Side, ottla_side: Side) -
     assert found == expected == {TOPIC}
 
 
+def test_topics_are_created_for_the_same_users(kafka_side: Side, ottla_side: Side) -> None:
+    for number, user in enumerate(USERS):
+        expected, found = (
+            create_by_metadata(side.wire(user.name), side.super, f"{PREFIX}created-{number}")
+            for side in (kafka_side, ottla_side)
+        )
+        assert found == expected, user.name
+
+
 @pytest.mark.parametrize("is_by_id", [False, True], ids=["by name", "by id"])
 def test_the_same_users_delete_a_topic(
     kafka_side: Side, ottla_side: Side, versions: dict[str, range], is_by_id: bool
@@ -215,9 +209,8 @@ def test_the_same_users_delete_a_topic(
             continue
         for user in USERS:
             answers = []
+            name = f"{PREFIX}{version}-{user.name}-{is_by_id}"  # Kafka may show a topic that is deleted for a while
             for side in (kafka_side, ottla_side):
-                topic_id = side.create(DELETED)
-                topics = [{"name": None, "topic_id": topic_id} if is_by_id else {"name": DELETED, "topic_id": NO_ID}]
-                asked = {"topic_names": [DELETED], "topics": topics, "timeout": 20_000}
-                answers.append(compared(side.wire(user.name).call("delete_topics", version, **asked)))
+                topic_id = create(side.super, name)
+                answers.append(compared(delete(side.wire(user.name), name, topic_id if is_by_id else NO_ID, version)))
             assert answers[0] == answers[1], (user.name, version)

@@ -6,38 +6,37 @@ declared, and each declared permission changes one.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from ottla.broker.requests.authorization import Access, AuthorizableRequest
-from ottla.broker.requests.registry import APIS, INTER_BROKER_APIS
+from ottla.broker.requests.authorization import Access
 from ottla.core.acls import AclOperation, ResourceType
-from ottla.security.authorizer import AclAuthorizer
-from ottla.testing.kit.kafka import kafka
+from ottla.core.error_codes import ErrorCode
 from ottla.wire.apis import ApiKey
-from tests.support.acl_answers import compared, is_denied
-from tests.support.acl_scene import acknowledge, assigned_by_pattern, prepare
-from tests.support.acl_users import OPERATIONS, users
-from tests.support.authorized_broker import SUPER_USER, authorize, authorizer_of
-from tests.support.requests_of_users import CASES, GROUP_SETTINGS, MISSING, NODE_ID, TOPIC, Case, fields_of
-from tests.support.wire_client import KEYS, Wire
+from tests.support.acl_answers import is_denied
+from tests.support.acl_sweep import (
+    ALL_CASES,
+    DELETED,
+    FILE,
+    PERMISSIONS,
+    ROWS,
+    Permission,
+    Swept,
+    permissions_of,
+    sweep,
+    versions_of,
+)
+from tests.support.requests_of_users import MISSING, TOPIC, Case
+from tests.support.wire_client import KEYS
 
 pytestmark = pytest.mark.timeout(300)
 
-USERS = [user.name for user in users()]
-ROWS = {int(key): row for key, row in (APIS | INTER_BROKER_APIS).items()}
-Permission = tuple[ResourceType, AclOperation]
-PERMISSIONS: list[Permission] = [
-    (resource, AclOperation[operation]) for resource, operations in OPERATIONS.items() for operation in operations
-]
 FREE = {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 """The APIs that require nothing of a client."""
-NOT_BY_CLIENTS = {ApiKey.ALTER_PARTITION, ApiKey.ENVELOPE}
-"""Between brokers: tests/unit/broker/test_request_driver.py."""
-
 IMPLIED = {
     AclOperation.DESCRIBE: {AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER},
     AclOperation.DESCRIBE_CONFIGS: {AclOperation.ALTER_CONFIGS},
@@ -66,71 +65,9 @@ WITH_OPERATIONS = {
 """The APIs whose responses have what the client may do with resources of these types."""
 
 
-class Recording:
-    """An authorizer that notes what it is asked, by the API of the request."""
-
-    def __init__(self, authorizer: AclAuthorizer) -> None:
-        self.asked: dict[int, set[Permission]] = {}
-        self._authorizer = authorizer
-
-    def is_allowed(
-        self,
-        request: AuthorizableRequest,
-        operation: AclOperation,
-        resource: ResourceType,
-        name: str,
-        *,
-        log_if_denied: bool = True,
-    ) -> bool:
-        self.asked.setdefault(request.header[0], set()).add((resource, operation))
-        return self._authorizer.is_allowed(request, operation, resource, name, log_if_denied=log_if_denied)
-
-    def is_allowed_for_any(self, request: AuthorizableRequest, operation: AclOperation, resource: ResourceType) -> bool:
-        self.asked.setdefault(request.header[0], set()).add((resource, operation))
-        return self._authorizer.is_allowed_for_any(request, operation, resource)
-
-
-class Swept(NamedTuple):
-    """The answers of all users, by case and version, and what the authorizer was asked."""
-
-    answers: dict[tuple[str, int], dict[str, Any]]
-    asked: dict[int, set[Permission]]
-    acknowledged: dict[tuple[str, str], Any]
-    assigned: set[str]  # to a member that subscribes to every topic
-
-
 @pytest.fixture(scope="module")
 def swept() -> Swept:
-    """Send every request as every user."""
-    authorizer = Recording(authorizer_of(acl for user in users() for acl in user.acls))
-    answers: dict[tuple[str, int], dict[str, Any]] = {}
-    with kafka(options=GROUP_SETTINGS) as broker:
-        port = int(broker.bootstrap.rpartition(":")[2])
-        authorize(broker._running.brokers[NODE_ID], authorizer)
-        wires = {name: Wire(port, client_id=name) for name in (SUPER_USER, *USERS)}
-        topic_id = prepare(wires[SUPER_USER])
-        authorizer.asked.clear()
-        for case in CASES:
-            for version in versions_of(case):
-                fields = fields_of(case, topic_id)
-                answers[str(case), version] = {
-                    user: compared(wires[user].call(case.api, version, **fields)) for user in USERS
-                }
-        acknowledged = {
-            (api, user): acknowledge(wires[SUPER_USER], wires[user], topic_id, api, 2)
-            for api in ("share_fetch", "share_acknowledge")
-            for user in USERS
-        }
-        assigned = assigned_by_pattern(wires["everything"], wires[SUPER_USER])
-        for wire in wires.values():
-            wire.close()
-    return Swept(answers, authorizer.asked, acknowledged, assigned)
-
-
-def versions_of(case: Case) -> Iterator[int]:
-    """The versions in which a case is sent."""
-    row = ROWS[KEYS[case.api]]
-    return (version for version in range(row.min_version, row.max_version + 1) if case.since <= version <= case.until)
+    return sweep()
 
 
 @cache
@@ -157,13 +94,13 @@ def test_each_api_declares_what_it_requires_and_few_require_nothing() -> None:
 
 
 def test_each_version_of_each_api_is_sent(swept: Swept) -> None:
-    sent = {(KEYS[case.api], version) for case in CASES for version in versions_of(case)}
+    sent = {(KEYS[case.api], version) for case in ALL_CASES for version in versions_of(case)}
     served = {(key, version) for key, row in ROWS.items() for version in range(row.min_version, row.max_version + 1)}
-    assert {each for each in served - sent if each[0] not in FREE | NOT_BY_CLIENTS} == set()
+    assert {each for each in served - sent if each[0] not in FREE} == set()
     assert len(swept.answers) >= len(sent)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", ALL_CASES, ids=str)
 def test_who_may_do_nothing_learns_nothing(swept: Swept, case: Case) -> None:
     for version in versions_of(case):
         answer = swept.answers[str(case), version]["nothing"]
@@ -196,7 +133,12 @@ def successes(answer: Any, *, is_element: bool = False) -> list[Any]:
     return inner
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", ALL_CASES, ids=str)
+def test_the_permissions_that_matter_are_those_in_the_file(swept: Swept, case: Case) -> None:
+    assert permissions_of(swept, case) == tomllib.loads(FILE.read_text(encoding="utf-8"))[str(case)]
+
+
+@pytest.mark.parametrize("case", ALL_CASES, ids=str)
 def test_a_permission_matters_only_where_it_is_declared(swept: Swept, case: Case) -> None:
     for version in versions_of(case):
         answers = swept.answers[str(case), version]
@@ -207,7 +149,7 @@ def test_a_permission_matters_only_where_it_is_declared(swept: Swept, case: Case
                 assert answers[f"all-but-{name}"] == answers["everything"], (version, name)
 
 
-@pytest.mark.parametrize("api", sorted({case.api for case in CASES}))
+@pytest.mark.parametrize("api", sorted({case.api for case in ALL_CASES}))
 def test_each_declared_permission_matters(swept: Swept, api: str) -> None:
     without_effect = {each for each in declared(api) if each in PERMISSIONS and (api, each) != OF_A_SESSION}
     for (case, _), answers in swept.answers.items():
@@ -219,7 +161,7 @@ def test_each_declared_permission_matters(swept: Swept, api: str) -> None:
     assert without_effect == set()
 
 
-@pytest.mark.parametrize("api", sorted({case.api for case in CASES}))
+@pytest.mark.parametrize("api", sorted({case.api for case in ALL_CASES}))
 def test_the_authorizer_is_asked_what_is_declared(swept: Swept, api: str) -> None:
     extra = {permission for permission in PERMISSIONS if permission[0] in WITH_OPERATIONS.get(api, ())}
     asked = {each for each in declared(api) if (api, each) != OF_A_SESSION}
@@ -236,11 +178,39 @@ def test_records_of_a_denied_topic_are_not_acknowledged(swept: Swept, api: str) 
     }
 
 
+@pytest.mark.parametrize("is_by_id", [False, True], ids=["by name", "by id"])
+def test_a_topic_is_deleted_by_who_may_delete_it_and_named_to_who_may_describe_it(swept: Swept, is_by_id: bool) -> None:
+    found = {user: (each["error_code"], each["name"]) for (user, by), each in swept.deleted.items() if by is is_by_id}
+    denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert found == {
+        "nothing": (denied, None if is_by_id else DELETED),
+        "only-TOPIC-READ": (denied, DELETED),
+        "only-TOPIC-DESCRIBE": (denied, DELETED),
+        "only-TOPIC-DELETE": (ErrorCode.NONE, DELETED),
+    }
+
+
+def test_a_topic_is_created_for_who_may_describe_and_create_it(swept: Swept) -> None:
+    created = {user for user, (_, exists) in swept.created.items() if exists}
+    lacks_description = "all-but-TOPIC-DESCRIBE"
+    assert created == {"everything", *(user for user in swept.created if user.startswith("all-but-"))} - {
+        lacks_description
+    }
+    codes = {exists: code for code, exists in swept.created.values()}
+    assert codes == {True: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, False: ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+
+
 def test_a_pattern_does_not_match_a_topic_that_is_denied(swept: Swept) -> None:
     assert swept.assigned == {TOPIC}
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [case for case in ALL_CASES if case.label.startswith("all")], ids=str)
+def test_a_denied_topic_that_was_not_named_is_left_out(swept: Swept, case: Case) -> None:
+    for version in versions_of(case):
+        assert not is_denied(swept.answers[str(case), version]["all-but-TOPIC-DESCRIBE"])
+
+
+@pytest.mark.parametrize("case", ALL_CASES, ids=str)
 def test_a_denied_topic_looks_like_a_missing_one(swept: Swept, case: Case) -> None:
     for version in versions_of(case):
         for about in elements_named(swept.answers[str(case), version]["nothing"], (TOPIC, MISSING)):

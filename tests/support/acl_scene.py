@@ -6,6 +6,7 @@ import uuid
 from functools import partial
 from typing import Any
 
+from tests.support.acl_answers import DENIED
 from tests.support.processes import until
 from tests.support.requests_of_users import (
     CONSUMERS,
@@ -19,7 +20,7 @@ from tests.support.requests_of_users import (
     TOPIC,
     TRANSACTIONAL_ID,
 )
-from tests.support.wire_client import Answer, Wire
+from tests.support.wire_client import NO_ID, Answer, Wire
 
 Fields = dict[str, Any]
 
@@ -27,7 +28,8 @@ Fields = dict[str, Any]
 def prepare(wire: Wire) -> uuid.UUID:
     """Create what the requests are about, as a user who may: the topic, groups, an open transaction; the topic's id."""
     ask = wire.call
-    new = {"name": TOPIC, "num_partitions": 1, "replication_factor": 1}
+    keep = {"name": "retention.ms", "value": "-1"}  # the records are old
+    new = {"name": TOPIC, "num_partitions": 1, "replication_factor": 1, "configs": [keep]}
     ask("create_topics", 5, topics=[new], timeout=20_000)
     for kind, key in ((0, GROUP), (1, TRANSACTIONAL_ID)):
         until(partial(_is_found, wire, kind, key))
@@ -83,6 +85,40 @@ def assigned_by_pattern(wire: Wire, creator: Wire) -> set[str]:
 
     until(has_partitions, timeout_s=60)
     return names
+
+
+def create_by_metadata(wire: Wire, creator: Wire, topic: str) -> tuple[int, bool]:
+    """Request the metadata of a topic that does not exist; the error code, and whether the topic is created."""
+    answer = wire.call("metadata", 8, topics=[{"name": topic}], allow_auto_topic_creation=True)
+
+    def exists() -> bool:
+        return not passes(creator.call("metadata", 8, topics=[{"name": topic}], allow_auto_topic_creation=False))
+
+    code: int = answer["topics"][0]["error_code"]
+    if code not in DENIED:
+        until(exists, what=f"topic {topic}")
+    return code, exists()
+
+
+def create(wire: Wire, topic: str) -> uuid.UUID:
+    """Create a topic unless it is there; its id."""
+    new = {"name": topic, "num_partitions": 1, "replication_factor": 1}
+    wire.call("create_topics", 5, topics=[new], timeout=20_000)
+    found: list[Answer] = []
+
+    def exists() -> bool:
+        found[:] = wire.call("metadata", 12, topics=[{"name": topic}], allow_auto_topic_creation=False)["topics"]
+        return not found[0]["error_code"]
+
+    until(exists, what=f"topic {topic}")
+    topic_id: uuid.UUID = found[0]["topic_id"]
+    return topic_id
+
+
+def delete(wire: Wire, topic: str, topic_id: uuid.UUID, version: int) -> Answer:
+    """Delete a topic by its id, or by its name if that is NO_ID."""
+    named = {"name": topic, "topic_id": NO_ID} if topic_id == NO_ID else {"name": None, "topic_id": topic_id}
+    return wire.call("delete_topics", version, topic_names=[topic], topics=[named], timeout=20_000)
 
 
 def passes(answer: Any) -> bool:

@@ -1,4 +1,7 @@
-"""Gives an in-process broker an authorizer, and its clients an identity: the client id of a request is its user."""
+"""Gives an in-process broker an authorizer, and its clients an identity: the client id of a request is its user.
+
+All others, which are brokers, are the super user.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,10 @@ from ottla.metadata_store.acl_index import NO_ACLS, ResourceAcls
 from ottla.net.identity import ConnectionIdentity
 from ottla.security.authorizer import AclAuthorizer
 from ottla.security.authorizer_config import AuthorizerConfig
+from tests.support.acl_users import users
 
 SUPER_USER = "super"
+NAMES = frozenset(user.name for user in users())
 
 
 class UsersByClientId:
@@ -25,7 +30,8 @@ class UsersByClientId:
         self._admission = admission
 
     def admit(self, request: Request, frame: memoryview) -> Coroutine[Any, Any, bytearray | None] | None:
-        request.identity = ConnectionIdentity("User", request.client_id or "")
+        name = request.client_id if request.client_id in NAMES else SUPER_USER
+        request.identity = ConnectionIdentity("User", name or SUPER_USER)
         return None if self._admission is None else self._admission.admit(request, frame)
 
 

@@ -614,6 +614,7 @@ CASES: tuple[Case, ...] = (
         },
     ),
     Case("describe_share_group_offsets", "all", {"groups": [{"group_id": SHARERS, "topics": None}]}),
+    Case("describe_share_group_offsets", "all, without members", {"groups": [{"group_id": LEFT, "topics": None}]}),
     Case(
         "alter_share_group_offsets",
         "",
@@ -632,6 +633,12 @@ CASES: tuple[Case, ...] = (
     ),
     Case("delete_share_group_offsets", "without members", {"group_id": LEFT, "topics": [{"topic_name": MISSING}]}),
 )
+
+BETWEEN_BROKERS = (
+    Case("alter_partition", "", {"broker_id": NODE_ID, "broker_epoch": -1, "topics": []}),
+    Case("envelope", "", {"request_data": b"", "request_principal": None, "client_host_address": b""}),
+)
+"""Requests that brokers send to the controller, which a broker of Kafka does not serve."""
 
 
 def fields_of(case: Case, topic_id: uuid.UUID) -> Fields:
