@@ -79,14 +79,23 @@ def _produce(records: bytes, transactional_id: str | None = None) -> Fields:
 
 def _fetch(replica_id: int = -1) -> Fields:
     partition = {
-        "partition": 0, "current_leader_epoch": -1, "fetch_offset": 0, "last_fetched_epoch": -1,
-        "log_start_offset": -1, "partition_max_bytes": 1,
-    }  # fmt: skip
+        "partition": 0,
+        "current_leader_epoch": -1,
+        "fetch_offset": 0,
+        "last_fetched_epoch": -1,
+        "log_start_offset": -1,
+        "partition_max_bytes": 1,
+    }
     return {
-        "replica_id": replica_id, "replica_state": {"replica_id": replica_id, "replica_epoch": -1}, "max_wait": 0,
-        "min_bytes": 0, "max_bytes": 1, "session_id": 0, "session_epoch": -1,
+        "replica_id": replica_id,
+        "replica_state": {"replica_id": replica_id, "replica_epoch": -1},
+        "max_wait": 0,
+        "min_bytes": 0,
+        "max_bytes": 1,
+        "session_id": 0,
+        "session_epoch": -1,
         "topics": _named(partitions=[partition]),
-    }  # fmt: skip
+    }
 
 
 def _commits() -> list[Fields]:
@@ -119,11 +128,19 @@ def _state_topics(**partition: Any) -> list[Fields]:
 def _share_fetch(epoch: int) -> Fields:
     partition = {"partition_index": 0, "partition_max_bytes": 1, "acknowledgement_batches": []}
     return {
-        "group_id": SHARERS, "member_id": MEMBER, "share_session_epoch": epoch, "max_wait": 0, "min_bytes": 0,
-        "max_bytes": 1000, "max_records": 1, "batch_size": 1, "share_acquire_mode": 0, "is_renew_ack": False,
+        "group_id": SHARERS,
+        "member_id": MEMBER,
+        "share_session_epoch": epoch,
+        "max_wait": 0,
+        "min_bytes": 0,
+        "max_bytes": 1000,
+        "max_records": 1,
+        "batch_size": 1,
+        "share_acquire_mode": 0,
+        "is_renew_ack": False,
         "topics": [] if epoch else [{"topic_id": TOPIC_ID, "partitions": [partition]}],
         "forgotten_topics_data": [],
-    }  # fmt: skip
+    }
 
 
 CASES: tuple[Case, ...] = (

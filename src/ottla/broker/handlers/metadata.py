@@ -190,10 +190,13 @@ def answer(
         controller_id=view.controller_id if view.controller_id in view.brokers else request.services.node_id,
         cluster_authorized_operations=cluster_operations(request) if wants_operations else OPERATIONS_OMITTED,
     )
+    work = WORK + OPERATIONS_WORK if body.include_topic_authorized_operations else WORK
     if requested.topics is None:
-        return InParts(response, Each(view.topics.values(), partial(_describable_topic, body), into=response.topics))
+        return InParts(
+            response, Each(view.topics.values(), partial(_describable_topic, body), into=response.topics, work=work)
+        )
     one = partial(_requested_topic, body, requested.missing)
-    return InParts(response, Each(requested.topics, one, into=response.topics, work=WORK))
+    return InParts(response, Each(requested.topics, one, into=response.topics, work=work))
 
 
 def _invalid(_request: Request, topic: MetadataRequestTopic, _view: ClusterView) -> MetadataResponseTopic:
@@ -264,7 +267,6 @@ def _topic(
 def _operations(body: MetadataRequest, request: Request, topic: str) -> int:
     if not body.include_topic_authorized_operations:
         return OPERATIONS_OMITTED
-    request.services.slices.spend(OPERATIONS_WORK)
     return authorized_operations(request, ResourceType.TOPIC, topic)
 
 
