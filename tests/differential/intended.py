@@ -43,7 +43,6 @@ CAUTIOUS = "bounded by default: Ottla's own default is lower, and the setting is
 INTENDED: tuple[Intended, ...] = (
     # ---- ApiVersions
     Intended("api_versions", "listed, .*", r"api_keys\.(38|39|40|41|51)", f"tokens, SCRAM: {LATER}"),
-    Intended("api_versions", "listed, .*", r"api_keys\.49", f"quotas: {LATER}"),
     Intended(
         "api_versions", "listed, .*", r"api_keys\.(88|89|93)", f"streams groups (KIP-1071): {LATER}", kafka=NEWEST
     ),

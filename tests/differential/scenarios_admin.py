@@ -589,30 +589,6 @@ def elect_leaders(peer: Peer) -> None:
             peer.note(f"everything, election {election}", "elect_leaders", version, answer)
 
 
-def client_quotas(peer: Peer) -> None:
-    """None are set; filters are checked."""
-    exact, default, specified = range(3)
-    for version in peer.each("describe_client_quotas"):
-
-        def describe(label: str, *components: tuple[str, int, str | None], version: int = version) -> None:
-            wanted = [{"entity_type": kind, "match_type": how, "match": what} for kind, how, what in components]
-            for strict in (False, True):
-                peer.ask(label, "describe_client_quotas", version, components=wanted, strict=strict)
-
-        describe("all")
-        describe("of a user and a client", ("user", exact, "a"), ("client-id", default, None))
-        describe("of any address", ("ip", specified, None))
-        describe("of an empty type", ("", exact, "a"))
-        describe("of a type twice", ("user", exact, "a"), ("user", default, None))
-        describe("of no type", ("group", exact, "a"))
-        describe("exactly nothing", ("user", exact, None))
-        describe("the default, by name", ("user", default, "a"))
-        describe("any, by name", ("user", specified, "a"))
-        describe("in no way", ("user", 9, None))
-        describe("of an address and a user", ("ip", exact, "127.0.0.1"), ("user", default, None))
-        describe("an address that is none", ("ip", exact, "nowhere at all"))
-
-
 def scram_credentials(peer: Peer) -> None:
     """No user has any."""
     for version in peer.each("describe_user_scram_credentials"):

@@ -23,6 +23,7 @@ from tests.differential import scenarios_consumer_groups as consumers
 from tests.differential import scenarios_data as data
 from tests.differential import scenarios_dead_letters as dead_letters
 from tests.differential import scenarios_groups as groups
+from tests.differential import scenarios_quotas as quotas
 from tests.differential import scenarios_settings as topic_settings
 from tests.differential import scenarios_share as share
 from tests.differential import scenarios_transactions as transactions
@@ -105,7 +106,8 @@ SCENARIOS: tuple[Callable[[Peer], None], ...] = (
     admin.reassignments,
     admin.alter_reassignments,
     admin.elect_leaders,
-    admin.client_quotas,
+    quotas.client_quotas,
+    quotas.alter_client_quotas,
     admin.scram_credentials,
     admin.update_features,
     admin.describe_quorum,
