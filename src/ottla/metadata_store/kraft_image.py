@@ -16,6 +16,7 @@ from ottla.core.settings import ConfigResourceType
 from ottla.metadata_store.kraft_records import (
     NO_LEADER_CHANGE,
     AccessControlEntryRecord,
+    ClientQuotaRecord,
     ConfigRecord,
     FeatureLevelRecord,
     MalformedMetadata,
@@ -46,6 +47,10 @@ _PROCESS_RECORDS = frozenset(
     }
 )
 """Records about processes, which have all stopped before an import: ignored."""
+
+
+QuotaParts = tuple[tuple[str, str | None], ...]
+"""What a quota is of, by type: None is the default."""
 
 
 class KraftPartition(NamedTuple):
@@ -81,7 +86,8 @@ class KraftImage:
         self.features: dict[str, int] = {}
         self.next_producer_id = 0
         self.acls: dict[UUID, AclBinding] = {}
-        self.carried: list[OpaqueRecord] = []  # in order: quotas, credentials
+        self.quotas: dict[QuotaParts, dict[str, float]] = {}  # by entity and key
+        self.carried: list[OpaqueRecord] = []  # in order: credentials
         self._waiting: list[Record] | None = None  # the records of a transaction that has not ended
 
     def config(self, kind: ConfigResourceType, name: str) -> Mapping[str, str]:
@@ -142,9 +148,18 @@ class KraftImage:
             case RemoveAccessControlEntryRecord(id=acl_id):
                 if self.acls.pop(acl_id, None) is None:
                     raise MalformedMetadata(f"the removal of ACL {acl_id}, which does not exist")
+            case ClientQuotaRecord():
+                self._set_quota(record)
             case OpaqueRecord(number, _):
                 if number not in _PROCESS_RECORDS:
                     self.carried.append(record)
+
+    def _set_quota(self, record: ClientQuotaRecord) -> None:
+        entity = tuple(sorted((part.entity_type, part.entity_name) for part in record.entity))
+        if record.remove:
+            self.quotas.get(entity, {}).pop(record.key, None)
+        else:
+            self.quotas.setdefault(entity, {})[record.key] = record.value
 
     def _topic(self, topic_id: UUID) -> KraftTopic:
         topic = self.topics.get(topic_id)

@@ -227,6 +227,33 @@ class RemoveAccessControlEntryRecord:
     WIRE: ClassVar[Wire] = (Field("id", "uuid"),)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaEntityPart:
+    """A part of what a quota is of: its type, and its name or (None) the default."""
+
+    entity_type: str = ""
+    entity_name: str | None = None
+
+    WIRE: ClassVar[Wire] = (Field("entity_type", "string"), Field("entity_name", "string", null_since=0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientQuotaRecord:
+    """Sets or removes one quota of one entity."""
+
+    entity: list[QuotaEntityPart] = field(default_factory=list)
+    key: str = ""
+    value: float = 0.0
+    remove: bool = False
+
+    WIRE: ClassVar[Wire] = (
+        Field("entity", QuotaEntityPart, array=True),
+        Field("key", "string"),
+        Field("value", "float64"),
+        Field("remove", "bool"),
+    )
+
+
 class OpaqueRecord(NamedTuple):
     """A record that is not decoded: its number, and all of its value."""
 
@@ -244,6 +271,7 @@ Record = (
     | ProducerIdsRecord
     | AccessControlEntryRecord
     | RemoveAccessControlEntryRecord
+    | ClientQuotaRecord
     | OpaqueRecord
 )
 
@@ -267,6 +295,7 @@ _KINDS: Mapping[int, _Kind] = MappingProxyType(
         MetadataRecordType.PRODUCER_IDS: _Kind(ProducerIdsRecord, 0, 0),
         MetadataRecordType.ACCESS_CONTROL_ENTRY: _Kind(AccessControlEntryRecord, 0, 0),
         MetadataRecordType.REMOVE_ACCESS_CONTROL_ENTRY: _Kind(RemoveAccessControlEntryRecord, 0, 0),
+        MetadataRecordType.CLIENT_QUOTA: _Kind(ClientQuotaRecord, 0, 0),
     }
 )
 

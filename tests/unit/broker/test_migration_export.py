@@ -37,6 +37,16 @@ KEPT = ImportedTopic("kept", UUID(int=2 << 100), {0: 0}, {"retention.ms": "-1"},
 CONFIGS = {
     ("brokers", "<default>"): {"log.retention.ms": "7"},
     ("groups", "team"): {"consumer.session.timeout.ms": "9"},
+    ("users", "<default>"): {"request_percentage": "12.5"},
+    ("users", "a%20b/clients/<default>"): {"producer_byte_rate": "1024"},
+    ("clients", "c"): {"consumer_byte_rate": "7", "controller_mutation_rate": "0.5"},
+    ("ips", "%3A%3A1"): {"connection_creation_rate": "3"},
+}
+QUOTAS: dict[tuple[tuple[str, str | None], ...], dict[str, float]] = {
+    (("user", None),): {"request_percentage": 12.5},
+    (("client-id", None), ("user", "a b")): {"producer_byte_rate": 1024},
+    (("client-id", "c"),): {"consumer_byte_rate": 7, "controller_mutation_rate": 0.5},
+    (("ip", "::1"),): {"connection_creation_rate": 3},
 }
 
 
@@ -85,6 +95,7 @@ def test_topics_go_with_their_ids_epochs_settings_and_producer_ids(tmp_path: Pat
         (4, ""): {"log.retention.ms": "7"},
         (32, "team"): {"consumer.session.timeout.ms": "9"},
     }
+    assert after.quotas == QUOTAS
     assert after.next_producer_id == 5000
     assert after.features["metadata.version"] == 25
     assert len(done.left_out) == 2

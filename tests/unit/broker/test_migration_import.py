@@ -150,6 +150,23 @@ def test_a_setting_that_ottla_does_not_accept_is_left_out_and_noted(tmp_path: Pa
     assert "settings of web that Ottla does not accept: x.y=z" in plan.notes
 
 
+def test_a_quota_that_ottla_does_not_accept_is_left_out_and_noted(tmp_path: Path) -> None:
+    def quota(kind: str, name: str | None, key: str, value: float = 5, *, remove: bool = False) -> kraft.Record:
+        entity = [kraft.QuotaEntityPart(entity_type=kind, entity_name=name)]
+        return kraft.ClientQuotaRecord(entity=entity, key=key, value=value, remove=remove)
+
+    plan = found(
+        kafkas(
+            tmp_path / "a", topic(), partition(),
+            quota("user", "u", "producer_byte_rate"), quota("user", "u", "producer_byte_rate", 6),
+            quota("user", "u", "consumer_byte_rate"), quota("user", "u", "consumer_byte_rate", remove=True),
+            quota("ip", "a.host.example", "connection_creation_rate"),
+        )
+    )  # fmt: skip
+    assert plan.configs == {("users", "u"): {"producer_byte_rate": "6"}}
+    assert any("a.host.example" in note for note in plan.notes)
+
+
 def test_records_that_ottla_does_not_support_are_noted(tmp_path: Path) -> None:
     token = kraft.OpaqueRecord(MetadataRecordType.DELEGATION_TOKEN, b"\x01\x0a\x00")
     plan = found(kafkas(tmp_path, topic(), partition(), token, token))

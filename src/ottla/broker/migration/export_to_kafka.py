@@ -4,13 +4,13 @@ The logs need no change: they are Kafka's files. Only Kafka's metadata log is mi
 `kafka-storage.sh format --standalone` would, with our topics in it:
 
     bootstrap.checkpoint                                    the first records of Kafka's metadata log: features,
-                                                            topics, partitions, settings, producer ids, ACLs
+                                                            topics, partitions, settings, ACLs, quotas, producer ids
     __cluster_metadata-0/00000000000000000000-0000000000.checkpoint    the quorum: this node alone
 
 Both ways to name the quorum in server.properties work with it (`controller.quorum.voters` and
 `controller.quorum.bootstrap.servers`); Kafka writes its controller's real address over ours. The metadata store is
 renamed, so that an Ottla started here later imports the directory again, as Kafka left it. Records of an earlier
-Kafka's metadata that Ottla does not understand (quotas, credentials) are copied without being decoded.
+Kafka's metadata that Ottla does not understand (credentials) are copied without being decoded.
 
 After a crash at any step the export can be repeated: renaming the store is the last step.
 Source: BootstrapDirectory, BootstrapMetadata, Formatter (Kafka 4.4); a test starts a real Kafka on an export.
@@ -40,6 +40,7 @@ from ottla.metadata_store.kraft_batches import Voter, snapshot
 from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.metadata_store.sqlite_file import EXPORTED_SUFFIX
 from ottla.metadata_store.sqlite_file import FILE_NAME as METADATA_FILE
+from ottla.security.quotas.entities import entity_of_node, quotas_in
 from ottla.storage.integrity.metadata_backup import FILE_NAME as COPIES
 from ottla.storage.small_files import LOCK, META_PROPERTIES, MetaProperties, meta_text, parse_meta, text_or_none
 
@@ -211,6 +212,7 @@ def _records(
                     left_out.append(f"{kind_name} {entity}: {key}={value}, which Kafka does not have")
                 else:
                     yield kraft.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
+    yield from _quotas(content.view)
     if content.next_producer_id:
         yield kraft.ProducerIdsRecord(broker=node_id, next_producer_id=content.next_producer_id)
 
@@ -243,6 +245,16 @@ def _is_readable(view: ClusterView, pattern: ResourcePattern) -> bool:
 
 def _named(pattern: ResourcePattern) -> str:
     return f"{pattern.resource_type.name} {pattern.name}"
+
+
+def _quotas(view: ClusterView) -> Iterator[kraft.Record]:
+    """Generate the quotas of clients and addresses."""
+    for kind in (znodes.USERS_KIND, znodes.CLIENTS_KIND, znodes.IPS_KIND):
+        for name, config in sorted(view.configs.get(kind, {}).items()):
+            entity = entity_of_node(kind, name)
+            for key, value in quotas_in(config.values).items() if entity is not None else ():
+                parts = [kraft.QuotaEntityPart(entity_type=part, entity_name=of) for part, of in entity.parts()]
+                yield kraft.ClientQuotaRecord(entity=parts, key=key, value=value)
 
 
 def _of_topic(topic: TopicView, places: Sequence[_Directory], node_id: int) -> Iterator[kraft.Record]:

@@ -57,10 +57,7 @@ async def commit_import(
     ops: list[Op] = []
     for topic in found.topics:
         ops += _topic_ops(topic, logs, node_id=node_id, new_id=new_id)
-    ops += [
-        Create(znodes.config_path(kind, name), znodes.encode_config(values))
-        for (kind, name), values in found.configs.items()
-    ]
+    ops += _config_ops(found.configs)
     ops += _acl_ops(found.acls)
     next_producer_id = max(found.next_producer_id, _after_known_producers(logs.values()))
     if next_producer_id:
@@ -72,6 +69,18 @@ async def commit_import(
     ops.append(Create(znodes.KAFKA_IMPORT, znodes.encode_kafka_import(done)))
     await store.commit(ops)
     log.info("%s", summary(found, directories[0]))
+
+
+def _config_ops(configs: Mapping[tuple[str, str], Mapping[str, str]]) -> list[Op]:
+    """Create the nodes of settings, and those above them."""
+    nodes: dict[tuple[str, str], Mapping[str, str] | None] = {}
+    for kind, name in configs:
+        nodes |= {(kind, parent): configs.get((kind, parent)) for parent in znodes.config_parents(kind, name)}
+        nodes[kind, name] = configs[kind, name]
+    return [
+        Create(znodes.config_path(kind, name), b"" if values is None else znodes.encode_config(values))
+        for (kind, name), values in nodes.items()
+    ]
 
 
 def _topic_ops(topic: ImportedTopic, logs: Logs, *, node_id: int, new_id: Callable[[], UUID]) -> list[Op]:

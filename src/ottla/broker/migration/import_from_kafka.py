@@ -27,12 +27,13 @@ from typing import NamedTuple
 from ottla.broker.config import BrokerConfig
 from ottla.broker.migration.kafka_directory import UnreadableMetadata, metadata_log_end, read_image
 from ottla.core.acls import AclBinding
-from ottla.core.errors import InvalidConfig
+from ottla.core.errors import InvalidConfig, InvalidRequest
 from ottla.core.ids import NO_TOPIC_ID, OFFSETS_TOPIC, TopicPartition, parse_id
 from ottla.core.settings import ConfigResourceType, InvalidSettings
 from ottla.metadata_store import znodes
 from ottla.metadata_store.kraft_image import KraftImage, KraftTopic
 from ottla.metadata_store.kraft_records import MetadataRecordType
+from ottla.security.quotas.entities import check_value, entity_of, node_of, value_text
 from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.directories.log_directory import ForeignDirectory
 from ottla.storage.directory_names import is_foreign, parse_log_name
@@ -244,7 +245,21 @@ def _other_configs(image: KraftImage, config: BrokerConfig, notes: list[str]) ->
                     del taken[key]
                     notes.append(f"broker setting that Ottla does not accept: {key}={value}")
         found[kinds[ConfigResourceType(kind)], name or znodes.DEFAULT_ENTITY] = taken
+    _add_quotas(found, image, notes)
     return found
+
+
+def _add_quotas(configs: dict[tuple[str, str], dict[str, str]], image: KraftImage, notes: list[str]) -> None:
+    """Add quotas to the settings of what they are of."""
+    for parts, quotas in image.quotas.items():
+        for key, value in quotas.items():
+            try:
+                entity = entity_of(dict(parts))
+                check_value(entity, key, value)
+            except InvalidRequest as error:
+                notes.append(f"a quota that Ottla does not accept: {dict(parts)}: {key}={value}: {error.message}")
+            else:
+                configs.setdefault(node_of(entity), {})[key] = value_text(key, value)
 
 
 def _from_names(held: Mapping[TopicPartition, Path]) -> ImportPlan:
