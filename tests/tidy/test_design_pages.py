@@ -42,6 +42,8 @@ OF_OTHERS = frozenset(
         "jq",
         "diff",
     }
+    | {"producer_byte_rate", "consumer_byte_rate", "request_percentage"}
+    | {"controller_mutation_rate", "connection_creation_rate"}
     | {"transaction.partition.verification.enable", "~/.m2/settings.xml", ".pth"}
 )
 """Names of the system, of libraries and of Kafka."""

@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from ottla.broker.internal_topic_creation import create_if_absent
 from ottla.broker.maintenance.late_transactions import LateTransactions
 from ottla.broker.maintenance.scheduled_tasks import ScheduledTasks
 from ottla.broker.maintenance.topic_deletions import TopicDeletions
+from ottla.broker.quotas import Quotas
 from ottla.broker.record_validation_queue import THREADS, RecordValidationQueue
 from ottla.broker.remote.controller_channel import ControllerChannel
 from ottla.broker.remote.node_connections import NodeConnections
@@ -43,6 +45,8 @@ from ottla.metadata_store.cluster_view import ClusterView
 from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.metadata_store.producer_ids import ProducerIdManager
 from ottla.metadata_store.store import MetadataStore, StoreError
+from ottla.net.config import NetConfig
+from ottla.net.connection_limits import ConnectionLimits
 from ottla.net.server import ListenerAddress, Listeners
 from ottla.replication.replicas import Replicas
 from ottla.storage.directories.log_directory import DirectoryInUse
@@ -161,6 +165,8 @@ class Broker:
             accounting=self._accounting,
             audit_log=services.audit_log,
         )
+        quotas = Quotas(config.quotas, self._driver, listeners, self._accounting, self._clock.monotonic)
+        cluster.subscribe(quotas.follow)
         await listeners.listen(self._driver)
         self._start_tasks(storage, services, cluster, report)
         return bound
@@ -281,7 +287,15 @@ class Broker:
             net,
             budget=ByteBudget(net.queued_request_bytes_max),
             now=self._clock.monotonic,
-            handles_for=self._descriptors.connections,
+            limits=ConnectionLimits(
+                net,
+                partial(self._config.of_listener, NetConfig),
+                now=self._clock.monotonic,
+                handles_for=self._descriptors.connections,
+                protected=endpoints.protected_listener(net),
+                window_num=self._config.quotas.window_num,
+                window_seconds=self._config.quotas.window_seconds,
+            ),
         )
 
     async def _bind(self, listeners: Listeners) -> list[ListenerAddress]:
@@ -442,6 +456,9 @@ class Broker:
         services.replicas.reconfigure(config.log)
         services.replicas.context.configure(config.replication)
         services.controller.log_defaults = config.log
+        if self._listeners is not None:
+            self._listeners.limits.configure(config.net, partial(config.of_listener, NetConfig))
+            self._listeners.close_excess()
 
     def _availability(self, topic_partition: TopicPartition, is_online: bool) -> None:
         """Inform the coordinators: they cannot serve the keys whose partition cannot be read or written."""

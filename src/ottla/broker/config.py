@@ -32,9 +32,11 @@ from ottla.core.settings import (
 from ottla.groups.config import GroupConfig
 from ottla.metadata_store.config import ZooKeeperConfig
 from ottla.net.config import NetConfig
+from ottla.net.connection_limits import parse_counts
 from ottla.replication.config import ReplicationConfig
 from ottla.security.audit_config import AuditConfig
 from ottla.security.authorizer_config import AuthorizerConfig, why_not_authorized
+from ottla.security.quotas.config import QuotaConfig
 from ottla.security.tls_config import TlsConfig
 from ottla.share_coordinator.config import ShareCoordinatorConfig
 from ottla.share_partitions.config import ShareConfig
@@ -50,6 +52,7 @@ SECTIONS: dict[str, tuple[str, type[Any]]] = {
     "server": ("The broker", ServerConfig),
     "net": ("Sockets and connections", NetConfig),
     "tls": ("TLS", TlsConfig),
+    "quotas": ("Quotas", QuotaConfig),
     "log": ("The log on disk", LogConfig),
     "cleaner": ("Compaction", CleanerConfig),
     "scrub": ("Scrubber", ScrubberConfig),
@@ -72,6 +75,7 @@ class BrokerConfig:
     server: ServerConfig
     net: NetConfig
     tls: TlsConfig
+    quotas: QuotaConfig
     log: LogConfig
     cleaner: CleanerConfig
     scrub: ScrubberConfig
@@ -242,6 +246,12 @@ def _build(given: Mapping[str, SettingText]) -> BrokerConfig:
     problems += _problems_of_listeners(given)
     if problems:
         raise InvalidSettings(problems)
+    net: NetConfig = sections["net"]
+    try:
+        parse_counts(net.connections_per_ip_overrides)
+    except ValueError as error:
+        key = "max.connections.per.ip.overrides"
+        raise InvalidSettings([SettingProblem(key, given[key].text, str(error), given[key].origin)]) from None
     server: ServerConfig = sections["server"]
     if reason := why_not_cordoned(server):
         origin = given["cordoned.log.dirs"].origin

@@ -32,7 +32,7 @@ from ottla.core.errors import (
     UnsupportedCompressionType,
     error_code_for,
 )
-from ottla.net.connection import PendingResponse
+from ottla.net.connection import NO_FETCH, PendingResponse
 from ottla.records.batch import CODEC_BITS, HEADER_BYTES, TRANSACTIONAL, BatchHeader
 from ottla.replication.group_commit import PATIENCE_SECONDS
 from ottla.replication.partition import Partition
@@ -203,6 +203,8 @@ class DelayedProduce(DelayedOperation):
         request, self._request = self._request, _NO_REQUEST  # this may be in a heap until its deadline
         if self._is_expired or request.acks == ACKS_NONE:
             self._settle(request, request.topics)
+        if response.throttle is not None:
+            response.throttle(NO_FETCH)
         if request.acks == ACKS_NONE:
             response.send(())
             return
@@ -227,6 +229,8 @@ class DelayedProduce(DelayedOperation):
         slices = self._services.slices
         async for topics in slices.each(in_chunks(request.topics, AT_ONCE), work=AT_ONCE):
             self._settle(request, topics)
+        if response.throttle is not None:
+            response.throttle(NO_FETCH)
         if request.acks == ACKS_NONE:
             response.send(())
             return

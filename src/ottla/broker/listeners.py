@@ -148,6 +148,16 @@ def inter_broker_listener(config: NetConfig) -> str:
     return given or (usual if usual in names else names[0])
 
 
+def protected_listener(config: NetConfig) -> str:
+    """Return the listener between brokers where clients have another one; empty if they share it."""
+    if len({each.listener for each in to_listen_at(config)}) < 2:
+        return ""
+    try:
+        return inter_broker_listener(config)
+    except InvalidSettings:  # of a broker alone, whatever it names
+        return ""
+
+
 def _reachable(host: str) -> str:
     """Return a host that clients can reach."""
     if not _is_wildcard(host):

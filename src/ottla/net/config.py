@@ -74,12 +74,24 @@ class NetConfig(Section):
         doc="Maximum number of connections that the kernel queues before they are accepted.",
     )  # fmt: skip
     connections_max: int = setting(
-        "max.connections", default=10_000, kind=Type.INT, at_least=1, live=True,
-        doc="Maximum number of connections; further ones are closed when they arrive.",
+        "max.connections", default=10_000, kind=Type.INT, at_least=1, live=True, per_listener=True,
+        doc="Maximum number of connections; further ones are closed when they arrive. For one of the listener between "
+        "brokers, where clients have another one, the client's that was not used for longest is closed.",
     )  # fmt: skip
     connections_per_ip_max: int = setting(
         "max.connections.per.ip", default=INT_MAX, kind=Type.INT, at_least=1, live=True,
-        doc="Maximum number of connections from one address.",
+        doc="Maximum number of connections from one address. The default stands for half of `max.connections`, and for "
+        "all of them from a loopback address.",
+    )  # fmt: skip
+    connections_per_ip_overrides: str = setting(
+        "max.connections.per.ip.overrides", default="", kind=Type.STRING, live=True,
+        doc="Maximum number of connections from single addresses, as `10.0.0.1:100,[fd00::1]:200`.",
+    )  # fmt: skip
+    connection_rate_max: int = setting(
+        "max.connection.creation.rate", default=INT_MAX, kind=Type.INT, unit="connections/second", at_least=1,
+        live=True, per_listener=True,
+        doc="Maximum rate of new connections. Those that come faster wait before their first request is read, and are "
+        "closed if they would have to wait for longer than all `quota.window.num`.",
     )  # fmt: skip
     idle_ms: int = setting(
         "connections.max.idle.ms", default=10 * MINUTE_MS, kind=Type.LONG, unit="milliseconds", at_least=-1,

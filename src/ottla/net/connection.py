@@ -33,6 +33,10 @@ _FILE_ERRORS: Final = frozenset({errno.EIO, errno.ESTALE, errno.EBADMSG})
 UNANSWERED_MAX: Final = 64  # pipelined requests begun and not answered; clients use 5 (librdkafka up to 1,000,000)
 
 
+NO_FETCH: Final = -1
+"""In place of the bytes of records in a response, where its throttle time is set: the request is no Fetch."""
+
+
 class Budget(Protocol):
     """Limits the memory of large requests (limits/budget.py)."""
 
@@ -60,7 +64,15 @@ class PendingResponse:
     once.
     """
 
-    __slots__ = ("connection", "correlation_id", "is_pipelined", "on_completed", "parts", "throttle_time_ms")
+    __slots__ = (
+        "connection",
+        "correlation_id",
+        "is_pipelined",
+        "on_completed",
+        "parts",
+        "throttle",
+        "throttle_time_ms",
+    )
 
     def __init__(self, connection: ServerConnection) -> None:
         self.connection = connection
@@ -70,6 +82,7 @@ class PendingResponse:
         self.throttle_time_ms = (
             0  # the time that the client has to wait afterwards; the encoder of the response writes it
         )
+        self.throttle: Callable[[int], int] | None = None  # sets that time, before the response is encoded
         self.on_completed: Callable[[PendingResponse], None] | None = None  # called once, whatever the outcome
 
     def send(self, parts: Sequence[Part]) -> None:
@@ -149,6 +162,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._blocking: PendingResponse | None = (
             None  # not pipelined, not answered: no other request begins before it is
         )
+        self._mute: asyncio.TimerHandle | None = None  # no request begins and nothing is read before it
         self._transport: asyncio.Transport | TlsStream | None = None
         self._outbound: Outbound | None = None
         self._paused = self._processing = self._closing = False
@@ -178,6 +192,9 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._outbound.close()
             self._outbound = None  # it refers to this connection: without the cycle both are released at once
         self.spare_request = None  # the same
+        if self._mute is not None:
+            self._mute.cancel()
+            self._mute = None
         self._release_budget()
         for task in self._tasks:
             task.cancel()
@@ -279,6 +296,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _may_begin(self) -> bool:
         return (
             self._blocking is None
+            and self._mute is None
             and not self._closing
             and len(self._responses) < UNANSWERED_MAX
             and not (self._outbound is not None and self._outbound.is_blocked)
@@ -322,12 +340,35 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._closing or self._transport is None:
             return
         full = self._start == 0 and self._end == len(self._buffer)
-        pause = self._waits_for_budget or (full and not self._may_begin())
+        pause = self._waits_for_budget or self._mute is not None or (full and not self._may_begin())
         if pause and not self._paused:
             self._transport.pause_reading()
         elif self._paused and not pause:
             self._transport.resume_reading()
         self._paused = pause
+
+    def mute(self, seconds: float) -> None:
+        """Read nothing and begin no request for this long, as Kafka does with a throttled client.
+
+        Responses to requests that have begun are sent.
+        """
+        if self._closing:
+            return
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        if self._mute is not None:
+            if self._mute.when() >= until:
+                return
+            self._mute.cancel()
+        self._mute = loop.call_at(until, self._unmute)
+        self._pause_or_resume_reading()
+
+    def _unmute(self) -> None:
+        self._mute = None
+        if self._closing:
+            return
+        self._process(self._now())
+        self._pause_or_resume_reading()
 
     # ---- The buffer
 

@@ -7,7 +7,6 @@ import errno
 import logging
 import os
 import socket
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from ottla.core.security_protocols import SecurityProtocol
 from ottla.net.busy_poll import BusyPoller
 from ottla.net.config import NetConfig
 from ottla.net.connection import Budget, Dispatch, ReceiveBuffer, ServerConnection
+from ottla.net.connection_limits import ConnectionLimits
 from ottla.net.malformed_requests import MalformedRequestLog
 from ottla.net.tls import CIPHERTEXT_BYTES, NO_TLS, Handshakes, ListenerTls, TlsClient, TlsStream
 
@@ -49,15 +49,14 @@ class Listeners:
     """
 
     def __init__(
-        self, config: NetConfig, *, budget: Budget, now: Callable[[], float], handles_for: int | None = None
+        self, config: NetConfig, *, budget: Budget, now: Callable[[], float], limits: ConnectionLimits | None = None
     ) -> None:
         self._config, self._budget, self._now = config, budget, now
+        self.limits = limits or ConnectionLimits(config, now=now)
         self._dispatch: Dispatch | None = None
-        self._handles_for = handles_for  # connections there are file handles for; None for no limit
         self._servers: dict[Any, ListenerAddress] = {}  # of asyncio, uvloop or the simulated loop
         self._busy_poller = BusyPoller(seconds=config.busy_poll_us / 1e6, now=now) if config.busy_poll_us else None
         self.connections: dict[ServerConnection, None] = {}  # in the order of their beginning
-        self._per_host: Counter[str] = Counter()
         self._sweeper: asyncio.Handle | None = None
         self._full_since: float | None = None
         self._malformed = MalformedRequestLog()
@@ -164,26 +163,29 @@ class Listeners:
         return stream
 
     def _opened(self, connection: ServerConnection) -> bool:
-        config = self._config
         self.connections[connection] = None
-        self._per_host[connection.host] += 1
-        if self._handles_for is not None and len(self.connections) > self._handles_for:
-            self._log_refusal(f"there are file handles for {self._handles_for} connections (ulimit -n)")
-            return False
-        if len(self.connections) > config.connections_max:
-            self._log_refusal(f"max.connections={config.connections_max} reached")
-            return False
-        if self._per_host[connection.host] > config.connections_per_ip_max:
-            self._log_refusal(f"max.connections.per.ip={config.connections_per_ip_max} reached by {connection.host}")
-            return False
+        admission = self.limits.open(connection.listener, connection.host)
+        if admission.refusal:
+            self._log_refusal(admission.refusal)
+            if not admission.wait_s:
+                return False
+            asyncio.get_running_loop().call_later(admission.wait_s, connection.close)
+        if admission.wait_s:
+            connection.mute(admission.wait_s)
+        self.close_excess()
         return True
 
     def _closed(self, connection: ServerConnection) -> None:
         if connection in self.connections:
             del self.connections[connection]
-            self._per_host[connection.host] -= 1
-            if not self._per_host[connection.host]:
-                del self._per_host[connection.host]
+            self.limits.close(connection.listener, connection.host)
+
+    def close_excess(self) -> None:
+        """Close connections of clients that there are too many of: others are protected, or the limit was lowered."""
+        if (excess := self.limits.excess) > 0:
+            self._log_refusal(f"{excess} connections of clients are closed: max.connections is reached")
+            for connection in self.limits.least_recently_used(self.connections, excess):
+                connection.close()
 
     def _log_refusal(self, why: str) -> None:
         """Log refusals at most once a minute: a flood of connections must not become a flood of log lines."""

@@ -18,12 +18,13 @@ from ottla.broker.requests.inner_response import InnerResponse
 from ottla.broker.requests.loaded_api import LoadedApi
 from ottla.broker.requests.registry import APIS, INTER_BROKER_APIS, Api
 from ottla.broker.requests.request import Request
+from ottla.broker.requests.stages import T
 from ottla.core.acls import CLUSTER_NAME, AclOperation, ResourceType
 from ottla.core.error_codes import ErrorCode
 from ottla.core.errors import NotController
 from ottla.limits.budget import ByteBudget
 from ottla.metadata_store.cluster_view import ClusterView
-from ottla.net.connection import PendingResponse
+from ottla.net.connection import NO_FETCH, PendingResponse
 from ottla.net.identity import ANONYMOUS, ConnectionIdentity
 from ottla.testing.requests import connection_without_socket
 from ottla.wire import codec
@@ -85,8 +86,21 @@ class Stages:
     def is_allowed_for_any(self, request: AuthorizableRequest, operation: AclOperation, resource: ResourceType) -> bool:
         raise AssertionError("the handlers of this test do nothing")
 
-    def throttle_time_ms(self, request: Request) -> int:
+    def begin(self, request: Request, frame_bytes: int) -> None:
+        assert request.header[2] is not None and frame_bytes >= 10
+
+    def throttle_time_ms(self, request: Request, record_bytes: int) -> int:
+        assert record_bytes == NO_FETCH
         return THROTTLE_MS
+
+    def pause(self, request: Request) -> None:
+        pass
+
+    def measure(self, request: Request, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        return work
+
+    def forwarded(self, request: Request, answer: bytes) -> None:
+        assert answer == self.answer_of_controller
 
     def account(self, request: Request) -> None:
         self.note("account", request.api)
@@ -153,7 +167,7 @@ class Driven:
 
         def deferred(request: Request, _body: Any, pending: PendingResponse) -> None:
             self.stages.note("handle", api)
-            assert pending.throttle_time_ms == THROTTLE_MS
+            assert pending.throttle is not None and pending.throttle(NO_FETCH) == THROTTLE_MS
             pending.send((b"response",))
 
         async def long(request: Request, _frame: Any, _at: int, pending: PendingResponse) -> None:

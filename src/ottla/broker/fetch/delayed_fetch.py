@@ -407,6 +407,10 @@ class DelayedFetch(DelayedOperation):
             self._begin_again()
             self.read_all()
         topics: list[FetchedTopic] = []
+        if response.throttle is not None and response.throttle(self._bytes) > 0:
+            response.send(self._throttled(response))
+            self._release()
+            return
         served: list[FetchSessionPartition] = []
         self._collect(self._wanted, self._data, topics, served)
         session_id = NO_SESSION
@@ -435,6 +439,9 @@ class DelayedFetch(DelayedOperation):
             if self._reads_again:
                 self._begin_again()
                 await self._read_in_slices(watch=False)
+            if response.throttle is not None and response.throttle(self._bytes) > 0:
+                response.send(self._throttled(response))
+                return
             topics: list[FetchedTopic] = []
             served: list[FetchSessionPartition] = []
             for first in range(0, len(self._wanted), AT_ONCE):
@@ -461,6 +468,24 @@ class DelayedFetch(DelayedOperation):
             response.send(parts)
         finally:
             self._release()
+
+    def _throttled(self, response: PendingResponse) -> Sequence[RecordBytes]:
+        """Encode the response to a client that is over its quota: nothing is sent, and of the session nothing changes.
+
+        A session that would begin with this response does not: a client that has to wait begins again (KIP-219).
+        """
+        session_id = NO_SESSION
+        if self._session is not None and self._is_incremental:
+            session_id = self._session.session_id
+        elif self._session is not None:
+            self._services.fetch_sessions.remove(self._session)
+        return encode_fetch_response(
+            (),
+            self._api_version,
+            response.correlation_id,
+            session_id=session_id,
+            throttle_time_ms=response.throttle_time_ms,
+        )
 
     def _collect(
         self,

@@ -15,6 +15,7 @@ Versions
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from ottla.broker.handler_parts.admin_requests import error_fields
 from ottla.broker.requests.authorization import on_cluster
@@ -59,7 +60,7 @@ _Entries = dict[frozenset[tuple[str, str | None]], _Entry]
 async def alter(request: Request, body: AlterClientQuotasRequest) -> _Entries:
     """Alter the quotas of each entity; return the entities with their errors."""
     entries: _Entries = {}
-    await collect(request, Each(body.entries, partial(_entry, entries), work=ENTITY_WORK))
+    await collect(request, Each[Any, None](body.entries, partial(_entry, entries), work=ENTITY_WORK))
     changed = [entry for entry in entries.values() if entry.event is not None]
     events = [entry.event for entry in changed if entry.event is not None]
     try:
@@ -138,15 +139,17 @@ def _outcome(_request: Request, entry: _Entry, _view: ClusterView) -> AlterClien
     return AlterClientQuotasResponseEntryData(error_code=code, error_message=message, entity=parts)
 
 
-def refused(body: AlterClientQuotasRequest, error: KafkaError) -> AlterClientQuotasResponse:
+def refused(_request: Request, body: AlterClientQuotasRequest, error: KafkaError) -> InParts[AlterClientQuotasResponse]:
     """Answer a client that may not alter quotas."""
+    response = AlterClientQuotasResponse()
+    return InParts(response, Each(body.entries, partial(_refused, error), into=response.entries))
+
+
+def _refused(
+    error: KafkaError, _request: Request, entry: AlterClientQuotasRequestEntryData, _view: ClusterView
+) -> AlterClientQuotasResponseEntryData:
     code, message = error_fields(error)
-    return AlterClientQuotasResponse(
-        entries=[
-            AlterClientQuotasResponseEntryData(error_code=code, error_message=message, entity=entry.entity)
-            for entry in body.entries
-        ]
-    )
+    return AlterClientQuotasResponseEntryData(error_code=code, error_message=message, entity=entry.entity)
 
 
 HANDLER = ElementWiseAfter(

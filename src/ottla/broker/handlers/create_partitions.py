@@ -9,7 +9,7 @@ What it does not do
 
 Versions
   v2   flexible encoding
-  v3   the same as v2 (it may answer THROTTLING_QUOTA_EXCEEDED, which is never the case here)
+  v3   THROTTLING_QUOTA_EXCEEDED (KIP-599); before, partitions above the quota are created and the client waits
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 from functools import partial
 
 from ottla.broker.handler_parts.admin_requests import error_fields, with_timeout
+from ottla.broker.handler_parts.mutation_quotas import mutation_quota, within_quota
 from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.elements import Each, InParts, collect, repeated
 from ottla.broker.requests.handler import ElementWiseAfter
@@ -34,6 +35,7 @@ from ottla.wire.generated.create_partitions import (
     CreatePartitionsTopicResult,
 )
 
+FIRST_WITH_STRICT_QUOTA = 3
 ALTER = Access(AclOperation.ALTER, ResourceType.TOPIC, "each topic")
 
 
@@ -44,9 +46,18 @@ async def create(request: Request, body: CreatePartitionsRequest) -> dict[str, K
     outcomes: dict[str, KafkaError | None] = {name: InvalidRequest("Duplicate topic name.") for name in twice}
     events: list[CreatePartitions] = []
     await collect(request, Each(body.topics, partial(_event, twice, outcomes), into=events))
+    controller = request.services.controller
     try:
+        if (quota := mutation_quota(request, strict_since=FIRST_WITH_STRICT_QUOTA)) is not None:
+            checked = await controller.create_partitions(events, validate_only=True)
+            present = request.services.cluster.current.topics
+            partitions = [
+                event.total - len(present[event.name].partitions) if error is None else 0
+                for event, error in zip(events, checked, strict=True)
+            ]
+            events = within_quota(quota, events, partitions, outcomes)
         created = await with_timeout(
-            body.timeout_ms, request.services.controller.create_partitions(events, validate_only=body.validate_only)
+            body.timeout_ms, controller.create_partitions(events, validate_only=body.validate_only)
         )
         outcomes |= zip((event.name for event in events), created, strict=True)
     except KafkaError as error:

@@ -12,6 +12,7 @@ What it does not do
 Versions
   v4   -1 for partitions and replicas (taken in every version here)
   v5   flexible encoding; the answer carries the numbers and all settings of the topic (KIP-525)
+  v6   THROTTLING_QUOTA_EXCEEDED (KIP-599); before, topics above the quota are created and the client waits
   v7   topic ids
 """
 
@@ -21,6 +22,7 @@ from functools import partial
 
 from ottla.broker.config_resources import DescribedConfig, topic_entries
 from ottla.broker.handler_parts.admin_requests import error_fields, with_timeout
+from ottla.broker.handler_parts.mutation_quotas import mutation_quota, within_quota
 from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.elements import Each, InParts, collect, repeated
 from ottla.broker.requests.handler import ElementWiseAfter
@@ -41,6 +43,7 @@ from ottla.wire.generated.create_topics import (
     CreateTopicsResponse,
 )
 
+FIRST_WITH_STRICT_QUOTA = 6
 CONFIG_WORK = 3
 """Units of work of one setting of a topic."""
 
@@ -63,9 +66,14 @@ async def create(request: Request, body: CreateTopicsRequest) -> _Outcomes:
     outcomes: _Outcomes = {}
     events: list[CreateTopic] = []
     await collect(request, Each(body.topics, partial(_event, twice, outcomes), into=events))
+    controller = request.services.controller
     try:
+        if (quota := mutation_quota(request, strict_since=FIRST_WITH_STRICT_QUOTA)) is not None:
+            checked = await controller.create_topics(events, validate_only=True)
+            partitions = [len(each.partitions) if isinstance(each, TopicView) else 0 for each in checked]
+            events = within_quota(quota, events, partitions, outcomes)
         created = await with_timeout(
-            body.timeout_ms, request.services.controller.create_topics(events, validate_only=body.validate_only)
+            body.timeout_ms, controller.create_topics(events, validate_only=body.validate_only)
         )
         outcomes |= zip((event.name for event in events), created, strict=True)
     except KafkaError as error:

@@ -9,7 +9,8 @@ What it does not do
 
 Versions
   v3   TOPIC_DELETION_DISABLED instead of INVALID_REQUEST where deletion is not enabled
-  v4   flexible encoding; v5 error messages
+  v4   flexible encoding
+  v5   error messages, THROTTLING_QUOTA_EXCEEDED (KIP-599); before, topics are deleted and the client waits
   v6   by topic id
 """
 
@@ -21,6 +22,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ottla.broker.handler_parts.admin_requests import error_fields, with_timeout
+from ottla.broker.handler_parts.mutation_quotas import mutation_quota, within_quota
 from ottla.broker.requests.authorization import Access
 from ottla.broker.requests.elements import Each, InParts, collect, repeated
 from ottla.broker.requests.handler import ElementWiseAfter
@@ -38,6 +40,7 @@ from ottla.wire.generated.delete_topics import (
 )
 
 FIRST_VERSION_DISABLED_CODE = 3
+FIRST_WITH_STRICT_QUOTA = 5
 
 
 DELETE = Access(AclOperation.DELETE, ResourceType.TOPIC, "each topic", or_cluster=AclOperation.DELETE)
@@ -64,14 +67,19 @@ async def delete(request: Request, body: DeleteTopicsRequest) -> _Deleted:
     resolved = await _resolved(request, asked)
     topics: dict[str, UUID] = {}
     refused = await collect(request, Each(resolved.items(), partial(_refused, topics)))
-    names = list(topics)
+    names, outcomes = list(topics), dict[str, KafkaError | None]()
+    if (quota := mutation_quota(request, strict_since=FIRST_WITH_STRICT_QUOTA)) is not None:
+        present = request.services.cluster.current.topics
+        partitions = [len(present[name].partitions) if name in present else 0 for name in names]
+        refusals: dict[str, KafkaError] = {}
+        names = within_quota(quota, names, partitions, refusals)
+        outcomes |= refusals
     try:
-        outcomes: Sequence[KafkaError | None] = await with_timeout(
-            body.timeout_ms, request.services.controller.delete_topics(names)
-        )
+        deleted = await with_timeout(body.timeout_ms, request.services.controller.delete_topics(names))
+        outcomes |= zip(names, deleted, strict=True)
     except KafkaError as error:
-        outcomes = [error for _ in names]
-    return _Deleted(refused, topics, outcomes)
+        outcomes |= dict.fromkeys(names, error)
+    return _Deleted(refused, topics, [outcomes[name] for name in topics])
 
 
 def answer(

@@ -3,6 +3,9 @@
 What it does
   Lists the quotas of the entities that a filter matches, or says what is wrong with the filter, as Kafka does.
 
+What it does not do
+  Find an address by the name of a host: an address is an address.
+
 Versions
   v1   flexible encoding
 """
@@ -13,6 +16,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ottla.broker.handler_parts.admin_requests import error_fields
+from ottla.broker.requests.authorization import on_cluster
 from ottla.broker.requests.elements import Each, InParts
 from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request

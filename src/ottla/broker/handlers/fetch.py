@@ -79,6 +79,8 @@ def handle(
     except KafkaError as error:
         response.send(encode_fetch_response((), version, response.correlation_id, error_code=error.code))
         return None
+    if ctx.cost is not None:
+        ctx.cost.limit_fetch(request)
     fetch = DelayedFetch(services, version, ctx.listener, request, session, wanted, response)
     if len(wanted) > SHORT_ELEMENTS_MAX:
         return fetch.serve_in_slices(ctx, is_denied=is_replica)
@@ -126,6 +128,8 @@ async def handle_long(
         if slices.spend(1 + len(forgotten.partitions)):
             await slices.yield_to_loop()
     wanted = partitions.partitions.values()
+    if ctx.cost is not None:
+        ctx.cost.limit_fetch(request)
     fetch = DelayedFetch(services, version, ctx.listener, request, session, wanted, response)
     return await fetch.serve_in_slices(ctx, is_denied=is_replica)
 

@@ -39,6 +39,7 @@ from ottla.broker.handler_parts.authorized_operations import (
     authorized_operations,
     cluster_operations,
 )
+from ottla.broker.handler_parts.mutation_quotas import mutation_quota, within_quota
 from ottla.broker.handler_parts.partition_states import reachable_leader, replica_states
 from ottla.broker.internal_topic_creation import internal_topic
 from ottla.broker.requests.authorization import Access
@@ -141,6 +142,11 @@ async def _create(request: Request, body: MetadataRequest, topics: list[Metadata
     if not missing:
         return denied
     missing.sort()
+    if (quota := mutation_quota(request, strict_since=0)) is not None:
+        throttled: dict[str, KafkaError] = {}
+        partitions = [services.config.controller.num_partitions] * len(missing)
+        missing = within_quota(quota, missing, partitions, throttled)
+        denied |= {name: UnknownTopicOrPartition() for name in throttled}
     try:
         outcomes = await services.controller_channel.create_topics([_new_topic(request, name) for name in missing])
     except KafkaError as error:

@@ -252,7 +252,9 @@ def _quotas(view: ClusterView) -> Iterator[kraft.Record]:
     for kind in (znodes.USERS_KIND, znodes.CLIENTS_KIND, znodes.IPS_KIND):
         for name, config in sorted(view.configs.get(kind, {}).items()):
             entity = entity_of_node(kind, name)
-            for key, value in quotas_in(config.values).items() if entity is not None else ():
+            if entity is None:
+                continue
+            for key, value in quotas_in(config.values).items():
                 parts = [kraft.QuotaEntityPart(entity_type=part, entity_name=of) for part, of in entity.parts()]
                 yield kraft.ClientQuotaRecord(entity=parts, key=key, value=value)
 

@@ -37,7 +37,7 @@ from ottla.broker.requests.stages import Accounting, Admission
 from ottla.broker.services import Services
 from ottla.core.errors import KafkaError
 from ottla.limits.budget import ByteBudget
-from ottla.net.connection import PendingResponse, ServerConnection
+from ottla.net.connection import NO_FETCH, PendingResponse, ServerConnection
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.compiled_codec import Slices
@@ -80,7 +80,7 @@ class RequestDriver:
         try:
             if begun is None:
                 spare = connection.spare_request  # clients repeat themselves, and most requests end in their own turn
-                if isinstance(spare, Request):
+                if self._accounting is None and isinstance(spare, Request):
                     connection.spare_request, request = None, spare
                     request.pending = pending
                 else:
@@ -89,6 +89,8 @@ class RequestDriver:
                 api = self._loaded.get(key) or self._load(key)
                 request.header, request.api, request.api_version, request.client_id = header, api, version, client_id
                 request.arrived, request.identity = connection.last_active, connection.identity
+                if self._accounting is not None:
+                    self._accounting.begin(request, len(frame))
                 if self._admission is not None and (admitting := self._admission.admit(request, frame)) is not None:
                     self._begin(self._admit_later(request, admitting), request)
                     return
@@ -113,13 +115,11 @@ class RequestDriver:
                 return
             if api.is_administrative:
                 request.body = body  # for the audit log
-            if self._accounting is not None:
-                pending.throttle_time_ms = self._accounting.throttle_time_ms(request)
             if api.is_deferred:
-                if not request.reserved_bytes:
-                    work = api.handle(request, body, pending)
-                else:
-                    work = api.handle_long(request, body, body_at, pending)
+                is_long = request.reserved_bytes > 0
+                work = (
+                    api.handle_long(request, body, body_at, pending) if is_long else api.handle(request, body, pending)
+                )
                 if work is not None:
                     self._begin_cancellable(self._finish(request, work), request)
                     return
@@ -128,7 +128,9 @@ class RequestDriver:
             elif (task := api.start(self._await(request, api, api.handle(request, body)), api.name)) is not None:
                 self._keep(task, request)
                 return
-            if begun is None and self._accounting is None and (api.is_deferred or pending.parts is not None):
+            if self._accounting is not None:
+                self._accounting.pause(request)
+            elif begun is None and (api.is_deferred or pending.parts is not None):
                 connection.spare_request = request
         except Exception as error:  # noqa: BLE001 - it is logged there
             pending.fail(error)
@@ -139,7 +141,7 @@ class RequestDriver:
         request = Request(self._services, connection, pending)
         request.authorizer = self._authorizer
         if self._accounting is not None:
-            pending.on_completed = partial(self._account, request)
+            pending.on_completed, pending.throttle = partial(self._account, request), partial(self._throttle, request)
         return request
 
     def _load(self, key: int) -> LoadedApi | None:
@@ -234,6 +236,8 @@ class RequestDriver:
             request.is_routed, request.body = True, body
             self(request.connection, memoryview(frame), request.pending, request)
         else:
+            if self._accounting is not None:
+                self._accounting.forwarded(request, answer)
             request.pending.send((_LENGTH.pack(len(answer)), answer))
 
     async def _serve_unwrapped(self, envelope: Request, api: LoadedApi, unwrapped: Unwrapped) -> None:
@@ -259,6 +263,8 @@ class RequestDriver:
         request.identity, request.listener = forwarded.identity, forwarded.listener
         request.client_host, request.is_forwarded = forwarded.client_host, True
         request.arrived, pending.correlation_id = envelope.arrived, forwarded.header[2]
+        if self._accounting is not None:
+            self._accounting.begin(request, len(forwarded.frame))
         try:
             request.body = await slices.run(inner.decode_slices(version, forwarded.frame, body_at, slices=slices))
         except MalformedRequest:
@@ -270,6 +276,8 @@ class RequestDriver:
 
     def _begin(self, waiting: Coroutine[Any, Any, None], request: Request) -> asyncio.Task[None]:
         name = request.api.name if request.api is not None else ""
+        if self._accounting is not None:
+            waiting = self._accounting.measure(request, waiting)
         task = asyncio.get_running_loop().create_task(waiting, name=name)
         self._keep(task, request)
         return task
@@ -282,6 +290,8 @@ class RequestDriver:
 
     def _keep(self, task: asyncio.Task[None], request: Request) -> None:
         self._tasks[task] = request
+        if self._accounting is not None:
+            self._accounting.pause(request)
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -293,6 +303,8 @@ class RequestDriver:
             pending.fail(error)
 
     async def _await(self, request: Request, api: LoadedApi, work: Coroutine[Any, Any, Any]) -> None:
+        if self._accounting is not None:
+            work = self._accounting.measure(request, work)
         self.respond(request, api, await work)
 
     async def _finish(self, request: Request, work: Coroutine[Any, Any, Any]) -> None:
@@ -309,7 +321,8 @@ class RequestDriver:
         if api.unwraps and isinstance(answer, Unwrapped):
             self._begin(self._serve_unwrapped(request, api, answer), request)
             return
-        throttle_time_ms, encoding = request.pending.throttle_time_ms, None
+        throttle_time_ms = 0 if self._accounting is None else self._throttle(request, NO_FETCH)
+        encoding = None
         if (api.is_element_wise or is_refusal) and isinstance(answer, InParts):
             encoding = self._complete_and_encode(request, api, answer)
             answer = answer.answer
@@ -346,6 +359,18 @@ class RequestDriver:
         _send(request, await self._services.slices.run(encoding))
 
     # ---- Account
+
+    def account_with(self, accounting: Accounting | None) -> None:
+        """Measure all requests that arrive from now on, or none."""
+        self._accounting = accounting
+
+    def _throttle(self, request: Request, record_bytes: int) -> int:
+        """Set and return the throttle time of a response that is about to be encoded."""
+        if self._accounting is None:
+            return 0
+        throttle_time_ms = self._accounting.throttle_time_ms(request, record_bytes)
+        request.pending.throttle_time_ms = throttle_time_ms
+        return throttle_time_ms
 
     def _account(self, request: Request, _pending: PendingResponse) -> None:
         self._release(request)

@@ -22,7 +22,7 @@ class InnerResponse(PendingResponse):
         self, outer: PendingResponse, on_sent: Callable[[bytes], None], on_none: Callable[[], None] | None = None
     ) -> None:
         super().__init__(outer.connection)
-        self.correlation_id = outer.correlation_id
+        self.correlation_id, self.throttle = outer.correlation_id, outer.throttle
         self._outer, self._on_sent, self._on_none = outer, on_sent, on_none
 
     def send(self, parts: Sequence[Part]) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # names only: importing them here would make every handler im
     from ottla.broker.requests.loaded_api import LoadedApi
     from ottla.broker.services import Services
     from ottla.net.connection import PendingResponse, ServerConnection
+    from ottla.security.quotas.request_cost import RequestCost
     from ottla.wire.headers import RequestHeader
 
 _NO_HEADER: Final = (-1, -1, 0, None, 0)
@@ -34,6 +35,7 @@ class Request:
         "client_host",
         "client_id",
         "connection",
+        "cost",
         "header",
         "identity",
         "is_forwarded",
@@ -58,6 +60,7 @@ class Request:
         self.client_id: str | None = None
         self.body: Any = None  # decoded, where the decoding and the rest are not in one turn
         self.reserved_bytes = 0  # of the memory for long requests, until the response is completed
+        self.cost: RequestCost | None = None  # of `Accounting`: while there are quotas
         self.authorizer: Authorizer | None = None  # the driver's, for the elements of the request
         self.is_forwarded = False  # by the broker to which the client is connected
         self.is_routed = False  # to this broker, for good

@@ -13,9 +13,11 @@ stage whose object is None costs one comparison.
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ottla.broker.requests.request import Request
+
+T = TypeVar("T")
 
 
 class Admission(Protocol):
@@ -36,8 +38,28 @@ class Admission(Protocol):
 class Accounting(Protocol):
     """Measures requests, and limits their rate."""
 
-    def throttle_time_ms(self, request: Request) -> int:
-        """Return how long the client has to wait after the response: 0 without a quota. Called before the handler."""
+    def begin(self, request: Request, frame_bytes: int) -> None:
+        """Note that a request has arrived: called once for each whose header was read."""
+        ...
+
+    def throttle_time_ms(self, request: Request, record_bytes: int) -> int:
+        """Return how long the client has to wait after the response: 0 without a quota.
+
+        Called before the response is encoded. `record_bytes` is what a Fetch is about to send, and `NO_FETCH` for any
+        other API: if the client of a Fetch has to wait, the response is empty.
+        """
+        ...
+
+    def pause(self, request: Request) -> None:
+        """Note that the loop turns to others: what is left to do for the request waits, or is done."""
+        ...
+
+    def measure(self, request: Request, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """Return a coroutine that runs `work`, and may measure it."""
+        ...
+
+    def forwarded(self, request: Request, answer: bytes) -> None:
+        """Note the controller's response to a forwarded request: it may have a throttle time."""
         ...
 
     def account(self, request: Request) -> None:

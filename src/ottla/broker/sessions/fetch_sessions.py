@@ -132,6 +132,10 @@ class FetchSessions:
         self._sessions.move_to_end(session.session_id)
         return session
 
+    def remove(self, session: FetchSession) -> None:
+        """Remove a session whose client does not learn of it."""
+        self._sessions.pop(session.session_id, None)
+
     def _new(self, *, by_id: bool, now: float) -> FetchSession | None:
         if not self._slots:
             return None

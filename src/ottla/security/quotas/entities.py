@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from enum import Enum
 from types import MappingProxyType
@@ -18,7 +18,6 @@ from typing import Final, NamedTuple
 from ottla.core.errors import InvalidRequest
 from ottla.core.settings import INT_MAX, LONG_MAX
 from ottla.metadata_store import znodes
-from ottla.metadata_store.cluster_view import ClusterView
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 """The types of entities on the wire."""
@@ -39,7 +38,7 @@ Name = str | Default
 
 
 class QuotaEntity(NamedTuple):
-    """What a quota is set for. None: of any user, client id or address; it is no part of the entity."""
+    """Name what a quota is set for. None: of any user, client id or address; it is no part of the entity."""
 
     user: Name | None = None
     client_id: Name | None = None
@@ -197,12 +196,3 @@ def quotas_in(values: Mapping[str, str]) -> dict[str, float]:
             if value > 0:  # not NaN
                 quotas[key] = value
     return quotas
-
-
-def entities(view: ClusterView) -> Iterable[tuple[QuotaEntity, Mapping[str, float]]]:
-    """Yield each entity with quotas of its own, and these."""
-    for kind in (znodes.USERS_KIND, znodes.CLIENTS_KIND, znodes.IPS_KIND):
-        for name, config in view.configs.get(kind, {}).items():
-            quotas = quotas_in(config.values)
-            if quotas and (entity := entity_of_node(kind, name)) is not None:
-                yield entity, quotas

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from ottla.broker.requests.request import Request
+from ottla.broker.requests.stages import T
 from ottla.testing.kit.faults.fault import Fault, sender_of
 from ottla.testing.kit.faults.history import ClientRequest, History
 from ottla.testing.kit.faults.network import Network
@@ -86,10 +87,24 @@ class FaultStage:
 
     # ---- Accounting
 
-    def throttle_time_ms(self, request: Request) -> int:
+    def begin(self, request: Request, frame_bytes: int) -> None:
+        """Measure nothing."""
+
+    def pause(self, request: Request) -> None:
+        """Measure nothing."""
+
+    def throttle_time_ms(self, request: Request, record_bytes: int) -> int:
         """Return 0: no client has to wait."""
-        del request
+        del request, record_bytes
         return 0
+
+    def measure(self, request: Request, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """Measure nothing."""
+        del request
+        return work
+
+    def forwarded(self, request: Request, answer: bytes) -> None:
+        """Measure nothing."""
 
     def account(self, request: Request) -> None:
         """Record the response."""
