@@ -46,6 +46,7 @@ from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.metadata_store.producer_ids import ProducerIdManager
 from ottla.metadata_store.store import MetadataStore, StoreError
 from ottla.net.config import NetConfig
+from ottla.net.connection import Dispatch
 from ottla.net.connection_limits import ConnectionLimits
 from ottla.net.server import ListenerAddress, Listeners
 from ottla.replication.replicas import Replicas
@@ -58,8 +59,12 @@ if TYPE_CHECKING:  # imported once the broker serves, or with a listener that ha
     from ottla.broker.maintenance.scrub_scheduler import ScrubScheduler
     from ottla.client.connection import Dial
     from ottla.security.authorizer import AclAuthorizer
+    from ottla.broker.sasl_listeners import SaslListeners
 
 log = logging.getLogger(__name__)
+
+SIGN_IN_BYTES_MAX = 16 << 20
+"""Memory of all requests above 32 KiB of clients that have not signed in."""
 
 DECODED_SHARE = 4
 """Besides `queued.max.request.bytes` a fourth of it is for long requests once they are decoded."""
@@ -110,6 +115,7 @@ class Broker:
         self._late_transactions: LateTransactions | None = None
         self._starting_maintenance: asyncio.Task[None] | None = None
         self._cleaner: LogCleaner | None = None
+        self._sasl: SaslListeners | None = None  # with listeners with SASL
         self._scrub_scheduler: ScrubScheduler | None = None
         self._cluster: MetadataCache | None = None
         self._following: asyncio.Task[None] | None = None
@@ -126,6 +132,7 @@ class Broker:
         """
         config = self._config
         self._load_tls()
+        self._sasl = self._open_sasl()
         listeners = self._listeners = self._make_listeners()
         bound = await self._bind(listeners)
         storage = self._storage = await open_storage(
@@ -167,7 +174,7 @@ class Broker:
         )
         quotas = Quotas(config.quotas, self._driver, listeners, self._accounting, self._clock.monotonic)
         cluster.subscribe(quotas.follow)
-        await listeners.listen(self._driver)
+        await listeners.listen(await self._dispatch(services, self._driver))
         self._start_tasks(storage, services, cluster, report)
         return bound
 
@@ -271,6 +278,19 @@ class Broker:
     def _current_config(self) -> BrokerConfig:
         return self._config if self._services is None else self._services.config
 
+    async def _dispatch(self, services: Services, driver: RequestDriver) -> Dispatch:
+        """Return what takes the requests of new connections: the sign-in where there are listeners with SASL."""
+        if self._sasl is None:
+            return driver
+        from ottla.broker.requests.sign_in import SignInDispatch
+        from ottla.broker.sasl_listeners import SnapshotUsers
+        from ottla.broker.sign_ins import SignIns
+
+        await self._sasl.start()
+        listeners = self._sasl.open(SnapshotUsers(services.cluster))
+        services.sign_ins = SignIns(listeners, self._clock, audit_log=services.audit_log)
+        return SignInDispatch(services.sign_ins, driver)
+
     def _inter_broker_listener(self) -> str:
         """Return the listener of all brokers. One broker alone needs none, whatever its settings name."""
         if self._is_alone:
@@ -281,11 +301,20 @@ class Broker:
         assert self._services is not None
         await create_if_absent(self._services, topic)
 
+    def _open_sasl(self) -> SaslListeners | None:
+        """Return the listeners with SASL, checked. Raises InvalidSettings."""
+        if not endpoints.any_uses_sasl(self._config.net):
+            return None
+        from ottla.broker.sasl_listeners import SaslListeners
+
+        return SaslListeners(self._config)
+
     def _make_listeners(self) -> Listeners:
         net = self._config.net
         return Listeners(
             net,
             budget=ByteBudget(net.queued_request_bytes_max),
+            sign_in_budget=None if self._sasl is None else ByteBudget(SIGN_IN_BYTES_MAX),
             now=self._clock.monotonic,
             limits=ConnectionLimits(
                 net,
@@ -534,6 +563,8 @@ class Broker:
             await self._listeners.close(within_seconds=within_seconds)
         if self._driver is not None:
             await self._driver.drain(within_seconds=1.0)
+        if self._sasl is not None:
+            self._sasl.close()
         if services is not None:
             await services.record_validation.close()
             if services.audit_log is not None:

@@ -37,6 +37,8 @@ from ottla.replication.config import ReplicationConfig
 from ottla.security.audit_config import AuditConfig
 from ottla.security.authorizer_config import AuthorizerConfig, why_not_authorized
 from ottla.security.quotas.config import QuotaConfig
+from ottla.security.sasl.config import SaslConfig, split_mechanism_key
+from ottla.security.sasl.mechanism import MECHANISMS
 from ottla.security.tls_config import TlsConfig
 from ottla.share_coordinator.config import ShareCoordinatorConfig
 from ottla.share_partitions.config import ShareConfig
@@ -53,6 +55,7 @@ SECTIONS: dict[str, tuple[str, type[Any]]] = {
     "net": ("Sockets and connections", NetConfig),
     "tls": ("TLS", TlsConfig),
     "quotas": ("Quotas", QuotaConfig),
+    "sasl": ("Sign-in by SASL", SaslConfig),
     "log": ("The log on disk", LogConfig),
     "cleaner": ("Compaction", CleanerConfig),
     "scrub": ("Scrubber", ScrubberConfig),
@@ -76,6 +79,7 @@ class BrokerConfig:
     net: NetConfig
     tls: TlsConfig
     quotas: QuotaConfig
+    sasl: SaslConfig
     log: LogConfig
     cleaner: CleanerConfig
     scrub: ScrubberConfig
@@ -91,9 +95,12 @@ class BrokerConfig:
     given: Mapping[str, SettingText]  # what was set, by Kafka's name, and where
     dynamic: Mapping[str, str]  # what was set while the broker ran, which takes precedence
 
-    def of_listener(self, section: type[T], listener: str) -> T:
-        """Return a section as a listener has it: `listener.name.<name>.<key>` in place of `<key>`."""
-        return load(section, _with_dynamic(self.given, self.dynamic), listener=listener)
+    def of_listener(self, section: type[T], listener: str, mechanism: str = "") -> T:
+        """Return a section as a listener has it: `listener.name.<name>.<key>` in place of `<key>`.
+
+        Or as a mechanism of SASL has it there: `listener.name.<name>.<mechanism>.<key>`.
+        """
+        return load(section, _with_dynamic(self.given, self.dynamic), listener=listener, mechanism=mechanism)
 
     def with_overrides(self, overrides: Mapping[str, str]) -> BrokerConfig:
         """Return the settings with live changes (AlterConfigs on a broker) applied to them. Raises InvalidSettings."""
@@ -121,14 +128,22 @@ def declared() -> Mapping[str, tuple[str, str, Setting]]:
 def declaration_of(key: str) -> tuple[str, str, Setting] | None:
     """Return the section, the field and the declaration of a setting, also of one listener's; None if it is unknown."""
     listener, name = split_listener_key(key)
-    found = declared().get(name)
-    return found if found is not None and (not listener or found[2].per_listener) else None
+    mechanism, own_name = split_mechanism_key(name)
+    found = declared().get(own_name)
+    if found is None or (listener and not found[2].per_listener) or (mechanism and not found[2].per_mechanism):
+        return None
+    return found
 
 
 @cache
 def per_listener() -> tuple[str, ...]:
     """Return the names of the settings that a listener may have of its own."""
-    return tuple(key for key, (_, _, spec) in declared().items() if spec.per_listener)
+    return tuple(
+        name
+        for key, (_, _, spec) in declared().items()
+        if spec.per_listener
+        for name in (key, *((f"{mechanism.lower()}.{key}" for mechanism in MECHANISMS) if spec.per_mechanism else ()))
+    )
 
 
 DEV = "--dev"
@@ -267,7 +282,8 @@ def _problems_of_listeners(given: Mapping[str, SettingText]) -> list[SettingProb
     problems: list[SettingProblem] = []
     for key, value in given.items():
         listener, name = split_listener_key(key)
-        found = declared().get(name) if listener else None
+        mechanism, name = split_mechanism_key(name)
+        found = declared().get(name) if listener or mechanism else None
         if found is None:
             continue
         section, spec = SECTIONS[found[0]][1], found[2]

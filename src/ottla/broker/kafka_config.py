@@ -19,7 +19,6 @@ NOT_HERE: Final = frozenset(
         "alter.log.dirs.replication.quota.window.num", "alter.log.dirs.replication.quota.window.size.seconds",
         "background.threads", "broker.heartbeat.interval.ms",
         "broker.session.timeout.ms", "client.quota.callback.class", "config.providers",
-        "connection.failed.authentication.delay.ms", "connections.max.reauth.ms",
         "controller.performance.always.log.threshold.ms", "controller.performance.sample.period.ms",
         "controller.quorum.append.linger.ms", "controller.quorum.auto.join.enable",
         "controller.quorum.bootstrap.servers", "controller.quorum.election.backoff.max.ms",
@@ -75,7 +74,7 @@ NOT_HERE: Final = frozenset(
         "remote.log.storage.manager.impl.prefix", "remote.log.storage.system.enable",
         "replica.high.watermark.checkpoint.interval.ms", "replica.socket.receive.buffer.bytes",
         "replication.quota.window.num", "replication.quota.window.size.seconds",
-        "sasl.client.callback.handler.class", "sasl.enabled.mechanisms", "sasl.jaas.config",
+        "sasl.client.callback.handler.class",
         "sasl.kerberos.kinit.cmd", "sasl.kerberos.min.time.before.relogin",
         "sasl.kerberos.principal.to.local.rules", "sasl.kerberos.service.name",
         "sasl.kerberos.ticket.renew.jitter", "sasl.kerberos.ticket.renew.window.factor",
@@ -83,20 +82,16 @@ NOT_HERE: Final = frozenset(
         "sasl.login.read.timeout.ms", "sasl.login.refresh.buffer.seconds",
         "sasl.login.refresh.min.period.seconds", "sasl.login.refresh.window.factor",
         "sasl.login.refresh.window.jitter", "sasl.login.retry.backoff.max.ms", "sasl.login.retry.backoff.ms",
-        "sasl.mechanism.controller.protocol", "sasl.mechanism.inter.broker.protocol",
-        "sasl.oauthbearer.allow.unverified.audience", "sasl.oauthbearer.allow.unverified.issuer",
+        "sasl.mechanism.controller.protocol",
         "sasl.oauthbearer.assertion.algorithm", "sasl.oauthbearer.assertion.claim.aud",
         "sasl.oauthbearer.assertion.claim.exp.seconds", "sasl.oauthbearer.assertion.claim.iss",
         "sasl.oauthbearer.assertion.claim.jti.include", "sasl.oauthbearer.assertion.claim.nbf.seconds",
         "sasl.oauthbearer.assertion.claim.sub", "sasl.oauthbearer.assertion.file",
         "sasl.oauthbearer.assertion.private.key.file", "sasl.oauthbearer.assertion.private.key.passphrase",
         "sasl.oauthbearer.assertion.template.file", "sasl.oauthbearer.client.credentials.client.id",
-        "sasl.oauthbearer.client.credentials.client.secret", "sasl.oauthbearer.clock.skew.seconds",
-        "sasl.oauthbearer.expected.audience", "sasl.oauthbearer.expected.issuer",
-        "sasl.oauthbearer.jwks.endpoint.refresh.ms", "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
-        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", "sasl.oauthbearer.jwks.endpoint.url",
+        "sasl.oauthbearer.client.credentials.client.secret",
         "sasl.oauthbearer.jwt.retriever.class", "sasl.oauthbearer.jwt.validator.class",
-        "sasl.oauthbearer.scope", "sasl.oauthbearer.scope.claim.name", "sasl.oauthbearer.sub.claim.name",
+        "sasl.oauthbearer.scope",
         "sasl.oauthbearer.token.endpoint.url", "sasl.server.callback.handler.class",
         "security.providers",
         "server.max.startup.time.ms", "share.coordinator.append.linger.ms",
@@ -118,9 +113,15 @@ _OFF: Final = frozenset({"", "false", "none", "plaintext"})
 
 _SECURITY: Final = (
     (
-        re.compile(r"(.*\.)?sasl\..*|delegation\.token\.(master|secret)\.key"),
-        "Ottla has no authentication yet: any client may connect",
+        re.compile(r"(.*\.)?sasl\.kerberos\..*"),
+        "Ottla has no Kerberos: clients sign in with SCRAM, PLAIN, OAUTHBEARER or a certificate",
     ),
+    (
+        re.compile(r"(.*\.)?sasl\..*(\.class|\.handler)"),
+        "it names a class of Java. Tokens are checked by sasl.oauthbearer.*, passwords by SCRAM credentials",
+    ),
+    (re.compile(r"(.*\.)?sasl\..*"), "Ottla has no such setting of SASL"),
+    (re.compile(r"delegation\.token\.(master|secret)\.key"), "Ottla has no delegation tokens yet"),
     (
         re.compile(
             r"(.*\.)?ssl\.(provider|(key|trust)manager\.algorithm|secure\.random\.implementation|engine\.factory\.class)"

@@ -73,6 +73,12 @@ def security_protocols(config: NetConfig) -> dict[str, SecurityProtocol]:
     return found
 
 
+def any_uses_sasl(config: NetConfig) -> bool:
+    """Return whether clients of some listener sign in by SASL. Raises InvalidSettings."""
+    protocols = security_protocols(config)
+    return any(protocols[endpoint.listener].uses_sasl for endpoint in to_listen_at(config))
+
+
 def _insecure(endpoint: ListenerAddress) -> list[SettingProblem]:
     """Return the problem of a listener without TLS and SASL, unless only this machine can reach it."""
     if _is_loopback(endpoint.host):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # names only: importing them here would make every handler im
     from ottla.broker.remote.node_connections import NodeConnections
     from ottla.broker.sessions.fetch_sessions import FetchSessions
     from ottla.broker.sessions.replica_sessions import ReplicaSessions
+    from ottla.broker.sign_ins import SignIns
     from ottla.controller.controller import Controller
     from ottla.metadata_store.metadata_cache import MetadataCache
     from ottla.metadata_store.producer_ids import ProducerIdManager
@@ -48,6 +49,7 @@ class Services:
         "refused_batches",
         "replica_sessions",
         "replicas",
+        "sign_ins",
         "slices",
         "stopping",
     )
@@ -88,6 +90,7 @@ class Services:
         self.listeners_tls: ListenersTls | None = None  # if a listener has TLS
         self.refused_batches: RefusedBatches | None = None  # since the first of them
         self.replica_sessions: ReplicaSessions | None = None  # since the first fetch of a follower
+        self.sign_ins: SignIns | None = None  # with listeners with SASL
         self.slices = LoopSlices() if slices is None else slices
         self.audit_log: AuditLog | None = None  # None: there is none, by the settings
         self.stopping = asyncio.Event()

@@ -12,9 +12,10 @@ from dataclasses import replace
 
 from ottla.client.cluster import ClientOptions
 from ottla.client.connection import Security
-from ottla.client.sasl import MECHANISMS, PLAIN, Sasl, parse_jaas
+from ottla.client.sasl import MECHANISMS, PLAIN, Sasl
 from ottla.client.tls import Tls
 from ottla.security.key_stores import KeyStore
+from ottla.security.sasl.jaas import parse_jaas
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _LOGIN_MODULES = {PLAIN: "PlainLoginModule", "SCRAM-SHA-256": "ScramLoginModule", "SCRAM-SHA-512": "ScramLoginModule"}
@@ -130,9 +131,10 @@ def _sasl(properties: Mapping[str, str]) -> Sasl:
 
 def _from_jaas(mechanism: str, text: str) -> tuple[str | None, str | None]:
     try:
-        module, options = parse_jaas(text)
+        path, options = parse_jaas(text)
     except ValueError as error:
         raise InvalidProperty("sasl.jaas.config", str(error)) from None
+    module = path.rpartition(".")[2]
     if module != _LOGIN_MODULES[mechanism]:
         raise InvalidProperty("sasl.jaas.config", f"{mechanism} needs {_LOGIN_MODULES[mechanism]}, not {module}")
     for name in ("username", "password"):

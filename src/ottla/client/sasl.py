@@ -88,27 +88,3 @@ async def _exchange(connection: Requester, sasl: Sasl, message: bytes, timeout_s
 
 def _failed(sasl: Sasl, why: str) -> KafkaError:
     return error_for(ErrorCode.SASL_AUTHENTICATION_FAILED, f"authenticating as {sasl.username}: {why}")
-
-
-_JAAS = re.compile(
-    r"""\s*(?P<module>[\w.$]+)\s+(?P<flag>\w+)\s*(?P<options>(?:[\w.\-]+\s*=\s*(?:"(?:\\.|[^"\\])*"|[^\s";]+)\s*)*);\s*""",
-    re.DOTALL,
-)
-_JAAS_OPTION = re.compile(r"""([\w.\-]+)\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^\s";]+))""", re.DOTALL)
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
-
-
-def parse_jaas(text: str) -> tuple[str, dict[str, str]]:
-    r"""Parse the login module and the options of a `sasl.jaas.config`. Raises ValueError.
-
-    >>> parse_jaas('org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b\\"c";')
-    ('PlainLoginModule', {'username': 'a', 'password': 'b"c'})
-    """
-    match = _JAAS.fullmatch(text)
-    if match is None:
-        raise ValueError('write: org.apache...ScramLoginModule required username="..." password="...";')
-    options = {
-        name: bare or re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), quoted, flags=re.DOTALL)
-        for name, quoted, bare in _JAAS_OPTION.findall(match["options"])
-    }
-    return match["module"].rpartition(".")[2], options

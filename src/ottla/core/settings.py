@@ -75,6 +75,7 @@ class Setting(NamedTuple):
     never: float | None = None  # a number within the limits that is no value
     no_effect: str = ""  # why it is accepted without effect; empty if it has one
     per_listener: bool = False  # `listener.name.<name>.<key>` sets it for one listener
+    per_mechanism: bool = False  # `<mechanism>.<key>` sets it for one mechanism of SASL, also after a listener's prefix
 
     @property
     def secret(self) -> bool:
@@ -174,8 +175,8 @@ def default_of(section: type[Any], field_name: str) -> Any:
     return found
 
 
-def load(section: type[T], given: Mapping[str, SettingText], *, listener: str = "") -> T:
-    """Build a section from text, as a listener has it if one is given.
+def load(section: type[T], given: Mapping[str, SettingText], *, listener: str = "", mechanism: str = "") -> T:
+    """Build a section from text, as a listener has it if one is given, and a mechanism of SASL.
 
     Raises `InvalidSettings` naming every invalid value.
     """
@@ -184,8 +185,10 @@ def load(section: type[T], given: Mapping[str, SettingText], *, listener: str = 
     for name, spec in settings_of(section).items():
         names = (spec.key, *spec.synonyms)
         keys = [(key, key) for key in names]
+        if mechanism and spec.per_mechanism:
+            keys = [(f"{mechanism.lower()}.{key}", key) for key in names] + keys
         if listener and spec.per_listener:
-            keys = [(listener_key(listener, key), key) for key in names] + keys
+            keys = [(listener_key(listener, full), key) for full, key in keys] + keys
         found = next(((full, key) for full, key in keys if full in given), None)
         if found is None:
             continue

@@ -131,6 +131,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         busy_poller: BusyPoller | None,
         frame_bytes_max: int,
         sign_in_frame_bytes_max: int | None = None,
+        sign_in_budget: Budget | None = None,
         now: Callable[[], float],
         listener: str,
         security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT,
@@ -141,17 +142,20 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.identity = ANONYMOUS  # who the client is, once it is known
         self.is_signed_in = not security_protocol.uses_sasl
         self.is_handshaking = security_protocol.uses_tls
+        self.authentication: object = None  # of the broker: the sign-in by SASL, and a session that has an end
         self.cipher: tuple[str, str] | None = None  # the version of TLS and the cipher suite, after the handshake
         self.software: tuple[str, str] | None = None  # name and version of the client's library, if it named them
         self.is_busy_polled = True  # after a response the client soon sends the next request
         self.last_active = self.frame_began = now()
-        self._dispatch, self._on_open, self._on_close = dispatch, on_open, on_close
+        self.dispatch = dispatch  # that of the sign-in first, on a listener with SASL
+        self._on_open, self._on_close = on_open, on_close
         self._malformed = malformed
-        self._budget, self._busy_poller, self._now = budget, busy_poller, now
-        self._signed_in_frame_bytes_max = frame_bytes_max
-        if not self.is_signed_in and sign_in_frame_bytes_max is not None:
-            frame_bytes_max = min(frame_bytes_max, sign_in_frame_bytes_max)
-        self._frame_bytes_max = frame_bytes_max
+        self._busy_poller, self._now = busy_poller, now
+        self._signed_in_frame_bytes_max, self._signed_in_budget = frame_bytes_max, budget
+        if not self.is_signed_in:  # clients that have not signed in share a memory of their own
+            frame_bytes_max = min(frame_bytes_max, sign_in_frame_bytes_max or frame_bytes_max)
+            budget = sign_in_budget or budget
+        self._frame_bytes_max, self._budget = frame_bytes_max, budget
         self._shared = shared
         self._buffer, self._view = shared.bytes, shared.view
         self._start = self._end = 0  # the bytes received and not yet begun are [start, end)
@@ -257,6 +261,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.identity = identity
         self.is_signed_in = True
         self._frame_bytes_max = self._signed_in_frame_bytes_max
+        if self._budget is not self._signed_in_budget:
+            self.shrink()
+            if self._reserved_bytes:  # for more than the sign-in, which was not complete
+                self.log_malformed("requests before the sign-in", "it sent requests before it had signed in")
+                self.close()
+                self._release_budget()
+            self._budget = self._signed_in_budget
 
     # ---- Requests and responses
 
@@ -270,7 +281,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self.last_active = self.frame_began = now
                 response = PendingResponse(self)
                 self._responses.append(response)
-                self._dispatch(self, frame, response)
+                self.dispatch(self, frame, response)
                 if response.parts is None and not response.is_pipelined:
                     self._blocking = response
         except FrameRefused as error:

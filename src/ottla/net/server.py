@@ -49,9 +49,15 @@ class Listeners:
     """
 
     def __init__(
-        self, config: NetConfig, *, budget: Budget, now: Callable[[], float], limits: ConnectionLimits | None = None
+        self,
+        config: NetConfig,
+        *,
+        budget: Budget,
+        sign_in_budget: Budget | None = None,
+        now: Callable[[], float],
+        limits: ConnectionLimits | None = None,
     ) -> None:
-        self._config, self._budget, self._now = config, budget, now
+        self._config, self._budget, self._sign_in_budget, self._now = config, budget, sign_in_budget, now
         self.limits = limits or ConnectionLimits(config, now=now)
         self._dispatch: Dispatch | None = None
         self._servers: dict[Any, ListenerAddress] = {}  # of asyncio, uvloop or the simulated loop
@@ -129,6 +135,7 @@ class Listeners:
             busy_poller=self._busy_poller,
             frame_bytes_max=self._config.request_bytes_max,
             sign_in_frame_bytes_max=self._config.sign_in_request_bytes_max,
+            sign_in_budget=self._sign_in_budget,
             now=self._now,
             listener=listener,
             security_protocol=protocol,

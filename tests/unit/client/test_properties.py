@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ottla.client.properties import InvalidProperty, client_options
-from ottla.client.sasl import Sasl, parse_jaas
+from ottla.client.sasl import Sasl
+from ottla.security.sasl.jaas import parse_jaas
 
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 SASL = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512"}

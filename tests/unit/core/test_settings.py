@@ -135,8 +135,9 @@ def test_a_name_typed_wrong_on_the_command_line_is_an_error() -> None:
 SECURITY = {
     "ssl.engine.factory.class": "org.example.Engines",
     "listener.name.outside.ssl.engine.factory.class": "org.example.Engines",
-    "sasl.enabled.mechanisms": "SCRAM-SHA-512",
-    "listener.name.outside.scram-sha-512.sasl.jaas.config": "s3cret",
+    "sasl.server.callback.handler.class": "org.example.Passwords",
+    "listener.name.outside.sasl.kerberos.service.name": "kafka",
+    "listener.name.outside.sasl.oauthbearer.client.credentials.client.secret": "s3cret",
     "zookeeper.ssl.crl.enable": "true",
     "principal.builder.class": "org.example.Builder",
 }
@@ -162,7 +163,7 @@ def test_security_that_would_be_missing_prevents_a_start_and_no_secret_is_shown(
     assert "s3cret" not in str(problem)
 
 
-@pytest.mark.parametrize("line", ["sasl.enabled.mechanisms=", "zookeeper.ssl.crl.enable=false"])
+@pytest.mark.parametrize("line", ["sasl.login.class=", "zookeeper.ssl.crl.enable=false"])
 def test_a_security_setting_that_asks_for_none_does_not_prevent_a_start(line: str, tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text(line + "\n")

@@ -2,8 +2,8 @@
 
 What it does
   Lists every API of broker/requests/registry.py with its versions, and remembers the name and version of the client's
-  software. It is answered before a client signs in and as often as it is asked. Features (KIP-584) are listed from v3
-  on.
+  software. It is answered once before a client signs in, and then as often as it is asked. Features (KIP-584) are
+  listed from v3 on.
 
 What it does not do
   A feature's level cannot be changed: the broker serves the one of its version.
@@ -24,6 +24,7 @@ from ottla.broker.requests.handler import Inline
 from ottla.broker.requests.registry import APIS
 from ottla.broker.requests.request import Request
 from ottla.core.errors import ErrorCode
+from ottla.security.sasl.sign_in import SignIn
 from ottla.wire.apis import ApiKey
 from ottla.wire.generated.api_versions import (
     MESSAGES,
@@ -52,6 +53,8 @@ def handle(request: Request, body: ApiVersionsRequest) -> ApiVersionsResponse:
         services = request.services
         if (body.cluster_id, body.node_id) != (services.cluster.current.cluster_id, services.node_id):
             return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
+    if isinstance(sign_in := request.connection.authentication, SignIn):
+        sign_in.versions_sent()
     # Clients of v3 do not understand a minimum of 0 (KAFKA-17011).
     lowest = 0 if request.api_version >= _FIRST_WITH_LEVEL_0 else 1
     return ApiVersionsResponse(

@@ -1,7 +1,8 @@
 """Serves every request in the same stages: admit, decode, authorize, route, handle, encode, account.
 
-- **admit**: the header is read and the API looked up; `Admission` may refuse, delay, change or answer the request. A
-  long request waits for memory, and is served in slices from a copy of its frame.
+- **admit**: a client of a listener with SASL has signed in (sign_in.py stands before the driver until then). The
+  header is read and the API looked up; `Admission` may refuse, delay, change or answer the request. A long request
+  waits for memory, and is served in slices from a copy of its frame.
 - **decode**: the body, by the codec of its API and version.
 - **authorize**: the authorizer may deny the request as a whole; the handler asks it about single elements.
 - **route**: here, or to the controller in an Envelope. Coordinators of other brokers answer NOT_COORDINATOR, or are
@@ -23,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -180,6 +181,27 @@ class RequestDriver:
             request.pending.send((_LENGTH.pack(4 + len(refusal)) + _LENGTH.pack(correlation_id) + refusal,))
         else:
             raise MalformedRequest(f"api key {key} version {version} is not served")
+
+    def prepare_refusal(
+        self, connection: ServerConnection, frame: memoryview, pending: PendingResponse, error: KafkaError
+    ) -> Callable[[], None]:
+        """Return what responds with an error to a short request that is not served. It may be called later.
+
+        Where the request is malformed, or its API has no such response, the connection is closed.
+        """
+        try:
+            header = key, version, pending.correlation_id, client_id, body_at = parse_request_header(frame)
+            api = self._loaded.get(key) or self._load(key)
+            if api is None or api.refuse is None or not api.first <= version <= api.last:
+                return pending.abandon
+            if len(frame) > codec.PLAIN_BYTES_MAX:
+                return pending.abandon
+            body = api.decode(frame, version, body_at)
+        except MalformedRequest:
+            return pending.abandon
+        request = self._new_request(connection, pending)
+        request.header, request.api, request.api_version, request.client_id = header, api, version, client_id
+        return partial(self.respond, request, api, api.refuse(request, body, error))
 
     # ---- Decode
 

@@ -5,7 +5,7 @@ stage whose object is None costs one comparison.
 
 | Stage | Object | What it may do |
 | --- | --- | --- |
-| admit | `Admission` | refuse a client that has not signed in, delay, change or answer a request, count what begins |
+| admit | `Admission` | refuse, delay, change or answer a request, count what begins; sign_in.py comes before it |
 | authorize | `Authorizer` (authorization.py) | deny what an API requires of the client, as its handler declares |
 | encode, account | `Accounting` | have the client wait (`throttle_time_ms`), measure and log what a request took |
 """

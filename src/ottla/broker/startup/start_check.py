@@ -40,6 +40,10 @@ class StartCheck:
         protocols = endpoints.security_protocols(config.net)
         if any(protocols[listener.listener].uses_tls for listener in listeners):
             ListenersTls(config, SystemClock()).load()
+        if endpoints.any_uses_sasl(config.net):
+            from ottla.broker.sasl_listeners import SaslListeners
+
+            SaslListeners(config)
         place = metadata_directory(config, paths)
         self.facts |= {
             "listeners": [str(listener) for listener in listeners],
