@@ -503,6 +503,11 @@ CASES: tuple[Case, ...] = (
     Case("describe_client_quotas", "", {"components": [], "strict": False}),
     Case("describe_user_scram_credentials", "", {"users": [{"name": "none"}]}),
     Case(
+        "alter_user_scram_credentials",
+        "",
+        {"deletions": [{"name": f"{PREFIX}none", "mechanism": 1}], "upsertions": []},
+    ),
+    Case(
         "describe_quorum",
         "",
         {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]},

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from ottla.broker.config import BrokerConfig
 from ottla.broker.listeners import security_protocols, to_listen_at
 from ottla.core.settings import InvalidSettings, SettingProblem, listener_key
-from ottla.metadata_store import znodes
 from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.security.sasl.config import SaslConfig
 from ottla.security.sasl.credentials import HASHES, ScramCredential, TokenCredential, from_text
@@ -38,8 +37,7 @@ class SnapshotUsers:
 
     def user(self, name: str, mechanism: str) -> ScramCredential | None:
         """Return the credential of a user."""
-        stored = self._cluster.current.configs.get(znodes.USERS_KIND, {}).get(znodes.sanitized(name))
-        text = None if stored is None else stored.values.get(mechanism)
+        text = self._cluster.current.user_settings(name).get(mechanism)
         if text is None:
             return None
         try:

@@ -18,6 +18,7 @@ from ottla.metadata_store.acl_index import NO_ACLS, AclIndex
 from ottla.metadata_store.store import Node
 
 _NO_CONFIGS: Mapping[str, EntityConfig] = MappingProxyType({})
+_NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 NO_LEADER = -1
 
@@ -128,6 +129,11 @@ class ClusterView:
     def broker_configs(self) -> Mapping[str, EntityConfig]:
         """Return brokers' settings by node id as text, or `<default>` for all brokers."""
         return self.configs.get(znodes.BROKERS_KIND, _NO_CONFIGS)
+
+    def user_settings(self, user: str) -> Mapping[str, str]:
+        """Return the settings of a user: credentials by their mechanism, and quotas."""
+        stored = self.configs.get(znodes.USERS_KIND, _NO_CONFIGS).get(znodes.sanitized(user))
+        return _NO_SETTINGS if stored is None else stored.values
 
     def with_topics(self, changed: Mapping[str, TopicView | None]) -> ClusterView:
         """Return a snapshot with some topics added, changed or (None) removed."""

@@ -1,11 +1,11 @@
 """DescribeUserScramCredentials (key 50), version 0.
 
 What it does
-  Answers that no user has credentials: an empty list for all users, RESOURCE_NOT_FOUND for a user by name and
-  DUPLICATE_RESOURCE for a name that occurs more than once, as in Kafka.
+  Lists the mechanisms and iterations of users' SCRAM credentials: of those that are named, or of all. A user without
+  credentials is answered RESOURCE_NOT_FOUND, and a name that occurs more than once DUPLICATE_RESOURCE, as in Kafka.
 
 What it does not do
-  Users and SCRAM credentials are not served yet.
+  Show a salt or a key.
 
 Versions
   v0   the first, flexible (KIP-554)
@@ -13,6 +13,8 @@ Versions
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from functools import partial
 
 from ottla.broker.requests.authorization import on_cluster
@@ -21,9 +23,12 @@ from ottla.broker.requests.handler import ElementWise
 from ottla.broker.requests.request import Request
 from ottla.core.acls import AclOperation
 from ottla.core.errors import ErrorCode, KafkaError
-from ottla.metadata_store.cluster_view import ClusterView
+from ottla.metadata_store import znodes
+from ottla.metadata_store.cluster_view import ClusterView, EntityConfig
+from ottla.security.sasl.credentials import MECHANISM_OF_NUMBER, from_text
 from ottla.wire.generated.describe_user_scram_credentials import (
     MESSAGES,
+    CredentialInfo,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
@@ -34,16 +39,18 @@ NAME_SHOWN_MAX = 100  # of a user's name in a message
 
 
 def answer(
-    _request: Request, body: DescribeUserScramCredentialsRequest, _view: ClusterView
+    _request: Request, body: DescribeUserScramCredentialsRequest, view: ClusterView
 ) -> InParts[DescribeUserScramCredentialsResponse]:
-    """Answer that no user has credentials, once for each name."""
+    """Return the credentials of each user that is named, or of all that have some."""
     response = DescribeUserScramCredentialsResponse()
-    users = body.users or []
+    if not body.users:
+        stored = view.configs.get(znodes.USERS_KIND, {}).items()
+        return InParts(response, Each(stored, _stored, into=response.results))
     twice: set[str] = set()
     return InParts(
         response,
-        repeated((user.name for user in users), twice),
-        Each(users, partial(_result, twice), into=response.results, key=_name),
+        repeated((user.name for user in body.users), twice),
+        Each(body.users, partial(_result, twice), into=response.results, key=_name),
     )
 
 
@@ -51,14 +58,37 @@ def _name(user: UserName) -> str:
     return user.name
 
 
+def _stored(
+    _request: Request, stored: tuple[str, EntityConfig], _view: ClusterView
+) -> DescribeUserScramCredentialsResult | None:
+    name, config = stored
+    infos = _infos(config.values)
+    if not infos:
+        return None
+    return DescribeUserScramCredentialsResult(user=znodes.desanitized(name), error_message=None, credential_infos=infos)
+
+
+def _infos(settings: Mapping[str, str]) -> list[CredentialInfo]:
+    """Return the mechanism and the iterations of each credential of a user."""
+    infos = []
+    for number, mechanism in MECHANISM_OF_NUMBER.items():
+        text = settings.get(mechanism)
+        if text is not None:
+            with contextlib.suppress(ValueError):  # malformed: nobody can sign in with it
+                infos.append(CredentialInfo(mechanism=number, iterations=from_text(text).iterations))
+    return infos
+
+
 def _result(
-    twice: set[str], _request: Request, user: UserName, _view: ClusterView
+    twice: set[str], _request: Request, user: UserName, view: ClusterView
 ) -> DescribeUserScramCredentialsResult:
     name = user.name
     shown = name[:NAME_SHOWN_MAX]
     if name in twice:
         code = ErrorCode.DUPLICATE_RESOURCE
         message = f"Cannot describe SCRAM credentials for the same user twice in a single request: {shown}"
+    elif infos := _infos(view.user_settings(name)):
+        return DescribeUserScramCredentialsResult(user=name, error_message=None, credential_infos=infos)
     else:
         code = ErrorCode.RESOURCE_NOT_FOUND
         message = f"Attempt to describe a user credential that does not exist: {shown}"
