@@ -6,7 +6,7 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,6 +96,7 @@ class Broker:
         cleans_in_process: bool = False,
         admission: Admission | None = None,
         accounting: Accounting | None = None,
+        initial_users: Mapping[str, str] | None = None,
     ) -> None:
         self._config, self._paths, self._clock, self._files = config, paths, clock, files
         self._open_store = open_store  # of a cluster; without it the store is a file of this broker
@@ -104,6 +105,7 @@ class Broker:
         self._descriptors = descriptors
         self._on_all_lost = on_all_lost  # no log directory can be used any more
         self._admission, self._accounting = admission, accounting  # of all requests (requests/stages.py)
+        self._initial_users = initial_users or {}  # passwords by user
         self._node_id = config.server.node_id
         self._storage: OpenedStorage | None = None
         self._services: Services | None = None
@@ -161,6 +163,7 @@ class Broker:
         cluster.subscribe(services.coordinators.follow)
         report = await self._report_at_start(storage, services)
         await self._register(services, bound, report)
+        await self._add_users(storage.store, cluster)
         await self._follow_cluster(storage, services, cluster)
         await self._update_tls(services)
         decoded = ByteBudget(config.net.queued_request_bytes_max // DECODED_SHARE)
@@ -367,6 +370,16 @@ class Broker:
             report,
             wait_s=expiry_wait_s(config),
         )
+
+    async def _add_users(self, store: MetadataStore, cluster: MetadataCache) -> None:
+        """Give the first users their credentials. Raises InvalidSettings and StoreError."""
+        file = self._config.sasl.initial_users_file
+        if not self._initial_users and not file:
+            return
+        from ottla.broker.startup.initial_users import add_users, read_users
+
+        await add_users(store, {**read_users(file), **self._initial_users})
+        await cluster.refresh()
 
     async def _follow_cluster(self, storage: OpenedStorage, services: Services, cluster: MetadataCache) -> None:
         """Begin replication, and apply the cluster's changes to this broker."""

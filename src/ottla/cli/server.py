@@ -46,6 +46,8 @@ def server(
     control_token: Annotated[str | None, _option("control_token")] = None,
     store_socket: Annotated[Path | None, _option("store_socket")] = None,
     insecure_listeners: Annotated[bool, _option("insecure_listeners")] = False,
+    init_user: Annotated[str | None, _option("init_user")] = None,
+    init_password_file: Annotated[Path | None, _option("init_password_file")] = None,
 ) -> None:
     """Run a broker with these options."""
     given = ServerOptions(
@@ -67,5 +69,7 @@ def server(
         control_token,
         store_socket,
         insecure_listeners,
+        init_user,
+        init_password_file,
     )
     raise typer.Exit(start(given))

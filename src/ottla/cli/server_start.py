@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
+from getpass import getpass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,6 +65,8 @@ class ServerOptions(NamedTuple):
     control_token: str | None = None
     store_socket: Path | None = None
     insecure_listeners: bool = False
+    init_user: str | None = None
+    init_password_file: Path | None = None
 
 
 def _number(text: str, least: int, most: int) -> int:
@@ -147,6 +151,19 @@ OPTIONS = (
         "Let listeners without TLS and SASL have other addresses than loopback.",
     ),
     ServerOption("store_socket", ("--store-socket",), "FILE", "", Path),
+    ServerOption(
+        "init_user",
+        ("--init-user",),
+        "NAME",
+        "Give this user SCRAM credentials unless it has some: the first one. Its password is read from standard input.",
+    ),
+    ServerOption(
+        "init_password_file",
+        ("--init-password-file",),
+        "FILE",
+        "With --init-user: read the password from this file.",
+        Path,
+    ),
 )
 _BY_NAME = {name: option for option in OPTIONS for name in option.names}
 
@@ -207,6 +224,7 @@ def start(given: ServerOptions) -> int:
         from ottla.broker.process import server
 
     is_json = given.shape is ReadyFormat.JSON
+    initial_users = _initial_users(given)
     if given.check:
         return server.check(
             config_file=given.config,
@@ -219,11 +237,39 @@ def start(given: ServerOptions) -> int:
     if given.while_stdin_open:
         threading.Thread(target=_stop_at_end_of, args=(STDIN,), daemon=True).start()  # noqa: TID251  # of a command, never simulated
     process = server.ProcessOptions(
-        given.log_file, given.ready_file, is_json, given.workers if given.workers > 1 else 0, given.store_socket
+        given.log_file,
+        given.ready_file,
+        is_json,
+        given.workers if given.workers > 1 else 0,
+        given.store_socket,
+        initial_users,
     )
     return server.run(
         config_file=given.config, options=options, port=given.port, data=given.data, is_dev=given.dev, process=process
     )
+
+
+def _initial_users(given: ServerOptions) -> dict[str, str]:
+    """Return the password of the first user. It is never an argument: those can be seen by all of a machine."""
+    if given.init_user is None:
+        if given.init_password_file is not None:
+            raise usage_error("--init-password-file has no user", "add --init-user NAME")
+        return {}
+    if given.init_password_file is not None:
+        try:
+            text = given.init_password_file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise usage_error(f"--init-password-file {given.init_password_file} cannot be read: {error}") from None
+    elif given.while_stdin_open:
+        raise usage_error("--init-user and --while-stdin-open both read standard input", "add --init-password-file")
+    elif sys.stdin.isatty():
+        text = getpass(f"Password of {given.init_user}: ")
+    else:
+        text = sys.stdin.readline()
+    password = text.rstrip("\r\n")
+    if not password:
+        raise usage_error(f"the password of {given.init_user} is empty")
+    return {given.init_user: password}
 
 
 def _start_in_memory(given: ServerOptions, options: dict[str, str]) -> int:
@@ -238,6 +284,7 @@ def _start_in_memory(given: ServerOptions, options: dict[str, str]) -> int:
         "workers",
         "store_socket",
         "insecure_listeners",
+        "init_user",
     ):
         if getattr(given, name) != getattr(ServerOptions(), name):
             raise usage_error(f"--memory and --{name.replace('_', '-')} contradict each other", "use one of them")

@@ -28,6 +28,8 @@ VALUES = {
     "control_port": "8083",
     "control_token": "secret",
     "store_socket": "/run/store",
+    "init_user": "admin",
+    "init_password_file": "/run/secrets/admin",
 }
 NAMES = [(option.name, word) for option in COMMAND.params for word in option.opts]
 WORDS = [word for _, word in NAMES] + [f"{word}={VALUES[name]}" for name, word in NAMES if name in VALUES]

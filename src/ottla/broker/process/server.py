@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ottla.broker import config as configuration
@@ -60,6 +61,7 @@ class ProcessOptions(NamedTuple):
     is_ready_json: bool = False
     workers: int = 0  # so many brokers as processes of their own
     store_socket: Path | None = None  # of a worker: where its owner serves the metadata store
+    initial_users: Mapping[str, str] = MappingProxyType({})  # passwords by user: see startup/initial_users.py
 
 
 def run(
@@ -246,7 +248,7 @@ async def _main_of_workers(
     from ottla.broker.process.workers import Owner, WorkerFailed
 
     stop = asyncio.Event()
-    owner = Owner(config, paths, process.workers, options)
+    owner = Owner(config, paths, process.workers, options, process.initial_users)
     handle_signals(output, stop=stop.set, state=owner.state, reopened=owner.reopen_logs)
     ready_file = None if process.ready_file is None else ReadyFile(process.ready_file)
     try:
@@ -319,6 +321,7 @@ async def _main(
         descriptors=limits,
         on_all_lost=all_lost,
         open_store=_store_opener(config, paths, process),
+        initial_users=process.initial_users,
     )
     handle_signals(output, stop=stop.set, state=broker.state)
     ready_file = None if process.ready_file is None else ReadyFile(process.ready_file)

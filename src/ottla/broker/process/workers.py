@@ -168,8 +168,16 @@ def check_listeners(texts: Sequence[str], workers: int) -> None:
 class Owner:
     """Holds the store and the workers: starts them, restarts those that end, and stops them."""
 
-    def __init__(self, config: BrokerConfig, paths: Sequence[Path], workers: int, options: WorkerOptions) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        paths: Sequence[Path],
+        workers: int,
+        options: WorkerOptions,
+        initial_users: Mapping[str, str] | None = None,
+    ) -> None:
         self._config, self._paths, self._options = config, list(paths), options
+        self._initial_users = initial_users or {}  # passwords by user
         self._place = metadata_directory(config, paths)
         self._socket = self._place / SOCKET_NAME
         self._own_session: MetadataStore | None = None  # keeps the store open while no worker is connected
@@ -202,6 +210,10 @@ class Owner:
         make_durably(SystemFiles(), self._place)
         tree = EmbeddedMetadataStore.open(self._place / METADATA_FILE)
         self._own_session = tree.session()
+        if self._initial_users:
+            from ottla.broker.startup.initial_users import add_users
+
+            await add_users(self._own_session, self._initial_users)
         await warn_of_absent_nodes(self._own_session, self._config.server.node_id, len(self._workers))
 
         async def open_session() -> MetadataStore:
