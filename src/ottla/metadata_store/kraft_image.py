@@ -28,7 +28,9 @@ from ottla.metadata_store.kraft_records import (
     Record,
     RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     TopicRecord,
+    UserScramCredentialRecord,
     decode,
 )
 
@@ -87,7 +89,8 @@ class KraftImage:
         self.next_producer_id = 0
         self.acls: dict[UUID, AclBinding] = {}
         self.quotas: dict[QuotaParts, dict[str, float]] = {}  # by entity and key
-        self.carried: list[OpaqueRecord] = []  # in order: credentials
+        self.credentials: dict[tuple[str, int], UserScramCredentialRecord] = {}  # by user and mechanism
+        self.carried: list[OpaqueRecord] = []  # in order: what is not decoded
         self._waiting: list[Record] | None = None  # the records of a transaction that has not ended
 
     def config(self, kind: ConfigResourceType, name: str) -> Mapping[str, str]:
@@ -150,6 +153,10 @@ class KraftImage:
                     raise MalformedMetadata(f"the removal of ACL {acl_id}, which does not exist")
             case ClientQuotaRecord():
                 self._set_quota(record)
+            case UserScramCredentialRecord(name=name, mechanism=mechanism):
+                self.credentials[name, mechanism] = record
+            case RemoveUserScramCredentialRecord(name=name, mechanism=mechanism):
+                self.credentials.pop((name, mechanism), None)
             case OpaqueRecord(number, _):
                 if number not in _PROCESS_RECORDS:
                     self.carried.append(record)

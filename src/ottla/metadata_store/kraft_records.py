@@ -254,6 +254,37 @@ class ClientQuotaRecord:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserScramCredentialRecord:
+    """A user has, or has another, SCRAM credential of a mechanism."""
+
+    name: str = ""
+    mechanism: int = 0
+    salt: bytes = field(default=b"", repr=False)
+    stored_key: bytes = field(default=b"", repr=False)
+    server_key: bytes = field(default=b"", repr=False)
+    iterations: int = 0
+
+    WIRE: ClassVar[Wire] = (
+        Field("name", "string"),
+        Field("mechanism", "int8"),
+        Field("salt", "bytes"),
+        Field("stored_key", "bytes"),
+        Field("server_key", "bytes"),
+        Field("iterations", "int32"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveUserScramCredentialRecord:
+    """A user has no SCRAM credential of a mechanism any more."""
+
+    name: str = ""
+    mechanism: int = 0
+
+    WIRE: ClassVar[Wire] = (Field("name", "string"), Field("mechanism", "int8"))
+
+
 class OpaqueRecord(NamedTuple):
     """A record that is not decoded: its number, and all of its value."""
 
@@ -272,6 +303,8 @@ Record = (
     | AccessControlEntryRecord
     | RemoveAccessControlEntryRecord
     | ClientQuotaRecord
+    | UserScramCredentialRecord
+    | RemoveUserScramCredentialRecord
     | OpaqueRecord
 )
 
@@ -296,6 +329,8 @@ _KINDS: Mapping[int, _Kind] = MappingProxyType(
         MetadataRecordType.ACCESS_CONTROL_ENTRY: _Kind(AccessControlEntryRecord, 0, 0),
         MetadataRecordType.REMOVE_ACCESS_CONTROL_ENTRY: _Kind(RemoveAccessControlEntryRecord, 0, 0),
         MetadataRecordType.CLIENT_QUOTA: _Kind(ClientQuotaRecord, 0, 0),
+        MetadataRecordType.USER_SCRAM_CREDENTIAL: _Kind(UserScramCredentialRecord, 0, 0),
+        MetadataRecordType.REMOVE_USER_SCRAM_CREDENTIAL: _Kind(RemoveUserScramCredentialRecord, 0, 0),
     }
 )
 

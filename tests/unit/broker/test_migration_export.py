@@ -25,7 +25,13 @@ from ottla.metadata_store.broker_registration import join_cluster
 from ottla.metadata_store.embedded_store import EmbeddedMetadataStore
 from ottla.metadata_store.kraft_batches import snapshot
 from ottla.metadata_store.kraft_image import KraftImage
-from ottla.metadata_store.kraft_records import AccessControlEntryRecord, FeatureLevelRecord, OpaqueRecord, encode
+from ottla.metadata_store.kraft_records import (
+    AccessControlEntryRecord,
+    FeatureLevelRecord,
+    OpaqueRecord,
+    UserScramCredentialRecord,
+    encode,
+)
 from ottla.metadata_store.sqlite_file import FILE_NAME as METADATA_FILE
 from ottla.metadata_store.store import Put
 from ottla.storage.small_files import LOCK
@@ -41,6 +47,10 @@ CONFIGS = {
     ("users", "a%20b/clients/<default>"): {"producer_byte_rate": "1024"},
     ("clients", "c"): {"consumer_byte_rate": "7", "controller_mutation_rate": "0.5"},
     ("ips", "%3A%3A1"): {"connection_creation_rate": "3"},
+    ("users", "a%20b"): {
+        "SCRAM-SHA-256": "salt=c2FsdA==,stored_key=c3RvcmVk,server_key=c2VydmVy,iterations=4096",
+        "SCRAM-SHA-512": "salt=c2FsdA==,stored_key=c3RvcmVk,server_key=c2VydmVy,iterations=8192",
+    },
 }
 QUOTAS: dict[tuple[tuple[str, str | None], ...], dict[str, float]] = {
     (("user", None),): {"request_percentage": 12.5},
@@ -96,6 +106,9 @@ def test_topics_go_with_their_ids_epochs_settings_and_producer_ids(tmp_path: Pat
         (32, "team"): {"consumer.session.timeout.ms": "9"},
     }
     assert after.quotas == QUOTAS
+    assert after.credentials["a b", 2] == UserScramCredentialRecord(
+        name="a b", mechanism=2, salt=b"salt", stored_key=b"stored", server_key=b"server", iterations=8192
+    )
     assert after.next_producer_id == 5000
     assert after.features["metadata.version"] == 25
     assert len(done.left_out) == 2

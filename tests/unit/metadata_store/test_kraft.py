@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from base64 import b64encode
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ def spoken(record: kraft.Record) -> dict[str, Any]:
 def plain(value: Any) -> Any:
     if isinstance(value, list):
         return [plain(each) for each in value]
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
     return id_text(value) if isinstance(value, UUID) else value
 
 
@@ -164,6 +167,13 @@ def test_producer_ids_never_go_back() -> None:
         ).next_producer_id
         == 3000
     )
+
+
+def test_a_credential_is_the_last_that_was_written_until_it_is_removed() -> None:
+    first = kraft.UserScramCredentialRecord(name="a", mechanism=1, salt=b"x", iterations=4096)
+    second = kraft.UserScramCredentialRecord(name="a", mechanism=1, salt=b"y", iterations=8192)
+    assert image_of(first, second).credentials == {("a", 1): second}
+    assert image_of(first, kraft.RemoveUserScramCredentialRecord(name="a", mechanism=1)).credentials == {}
 
 
 def test_unknown_records_are_carried_and_records_about_processes_are_not() -> None:

@@ -4,13 +4,14 @@ The logs need no change: they are Kafka's files. Only Kafka's metadata log is mi
 `kafka-storage.sh format --standalone` would, with our topics in it:
 
     bootstrap.checkpoint                                    the first records of Kafka's metadata log: features,
-                                                            topics, partitions, settings, ACLs, quotas, producer ids
+                                                            topics, partitions, settings, credentials, quotas,
+                                                            ACLs, producer ids
     __cluster_metadata-0/00000000000000000000-0000000000.checkpoint    the quorum: this node alone
 
 Both ways to name the quorum in server.properties work with it (`controller.quorum.voters` and
 `controller.quorum.bootstrap.servers`); Kafka writes its controller's real address over ours. The metadata store is
 renamed, so that an Ottla started here later imports the directory again, as Kafka left it. Records of an earlier
-Kafka's metadata that Ottla does not understand (credentials) are copied without being decoded.
+Kafka's metadata that Ottla does not understand (delegation tokens) are copied without being decoded.
 
 After a crash at any step the export can be repeated: renaming the store is the last step.
 Source: BootstrapDirectory, BootstrapMetadata, Formatter (Kafka 4.4); a test starts a real Kafka on an export.
@@ -41,6 +42,7 @@ from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.metadata_store.sqlite_file import EXPORTED_SUFFIX
 from ottla.metadata_store.sqlite_file import FILE_NAME as METADATA_FILE
 from ottla.security.quotas.entities import entity_of_node, quotas_in
+from ottla.security.sasl.credentials import MECHANISM_OF_NUMBER, from_text
 from ottla.storage.integrity.metadata_backup import FILE_NAME as COPIES
 from ottla.storage.small_files import LOCK, META_PROPERTIES, MetaProperties, meta_text, parse_meta, text_or_none
 
@@ -213,6 +215,8 @@ def _records(
                 else:
                     yield kraft.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
     yield from _quotas(content.view)
+    for entity, config in sorted(content.view.configs.get(znodes.USERS_KIND, {}).items()):
+        yield from _credentials(entity, config.values)
     if content.next_producer_id:
         yield kraft.ProducerIdsRecord(broker=node_id, next_producer_id=content.next_producer_id)
 
@@ -257,6 +261,24 @@ def _quotas(view: ClusterView) -> Iterator[kraft.Record]:
             for key, value in quotas_in(config.values).items():
                 parts = [kraft.QuotaEntityPart(entity_type=part, entity_name=of) for part, of in entity.parts()]
                 yield kraft.ClientQuotaRecord(entity=parts, key=key, value=value)
+
+
+def _credentials(entity: str, settings: Mapping[str, str]) -> Iterator[kraft.Record]:
+    """Generate the SCRAM credentials of a user."""
+    for number, mechanism in MECHANISM_OF_NUMBER.items():
+        if mechanism in settings:
+            try:
+                salt, stored_key, server_key, iterations = from_text(settings[mechanism])
+            except ValueError as error:
+                raise CannotExport(f"the {mechanism} credential of user {entity}: {error}") from None
+            yield kraft.UserScramCredentialRecord(
+                name=znodes.desanitized(entity),
+                mechanism=number,
+                salt=salt,
+                stored_key=stored_key,
+                server_key=server_key,
+                iterations=iterations,
+            )
 
 
 def _of_topic(topic: TopicView, places: Sequence[_Directory], node_id: int) -> Iterator[kraft.Record]:

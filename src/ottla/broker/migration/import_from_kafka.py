@@ -34,6 +34,7 @@ from ottla.metadata_store import znodes
 from ottla.metadata_store.kraft_image import KraftImage, KraftTopic
 from ottla.metadata_store.kraft_records import MetadataRecordType
 from ottla.security.quotas.entities import check_value, entity_of, node_of, value_text
+from ottla.security.sasl.credentials import MECHANISM_OF_NUMBER, ScramCredential, to_text
 from ottla.storage.config import LogConfig, topic_config
 from ottla.storage.directories.log_directory import ForeignDirectory
 from ottla.storage.directory_names import is_foreign, parse_log_name
@@ -246,6 +247,7 @@ def _other_configs(image: KraftImage, config: BrokerConfig, notes: list[str]) ->
                     notes.append(f"broker setting that Ottla does not accept: {key}={value}")
         found[kinds[ConfigResourceType(kind)], name or znodes.DEFAULT_ENTITY] = taken
     _add_quotas(found, image, notes)
+    _add_credentials(found, image, notes)
     return found
 
 
@@ -260,6 +262,17 @@ def _add_quotas(configs: dict[tuple[str, str], dict[str, str]], image: KraftImag
                 notes.append(f"a quota that Ottla does not accept: {dict(parts)}: {key}={value}: {error.message}")
             else:
                 configs.setdefault(node_of(entity), {})[key] = value_text(key, value)
+
+
+def _add_credentials(configs: dict[tuple[str, str], dict[str, str]], image: KraftImage, notes: list[str]) -> None:
+    """Add users' SCRAM credentials to their settings."""
+    for (user, number), record in sorted(image.credentials.items()):
+        mechanism = MECHANISM_OF_NUMBER.get(number)
+        if mechanism is None:
+            notes.append(f"a credential of {user} that Ottla does not know: SCRAM mechanism {number}")
+            continue
+        credential = ScramCredential(record.salt, record.stored_key, record.server_key, record.iterations)
+        configs.setdefault((znodes.USERS_KIND, znodes.sanitized(user)), {})[mechanism] = to_text(credential)
 
 
 def _from_names(held: Mapping[TopicPartition, Path]) -> ImportPlan:
