@@ -63,7 +63,8 @@ def serve_and_ask(tmp_path: Path, *arguments: str, stdin: str = "") -> tuple[int
     finally:
         broker.terminate()
         broker.wait(30)
-        broker.stdout.close()
+        if broker.stdout is not None:
+            broker.stdout.close()
 
 
 def test_the_password_comes_of_standard_input_or_of_a_file(tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ cannot be reached.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -30,7 +30,15 @@ TIMEOUT_S: Final = 10.0
 UNKNOWN_KEY_S: Final = 10.0
 """The keys are not read more often for tokens whose key is not known."""
 
-Keys = Mapping[str, jwt.PyJWK]
+
+class TokenKey(NamedTuple):
+    """A key, and the algorithm that it is for if its issuer says so."""
+
+    public_key: Any
+    algorithm: str | None
+
+
+Keys = Mapping[str, TokenKey]
 
 
 class UnreadableKeys(Exception):
@@ -59,14 +67,22 @@ def why_not_readable(url: str) -> str:
 def parse_keys(text: bytes) -> Keys:
     """Return the keys by their id; those without one, or of an unknown kind, are left out. Raises UnreadableKeys."""
     try:
-        key_set = jwt.PyJWKSet.from_json(text.decode())
-    except (jwt.PyJWTError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise UnreadableKeys(f"they are no JSON Web Key Set: {error}") from None
-    return {
-        key.key_id: key
-        for key in key_set.keys
-        if key.key_id is not None and key.key_type != "oct" and key.public_key_use in (None, "sig")
-    }
+        listed = json.loads(text)["keys"]
+        found = [dict(each) for each in listed]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise UnreadableKeys(f"they are no JSON Web Key Set: {error!r}") from None
+    keys = {}
+    for each in found:
+        key_id, algorithm = each.get("kid"), each.get("alg")
+        if not isinstance(key_id, str) or each.get("kty") == "oct" or each.get("use") not in (None, "sig"):
+            continue
+        try:
+            key = jwt.PyJWK(each)
+        except (jwt.PyJWTError, ValueError, TypeError) as error:
+            log.debug("a key of tokens is passed over: %s", error)
+            continue
+        keys[key_id] = TokenKey(key.key, algorithm if isinstance(algorithm, str) else None)
+    return keys
 
 
 class _SameHost(urllib.request.HTTPRedirectHandler):
@@ -135,7 +151,7 @@ class Jwks:
         self._fetched_at = float("-inf")
         self._first: asyncio.Future[None] | None = None
 
-    def find(self, key_id: str) -> jwt.PyJWK | None:
+    def find(self, key_id: str) -> TokenKey | None:
         """Return a key. If it is not known, the keys are read again soon."""
         key = self._keys.get(key_id)
         if key is None and self._executor is not None:

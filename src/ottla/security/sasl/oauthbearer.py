@@ -72,11 +72,11 @@ class TokenValidator:
             key = self.keys.find(key_id)
             if key is None:
                 raise InvalidToken(f"the key {key_id[:100]!r} is not known")
-            if key.algorithm_name not in (None, algorithm):
-                raise InvalidToken(f"the key is for {key.algorithm_name}, not for {algorithm}")
+            if key.algorithm not in (None, algorithm):
+                raise InvalidToken(f"the key is for {key.algorithm}, not for {algorithm}")
             claims = jwt.decode(
                 token,
-                key,
+                key.public_key,
                 algorithms=[algorithm],
                 audience=list(config.expected_audience) or None,
                 issuer=config.expected_issuer or None,
