@@ -9,16 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from ottla.client.cluster import ClientOptions
 from ottla.client.connection import Security
-from ottla.client.sasl import MECHANISMS, PLAIN, Sasl
+from ottla.client.sasl import MECHANISMS, Sasl
 from ottla.client.tls import Tls
 from ottla.security.key_stores import KeyStore
 from ottla.security.sasl.jaas import parse_jaas
+from ottla.security.sasl.mechanism import OAUTHBEARER, PLAIN
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _LOGIN_MODULES = {PLAIN: "PlainLoginModule", "SCRAM-SHA-256": "ScramLoginModule", "SCRAM-SHA-512": "ScramLoginModule"}
+_TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - the names of properties
+_TOKEN_COMMAND = "ottla.sasl.oauthbearer.token.command"  # noqa: S105
 _ONLY_JAVA = {
     "ssl.provider",
     "ssl.keymanager.algorithm",
@@ -38,6 +43,8 @@ SECURITY = frozenset(
         "sasl.jaas.config",
         "sasl.username",
         "sasl.password",
+        "sasl.oauthbearer.token.endpoint.url",
+        "ottla.sasl.oauthbearer.token.command",
         "ssl.truststore.location",
         "ssl.truststore.certificates",
         "ssl.truststore.password",
@@ -115,6 +122,8 @@ def _sasl(properties: Mapping[str, str]) -> Sasl:
         )
     if mechanism not in MECHANISMS:
         raise InvalidProperty("sasl.mechanism", f"{mechanism!r} is not supported; use one of {_list(MECHANISMS)}")
+    if mechanism == OAUTHBEARER:
+        return _token_source(properties)
     jaas = properties.get("sasl.jaas.config")
     username, password = properties.get("sasl.username"), properties.get("sasl.password")
     if jaas is not None:
@@ -127,6 +136,19 @@ def _sasl(properties: Mapping[str, str]) -> Sasl:
         missing = "sasl.username" if username is None else "sasl.password"
         raise InvalidProperty(missing, "it is missing; set sasl.username and sasl.password, or sasl.jaas.config")
     return Sasl(mechanism, username, password)
+
+
+def _token_source(properties: Mapping[str, str]) -> Sasl:
+    """Return where the token of OAUTHBEARER comes from: a file, as in Kafka, or a command."""
+    url, command = (properties.get(name) for name in (_TOKEN_URL, _TOKEN_COMMAND))
+    if (url is None) == (command is None):
+        raise InvalidProperty(_TOKEN_URL, f"set either it, to the file of the token (file:///...), or {_TOKEN_COMMAND}")
+    if url is None:
+        return Sasl(OAUTHBEARER, token_command=command or "")
+    parts = urlsplit(url)
+    if parts.scheme != "file" or parts.netloc or not parts.path:
+        raise InvalidProperty(_TOKEN_URL, "it must be file:///..., where something else keeps the token")
+    return Sasl(OAUTHBEARER, token_file=url2pathname(parts.path))
 
 
 def _from_jaas(mechanism: str, text: str) -> tuple[str | None, str | None]:

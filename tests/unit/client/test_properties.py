@@ -59,7 +59,7 @@ def test_timeouts_are_in_milliseconds_under_kafkas_names() -> None:
         ({"ssl.truststore.location": "x"}, "ssl.truststore.location", "no effect with security.protocol=PLAINTEXT"),
         ({"security.protocol": "SSL", "sasl.mechanism": "PLAIN"}, "sasl.mechanism", "no effect"),
         ({"security.protocol": "SASL_SSL"}, "sasl.mechanism", "GSSAPI, is not supported"),
-        ({**SASL, "sasl.mechanism": "OAUTHBEARER"}, "sasl.mechanism", "is not supported"),
+        ({**SASL, "sasl.mechanism": "GSSAPI"}, "sasl.mechanism", "is not supported"),
         (SASL, "sasl.username", "set sasl.username"),
         ({**SASL, "sasl.username": "a"}, "sasl.password", "set sasl.username"),
         ({**SASL, "sasl.jaas.config": "nonsense"}, "sasl.jaas.config", "write: org.apache"),
@@ -108,3 +108,17 @@ def test_an_invalid_property_is_named_with_the_reason(properties: dict[str, str]
 def test_an_invalid_jaas_entry_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="write:"):
         parse_jaas(text)
+
+
+def test_the_token_of_oauthbearer_comes_from_a_file_or_a_command() -> None:
+    base = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+    file, command = "sasl.oauthbearer.token.endpoint.url", "ottla.sasl.oauthbearer.token.command"
+    assert client_options({**base, file: "file:///run/token"}).security.sasl == Sasl(
+        "OAUTHBEARER", token_file="/run/token"
+    )
+    assert client_options({**base, command: "print-token"}).security.sasl == Sasl(
+        "OAUTHBEARER", token_command="print-token"
+    )
+    for wrong in ({}, {file: "file:///a", command: "b"}, {file: "https://issuer.example/token"}):
+        with pytest.raises(InvalidProperty, match=r"token\.endpoint\.url"):
+            client_options({**base, **wrong})

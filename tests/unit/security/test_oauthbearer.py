@@ -73,7 +73,7 @@ def test_other_claims_may_name_the_user_and_the_groups(issuer: Issuer) -> None:
         ({"headers": {}}, "does not name its key"),
         ({"headers": {"kid": "unknown"}}, "is not known"),
         ({"key": rsa_key("other")}, "Signature verification failed"),
-        ({"algorithm": "ES256", "key": ec_key("a")}, "(?i)key"),  # the key of the `kid` is another one
+        ({"algorithm": "ES256", "key": ec_key("a")}, r"(?i)key"),  # the key of the `kid` is another one
     ],
 )
 def test_any_other_token_is_refused(issuer: Issuer, changes: dict[str, Any], why: str) -> None:
@@ -251,7 +251,7 @@ def test_a_redirect_is_followed_on_the_same_host_alone(web: str) -> None:
     """By http, which the settings do not take: what decides is the same."""
     assert set(fetch_keys(f"{web}/here")) == {"rsa"}
     for path in ("/file", "/there"):
-        with pytest.raises(UnreadableKeys, match="(?i)redirect"):
+        with pytest.raises(UnreadableKeys, match=r"(?i)redirect"):
             fetch_keys(f"{web}{path}")
     assert why_not_readable(web)
 
