@@ -87,7 +87,7 @@ class SignIns:
 
         def end() -> None:
             respond()
-            connection.close()
+            connection.close_when_sent()
 
         asyncio.get_running_loop().call_later(sign_in.listener.failure_delay_s, end)
 

@@ -466,6 +466,12 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
             self._paused = True
 
+    def close_when_sent(self) -> None:
+        """End the connection once the responses are sent that the transport has; begin no further request."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.close()
+
     def close(self) -> None:
         """End the connection now."""
         self._closing = True

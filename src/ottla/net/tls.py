@@ -333,6 +333,17 @@ class TlsStream(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Close at once. The client learns that nothing follows, if the socket takes that."""
+        self._end()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Close once everything that is encrypted has been sent."""
+        self._end()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _end(self) -> None:
         if self._is_secured and not self._is_closing and self._tls is not None:
             try:
                 self._tls.unwrap()
@@ -340,8 +351,6 @@ class TlsStream(asyncio.BufferedProtocol):
                 pass  # the client has not said the same yet
             self.flush()
         self._is_closing = True
-        if self._transport is not None:
-            self._transport.abort()
 
 
 def _described(error: Exception) -> tuple[str, str]:

@@ -31,7 +31,7 @@ async def test_a_client_that_has_signed_in_is_served(broker: SaslBroker, mechani
                 await client.call("api_versions", 3, client_software_name="c", client_software_version="1")
             ) is not None
         answer = await client.sign_in(mechanism=mechanism)
-        assert (answer["error_code"], answer["error_message"], answer["session_lifetime"]) == (0, None, 0)
+        assert (answer["error_code"], answer["error_message"], answer["session_lifetime"]) == (0, "", 0)
         assert await client.may_ask()
 
 
@@ -47,23 +47,23 @@ async def test_a_wrong_password_and_an_unknown_user_get_the_same_answers(broker:
 
 async def test_plain_takes_the_users_of_the_jaas_config_alone(broker: SaslBroker) -> None:
     for token, expected in (
-        (b"\0alice\0plain secret", None),
-        (b"alice\0alice\0plain secret", None),
+        (b"\0alice\0plain secret", ""),
+        (b"alice\0alice\0plain secret", ""),
         (b"\0alice\0correct horse", "Authentication failed: Invalid username or password"),
         (b"\0nobody\0plain secret", "Authentication failed: Invalid username or password"),
         (
             b"root\0alice\0plain secret",
             "Authentication failed: Client requested an authorization id that is different from username",
         ),
-        (b"\0alice", INVALID.format("PLAIN")),
-        (b"\0\0plain secret", INVALID.format("PLAIN")),
-        (b"\0alice\0", INVALID.format("PLAIN")),
+        (b"\0alice", "Invalid SASL/PLAIN response: expected 3 tokens, got 2"),
+        (b"\0\0plain secret", "Authentication failed: username not specified"),
+        (b"\0alice\0", "Authentication failed: password not specified"),
     ):
         async with await broker.client() as client:
             await client.handshake("PLAIN")
             answer = await client.token(token)
             assert answer is not None and answer["error_message"] == expected, token
-            assert await client.may_ask() is (expected is None)
+            assert await client.may_ask() is (expected == "")
 
 
 async def test_a_mechanism_that_is_not_enabled_is_answered_with_those_that_are(broker: SaslBroker) -> None:

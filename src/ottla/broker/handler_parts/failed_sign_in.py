@@ -11,7 +11,8 @@ from ottla.security.sasl.sign_in import SignIn
 async def close_after_delay(connection: ServerConnection, sign_in: SignIn) -> None:
     """Wait for `connection.failed.authentication.delay.ms`; close the connection once the response is sent.
 
-    What the handler returns is encoded and sent in this turn of the loop, and the connection closed in the next one.
+    What the handler returns is encoded and given to the transport in this turn of the loop; in the next one the
+    connection is closed, once that has left.
     """
     await asyncio.sleep(sign_in.listener.failure_delay_s)
-    asyncio.get_running_loop().call_soon(connection.close)
+    asyncio.get_running_loop().call_soon(connection.close_when_sent)

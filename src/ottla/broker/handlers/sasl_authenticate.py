@@ -37,7 +37,7 @@ async def handle(request: Request, body: SaslAuthenticateRequest) -> SaslAuthent
     except AuthenticationFailed as error:
         await close_after_delay(connection, sign_in)
         return SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=error.answer)
-    return SaslAuthenticateResponse(error_message=None, auth_bytes=step.token, session_lifetime_ms=step.session_ms)
+    return SaslAuthenticateResponse(auth_bytes=step.token, session_lifetime_ms=step.session_ms)
 
 
 HANDLER = Awaited(MESSAGES, handle, access=())

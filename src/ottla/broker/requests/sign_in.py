@@ -57,7 +57,7 @@ class SignInDispatch:
             case Verdict.REFUSE:
                 message = f"a request of API {key} in the middle of a sign-in"
                 sign_ins.note_failure(connection, sign_in, AuthenticationFailed(message))
-                illegal = error_for(ErrorCode.ILLEGAL_SASL_STATE)
+                illegal = error_for(ErrorCode.ILLEGAL_SASL_STATE, "Request is not valid given the current SASL state.")
                 sign_ins.end(connection, sign_in, self._driver.prepare_refusal(connection, frame, pending, illegal))
             case Verdict.CLOSE_LATER:
                 assert sign_in.error is not None, "the handshake has set it"

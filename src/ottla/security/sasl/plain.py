@@ -27,13 +27,16 @@ class PlainExchange:
         """Return nothing. Raises AuthenticationFailed."""
         parts = token.split(b"\0", _TOKENS - 1)
         if len(parts) != _TOKENS:
-            raise AuthenticationFailed("the message is not one of PLAIN")
+            answer = f"Invalid SASL/PLAIN response: expected {_TOKENS} tokens, got {len(parts)}"
+            raise AuthenticationFailed("the message is not one of PLAIN", answer=answer)
         try:
             authorization_id, user, password = (part.decode() for part in parts)
         except UnicodeDecodeError:
             raise AuthenticationFailed("a PLAIN message that is not text") from None
         if not user or not password:
-            raise AuthenticationFailed("no user name or no password", user=user)
+            missing = "password" if user else "username"
+            answer = f"Authentication failed: {missing} not specified"
+            raise AuthenticationFailed("no user name or no password", answer=answer, user=user)
         known = self._passwords.get(user)
         is_right = hmac.compare_digest(parts[2], (password + "?" if known is None else known).encode())
         if not is_right or known is None:
