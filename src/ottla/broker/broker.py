@@ -57,9 +57,10 @@ if TYPE_CHECKING:  # imported once the broker serves, or with a listener that ha
     from ottla.broker.maintenance.log_cleaner import LogCleaner
     from ottla.broker.maintenance.log_cleaner_worker import Worker
     from ottla.broker.maintenance.scrub_scheduler import ScrubScheduler
-    from ottla.client.connection import Dial
-    from ottla.security.authorizer import AclAuthorizer
     from ottla.broker.sasl_listeners import SaslListeners
+    from ottla.client.connection import Dial
+    from ottla.client.sasl import Sasl
+    from ottla.security.authorizer import AclAuthorizer
 
 log = logging.getLogger(__name__)
 
@@ -205,6 +206,7 @@ class Broker:
             listener=listener,
             inter_broker_versions={row.key: (row.min_version, row.max_version) for row in INTER_BROKER_APIS.values()},
             dial=self._inter_broker_dial(listener),
+            sasl=self._inter_broker_sasl(listener),
         )
         channel = ControllerChannel(
             controller, cluster, nodes, node_id=self._node_id, timeout_s=config.server.request_timeout_ms / 1000
@@ -277,6 +279,14 @@ class Broker:
 
         security = InterBrokerSecurity(listener, self._tls)
         return lambda: security.dial(self._current_config())
+
+    def _inter_broker_sasl(self, listener: str) -> Sasl | None:
+        """Return how this broker signs in to others. Raises InvalidSettings."""
+        if self._sasl is None or self._is_alone:
+            return None
+        from ottla.broker.remote.inter_broker_security import inter_broker_sasl
+
+        return inter_broker_sasl(self._config, listener)
 
     def _current_config(self) -> BrokerConfig:
         return self._config if self._services is None else self._services.config

@@ -1,4 +1,4 @@
-"""Makes connections to other brokers as the listener between brokers wants them: with this broker's certificate."""
+"""Makes connections to other brokers as the listener between brokers wants them: with a certificate, and a password."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING
 from ottla.broker.config import BrokerConfig
 from ottla.broker.listener_tls import ListenersTls, tls_of_listener
 from ottla.broker.listeners import security_protocols
+from ottla.core.settings import InvalidSettings, SettingProblem, listener_key
+from ottla.security.sasl.config import SaslConfig
+from ottla.security.sasl.jaas import parse_jaas
 
 if TYPE_CHECKING:  # imported with the first connection: one broker alone has none
     from ottla.client.connection import Dial
+    from ottla.client.sasl import Sasl
     from ottla.client.tls import Tls
 
 
@@ -48,3 +52,24 @@ def _client_tls(config: BrokerConfig, listener: str) -> Tls | None:
         protocols=found.enabled_protocols,
         ciphers=found.cipher_suites,
     )
+
+
+def inter_broker_sasl(config: BrokerConfig, listener: str) -> Sasl | None:
+    """Return how this broker signs in to others; None if that listener has no SASL. Raises InvalidSettings."""
+    protocol = security_protocols(config.net).get(listener)
+    if protocol is None or not protocol.uses_sasl:
+        return None
+    from ottla.client.sasl import Sasl
+    from ottla.security.sasl.mechanism import OAUTHBEARER
+
+    mechanism = config.sasl.inter_broker_mechanism
+    if mechanism == OAUTHBEARER:
+        problem = "brokers sign in to each other with SCRAM or PLAIN: Ottla's broker gets no tokens"
+        raise InvalidSettings([SettingProblem("sasl.mechanism.inter.broker.protocol", mechanism, problem)])
+    key = listener_key(listener, f"{mechanism.lower()}.sasl.jaas.config")
+    try:
+        options = parse_jaas(config.of_listener(SaslConfig, listener, mechanism).jaas_config).options
+        return Sasl(mechanism, options["username"], options["password"])
+    except (ValueError, KeyError):
+        problem = 'brokers sign in to each other with it: ...LoginModule required username="..." password="...";'
+        raise InvalidSettings([SettingProblem(key, "[hidden]", problem)]) from None

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from ottla.client.addresses import Address
 from ottla.client.errors import CannotConnect
+from ottla.core.errors import KafkaError
 from ottla.metadata_store.metadata_cache import MetadataCache
 from ottla.wire.apis import ApiKey
 
 if TYPE_CHECKING:  # imported with the first connection: one broker alone has none
     from ottla.client.connection import Connection, Dial
+    from ottla.client.sasl import Sasl
 
 CONNECT_TIMEOUT_S = 5.0
 
@@ -30,8 +32,10 @@ class NodeConnections:
         listener: str,
         inter_broker_versions: Mapping[ApiKey, tuple[int, int]],
         dial: Callable[[], Dial] | None = None,
+        sasl: Sasl | None = None,
     ) -> None:
         self._cluster = cluster
+        self._sasl = sasl  # signs this broker in; None where it need not
         self._dial = dial  # makes connections with TLS; None for plain ones
         self._listener = listener  # that brokers use among themselves
         self._inter_broker_versions = inter_broker_versions  # served to brokers, and not advertised to clients
@@ -53,7 +57,12 @@ class NodeConnections:
         if address is None:
             raise CannotConnect(f"broker {node_id}", f"it is not alive, or has no listener {self._listener}")
         dial = dial_tcp if self._dial is None else self._dial()
-        connection = await open_connection(address, client_id=self._client_id, timeout_s=CONNECT_TIMEOUT_S, dial=dial)
+        try:
+            connection = await open_connection(
+                address, client_id=self._client_id, timeout_s=CONNECT_TIMEOUT_S, dial=dial, sasl=self._sasl
+            )
+        except KafkaError as error:  # of the sign-in: it may succeed later, once the other broker knows this one's user
+            raise CannotConnect(str(address), f"this broker cannot sign in: {error.message}") from error
         if self._is_closed:
             await connection.close()
             raise CannotConnect(str(address), "this broker stops")
