@@ -1,4 +1,4 @@
-"""Clients of others sign in to Ottla by each mechanism, over TLS and without it, and are told why they may not."""
+"""Clients of others sign in to Ottla by each mechanism, over TLS and without it, and get the reason where they may not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TOPIC = "signed-in"
 LOGIN = "org.apache.kafka.common.security"
 SCRAMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 PASSWORDS = [*((mechanism, PASSWORD) for mechanism in SCRAMS), ("PLAIN", PLAIN_PASSWORD)]
-WRONG = [(USER, "wrong"), ("nobody", PASSWORD)]
+WRONG = [(USER, "wrong"), ("stranger", PASSWORD)]
 
 
 class Secured(NamedTuple):
@@ -107,16 +107,16 @@ def produced_by_librdkafka(client: dict[str, Any]) -> list[bytes | None]:
 
 
 def refusal_of_librdkafka(client: dict[str, Any]) -> str:
-    """What the error callback is told."""
-    told: list[str] = []
-    consumer = Consumer({**client, "group.id": "g", "error_cb": lambda error: told.append(f"{error.name()} {error}")})
+    """The error that the callback gets."""
+    errors: list[str] = []
+    consumer = Consumer({**client, "group.id": "g", "error_cb": lambda error: errors.append(f"{error.name()} {error}")})
     end = time.monotonic() + 20
     try:
-        while not any("_AUTHENTICATION" in each for each in told) and time.monotonic() < end:
+        while not any("_AUTHENTICATION" in each for each in errors) and time.monotonic() < end:
             consumer.poll(0.1)
     finally:
         consumer.close()
-    return next((each for each in told if "_AUTHENTICATION" in each), f"not refused: {told}")
+    return next((each for each in errors if "_AUTHENTICATION" in each), f"not refused: {errors}")
 
 
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
@@ -128,11 +128,11 @@ def test_librdkafka_signs_in_with_a_password(secured: Secured, protocol: str, me
 
 @pytest.mark.parametrize("mechanism", [*SCRAMS, "PLAIN"])
 @pytest.mark.parametrize(("user", "password"), WRONG)
-def test_librdkafka_is_told_of_a_wrong_password_and_an_unknown_user(
+def test_librdkafka_reports_a_wrong_password_and_an_unknown_user(
     secured: Secured, mechanism: str, user: str, password: str
 ) -> None:
-    told = refusal_of_librdkafka(of_librdkafka(secured, "SASL_SSL", mechanism, user, password))
-    assert "Authentication failed" in told, told
+    errors = refusal_of_librdkafka(of_librdkafka(secured, "SASL_SSL", mechanism, user, password))
+    assert "Authentication failed" in errors, errors
 
 
 def with_token(secured: Secured, token: str) -> dict[str, Any]:
@@ -150,9 +150,9 @@ def test_librdkafka_signs_in_with_a_token(secured: Secured) -> None:
     [{"exp": 1000}, {"aud": "another"}, {"key": rsa_key("foreign")}, {"algorithm": "HS256", "key": "x" * 64}],
     ids=["expired", "another audience", "foreign", "of a shared secret"],
 )
-def test_librdkafka_is_told_that_a_token_is_refused(secured: Secured, changes: dict[str, Any]) -> None:
-    told = refusal_of_librdkafka(with_token(secured, secured.issuer.token(**changes)))
-    assert "invalid_token" in told, told
+def test_librdkafka_reports_that_a_token_is_refused(secured: Secured, changes: dict[str, Any]) -> None:
+    errors = refusal_of_librdkafka(with_token(secured, secured.issuer.token(**changes)))
+    assert "invalid_token" in errors, errors
 
 
 # ---- kafka-python
@@ -201,7 +201,7 @@ def test_kafka_python_signs_in(secured: Secured, protocol: str, mechanism: str, 
 @pytest.mark.slow  # it tries for 30 seconds
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves sockets open
 @pytest.mark.parametrize(("user", "password"), WRONG)
-def test_kafka_python_is_told_of_a_wrong_password_and_an_unknown_user(
+def test_kafka_python_reports_a_wrong_password_and_an_unknown_user(
     secured: Secured, caplog: pytest.LogCaptureFixture, user: str, password: str
 ) -> None:
     with pytest.raises(PythonKafkaError):
@@ -252,7 +252,7 @@ async def test_aiokafka_signs_in(secured: Secured, protocol: str, mechanism: str
 
 
 @pytest.mark.parametrize("mechanism", [*SCRAMS, "PLAIN"])
-async def test_aiokafka_is_told_that_it_may_not(secured: Secured, mechanism: str) -> None:
+async def test_aiokafka_reports_that_it_may_not(secured: Secured, mechanism: str) -> None:
     """Of a token that is refused it takes no notice: it asks for metadata, and gets none."""
     client = _without_file(of_aiokafka(secured, "SASL_SSL", mechanism, USER, "wrong"))
     producer = AIOKafkaProducer(**client)
@@ -296,7 +296,7 @@ def test_the_console_tools_of_kafka_sign_in(
 
 
 @pytest.mark.slow
-def test_the_console_tools_of_kafka_are_told_that_they_may_not(
+def test_the_console_tools_of_kafka_report_that_they_may_not(
     secured: Secured, kafka_jars: Path, tmp_path: Path
 ) -> None:
     properties = java_properties(secured, tmp_path / "client.properties", "SCRAM-SHA-512", USER, "wrong")
@@ -332,6 +332,6 @@ def test_kafka_configs_makes_describes_and_removes_users(secured: Secured, kafka
     described = kafka_configs("--describe")
     assert "SCRAM-SHA-256=iterations=8192" in described and "SCRAM-SHA-512=iterations=8192" in described
     kafka_configs("--alter", "--delete-config", "SCRAM-SHA-256")
-    told = refusal_of_librdkafka(of_librdkafka(secured, "SASL_SSL", "SCRAM-SHA-256", "bob", "bobs secret"))
-    assert "Authentication failed" in told, told
+    errors = refusal_of_librdkafka(of_librdkafka(secured, "SASL_SSL", "SCRAM-SHA-256", "bob", "bobs secret"))
+    assert "Authentication failed" in errors, errors
     assert "SCRAM-SHA-256" not in kafka_configs("--describe")

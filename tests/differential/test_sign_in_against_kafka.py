@@ -160,11 +160,11 @@ SCENARIOS: dict[str, list[Step]] = {
     "versions after a handshake": [handshake("PLAIN"), request("api_versions", 0)],
     **{f"plain v{version}": [handshake("PLAIN"), token(PLAIN, version), SERVED] for version in range(3)},
     **{f"plain, wrong: {wrong!r}": [handshake("PLAIN"), token(wrong), SERVED] for wrong in (
-        b"", b"\0", b"\0\0", b"\0alice\0wrong", b"\0nobody\0x", b"bob" + PLAIN, b"alice" + PLAIN[:-2], b"\0alice\0", b"\0\0x", b"x" * 100_000)},
+        b"", b"\0", b"\0\0", b"\0alice\0wrong", b"\0stranger\0x", b"bob" + PLAIN, b"alice" + PLAIN[:-2], b"\0alice\0", b"\0\0x", b"x" * 100_000)},
     "plain with its own authorization id": [handshake("PLAIN"), token(USER.encode() + PLAIN), SERVED],
     "scram": [handshake("SCRAM-SHA-256"), scram(), SERVED],
     "scram, a wrong password": [handshake("SCRAM-SHA-256"), scram("wrong"), SERVED],
-    "scram, an unknown user": [handshake("SCRAM-SHA-256"), scram(user="nobody"), SERVED],
+    "scram, an unknown user": [handshake("SCRAM-SHA-256"), scram(user="stranger"), SERVED],
     "scram, another nonce": [handshake("SCRAM-SHA-256"), scram(change=lambda final: final.replace("r=", "r=x", 1)), SERVED],
     "scram, no proof": [handshake("SCRAM-SHA-256"), scram(change=lambda final: final.partition(",p=")[0]), SERVED],
     **{f"scram, first message {first!r}": [handshake("SCRAM-SHA-256"), token(first)] for first in (
@@ -204,7 +204,7 @@ def test_a_sign_in_is_answered_as_by_kafka(brokers: Brokers, scenario: str) -> N
 
 def test_what_ottla_says_and_kafka_does_not(brokers: Brokers) -> None:
     """Kafka ends the exchange of a user that is not there after the first message, and renewal by an unknown mechanism."""
-    first = [handshake("SCRAM-SHA-256"), token(b"n,,n=nobody,r=abc")]
+    first = [handshake("SCRAM-SHA-256"), token(b"n,,n=stranger,r=abc")]
     assert said(brokers.kafka, first)[1][2]["error_code"] == ErrorCode.SASL_AUTHENTICATION_FAILED
     assert said(brokers.ottla, first)[1][2]["auth_bytes"] == b"r=*,s=*,i=4096"
     renewal = [handshake("PLAIN"), token(PLAIN), handshake("GSSAPI")]

@@ -12,7 +12,7 @@ from tests.support.sasl_broker import PASSWORD, sasl_broker
 DIFFERENT = "Authentication failed: Client requested an authorization id that is different from username"
 
 
-async def test_an_authorization_id_of_somebody_else_is_refused(tmp_path: Path) -> None:
+async def test_an_authorization_id_of_another_user_is_refused(tmp_path: Path) -> None:
     async with sasl_broker(tmp_path) as broker:
         await broker.add_user("root")
         async with await broker.client() as client:

@@ -48,7 +48,7 @@ def test_requests_that_are_announced_before_the_sign_in_take_no_memory(
         clients.append(probe)
         frame = encode("api_versions", 0, 1, {})
         probe.sendall(struct.pack(">i", len(frame)) + frame)
-        assert probe.recv(4)  # whoever asks is answered; and what came before has been read
+        assert probe.recv(4)  # a client that asks is answered; and what came before has been read
         grown = rss_bytes(server.pid) - before
         assert grown <= before / 4 + allowed, f"{grown / MIB:.0f} MiB more than {before / MIB:.0f}"
     finally:

@@ -53,7 +53,7 @@ def test_a_sign_in_computes_no_pbkdf2_in_the_broker(monkeypatch: pytest.MonkeyPa
 
     credential = from_password("SCRAM-SHA-256", "secret")
     monkeypatch.setattr(hashlib, "pbkdf2_hmac", _not_called)
-    for user in ("alice", "nobody"):
+    for user in ("alice", "stranger"):
         exchange = ScramExchange("SCRAM-SHA-256", Users(), b"key")
         nonce = exchange.evaluate(f"n,,n={user},r=abc".encode()).decode().partition(",")[0]
         with pytest.raises(AuthenticationFailed):

@@ -25,7 +25,7 @@ def unsigned(issuer: Issuer, algorithm: str) -> str:
 
 
 def signed_with_the_public_key(issuer: Issuer) -> str:
-    """HS256: whoever knows the public key can make it."""
+    """HS256: any client that knows the public key can make it."""
     content = f"{_part({'alg': 'HS256', 'kid': 'rsa'})}.{_part(issuer.claims())}"
     signature = hmac.new(public_pem(rsa_key("a")), content.encode(), hashlib.sha256).digest()
     return f"{content}.{base64.urlsafe_b64encode(signature).rstrip(b'=').decode()}"

@@ -18,7 +18,7 @@ from ottla.security.sasl.sign_in import ListenerSasl, SignIn, State, Step
 
 
 class SignInLog(Protocol):
-    """Is told of each sign-in (security/audit_log.py)."""
+    """Records each sign-in (security/audit_log.py)."""
 
     def signed_in(self, *, principal: str, host: str, listener: str, mechanism: str) -> None: ...  # noqa: D102
 

@@ -72,7 +72,7 @@ async def test_what_kafka_refuses_is_refused(broker: SaslBroker) -> None:
     outcomes = await alter(
         broker,
         deletions=[
-            ScramCredentialDeletion(name="nobody", mechanism=SHA_256),
+            ScramCredentialDeletion(name="stranger", mechanism=SHA_256),
             ScramCredentialDeletion(name="alice", mechanism=3),
             ScramCredentialDeletion(name="twice", mechanism=SHA_256),
         ],
@@ -87,7 +87,7 @@ async def test_what_kafka_refuses_is_refused(broker: SaslBroker) -> None:
         ],
     )
     assert outcomes == {
-        "nobody": (ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist"),
+        "stranger": (ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist"),
         "alice": (ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism"),
         "twice": (ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist"),
         "few": (ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations"),
@@ -102,9 +102,9 @@ async def test_what_kafka_refuses_is_refused(broker: SaslBroker) -> None:
 async def test_described_are_all_users_or_those_that_are_named(broker: SaslBroker) -> None:
     await alter(broker, upsertions=[upsertion("CN=a b/c,O=*"), upsertion("é")])
     assert set(await describe(broker)) == {"alice", "CN=a b/c,O=*", "é"}
-    assert await describe(broker, "é", "nobody", "alice", "alice") == {
+    assert await describe(broker, "é", "stranger", "alice", "alice") == {
         "é": {SHA_256: 4096},
-        "nobody": ErrorCode.RESOURCE_NOT_FOUND,
+        "stranger": ErrorCode.RESOURCE_NOT_FOUND,
         "alice": ErrorCode.DUPLICATE_RESOURCE,
     }
 
@@ -119,7 +119,7 @@ async def test_the_node_of_a_user_is_kafkas(broker: SaslBroker) -> None:
     assert "hidden" in repr(from_text(text)) and text[:12] not in repr(from_text(text))
 
 
-async def test_a_client_that_may_not_is_told_of_each_user() -> None:
+async def test_a_client_that_may_not_gets_the_error_of_each_user() -> None:
     from ottla.broker.handlers.alter_user_scram_credentials import refused
     from ottla.core.errors import error_for
     from ottla.testing.requests import request_to

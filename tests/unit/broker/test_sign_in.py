@@ -37,7 +37,7 @@ async def test_a_client_that_has_signed_in_is_served(broker: SaslBroker, mechani
 
 async def test_a_wrong_password_and_an_unknown_user_get_the_same_answers(broker: SaslBroker) -> None:
     for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
-        for user, password in (("alice", "wrong"), ("nobody", PASSWORD)):
+        for user, password in (("alice", "wrong"), ("stranger", PASSWORD)):
             async with await broker.client() as client:
                 answer = await client.sign_in(user, password, mechanism)
                 assert answer["error_code"] == ErrorCode.SASL_AUTHENTICATION_FAILED
@@ -50,7 +50,7 @@ async def test_plain_takes_the_users_of_the_jaas_config_alone(broker: SaslBroker
         (b"\0alice\0plain secret", ""),
         (b"alice\0alice\0plain secret", ""),
         (b"\0alice\0correct horse", "Authentication failed: Invalid username or password"),
-        (b"\0nobody\0plain secret", "Authentication failed: Invalid username or password"),
+        (b"\0stranger\0plain secret", "Authentication failed: Invalid username or password"),
         (
             b"root\0alice\0plain secret",
             "Authentication failed: Client requested an authorization id that is different from username",

@@ -74,7 +74,7 @@ def _infos(settings: Mapping[str, str]) -> list[CredentialInfo]:
     for number, mechanism in MECHANISM_OF_NUMBER.items():
         text = settings.get(mechanism)
         if text is not None:
-            with contextlib.suppress(ValueError):  # malformed: nobody can sign in with it
+            with contextlib.suppress(ValueError):  # malformed: no client can sign in with it
                 infos.append(CredentialInfo(mechanism=number, iterations=from_text(text).iterations))
     return infos
 

@@ -6,7 +6,7 @@ What it does
   connection is closed. Without a handshake before it, ILLEGAL_SASL_STATE.
 
 What it does not do
-  Tell a user that does not exist from one with a wrong password.
+  Distinguish a user that does not exist from one with a wrong password.
 
 Versions
   v1   session lifetime (KIP-368)

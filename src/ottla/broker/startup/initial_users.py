@@ -1,4 +1,4 @@
-"""Gives users their first SCRAM credentials, before the broker serves: without a user nobody could create one.
+"""Gives users their first SCRAM credentials, before the broker serves: without a user no client could create one.
 
 A user that has a credential of a mechanism keeps it, so that what is given at each start is of effect once.
 """

@@ -25,7 +25,7 @@ class AuthenticationFailed(Exception):
     """The client is not who it says, or the message is none of the mechanism.
 
     The text of the exception is for the broker's log; `answer` is what the client gets. An empty one stands for the
-    text that is the same for every failure of a mechanism, so that it does not tell which users exist.
+    text that is the same for every failure of a mechanism, so that it does not show which users exist.
     """
 
     def __init__(self, reason: str, *, answer: str = "", user: str = "") -> None:

@@ -142,7 +142,7 @@ class OAuthBearerExchange:
     def __init__(self, validator: TokenValidator) -> None:
         self.principal: Principal | None = None
         self._validator = validator
-        self._refusal: str | None = None  # why the token is refused, once the client has been told
+        self._refusal: str | None = None  # why the token is refused, once the client has the error
 
     def evaluate(self, token: bytes) -> bytes:
         """Return nothing, or the error that the client confirms before it fails. Raises AuthenticationFailed."""

@@ -42,7 +42,9 @@ class ScramExchange:
         self.principal: Principal | None = None
         self._mechanism, self._hash = mechanism, HASHES[mechanism]
         self._users, self._unknown_users_key = users, unknown_users_key
-        self._client: Principal | None = None  # whom the client says to be; None: nobody whom the broker knows
+        self._client: Principal | None = (
+            None  # the user that the client says to be; None: no user that the broker knows
+        )
         self._user = ""
         self._credential: ScramCredential | None = None
         self._nonce = self._bare = self._header = self._server_first = ""
