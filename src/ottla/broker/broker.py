@@ -6,7 +6,7 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from ottla.broker.audit_outputs import make_audit_log
 from ottla.broker.config import BrokerConfig
 from ottla.broker.coordinators import Coordinators, import_in_thread
 from ottla.broker.delayed_operations import DelayedOperations
+from ottla.broker.dynamic_secrets import DynamicSecrets
 from ottla.broker.internal_topic_creation import create_if_absent
 from ottla.broker.maintenance.late_transactions import LateTransactions
 from ottla.broker.maintenance.scheduled_tasks import ScheduledTasks
@@ -104,6 +105,7 @@ class Broker:
         self._is_alone = open_store is None or has_own_store  # no other broker can join
         self._cleans_in_process = cleans_in_process  # the files are in its memory
         self._descriptors = descriptors
+        self._secrets = DynamicSecrets(config.secrets)
         self._on_all_lost = on_all_lost  # no log directory can be used any more
         self._admission, self._accounting = admission, accounting  # of all requests (requests/stages.py)
         self._initial_users = initial_users or {}  # passwords by user
@@ -122,6 +124,7 @@ class Broker:
         self._scrub_scheduler: ScrubScheduler | None = None
         self._cluster: MetadataCache | None = None
         self._following: asyncio.Task[None] | None = None
+        self._removing_tokens: asyncio.Task[None] | None = None
 
     # ---- Starting
 
@@ -160,7 +163,14 @@ class Broker:
         controller = self._make_controller(store, cluster, slices)
         services = self._services = self._make_services(store, cluster, controller, replicas, slices)
         services.listeners_tls = self._tls
-        services.audit_log = make_audit_log(config.audit, node_id=self._node_id, files=self._files, clock=self._clock)
+        services.dynamic_secrets = self._secrets
+        if config.tokens.secret_key:
+            from ottla.security.delegation_tokens import DelegationTokens
+
+            services.tokens = DelegationTokens(
+                config.tokens, clock=self._clock, stored=lambda: cluster.current.delegation_tokens
+            )
+        services.audit_log = make_audit_log(services, self._files)
         cluster.subscribe(services.coordinators.follow)
         report = await self._report_at_start(storage, services)
         await self._register(services, bound, report)
@@ -403,6 +413,9 @@ class Broker:
         services.replicas.handle_strays()
         if not storage.is_complete and not services.replicas.is_any_lost:
             await forget_missing(storage, self._node_id)  # what they had is in the report of this broker
+        await self._secrets.encode_again(storage.store, cluster.current, self._node_id)
+        while self._secrets.unknown_in(overrides := overrides_of(cluster.current, self._node_id)):
+            await self._secrets.learn(overrides)
         cluster.subscribe(self._reconfigure)
         services.replicas.continue_moves()
         self._following = asyncio.get_running_loop().create_task(cluster.follow(), name="follow the cluster")
@@ -431,9 +444,23 @@ class Broker:
         )
         if self._tls is not None:
             self._watching_tls = asyncio.get_running_loop().create_task(self._tls.watch(), name="watch certificates")
+        if services.tokens is not None:
+            self._removing_tokens = self._remove_expired_tokens(services, cluster)
         self._starting_maintenance = asyncio.get_running_loop().create_task(
             self._start_maintenance(services), name="start the cleaner and the scrubber"
         )
+
+    def _remove_expired_tokens(self, services: Services, cluster: MetadataCache) -> asyncio.Task[None]:
+        from ottla.broker.maintenance.token_expiry import remove_expired_tokens
+
+        removing = remove_expired_tokens(
+            services.controller.tokens.change,
+            is_controller=lambda: services.controller.is_active,
+            view=lambda: cluster.current,
+            clock=self._clock,
+            interval_s=self._config.tokens.expiry_check_interval_ms / 1000,
+        )
+        return asyncio.get_running_loop().create_task(removing, name="remove expired tokens")
 
     async def _report_at_start(self, storage: OpenedStorage, services: Services) -> znodes.ReplicaReport | None:
         """Return what to report of this broker's replicas with its registration. None if it is alone."""
@@ -493,12 +520,24 @@ class Broker:
 
         return ThreadWorker(self._files, self._clock)
 
-    def _reconfigure(self, old: ClusterView, new: ClusterView) -> None:
+    def _reconfigure(self, old: ClusterView, new: ClusterView) -> Awaitable[None] | None:
         """Apply live changes of the broker's own settings (AlterConfigs)."""
         if old.configs is new.configs or self._services is None:
-            return
+            return None
+        overrides = overrides_of(new, self._node_id)
+        if self._secrets.unknown_in(overrides):
+            return self._learn_and_apply(overrides)
+        self._apply(overrides)
+        return None
+
+    async def _learn_and_apply(self, overrides: Mapping[str, str]) -> None:
+        await self._secrets.learn(overrides)
+        self._apply(overrides)
+
+    def _apply(self, overrides: Mapping[str, str]) -> None:
         services = self._services
-        config = self._config.with_overrides(overrides_of(new, self._node_id))
+        assert services is not None, "it is set before the first snapshot"
+        config = self._config.with_overrides(self._secrets.decoded(overrides))
         services.config = config
         if self._tls is not None:
             self._tls.reconfigure(config)
@@ -592,7 +631,7 @@ class Broker:
             await services.record_validation.close()
             if services.audit_log is not None:
                 await services.audit_log.close()
-        for task in (self._watching_tls, self._starting_maintenance):
+        for task in (self._watching_tls, self._starting_maintenance, self._removing_tokens):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)

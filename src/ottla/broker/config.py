@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,11 +18,13 @@ from ottla.broker.server_config import ALL_DIRECTORIES, ServerConfig
 from ottla.controller.config import ControllerConfig
 from ottla.core.quantities import in_unit_of
 from ottla.core.settings import (
+    HIDDEN_TEXT,
     InvalidSettings,
     Setting,
     SettingProblem,
     SettingText,
     from_environment,
+    is_secret_name,
     load,
     read_properties,
     settings_of,
@@ -39,7 +41,9 @@ from ottla.security.authorizer_config import AuthorizerConfig, why_not_authorize
 from ottla.security.quotas.config import QuotaConfig
 from ottla.security.sasl.config import SaslConfig, split_mechanism_key
 from ottla.security.sasl.mechanism import MECHANISMS
+from ottla.security.secret_config import SecretConfig
 from ottla.security.tls_config import TlsConfig
+from ottla.security.token_config import TokenConfig
 from ottla.share_coordinator.config import ShareCoordinatorConfig
 from ottla.share_partitions.config import ShareConfig
 from ottla.storage.cleaning.cleaner_config import CleanerConfig
@@ -68,6 +72,8 @@ SECTIONS: dict[str, tuple[str, type[Any]]] = {
     "authorizer": ("Access control", AuthorizerConfig),
     "zookeeper": ("ZooKeeper", ZooKeeperConfig),
     "audit": ("Security audit log", AuditConfig),
+    "tokens": ("Delegation tokens", TokenConfig),
+    "secrets": ("Encrypted settings", SecretConfig),
 }
 
 
@@ -92,8 +98,10 @@ class BrokerConfig:
     authorizer: AuthorizerConfig
     zookeeper: ZooKeeperConfig
     audit: AuditConfig
-    given: Mapping[str, SettingText]  # what was set, by Kafka's name, and where
-    dynamic: Mapping[str, str]  # what was set while the broker ran, which takes precedence
+    tokens: TokenConfig
+    secrets: SecretConfig
+    given: Mapping[str, SettingText] = field(repr=False)  # what was set, by Kafka's name, and where
+    dynamic: Mapping[str, str] = field(repr=False)  # what was set while the broker ran, which takes precedence
 
     def of_listener(self, section: type[T], listener: str, mechanism: str = "") -> T:
         """Return a section as a listener has it: `listener.name.<name>.<key>` in place of `<key>`.
@@ -110,7 +118,8 @@ class BrokerConfig:
 
 
 def _with_dynamic(given: Mapping[str, SettingText], dynamic: Mapping[str, str]) -> dict[str, SettingText]:
-    return {**given, **{key: SettingText(text, "dynamic broker config") for key, text in dynamic.items()}}
+    of_store = {key: SettingText(text, "dynamic broker config", is_secret(key)) for key, text in dynamic.items()}
+    return {**given, **of_store}
 
 
 @cache
@@ -147,16 +156,23 @@ def per_listener() -> tuple[str, ...]:
 
 
 DEV = "--dev"
+COMMAND_LINE, OF_ENVIRONMENT = "command line", "environment variable "
 DEV_DEFAULTS = {"group.initial.rebalance.delay.ms": "0", "auto.create.topics.enable": "true"}
 """The defaults for one developer: a consumer starts at once, and topics are created on first use."""
 
 
 def read(
-    *, file: Path | None, environment: Mapping[str, str], options: Mapping[str, str], is_dev: bool = False
+    *,
+    file: Path | None,
+    environment: Mapping[str, str],
+    options: Mapping[str, str],
+    is_dev: bool = False,
+    is_process: bool = False,
 ) -> tuple[BrokerConfig, list[str]]:
     """Read the configuration, and lines worth a warning. Raises InvalidSettings (all that is wrong) or OSError.
 
-    InvalidSettings has the warnings too.
+    InvalidSettings has the warnings too. Of a process (`is_process`) the options are of its command line, which other
+    users of the machine can read; variables such as `${file:/path:key}` in its file and options are expanded.
     """
     known = declared()
     given = {key: SettingText(text, DEV) for key, text in DEV_DEFAULTS.items()} if is_dev else {}
@@ -166,8 +182,16 @@ def read(
     given |= of_environment
     read_already = {value.origin for value in of_environment.values()}
     given |= {key: value for key, value in _security_in(environment).items() if value.origin not in read_already}
-    given |= {key: SettingText(text, "command line") for key, text in options.items()}
-    given, problems = _in_units(given)
+    given |= {key: SettingText(text, COMMAND_LINE) for key, text in options.items()}
+    given = {key: value._replace(is_secret=may_be_secret(key)) for key, value in given.items()}
+    problems: list[SettingProblem] = []
+    if is_process:
+        trusted = frozenset(key for key, value in given.items() if not value.origin.startswith(OF_ENVIRONMENT))
+        problems += _secrets_of_command_line(given)
+        given, of_providers = _expanded(given, trusted, environment)
+        problems += of_providers
+    given, of_units = _in_units(given)
+    problems += of_units
     unknown = {key: given[key] for key in sorted(given) if declaration_of(key) is None}
     refused, warnings = _look_at_unknown(unknown, known, options) if unknown else ([], [])
     problems += refused
@@ -178,6 +202,40 @@ def read(
     if problems:
         raise InvalidSettings(problems, warnings)
     return config, warnings
+
+
+def is_secret(key: str) -> bool:
+    """Return whether the value of a setting must not be shown: it is declared so, or its name says so."""
+    declaration = declaration_of(key)
+    return is_secret_name(key) if declaration is None else declaration[2].secret
+
+
+def may_be_secret(key: str) -> bool:
+    """Return whether the value of a setting is not shown: of one that is not declared the name may be misspelled."""
+    declaration = declaration_of(key)
+    return declaration is None or declaration[2].secret
+
+
+def _expanded(
+    given: dict[str, SettingText], trusted: frozenset[str], environment: Mapping[str, str]
+) -> tuple[dict[str, SettingText], list[SettingProblem]]:
+    if not any("${" in value.text or key.startswith("config.providers") for key, value in given.items()):
+        return given, []
+    from ottla.security.config_providers import expand
+
+    return expand(given, trusted, environment)
+
+
+def _secrets_of_command_line(given: Mapping[str, SettingText]) -> list[SettingProblem]:
+    why = (
+        "every user of this machine can read the command line: write the secret into a file and "
+        "NAME=${file:/path:key} here, or NAME=${env:VARIABLE}"
+    )
+    return [
+        SettingProblem(key, value.shown, why, value.origin)
+        for key, value in given.items()
+        if is_secret(key) and value.origin == COMMAND_LINE and value.text and not value.text.startswith("${")
+    ]
 
 
 def _security_in(environment: Mapping[str, str]) -> dict[str, SettingText]:
@@ -203,7 +261,7 @@ def _look_at_unknown(
     of_kraft = [f"{key} ({value.origin})" for key, value in rest.items() if is_of_kraft(key)]
     rest = {key: value for key, value in rest.items() if not is_of_kraft(key)}
     problems += [
-        SettingProblem(key, value.text, f"there is no such setting{_meant(key, known)}", value.origin)
+        SettingProblem(key, value.shown, f"there is no such setting{_meant(key, known)}", value.origin)
         for key, value in rest.items()
         if key in options
     ]
@@ -228,10 +286,10 @@ def _in_units(given: Mapping[str, SettingText]) -> tuple[dict[str, SettingText],
     for key, value in given.items():
         try:
             if declaration_of(key) is not None:
-                found[key] = SettingText(in_unit_of(split_listener_key(key)[1], value.text), value.origin)
+                found[key] = value._replace(text=in_unit_of(split_listener_key(key)[1], value.text))
         except ValueError as error:
             del found[key]
-            problems.append(SettingProblem(key, value.text, str(error), value.origin))
+            problems.append(SettingProblem(key, value.shown, str(error), value.origin))
     return found, problems
 
 
@@ -290,7 +348,7 @@ def _problems_of_listeners(given: Mapping[str, SettingText]) -> list[SettingProb
         try:
             load(section, {name: value})
         except InvalidSettings as error:
-            text = "[hidden]" if spec.secret else value.text
+            text = HIDDEN_TEXT if spec.secret else value.shown
             problems.append(SettingProblem(key, text, error.problems[0].reason, value.origin))
     return problems
 

@@ -9,10 +9,10 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 from ottla.broker import listener_config_changes
-from ottla.broker.config import SECTIONS, BrokerConfig, declaration_of, declared
+from ottla.broker.config import SECTIONS, BrokerConfig, declaration_of, declared, is_secret
 from ottla.broker.config_resources import LEVELS, ROOT_LOGGER, bound_key, group_bounds, loggers
 from ottla.broker.entity_config import INTERVAL_MS_MAX, INTERVAL_MS_MIN, ClientMetricsConfig, OneGroupConfig
 from ottla.broker.handler_parts.admin_requests import check_topic_name
@@ -26,6 +26,7 @@ from ottla.client.errors import error_or_none
 from ottla.controller.config_changes import AlterConfig, ConfigChange, ConfigSpec
 from ottla.core.errors import InvalidConfig, InvalidRequest, KafkaError, UnknownTopicOrPartition
 from ottla.core.settings import (
+    HIDDEN_TEXT,
     AlterConfigOpType,
     ConfigResourceType,
     InvalidSettings,
@@ -120,6 +121,68 @@ class _Decided(NamedTuple):
     remote: list[int]  # for the controller on another broker: the places of the resources
 
 
+class _Config(Protocol):
+    """A setting of a request to AlterConfigs or IncrementalAlterConfigs."""
+
+    name: str
+    value: str | None
+
+
+class _Resource(Protocol):
+    """A resource of such a request."""
+
+    resource_type: int
+    resource_name: str
+
+    @property
+    def configs(self) -> Sequence[_Config]:
+        """Return its settings."""
+        ...
+
+
+async def encode_secrets(request: Request, resources: Sequence[_Resource]) -> None:
+    """Encrypt the secrets of this broker within a request, before anything is forwarded or stored."""
+    secrets = request.services.dynamic_secrets
+    if secrets is None or not secrets.is_configured:
+        return
+    secrets_found: list[_Config] = []
+    await collect(request, Each[_Resource, None](resources, partial(_find_secrets, secrets_found)))
+    if secrets_found:
+        for config, encoded in zip(
+            secrets_found, await secrets.encode(config.value or "" for config in secrets_found), strict=True
+        ):
+            config.value = encoded
+
+
+def _find_secrets(
+    found: list[_Config], request: Request, resource: _Resource, _view: ClusterView
+) -> InParts[None] | None:
+    if resource.resource_type != ConfigResourceType.BROKER or resource.resource_name != str(request.services.node_id):
+        return None
+
+    def note(_request: Request, config: _Config, _view: ClusterView) -> None:
+        if config.value is not None and is_secret(config.name):
+            found.append(config)
+
+    return InParts(None, Each(resource.configs, note))
+
+
+def _check_secrets(name: str, changes: Iterable[ConfigChange]) -> None:
+    """Refuse a secret that would be stored as it is, or for all brokers. Raises InvalidRequest, as Kafka does."""
+    secrets = [change for change in changes if change.op is AlterConfigOpType.SET and is_secret(change.key)]
+    if secrets and not name:
+        keys = ", ".join(change.key for change in secrets)
+        raise InvalidRequest(f"Cannot update these configs at default cluster level: Set({keys})")
+    if not secrets:
+        return
+    from ottla.broker.dynamic_secrets import NOT_CONFIGURED
+    from ottla.security.password_encoder import is_encoded
+
+    for change in secrets:
+        if not is_encoded(change.value or ""):
+            raise InvalidRequest(f"{change.key}: {NOT_CONFIGURED}")
+
+
 async def alter_configs(request: Request, alteration: Alteration) -> None:
     """Alter the settings of each resource, or note its error; one error does not affect the others."""
     resources = alteration.resources
@@ -160,7 +223,9 @@ async def _check_listeners(request: Request, alteration: Alteration, resource: A
             if tls is not None and not alteration.validate_only:
                 tls.reload()
             return
-        await listener_config_changes.check_certificates(services.config, tls, values, changes)
+        await listener_config_changes.check_certificates(
+            services.config, tls, values, changes, services.dynamic_secrets
+        )
     except KafkaError as error:
         resource.error = error
 
@@ -246,6 +311,8 @@ def _decide(
         elif services.controller_channel.must_forward:
             if kind == ConfigResourceType.BROKER and name:
                 _check_node(services.node_id, name, _UNEXPECTED_BROKER)
+            if kind == ConfigResourceType.BROKER:
+                _check_secrets(name, resource.changes)
             decided.remote.append(place)
         else:
             decided.events.append((resource, _event(request, view, resource, replaces_all=alteration.replaces_all)))
@@ -305,10 +372,12 @@ def _broker(request: Request, name: str, changes: Sequence[ConfigChange]) -> _Ru
     asked = {each.key: SettingText(each.value or "", "") for each in changed if declaration_of(each.key) is None}
     if missing := missing_security(asked):
         raise InvalidRequest(f"{missing[0].key} is refused: {missing[0].reason}")
+    _check_secrets(name, changes)
+    secrets = services.dynamic_secrets
 
     def check(values: Mapping[str, str]) -> None:
         try:
-            config = services.config.with_overrides(values)
+            config = services.config.with_overrides(values if secrets is None else secrets.decoded(values))
         except InvalidSettings as error:
             first = error.problems[0]
             raise InvalidRequest(f"Invalid value {first.text} for configuration {first.key}: {first.reason}") from None
@@ -324,11 +393,14 @@ def _broker(request: Request, name: str, changes: Sequence[ConfigChange]) -> _Ru
 
 
 def _is_static(key: str) -> bool:
-    """Return whether a setting of a broker cannot be changed while it runs."""
-    name = split_listener_key(key)[1]
-    if (found := declaration_of(key)) is None:
-        return name in NOT_HERE
-    return not (found[2].live and found[2].key == name)  # log.retention.hours is read at the start only
+    """Return whether a setting of a broker, or of one listener of it, cannot be changed while it runs.
+
+    What is no setting of a listener cannot be changed for one either; names that mean nothing can, as in Kafka.
+    """
+    _, name = split_listener_key(key)
+    if (declaration := declaration_of(key)) is None:
+        return name in NOT_HERE or name in declared() or name.startswith("config.providers.")
+    return not (declaration[2].live and declaration[2].key == name)  # log.retention.hours is read at the start only
 
 
 def _check_dynamic(
@@ -337,7 +409,8 @@ def _check_dynamic(
     """Refuse what Kafka refuses of a setting that is changed while the broker runs. Raises a KafkaError."""
 
     def refuse(reason: str) -> NoReturn:
-        raise InvalidRequest(f"Invalid value {text} for configuration {key}: {reason}")
+        shown = HIDDEN_TEXT if is_secret(key) else text
+        raise InvalidRequest(f"Invalid value {shown} for configuration {key}: {reason}")
 
     if kind is Type.LIST and text.strip():
         items = [item.strip() for item in text.split(",")]

@@ -87,11 +87,16 @@ def broker_entries(services: Services) -> list[DescribedConfig]:
     to the coarsest one, and a text that is not set is null.
     """
     entries, layers = [], _layers(services)
+    provided = {key for key, given in services.config.given.items() if given.is_secret}
     for section, (_, cls) in SECTIONS.items():
         values = getattr(services.config, section)
         for field_name, spec in settings_of(cls).items():
             value, default = text_of(getattr(values, field_name)), _default(cls, field_name)
-            entries += [_broker_entry(layers, spec, name, value, default) for name in (spec.key, *spec.synonyms)]
+            names = (spec.key, *spec.synonyms)
+            of_setting = [_broker_entry(layers, spec, name, value, default) for name in names]
+            if provided.intersection(names) and _may_hold_secret(spec):
+                of_setting = [entry._replace(value=None, sensitive=True, synonyms=()) for entry in of_setting]
+            entries += of_setting
     known = {entry.name for entry in entries}
     others = {  # of one listener, or stored under a name that means nothing here
         name: _stored_entry(name, text, _spec_of(name), source)
@@ -105,6 +110,11 @@ def broker_entries(services: Services) -> list[DescribedConfig]:
 def _spec_of(name: str) -> Setting | None:
     found = declaration_of(name)
     return None if found is None else found[2]
+
+
+def _may_hold_secret(spec: Setting) -> bool:
+    """Return whether any text is a value: what a config provider gave for it is not shown."""
+    return spec.kind in (Type.STRING, Type.LIST, Type.CLASS) and not spec.choices
 
 
 def _broker_entry(layers: Layers, spec: Setting, name: str, value: str, default: str) -> DescribedConfig:

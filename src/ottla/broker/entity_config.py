@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ottla.core.settings import INT_MAX, Type, setting
+from ottla.core.settings import INT_MAX, Content, Type, setting
 
 INTERVAL_MS_MIN, INTERVAL_MS_MAX = 100, 3_600_000
 
@@ -76,6 +76,7 @@ class OneGroupConfig:
         default="latest",
         kind=Type.STRING,
         live=True,
+        content=Content.NAME,
         doc="First offset of a share group: latest, earliest or by_duration:<ISO 8601 duration>.",
     )
     share_isolation: str = setting(
@@ -91,6 +92,7 @@ class OneGroupConfig:
         default="",
         kind=Type.STRING,
         live=True,
+        content=Content.NAME,
         doc="Topic to which a share group's rejected records go, and those that were delivered too often.",
     )
     dead_letter_copy: bool = setting(
@@ -129,8 +131,13 @@ class ClientMetricsConfig:
         "interval.ms", 300_000, INTERVAL_MS_MIN, INTERVAL_MS_MAX, "Interval at which matching clients push metrics."
     )
     match: tuple[str, ...] = setting(
-        "match", default=(), kind=Type.LIST, live=True, doc="Selectors of clients, name=pattern; all must match."
+        "match",
+        default=(),
+        kind=Type.LIST,
+        live=True,
+        content=Content.PATTERN,
+        doc="Selectors of clients, name=pattern; all must match.",
     )
     metrics: tuple[str, ...] = setting(
-        "metrics", default=(), kind=Type.LIST, live=True, doc="Prefixes of the metrics to push."
+        "metrics", default=(), kind=Type.LIST, live=True, content=Content.NAME, doc="Prefixes of the metrics to push."
     )

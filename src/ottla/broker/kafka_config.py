@@ -27,8 +27,6 @@ NOT_HERE: Final = frozenset(
         "controller.quorum.request.timeout.ms", "controller.quorum.retry.backoff.ms",
         "controller.quorum.voters",
         "controller.socket.timeout.ms", "create.topic.policy.class.name",
-        "delegation.token.expiry.check.interval.ms", "delegation.token.expiry.time.ms",
-        "delegation.token.max.lifetime.ms", "delegation.token.secret.key",
         "delete.records.purgatory.purge.interval.requests", "early.start.listeners",
         "fetch.purgatory.purge.interval.requests", "follower.fetch.last.tiered.offset.enable",
         "group.consumer.assignor.offload.enable", "group.coordinator.append.linger.ms",
@@ -121,7 +119,6 @@ _SECURITY: Final = (
         "it names a class of Java. Tokens are checked by sasl.oauthbearer.*, passwords by SCRAM credentials",
     ),
     (re.compile(r"(.*\.)?sasl\..*"), "Ottla has no such setting of SASL"),
-    (re.compile(r"delegation\.token\.(master|secret)\.key"), "Ottla has no delegation tokens yet"),
     (
         re.compile(
             r"(.*\.)?ssl\.(provider|(key|trust)manager\.algorithm|secure\.random\.implementation|engine\.factory\.class)"
@@ -135,7 +132,6 @@ _SECURITY: Final = (
         "it names a class of Java. A principal is the user of SASL, or comes of ssl.principal.mapping.rules",
     ),
 )
-_SECRET: Final = re.compile(r"password|jaas|secret|\.key$|master")
 
 _KRAFT: Final = re.compile(
     r"process\.roles|controller\.(quorum|performance|socket)\..*|metadata\.(log|max)\..*|early\.start\.listeners"
@@ -153,8 +149,9 @@ def missing_security(given: Mapping[str, SettingText]) -> list[SettingProblem]:
     for key, value in given.items():
         why = _security_of(key)
         if why and value.text.strip().lower() not in _OFF:
-            text = "[hidden]" if _SECRET.search(key) else value.text
-            problems.append(SettingProblem(key, text, f"{why}. Leave the setting out to go without it", value.origin))
+            problems.append(
+                SettingProblem(key, value.shown, f"{why}. Leave the setting out to go without it", value.origin)
+            )
     return problems
 
 

@@ -16,6 +16,7 @@ from ottla.core.errors import InvalidRequest
 from ottla.core.settings import AlterConfigOpType, InvalidSettings, listener_key, split_listener_key
 
 if TYPE_CHECKING:  # with the first listener that has TLS
+    from ottla.broker.dynamic_secrets import DynamicSecrets
     from ottla.broker.listener_tls import ListenersTls
 
 SECTION: Final = "tls"
@@ -68,9 +69,13 @@ def locations_repeated(config: BrokerConfig, changes: Sequence[ConfigChange]) ->
 
 
 async def check_certificates(
-    config: BrokerConfig, tls: ListenersTls | None, stored: Mapping[str, str], changes: Sequence[ConfigChange]
+    config: BrokerConfig,
+    tls: ListenersTls | None,
+    stored: Mapping[str, str],
+    changes: Sequence[ConfigChange],
+    secrets: DynamicSecrets | None,
 ) -> None:
-    """Load the certificates that a listener would have. Raises InvalidRequest."""
+    """Load the certificates that a listener would have. `secrets` has decrypted its own. Raises InvalidRequest."""
     from ottla.broker.listener_tls import check_tls
 
     listeners = {split_listener_key(change.key)[0] for change in changes if is_tls_setting(change.key)}
@@ -84,7 +89,9 @@ async def check_certificates(
         else:
             values[change.key] = change.value or ""
     try:
-        await asyncio.to_thread(check_tls, config.with_overrides(values), listeners)
+        await asyncio.to_thread(
+            check_tls, config.with_overrides(values if secrets is None else secrets.decoded(values)), listeners
+        )
     except InvalidSettings as error:
         first = error.problems[0]
         raise InvalidRequest(f"Invalid value {first.text} for configuration {first.key}: {first.reason}") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.core.settings import SECOND_MS, Section, Type, setting
+from ottla.core.settings import SECOND_MS, Content, Section, Type, setting
 
 ALL_DIRECTORIES = "*"
 
@@ -37,7 +37,7 @@ class ServerConfig(Section):
         "directory with the fewest partitions.",
     )  # fmt: skip
     cordoned_log_dirs: tuple[str, ...] = setting(
-        "cordoned.log.dirs", default=(), kind=Type.LIST, live=True,
+        "cordoned.log.dirs", default=(), kind=Type.LIST, live=True, content=Content.MEMBER,
         doc="Directories of `log.dirs` that get no new replicas, or `*` for all (KIP-1066). A broker with no other "
             "directory gets none from the controller. What is there stays until it is moved or reassigned.",
     )  # fmt: skip

@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # names only: importing them here would make every handler im
     from ottla.broker.config import BrokerConfig
     from ottla.broker.coordinators import Coordinators
     from ottla.broker.delayed_operations import DelayedOperations
+    from ottla.broker.dynamic_secrets import DynamicSecrets
     from ottla.broker.listener_tls import ListenersTls
     from ottla.broker.record_validation_queue import RecordValidationQueue
     from ottla.broker.refused_batches import RefusedBatches
@@ -25,6 +26,7 @@ if TYPE_CHECKING:  # names only: importing them here would make every handler im
     from ottla.metadata_store.producer_ids import ProducerIdManager
     from ottla.replication.replicas import Replicas
     from ottla.security.audit_log import AuditLog
+    from ottla.security.delegation_tokens import DelegationTokens
 
 
 class Services:
@@ -39,6 +41,7 @@ class Services:
         "controller_channel",
         "coordinators",
         "delayed_operations",
+        "dynamic_secrets",
         "fetch_sessions",
         "has_own_store",
         "listeners_tls",
@@ -52,6 +55,7 @@ class Services:
         "sign_ins",
         "slices",
         "stopping",
+        "tokens",
     )
 
     def __init__(
@@ -92,5 +96,7 @@ class Services:
         self.replica_sessions: ReplicaSessions | None = None  # since the first fetch of a follower
         self.sign_ins: SignIns | None = None  # with listeners with SASL
         self.slices = LoopSlices() if slices is None else slices
+        self.tokens: DelegationTokens | None = None  # None: there are none, by the settings
+        self.dynamic_secrets: DynamicSecrets | None = None  # the broker sets it
         self.audit_log: AuditLog | None = None  # None: there is none, by the settings
         self.stopping = asyncio.Event()

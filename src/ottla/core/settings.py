@@ -11,6 +11,7 @@ error can name the line to fix.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
 from enum import Enum, IntEnum
@@ -37,6 +38,19 @@ class Type(Enum):
     LIST = 7
     CLASS = 8
     PASSWORD = 9
+
+
+class Content(Enum):
+    """Lists what the text of a setting is, where any text is valid.
+
+    Nothing that a request sets may name code, a file or a URL (CVE-2023-25194, CVE-2025-27817): a setting that does is
+    read at the start only. One that requests can set declares which of the first three it is.
+    """
+
+    NAME = "name"  # compared with names of the protocol: topics, cipher suites, metrics
+    PATTERN = "pattern"  # matched against such names
+    MEMBER = "member"  # one of the items of another setting, which is read at the start only
+    OUTSIDE = "outside"  # a file, a directory, a URL, a class or a command
 
 
 class ConfigResourceType(IntEnum):
@@ -74,6 +88,7 @@ class Setting(NamedTuple):
     scale: Mapping[str, int] = MappingProxyType({})  # synonym -> factor into this setting's unit
     never: float | None = None  # a number within the limits that is no value
     no_effect: str = ""  # why it is accepted without effect; empty if it has one
+    content: Content | None = None  # of a text that is not one of `choices`; requests can set it only with one
     per_listener: bool = False  # `listener.name.<name>.<key>` sets it for one listener
     per_mechanism: bool = False  # `<mechanism>.<key>` sets it for one mechanism of SASL, also after a listener's prefix
 
@@ -83,11 +98,35 @@ class Setting(NamedTuple):
         return self.kind is Type.PASSWORD
 
 
+HIDDEN_TEXT: Final = "[hidden]"
+"""Shown in place of a secret."""
+
+_SECRET_NAME: Final = re.compile(r"password|passphrase|jaas|secret|credential|\.key$|token$")
+
+
+def is_secret_name(key: str) -> bool:
+    """Return whether the name of a setting that is not declared says that it is a secret.
+
+    >>> is_secret_name("listener.name.a.plain.sasl.jaas.config"), is_secret_name("log.dirs")
+    (True, False)
+    """
+    return _SECRET_NAME.search(key.lower()) is not None
+
+
 class SettingText(NamedTuple):
     """Holds the text of a value and where it was written."""
 
     text: str
     origin: str  # "server.properties line 12", "-o", "environment variable OTTLA_..."
+    is_secret: bool = False  # it is of a secret setting, or came from a config provider: it is never shown
+
+    @property
+    def shown(self) -> str:
+        """Return the text as logs and errors may show it."""
+        return HIDDEN_TEXT if self.is_secret else self.text
+
+    def __repr__(self) -> str:
+        return f"SettingText(text={self.shown!r}, origin={self.origin!r})"
 
 
 class SettingProblem(NamedTuple):
@@ -113,7 +152,9 @@ class InvalidSettings(Exception):
 
 def setting(key: str, *, default: Any, doc: str, kind: Type, **more: Any) -> Any:
     """Create a dataclass field that is a setting; `more` are the fields of `Setting`."""
-    return field(default=default, metadata={"setting": Setting(key=key, doc=doc, kind=kind, **more)})
+    spec = Setting(key=key, doc=doc, kind=kind, **more)
+    assert not (spec.live and spec.content is Content.OUTSIDE), f"a request must not set {key}"
+    return field(default=default, metadata={"setting": spec})
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(setting,))
@@ -146,7 +187,7 @@ class Section:
     def __repr__(self) -> str:
         secret = {name for name, spec in settings_of(type(self)).items() if spec.secret}
         values = (
-            "[hidden]" if name in secret and value else value
+            HIDDEN_TEXT if name in secret and value else value
             for name, value in zip(self.__dataclass_fields__, self._values(), strict=True)
         )
         given = zip(self.__dataclass_fields__, values, strict=True)
@@ -197,7 +238,7 @@ def load(section: type[T], given: Mapping[str, SettingText], *, listener: str = 
         try:
             values[name] = parse(spec, value.text, factor=spec.scale.get(key, 1))
         except ValueError as error:
-            problems.append(SettingProblem(full, "[hidden]" if spec.secret else value.text, str(error), value.origin))
+            problems.append(SettingProblem(full, HIDDEN_TEXT if spec.secret else value.shown, str(error), value.origin))
     if problems:
         raise InvalidSettings(problems)
     return section(**values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.core.settings import MIB, Section, Type, setting
+from ottla.core.settings import DAY_MS, MIB, Section, Type, setting
 
 
 class AuditConfig(Section):
@@ -24,6 +24,19 @@ class AuditConfig(Section):
     topic_enable: bool = setting(
         "ottla.audit.topic.enable", default=False, kind=Type.BOOLEAN,
         doc="Whether the security audit log is written to the topic `__ottla_audit` too. Clients cannot write to it.",
+    )  # fmt: skip
+    topic_partitions: int = setting(
+        "ottla.audit.topic.num.partitions", default=12, kind=Type.INT, at_least=1,
+        doc="Number of partitions of `__ottla_audit`. Each broker writes to one that it leads: there should be several "
+        "for each broker.",
+    )  # fmt: skip
+    topic_replication_factor: int = setting(
+        "ottla.audit.topic.replication.factor", default=3, kind=Type.SHORT, at_least=1,
+        doc="Number of replicas of `__ottla_audit`. A broker alone has one.",
+    )  # fmt: skip
+    topic_retention_ms: int = setting(
+        "ottla.audit.topic.retention.ms", default=7 * DAY_MS, kind=Type.LONG, unit="milliseconds", at_least=-1,
+        doc="How long entries stay in `__ottla_audit`, as it is created; -1 is for ever.",
     )  # fmt: skip
     logs_allowed: bool = setting(
         "ottla.audit.allowed.enable", default=False, kind=Type.BOOLEAN,

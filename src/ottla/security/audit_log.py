@@ -5,7 +5,8 @@ Fields: docs/audit-log.md. Design: docs/design/security.md#audit-log.
 
 A call makes an entry and puts it into the queue of each output; it does not wait and does not raise. A queue is
 bounded: entries that are equal but for their time become one with a count, and what still does not fit is dropped and
-counted by an entry `dropped`. No entry has a password, a token's HMAC or the value of a setting that is secret or unknown.
+counted by an entry `dropped`. No entry has a password, a token's HMAC or the value of a setting that is secret or
+unknown.
 """
 
 from __future__ import annotations
@@ -82,9 +83,9 @@ class AuditQueue:
 
     def put(self, entry: AuditEntry, now_ms: int) -> None:
         """Add an entry, or count it as dropped."""
-        found = self._waiting.get(entry)
-        if found is not None:
-            found[1] += 1
+        counted = self._waiting.get(entry)
+        if counted is not None:
+            counted[1] += 1
         elif len(self._waiting) < self._entries_max:
             self._waiting[entry] = [now_ms, 1]
         else:

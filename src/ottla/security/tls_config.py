@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ottla.core.settings import Section, Type, setting
+from ottla.core.settings import Content, Section, Type, setting
 
 TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 
@@ -72,7 +72,7 @@ class TlsConfig(Section):
         doc="The version of Java's SSLContext.", no_effect="`ssl.enabled.protocols` decides",
     )  # fmt: skip
     cipher_suites: tuple[str, ...] = _own(
-        "ssl.cipher.suites", default=(), kind=Type.LIST, live=True,
+        "ssl.cipher.suites", default=(), kind=Type.LIST, live=True, content=Content.NAME,
         doc="The cipher suites, by their IANA names as in Kafka or by OpenSSL's. Empty means OpenSSL's choice. Those "
         "of TLS 1.3 are all served: Python cannot leave one out.",
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.core.settings import Section, Type, setting
+from ottla.core.settings import Content, Section, Type, setting
 
 
 class ShareConfig(Section):
@@ -56,6 +56,6 @@ class ShareConfig(Section):
         doc="Whether the topic for the dead letters of a share group is created when the first is written.",
     )  # fmt: skip
     dead_letter_topic_prefix: str = setting(
-        "errors.deadletterqueue.topic.name.prefix", default="dlq.", kind=Type.STRING, live=True,
+        "errors.deadletterqueue.topic.name.prefix", default="dlq.", kind=Type.STRING, live=True, content=Content.NAME,
         doc="How the names of topics must begin to which share groups write dead letters; empty: in any way.",
     )  # fmt: skip

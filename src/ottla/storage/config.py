@@ -22,6 +22,7 @@ from ottla.core.settings import (
     LONG_MAX,
     MINUTE_MS,
     SECOND_MS,
+    Content,
     Setting,
     Type,
     parse,
@@ -282,12 +283,12 @@ class TopicOnlyConfig:
     """Topic settings that have no default at the broker."""
 
     leader_throttled_replicas: tuple[str, ...] = setting(
-        "leader.replication.throttled.replicas", default=(), kind=Type.LIST, live=True,
+        "leader.replication.throttled.replicas", default=(), kind=Type.LIST, live=True, content=Content.NAME,
         topic_key="leader.replication.throttled.replicas",
         doc="Replicas whose leader holds back followers that are not in sync: partition:broker, ... or *.",
     )  # fmt: skip
     follower_throttled_replicas: tuple[str, ...] = setting(
-        "follower.replication.throttled.replicas", default=(), kind=Type.LIST, live=True,
+        "follower.replication.throttled.replicas", default=(), kind=Type.LIST, live=True, content=Content.NAME,
         topic_key="follower.replication.throttled.replicas",
         doc="Followers that fetch slowly until they are in sync: partition:broker, ... or *.",
     )  # fmt: skip

@@ -47,6 +47,7 @@ def settings(certificates: Certificates, node_id: int) -> dict[str, str]:
         "ssl.keystore.location": str(certificates.store(f"broker-{node_id}.pem")),
         "ssl.truststore.location": str(certificates.trusted),
         "ssl.client.auth": "required",
+        "password.encoder.secret": "of the test",
     }
 
 

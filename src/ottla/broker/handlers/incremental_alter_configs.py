@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from ottla.broker.config_admin import Alteration, AlteredResource, RequestedChange, alter_configs
+from ottla.broker.config_admin import Alteration, AlteredResource, RequestedChange, alter_configs, encode_secrets
 from ottla.broker.handler_parts.admin_requests import error_fields
 from ottla.broker.handler_parts.configs_access import ALTER_CONFIGS
 from ottla.broker.requests.elements import Each, InParts, collect
@@ -38,6 +38,7 @@ from ottla.wire.generated.incremental_alter_configs import (
 async def alter(request: Request, body: IncrementalAlterConfigsRequest) -> list[AlteredResource]:
     """Alter each entity separately; return each with its error."""
     resources: list[AlteredResource] = []
+    await encode_secrets(request, body.resources)
     await collect(request, Each(body.resources, _resource, into=resources))
     alteration = Alteration(resources, ApiKey.INCREMENTAL_ALTER_CONFIGS, partial(_message_of, body), body.validate_only)
     await alter_configs(request, alteration)

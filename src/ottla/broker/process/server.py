@@ -156,7 +156,9 @@ def _read_config(
     if data is not None:
         options["log.dirs"] = str(data)
     try:
-        config, warnings = configuration.read(file=file, environment=os.environ, options=options, is_dev=is_dev)
+        config, warnings = configuration.read(
+            file=file, environment=os.environ, options=options, is_dev=is_dev, is_process=True
+        )
     except (OSError, UnicodeDecodeError) as error:
         raise CannotStart(f"cannot read the configuration {file}: {error}") from error
     except InvalidSettings as error:
