@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ottla.core.clock import Clock
 from ottla.core.files import FileSystem
 from ottla.core.runtime import make_executor
 
 if TYPE_CHECKING:
-    from ottla.security.audit_config import AuditConfig
+    from ottla.broker.services import Services
     from ottla.security.audit_log import AuditLog, AuditOutput
 
 
-def make_audit_log(config: AuditConfig, *, node_id: int, files: FileSystem, clock: Clock) -> AuditLog | None:
+def make_audit_log(services: Services, files: FileSystem) -> AuditLog | None:
     """Return the audit log, or None if the settings ask for none."""
+    config, clock = services.config.audit, services.clock
     if not config.path and not config.topic_enable:
         return None
     from ottla.security.audit_log import AuditLog
@@ -31,11 +31,15 @@ def make_audit_log(config: AuditConfig, *, node_id: int, files: FileSystem, cloc
                 path,
                 files=files,
                 clock=clock,
-                make_executor=lambda name, post: make_executor(name, post),
-                node_id=node_id,
+                make_executor=make_executor,
+                node_id=services.node_id,
                 entries_max=config.entries_max,
                 bytes_max=config.file_bytes_max,
                 files_max=config.files_max,
             )
         )
+    if config.topic_enable:
+        from ottla.broker.audit_topic import AuditTopic
+
+        outputs.append(AuditTopic(services, entries_max=config.entries_max))
     return AuditLog(outputs, clock=clock, logs_allowed=config.logs_allowed)

@@ -23,11 +23,13 @@ UNKNOWN_BROKER_EPOCH: Final = -1
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 SHARE_STATE_TOPIC = "__share_group_state"
+AUDIT_TOPIC = "__ottla_audit"
+"""The security audit log, if the settings ask for it as a topic."""
 METADATA_TOPIC = "__cluster_metadata"
 """The metadata log of a KRaft Kafka: never a topic of the cluster."""
 
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC})
-"""Topics that Kafka itself uses: clients may read them but not write or delete them."""
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC, AUDIT_TOPIC})
+"""Topics that the brokers themselves use: clients may read them but not write or delete them."""
 
 _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _TOPIC_CHARS_MAX = 249

@@ -17,7 +17,7 @@ from ottla.broker.entity_config import ClientMetricsConfig, OneGroupConfig
 from ottla.broker.requests.request import Request
 from ottla.core.acls import AclOperation, PatternType, PermissionType, ResourceType
 from ottla.core.errors import ErrorCode
-from ottla.core.settings import AlterConfigOpType, ConfigResourceType, settings_of
+from ottla.core.settings import AlterConfigOpType, ConfigResourceType, Setting, settings_of
 from ottla.security.audit_log import AuditLog
 from ottla.storage.config import topic_settings
 from ottla.wire.apis import ApiKey
@@ -29,8 +29,8 @@ CHANGE_WORK: Final = 4
 """The share of a slice of work of one entry."""
 
 _TOPIC, _GROUP, _CLUSTER, _USER, _TOKEN = (
-    each.name
-    for each in (
+    resource.name
+    for resource in (
         ResourceType.TOPIC,
         ResourceType.GROUP,
         ResourceType.CLUSTER,
@@ -94,7 +94,7 @@ def _created_topics(_request: Request, body: Any, response: Any) -> Changes:
         details: list[tuple[str, str]] = []
         if topic is not None:
             details += [("partitions", str(result.num_partitions if not result.error_code else topic.num_partitions))]
-            details += _settings(ConfigResourceType.TOPIC, [(each.name, each.value) for each in topic.configs])
+            details += _settings(ConfigResourceType.TOPIC, [(config.name, config.value) for config in topic.configs])
         yield Change(_TOPIC, result.name, result.error_code, tuple(details))
 
 
@@ -121,7 +121,7 @@ def _partitions(topics: Iterable[tuple[str, Sequence[tuple[int, int]]]], what: s
 
 def _deleted_records(_request: Request, _body: Any, response: Any) -> Changes:
     return _partitions(
-        (topic.name, [(each.partition_index, each.error_code) for each in topic.partitions])
+        (topic.name, [(partition.partition_index, partition.error_code) for partition in topic.partitions])
         for topic in response.topics
     )
 
@@ -130,7 +130,7 @@ def _elected_leaders(_request: Request, _body: Any, response: Any) -> Changes:
     if response.error_code:
         return [Change(_CLUSTER, "kafka-cluster", response.error_code)]
     return _partitions(
-        (topic.topic, [(each.partition_id, each.error_code) for each in topic.partition_result])
+        (topic.topic, [(partition.partition_id, partition.error_code) for partition in topic.partition_result])
         for topic in response.replica_election_results
     )
 
@@ -139,14 +139,14 @@ def _reassigned_partitions(_request: Request, _body: Any, response: Any) -> Chan
     if response.error_code:
         return [Change(_CLUSTER, "kafka-cluster", response.error_code)]
     return _partitions(
-        (topic.name, [(each.partition_index, each.error_code) for each in topic.partitions])
+        (topic.name, [(partition.partition_index, partition.error_code) for partition in topic.partitions])
         for topic in response.responses
     )
 
 
 def _moved_replicas(_request: Request, _body: Any, response: Any) -> Changes:
     return _partitions(
-        (topic.topic_name, [(each.partition_index, each.error_code) for each in topic.partitions])
+        (topic.topic_name, [(partition.partition_index, partition.error_code) for partition in topic.partitions])
         for topic in response.results
     )
 
@@ -178,18 +178,19 @@ def _listed(topics: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 def _shown_settings(kind: int) -> frozenset[str]:
     """Return the settings of a kind of resource whose values may be shown."""
+    specs: Iterable[tuple[str, Setting]]
     match kind:
         case ConfigResourceType.TOPIC:
-            specs = [found.spec for found in topic_settings().values()]
+            specs = [(name, declaration.spec) for name, declaration in topic_settings().items()]
         case ConfigResourceType.BROKER:
-            specs = [spec for _, _, spec in declared().values()]
+            specs = [(name, spec) for name, (_, _, spec) in declared().items()]
         case ConfigResourceType.GROUP:
-            specs = list(settings_of(OneGroupConfig).values())
+            specs = [(spec.key, spec) for spec in settings_of(OneGroupConfig).values()]
         case ConfigResourceType.CLIENT_METRICS:
-            specs = list(settings_of(ClientMetricsConfig).values())
+            specs = [(spec.key, spec) for spec in settings_of(ClientMetricsConfig).values()]
         case _:
             specs = []
-    return frozenset(name for spec in specs if not spec.secret for name in (spec.key, *spec.synonyms))
+    return frozenset(name for name, spec in specs if not spec.secret)
 
 
 def _settings(kind: int, given: Iterable[tuple[str, str | None]]) -> list[tuple[str, str]]:
@@ -203,12 +204,16 @@ def _settings(kind: int, given: Iterable[tuple[str, str | None]]) -> list[tuple[
 def _altered_configs(request: Request, body: Any, response: Any) -> Changes:
     """Return the resources altered here. Those passed on to the controller are in the log of its broker."""
     passed_on = not request.is_forwarded and request.services.controller_channel.must_forward
-    asked = {(each.resource_type, each.resource_name): each for each in body.resources}
+    by_name = {(resource.resource_type, resource.resource_name): resource for resource in body.resources}
     for result in response.responses:
         if passed_on and result.resource_type != ConfigResourceType.BROKER_LOGGER:
             continue
-        resource = asked.get((result.resource_type, result.resource_name))
-        given = [] if resource is None else [(_operation(each) + each.name, each.value) for each in resource.configs]
+        resource = by_name.get((result.resource_type, result.resource_name))
+        given = (
+            []
+            if resource is None
+            else [(_operation(config) + config.name, config.value) for config in resource.configs]
+        )
         plain = {name: name.lstrip("+-") for name, _ in given}
         values = dict(_settings(result.resource_type, [(plain[name], value) for name, value in given]))
         kind = _config_kind(result.resource_type)
@@ -272,14 +277,14 @@ _MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 def _altered_users(_request: Request, body: Any, response: Any) -> Changes:
     codes = {result.user: result.error_code for result in response.results}
     for change, altered in (("set", body.upsertions), ("deleted", body.deletions)):
-        for each in altered:
-            mechanism = _MECHANISMS.get(each.mechanism, str(each.mechanism))
-            yield Change(_USER, each.name, codes.get(each.name, 0), ((change, mechanism),))
+        for credential in altered:
+            mechanism = _MECHANISMS.get(credential.mechanism, str(credential.mechanism))
+            yield Change(_USER, credential.name, codes.get(credential.name, 0), ((change, mechanism),))
 
 
 def _altered_quotas(_request: Request, body: Any, response: Any) -> Changes:
     for asked, result in zip(body.entries, response.entries, strict=False):
-        entity = ",".join(f"{each.entity_type}={each.entity_name or '<default>'}" for each in asked.entity)
+        entity = ",".join(f"{part.entity_type}={part.entity_name or '<default>'}" for part in asked.entity)
         details = tuple((op.key, "" if op.remove else f"{op.value:g}") for op in asked.ops)
         yield Change(_QUOTA, entity, result.error_code, details)
 

@@ -80,6 +80,10 @@ APIS: dict[ApiKey, Api] = _rows(
     Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, "describe_log_dirs"),
     Api(ApiKey.SASL_AUTHENTICATE, 0, 2, "sasl_authenticate"),
     Api(ApiKey.CREATE_PARTITIONS, 0, 3, "create_partitions", controller_only=True),
+    Api(ApiKey.CREATE_DELEGATION_TOKEN, 1, 3, "create_delegation_token", controller_only=True),
+    Api(ApiKey.RENEW_DELEGATION_TOKEN, 1, 2, "renew_delegation_token", controller_only=True),
+    Api(ApiKey.EXPIRE_DELEGATION_TOKEN, 1, 2, "expire_delegation_token", controller_only=True),
+    Api(ApiKey.DESCRIBE_DELEGATION_TOKEN, 1, 3, "describe_delegation_token"),
     Api(ApiKey.DELETE_GROUPS, 0, 3, "delete_groups"),
     Api(ApiKey.ELECT_LEADERS, 0, 2, "elect_leaders", controller_only=True),
     Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, "incremental_alter_configs"),
@@ -122,12 +126,26 @@ INTER_BROKER_APIS: dict[ApiKey, Api] = _rows(
 
 ADMINISTRATIVE: Final = frozenset(
     {
-        ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS, ApiKey.DELETE_RECORDS,
-        ApiKey.ELECT_LEADERS, ApiKey.ALTER_PARTITION_REASSIGNMENTS, ApiKey.ALTER_REPLICA_LOG_DIRS,
-        ApiKey.DELETE_GROUPS, ApiKey.OFFSET_DELETE, ApiKey.ALTER_SHARE_GROUP_OFFSETS,
-        ApiKey.DELETE_SHARE_GROUP_OFFSETS, ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS, ApiKey.ALTER_USER_SCRAM_CREDENTIALS, ApiKey.ALTER_CLIENT_QUOTAS,
-        ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.UPDATE_FEATURES, ApiKey.UNREGISTER_BROKER,
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.DELETE_RECORDS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.ALTER_REPLICA_LOG_DIRS,
+        ApiKey.DELETE_GROUPS,
+        ApiKey.OFFSET_DELETE,
+        ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+        ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.CREATE_ACLS,
+        ApiKey.DELETE_ACLS,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        ApiKey.ALTER_CLIENT_QUOTAS,
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        ApiKey.UPDATE_FEATURES,
+        ApiKey.UNREGISTER_BROKER,
     }
-)  # fmt: skip
+)
 """The APIs whose changes the driver has recorded in the security audit log (audited_changes.py)."""
