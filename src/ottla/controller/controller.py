@@ -36,6 +36,7 @@ from ottla.controller.machine import DecidedEvent, Event, Outcome, apply, errors
 from ottla.controller.overlay import UNCLEAN_ELECTION, Overlay, PartitionIndex, Rules
 from ottla.controller.reassignments import Reassign, RequestedReassignment, RunningReassignment, running_reassignments
 from ottla.controller.terms import CommitOutcome, ControllerTerm, become_controller, give_up_controller, write_in_term
+from ottla.controller.token_changes import TokenAdmin
 from ottla.controller.topics import (
     BROKER_DEFAULT,
     PARTITIONS_PER_REQUEST_MAX,
@@ -125,7 +126,7 @@ class Controller:
         self._admin_requests = AdminRequests(
             store, view=lambda: cluster.current, reassign=self.reassign, elect_leaders=self.elect_leaders
         )
-        self.acls = AclAdmin(store, self._change)
+        self.acls, self.tokens = AclAdmin(store, self._change), TokenAdmin(self._change)
         self._has_requests = False  # of Kafka's older tools
         self._elects_missing = False  # an earlier change may let partitions without leader have one
         self._shutdown: ControlledShutdown | None = None  # once it has begun

@@ -29,6 +29,7 @@ from ottla.controller.election_events import (
 from ottla.controller.isr import AlterPartition, AlterPartitionResult, alter_partitions
 from ottla.controller.overlay import Overlay
 from ottla.controller.reassignments import Reassign, reassign
+from ottla.controller.token_changes import CreateToken, ExpireToken, RemoveToken, RenewToken, change_token
 from ottla.controller.topics import (
     CreatePartitions,
     CreateTopic,
@@ -55,10 +56,14 @@ Event = (
     | NoteBrokers
     | CreateAcls
     | DeleteAcls
+    | CreateToken
+    | RenewToken
+    | ExpireToken
+    | RemoveToken
 )
 
-Outcome = TopicView | list[AlterPartitionResult | KafkaError] | list[KafkaError | None] | list[DeletedAcls] | None
-"""The topic of a creation, one outcome for each partition or ACL of a request, or None."""
+Outcome = TopicView | list[AlterPartitionResult | KafkaError] | list[KafkaError | None] | list[DeletedAcls] | int | None
+"""The topic of a creation, one outcome for each partition or ACL of a request, when a token expires, or None."""
 
 
 def apply(overlay: Overlay, event: Event) -> Outcome:
@@ -93,6 +98,8 @@ def apply(overlay: Overlay, event: Event) -> Outcome:
             return create_acls(overlay, event)
         case DeleteAcls():
             return delete_acls(overlay, event)
+        case CreateToken() | RenewToken() | ExpireToken() | RemoveToken():
+            return change_token(overlay, event)
         case _:
             assert_never(event)
 

@@ -16,6 +16,7 @@ from ottla.core.ids import INTERNAL_TOPICS
 from ottla.metadata_store import znodes
 from ottla.metadata_store.acl_index import NO_ACLS, AclIndex
 from ottla.metadata_store.store import Node
+from ottla.metadata_store.token_znodes import StoredToken
 
 _NO_CONFIGS: Mapping[str, EntityConfig] = MappingProxyType({})
 _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
@@ -121,6 +122,7 @@ class ClusterView:
     replica_reports: Mapping[int, znodes.ReplicaReport] = field(default_factory=dict)  # by node id
     deleted_topics: frozenset[uuid.UUID] = frozenset()  # those noted as deleted: their logs may be removed
     admin_requests: Mapping[str, Node] = field(default_factory=dict)  # of Kafka's older tools, by path
+    delegation_tokens: Mapping[str, StoredToken] = field(default_factory=dict)  # by id
     unreadable_topics: frozenset[str] = frozenset()  # topics that exist, whose nodes are malformed
     number: int = field(default=0, compare=False)  # of the snapshot, one more with each; 0: nothing was read yet
     delta: ClusterDelta | None = field(default=None, compare=False)  # from the snapshot before

@@ -28,6 +28,7 @@ from ottla.metadata_store.cluster_view import (
     changed_partitions,
 )
 from ottla.metadata_store.store import NO_VERSION, Node, NodeChange
+from ottla.metadata_store.token_znodes import StoredToken, decode_token, parse_token_path
 
 NODES_AT_ONCE = 200
 """After so many nodes the event loop serves others."""
@@ -336,6 +337,7 @@ class ViewBuilder:
         deleted, requests = base.deleted_topics, base.admin_requests
         changed: dict[str, dict[str, EntityConfig]] = {}  # by kind
         acls: dict[ResourcePattern, ResourceAcls | None] = {}
+        tokens = dict(base.delegation_tokens)
         for _, path, node in changes:
             try:
                 if path.startswith(znodes.BROKER_IDS + "/"):
@@ -345,6 +347,8 @@ class ViewBuilder:
                 elif path.startswith(znodes.DELETED_TOPICS + "/"):
                     noted = znodes.decode_deleted_topic_ids([path.rpartition("/")[2]])
                     deleted = deleted - noted if node is None else deleted | noted
+                elif token_id := parse_token_path(path):
+                    _put_token(tokens, token_id, path, node)
                 elif path in znodes.ADMIN_REQUESTS:
                     requests = {**requests, path: node} if node else {p: n for p, n in requests.items() if p != path}
                 elif path == znodes.CONTROLLER:
@@ -372,6 +376,7 @@ class ViewBuilder:
             replica_reports=reports if reports != view.replica_reports else view.replica_reports,
             deleted_topics=deleted if deleted != view.deleted_topics else view.deleted_topics,
             admin_requests=requests if requests != view.admin_requests else view.admin_requests,
+            delegation_tokens=tokens if tokens != view.delegation_tokens else view.delegation_tokens,
             unreadable_topics=frozenset(self._unreadable),
         )
         return view if new == view else new
@@ -454,6 +459,13 @@ def _put(by_node_id: dict[int, _Value], path: str, value: _Value | None) -> None
         by_node_id.pop(_node_id(path), None)
     else:
         by_node_id[_node_id(path)] = value
+
+
+def _put_token(tokens: dict[str, StoredToken], token_id: str, path: str, node: Node | None) -> None:
+    """Note a token. One whose node is malformed is none: it could not be said until when it is valid."""
+    tokens.pop(token_id, None)
+    if node is not None:
+        tokens[token_id] = StoredToken(decode_token(path, node.value), node.version)
 
 
 def _node_id(path: str) -> int:

@@ -82,6 +82,8 @@ ROOTS = (
     LOG_DIRS,
     DELETED_TOPICS,
     REPLICA_REPORTS,
+    "/delegation_token",
+    "/delegation_token/tokens",
 )
 """Created once, parents first, by the first broker of a cluster."""
 
