@@ -26,6 +26,7 @@ COMMANDS = MappingProxyType(
         "group": Command("ottla.cli.group", "Groups of all types: classic, consumer and share."),
         "txn": Command("ottla.cli.txn", "Transactions."),
         "config": Command("ottla.cli.config", "Settings of topics and brokers."),
+        "certs": Command("ottla.cli.certs", "Certificates for TLS."),
         "cluster": Command("ottla.cli.cluster", "The cluster and its brokers."),
         "mirror": Command("ottla.cli.mirror", "Copies of topics and group offsets in another cluster."),
         "profile": Command("ottla.cli.profile", "Named clusters, to use instead of --brokers."),

@@ -63,6 +63,11 @@ def distinguished_name(der: bytes) -> str:
     return read_certificate(der).subject
 
 
+def format_name(der: bytes) -> str:
+    """Return a name, such as that of an issuer, as Java prints it. Raises ValueError."""
+    return _name(der, _element(der, 0, _SEQUENCE))
+
+
 def _name(der: bytes, name: _Element) -> str:
     """Format a Name: its relative names in reverse order, the parts of one with `+` between them."""
     return ",".join(

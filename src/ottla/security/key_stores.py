@@ -96,7 +96,7 @@ def openssl_cipher(name: str) -> str:
 
 def load_trusted(context: ssl.SSLContext, store: KeyStore) -> None:
     """Trust certificates, as Java does: also one that is not the root of its issuers. Raises InvalidKeyStore."""
-    pem = _as_pem(store, keys=False)
+    pem = as_pem(store, keys=False)
     try:
         context.load_verify_locations(cadata=pem.decode("ascii"))
     except (ssl.SSLError, UnicodeDecodeError, ValueError) as error:
@@ -111,7 +111,7 @@ def load_identity(
 
     Raises InvalidKeyStore.
     """
-    pem = _as_pem(chain, keys=True)
+    pem = as_pem(chain, keys=True)
     if key is not None:
         pem = key.content() + b"\n" + pem
     with _file_of(pem) as path:
@@ -172,7 +172,8 @@ def _with_lines(text: str) -> str:
     return _PEM_BLOCK.sub(block, text)
 
 
-def _as_pem(store: KeyStore, *, keys: bool) -> bytes:
+def as_pem(store: KeyStore, *, keys: bool) -> bytes:
+    """Return the certificates of a store as PEM, with the key if `keys`. Raises InvalidKeyStore."""
     content = store.content()
     if _PEM_MARK in content:
         return content
