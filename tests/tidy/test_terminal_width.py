@@ -52,6 +52,37 @@ TABLES = {
         ["broker", "name", "value", "source"],
         ["1", "transaction.partition.verification.enable", "PLAINTEXT://0.0.0.0:9092,SSL://0.0.0.0:9093", "default"],
     ),
+    "acl create": (
+        ["result", "principal", "permission", "operation", "resource", "name", "pattern", "host"],
+        [
+            "would create",
+            "User:CN=scheduler",
+            "allow",
+            "two_phase_commit",
+            "transactional_id",
+            "scheduler-1",
+            "prefixed",
+            "*",
+        ],
+    ),
+    "user list": (
+        ["name", "mechanisms", "iterations"],
+        ["a-service-with-a-name-of-very-many-letters", "SCRAM-SHA-256,SCRAM-SHA-512", "16384,16384"],
+    ),
+    "quota list": (
+        ["entity", "quota", "value"],
+        ["user=a-service-with-a-long-name client-id=<default>", "controller_mutation_rate", "1048576000000"],
+    ),
+    "token list": (
+        ["id", "owner", "renewers", "expires", "renewable_until"],
+        [
+            "t5l2YCAlTzaeO8e0pJ9m4A",
+            "User:scheduler",
+            "User:alice,User:bob",
+            "2026-11-26 10:00:00Z",
+            "2026-12-02 10:00:00Z",
+        ],
+    ),
     "group describe": (
         ["topic", "partition", "committed", "end_offset", "lag", "lag time", "member"],
         ["access-log", "0", "12345678", "12345678", "0", "0s", "rdkafka-2f1b6a4e-6f0c-4a10-9a56-3cf8ae3ee5a4"],

@@ -99,6 +99,47 @@ def client_settings(incomplete: str) -> list[str]:
     return _assignments(SUPPORTED, incomplete)
 
 
+def acl_operations(incomplete: str) -> list[str]:
+    """Return the operations of ACLs that begin with the text."""
+    from ottla.cli.acl_options import operation_names
+
+    return [name for name in operation_names() if name.startswith(incomplete.lower())]
+
+
+def users(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the users with SCRAM credentials that begin with the text."""
+
+    async def names(cluster: Cluster) -> list[str]:
+        from ottla.client.user_admin import list_users
+
+        return [user.name for user in await list_users(cluster)]
+
+    return _ask(ctx, names, incomplete)
+
+
+def tokens(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the ids of the delegation tokens that begin with the text."""
+
+    async def names(cluster: Cluster) -> list[str]:
+        from ottla.client.token_admin import list_tokens
+
+        return [token.token_id for token in await list_tokens(cluster)]
+
+    return _ask(ctx, names, incomplete)
+
+
+def quota_changes(incomplete: str) -> list[str]:
+    """Return `NAME=` for the quotas that begin with the text."""
+    return _assignments(quotas(incomplete), incomplete)
+
+
+def quotas(incomplete: str) -> list[str]:
+    """Return the names of the quotas that begin with the text."""
+    from ottla.client.quota_admin import IP, USER, quotas_of
+
+    return [name for kind in (USER, IP) for name in quotas_of({kind: None}) if name.startswith(incomplete)]
+
+
 def _assignments(names: Iterable[str], incomplete: str) -> list[str]:
     return sorted(f"{name}=" for name in names if name.startswith(incomplete))
 

@@ -14,7 +14,7 @@ _DAY_S = 86_400
 
 @dataclass(frozen=True, slots=True)
 class CertificateSummary:
-    """What a certificate says. Times are ISO 8601 in UTC."""
+    """The content of a certificate. Times are ISO 8601 in UTC."""
 
     subject: str
     issuer: str
