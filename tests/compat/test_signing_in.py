@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -11,17 +12,22 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from ottla.client.addresses import parse_addresses
 from ottla.client.admin import describe_cluster
 from ottla.client.cluster import Cluster
 from ottla.client.consumer import Consumer
 from ottla.client.errors import CannotConnect
+from ottla.client.librdkafka_settings import NotForLibrdkafka, librdkafka_settings
 from ottla.client.producer import Producer
 from ottla.client.properties import client_options
 from ottla.core.clock import SystemClock
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import TopicPartition
+from ottla.pipeline.connector.offset_client import OffsetClient
+from ottla.pipeline.connector.options import source_options
+from ottla.pipeline.connector.subscription import TopicSubscription
 from ottla.security.key_stores import InvalidKeyStore
 from tests.support.processes import NotReady
 from tests.support.secured_kafka import PASSWORD, STORE_PASSWORD, USER, SecuredKafka, start_secured_kafka
@@ -212,6 +218,42 @@ def test_the_command_line_signs_in_by_options_or_by_the_environment(secured: Sec
     assert (code, "-X security.protocol: 'TLS' is not one of" in output) == (2, True), output
     code, output = ottla(["-X", "security.protocol", *asked])
     assert (code, "write name=value" in output) == (2, True), output
+
+
+def test_a_profile_signs_in_wherever_it_is_named(secured: SecuredKafka, tmp_path: Path) -> None:
+    """Commands, both clients of `ottla bench`, mirrors and `format("ottla")`, with the password from a command."""
+    listener, properties = ways(secured)["SCRAM-SHA-256 over TLS"]
+    profiles = {"OTTLA_PROFILES": str(tmp_path / "profiles.toml")}
+    kept = {name: value for name, value in properties.items() if name != "sasl.password"}
+    settings = [part for name, value in kept.items() for part in ("-s", f"{name}={value}")]
+    command = ["--password-command", f"echo {properties['sasl.password']}"]
+    at = secured.bootstrap(listener)
+    assert ottla(["profile", "set", "secured", at, *settings, *command], **profiles)[0] == 0
+    assert ottla(["cluster", "brokers", "--profile", "secured"], **profiles)[0] == 0
+    bench = ["bench", "--profile", "secured", "-n", "100", "--requests", "2"]
+    for client in ("own", "confluent"):
+        code, output = ottla([*bench, "--client", client], **profiles)
+        assert code == 0, output
+    assert ottla(["topic", "create", "mirrored", "--profile", "secured"], **profiles)[0] == 0
+    ends = ["--from-profile", "secured", "--to-profile", "secured", "--rename", "copy.{topic}"]
+    code, output = ottla(["mirror", "run", "mirrored", *ends, "--once", "--no-groups"], **profiles)
+    assert code == 0, output
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("OTTLA_PROFILES", profiles["OTTLA_PROFILES"])
+        options = source_options({"profile": "secured", "subscribe": "mirrored"}, streaming=False)
+    with contextlib.closing(OffsetClient(options.read_options)) as offset_client:
+        assert "mirrored" in offset_client.topics(TopicSubscription(topics=("mirrored",))).ids
+
+
+def test_confluent_kafka_gets_every_kind_of_store(secured: SecuredKafka) -> None:
+    for way, (listener, properties) in ways(secured).items():
+        if "ssl.enabled.protocols" in properties:
+            continue
+        found = librdkafka_settings(client_options(properties).security)
+        admin = AdminClient({"bootstrap.servers": secured.bootstrap(listener), **found})
+        assert admin.list_topics(timeout=20).brokers, way
+    with pytest.raises(NotForLibrdkafka):
+        librdkafka_settings(client_options(ways(secured)["TLS 1.2"][1]).security)
 
 
 async def test_a_session_that_may_not_live_long_is_followed_by_another(secured: SecuredKafka) -> None:

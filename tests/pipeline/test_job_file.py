@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.client.offset_spec import OffsetKind
+from ottla.client.sasl import Sasl
 from ottla.pipeline.event_time import Granularity, TimeFrom
 from ottla.pipeline.formats.csv_lines import CsvLines
 from ottla.pipeline.job_file.job import SECTIONS, PipelineJob, add_options, job_from, read_job
@@ -193,6 +194,33 @@ def test_options_of_the_command_line_are_the_keys_of_a_load() -> None:
     for wrong in ("time", "=x", "topics.x=1"):
         with pytest.raises(ValueError, match="--option"):
             add_options(load, [wrong])
+
+
+def test_a_profile_gives_brokers_settings_and_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTTLA_PROFILES", str(tmp_path / "profiles.toml"))
+    read_by = tmp_path / "was-run"
+    (tmp_path / "profiles.toml").write_text(
+        f"""[profiles.production]
+brokers = "c:1"
+password_command = "sh -c 'touch {read_by}; echo secret'"
+settings = {{ "security.protocol" = "SASL_PLAINTEXT", "sasl.mechanism" = "PLAIN", "sasl.username" = "alice" }}
+"""
+    )
+    wrong = MINIMAL + "[brokers]\nprofile = 'production'\n[brokers.settings]\n'sasl.mechanism' = 'GSSAPI'\n"
+    assert faults(wrong)[0].startswith("job.toml:5: sasl.mechanism")
+    assert not read_by.exists(), "a wrong job needs no password"
+    job, found = read_job(MINIMAL + "[brokers]\nprofile = 'production'\n", directory=HERE, now_ms=0)
+    assert job is not None, found.faults
+    assert (job.brokers.bootstrap, job.brokers.client.security.sasl) == ("c:1", Sasl("PLAIN", "alice", "secret"))
+    other = MINIMAL + "[brokers]\nprofile = 'production'\nbootstrap = 'd:1'\n"
+    job, _ = read_job(other, directory=HERE, now_ms=0)
+    assert job is not None
+    assert job.brokers.bootstrap == "d:1"
+    assert faults(MINIMAL + "[brokers]\nprofile = 'x'\n")[0].startswith("job.toml:4: there is no profile 'x'")
+    text = (tmp_path / "profiles.toml").read_text().replace("echo secret", "exit 1")
+    (tmp_path / "profiles.toml").write_text(text)
+    failed = faults(MINIMAL + "[brokers]\nprofile = 'production'\n")
+    assert failed[0].startswith("job.toml:4: profile production: password_command ended with exit code 1")
 
 
 def test_every_stage_has_its_section_and_can_be_loaded() -> None:

@@ -7,14 +7,14 @@ client.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
-from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, run_on_cluster
+from ottla.cli.connection import DEFAULT_TIMEOUT_S, ConnectionOptions, client_options_of, run_on_cluster
 from ottla.cli.errors import CommandFailed, usage_error
 from ottla.cli.options import Brokers, Format, OutputFormat, Profile, Timeout
 from ottla.cli.output import ProgressBar, show_rows
@@ -106,8 +106,7 @@ def bench(
     run_on_cluster(target, prepare)
     try:
         if installed and client is not Driver.OWN:
-            bootstrap = ",".join(str(address) for address in target.addresses())
-            results = run_confluent(load, bootstrap, clock, timeout_s=timeout)
+            results = run_confluent(load, _confluent_settings(target), clock, timeout_s=timeout)
         else:
             results = run_on_cluster(target, lambda cluster: run_own(load, cluster, clock))
     finally:
@@ -120,6 +119,20 @@ def bench(
             {**row, "seconds": f"{row['seconds']:.2f}", "records_per_s": f"{row['records_per_s']:.0f}"} for row in rows
         ]
     show_rows([_rounded(row) for row in rows], columns, shape)
+
+
+def _confluent_settings(target: ConnectionOptions) -> dict[str, str]:
+    """Return the brokers and the security of a cluster as librdkafka's settings. Raises CommandFailed."""
+    from ottla.client.librdkafka_settings import NotForLibrdkafka, librdkafka_settings
+    from ottla.security.key_stores import InvalidKeyStore
+
+    brokers = {"bootstrap.servers": ",".join(str(address) for address in target.addresses())}
+    try:
+        return brokers | librdkafka_settings(client_options_of(target).security)
+    except NotForLibrdkafka as error:
+        raise usage_error(f"confluent-kafka: {error}", "use --client own") from None
+    except InvalidKeyStore as error:
+        raise usage_error(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +242,11 @@ async def _read(load: Load, cluster: Cluster, starts: dict[TopicPartition, int])
     return read
 
 
-def run_confluent(load: Load, bootstrap: str, clock: Clock, *, timeout_s: float) -> list[BenchResult]:
-    """Run the three cases with confluent-kafka (librdkafka)."""
+def run_confluent(load: Load, settings: Mapping[str, str], clock: Clock, *, timeout_s: float) -> list[BenchResult]:
+    """Run the three cases with confluent-kafka (librdkafka), with these settings of brokers and security."""
     import confluent_kafka as ck
 
-    common = {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True}
+    common = {**settings, "acks": "all", "enable.idempotence": True}
     failed: list[str] = []
 
     def note(error: Any, _message: Any) -> None:
@@ -243,7 +256,7 @@ def run_confluent(load: Load, bootstrap: str, clock: Clock, *, timeout_s: float)
     bulk = ck.Producer({**common, "linger.ms": 5, "batch.size": _MIB, "queue.buffering.max.messages": 1_000_000})
     consumer = ck.Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **settings,
             "group.id": "ottla-bench",
             "enable.auto.commit": False,
             "fetch.queue.backoff.ms": 2,  # by default it fetches nothing for a second after its queue was full

@@ -43,10 +43,10 @@ def groups(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def profiles(incomplete: str) -> list[str]:
     """Return the profiles that begin with the text."""
-    from ottla.cli.profile_file import Profiles
+    from ottla.cli.connection import load_profiles
 
     try:
-        return [name for name in sorted(Profiles.load(os.environ).clusters) if name.startswith(incomplete)]
+        return [name for name in sorted(load_profiles(os.environ).clusters) if name.startswith(incomplete)]
     except CommandFailed:
         return []
 
@@ -147,7 +147,7 @@ def _assignments(names: Iterable[str], incomplete: str) -> list[str]:
 def _ask(ctx: typer.Context, names: Callable[[Cluster], Awaitable[list[str]]], incomplete: str) -> list[str]:
     from ottla.cli.connection import ConnectionOptions, run_on_cluster
 
-    target = ConnectionOptions(ctx.params.get("brokers"), ctx.params.get("profile"), _TIMEOUT_S)
+    target = ConnectionOptions(ctx.params.get("brokers"), ctx.params.get("profile"), _TIMEOUT_S, may_ask=False)
     try:
         found = run_on_cluster(target, names)
     except CommandFailed:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from ottla.core.quantities import in_unit_of
 from ottla.wire.errors import MalformedRequest
 
 if TYPE_CHECKING:
-    from ottla.cli.profile_file import NamedCluster
+    from ottla.client.profiles import NamedCluster, Profiles
 
 T = TypeVar("T")
 DEFAULT_BROKERS = "127.0.0.1:9092"
@@ -44,7 +43,6 @@ _SILENCE_S, _HTTP_TIMEOUT_S = 1.5, 3.0
 SETTINGS_VARIABLE = "OTTLA_CLIENT_SETTINGS"
 """Client settings under Kafka's names, one `name=value` per line; `ottla -X` adds lines for this process."""
 
-_VARIABLE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 _BROKERS_NAMED_BY = ContextVar("_BROKERS_NAMED_BY", default="")
 """The origin of the brokers of this command: an option, a variable, a profile; empty for the default."""
 
@@ -56,6 +54,8 @@ class ConnectionOptions:
     brokers: str | None = None
     profile: str | None = None
     timeout_s: float = DEFAULT_TIMEOUT_S
+    may_ask: bool = True
+    """Whether a password may be read that a profile has not in itself: the command may ask the user."""
 
     def addresses(self, environment: Mapping[str, str] | None = None) -> tuple[Address, ...]:
         """Select the brokers: --brokers, --profile, OTTLA_BROKERS, the profile in use, or the default."""
@@ -78,39 +78,46 @@ class ConnectionOptions:
         """Merge the client settings of the selected profile with those of OTTLA_CLIENT_SETTINGS and -X, which win."""
         environment = os.environ if environment is None else environment
         profile = self._selected_profile(environment)
-        found = {} if profile is None else expand_variables(profile[1].settings, environment, profile=profile[0])
+        found = {} if profile is None else self._settings_of(*profile, environment)
         return found | client_settings(environment)
+
+    def _settings_of(self, name: str, cluster: NamedCluster, environment: Mapping[str, str]) -> dict[str, str]:
+        from ottla.client.profiles import InvalidProfile
+
+        if cluster.password is not None and not self.may_ask:
+            raise CommandFailed(f"the password of profile {name} is not read here")
+        try:
+            return cluster.client_settings(environment, name=name)
+        except InvalidProfile as error:
+            raise usage_error(str(error)) from None
 
     def _selected_profile(self, environment: Mapping[str, str]) -> tuple[str, NamedCluster] | None:
         """Return the profile of --profile, or the one in use if nothing else names brokers."""
-        from ottla.cli.profile_file import Profiles
-
         if self.profile is None and (self.brokers is not None or environment.get("OTTLA_BROKERS")):
             return None
-        profiles = Profiles.load(environment)
+        profiles = load_profiles(environment)
         name = self.profile or profiles.current
-        if name is None:
-            return None
-        if name not in profiles.clusters:
-            raise not_found(f"there is no profile {name!r} in {profiles.path}", "list them: `ottla profile list`")
-        return name, profiles.clusters[name]
+        return None if name is None else (name, existing_profile(profiles, name))
 
 
-def expand_variables(settings: Mapping[str, str], environment: Mapping[str, str], *, profile: str) -> dict[str, str]:
-    """Replace `${env:NAME}` by environment variables, as Kafka does. Raises `CommandFailed` if one is not set.
+def load_profiles(environment: Mapping[str, str]) -> Profiles:
+    """Read the file of profiles. Raises `CommandFailed`."""
+    from ottla.client.profiles import InvalidProfile, Profiles
 
-    >>> expand_variables({"sasl.password": "${env:SECRET}"}, {"SECRET": "x"}, profile="p")
-    {'sasl.password': 'x'}
-    """
-    found = {}
-    for name, value in settings.items():
-        for variable in _VARIABLE.findall(value):
-            if variable not in environment:
-                raise usage_error(
-                    f"profile {profile}: {name} needs the environment variable {variable}, which is not set"
-                )
-        found[name] = _VARIABLE.sub(lambda match: environment[match[1]], value)
-    return found
+    try:
+        return Profiles.load(environment)
+    except InvalidProfile as error:
+        raise CommandFailed(str(error), code=ExitCode.BAD_INPUT) from None
+
+
+def existing_profile(profiles: Profiles, name: str) -> NamedCluster:
+    """Return a profile. Raises `CommandFailed` if there is none of that name."""
+    from ottla.client.profiles import NoSuchProfile
+
+    try:
+        return profiles.cluster(name)
+    except NoSuchProfile as error:
+        raise not_found(str(error), "list them with `ottla profile list`") from None
 
 
 def client_settings(environment: Mapping[str, str]) -> dict[str, str]:
@@ -132,7 +139,7 @@ def client_settings(environment: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _options(target: ConnectionOptions) -> ClientOptions:
+def client_options_of(target: ConnectionOptions) -> ClientOptions:
     """Return the client options of a command: its timeout and the settings of the environment."""
     from ottla.client.properties import InvalidProperty, client_options
 
@@ -151,7 +158,7 @@ def _options(target: ConnectionOptions) -> ClientOptions:
 
 def run_on_cluster(target: ConnectionOptions, work: Callable[[Cluster], Awaitable[T]]) -> T:
     """Connect, run `work`, close the connections. Raises `CommandFailed` for every error."""
-    options, addresses = _options(target), target.addresses()
+    options, addresses = client_options_of(target), target.addresses()
 
     async def session() -> T:
         async with await _connected(addresses, options) as cluster:
@@ -178,7 +185,7 @@ def run_on_clusters(
     source: ConnectionOptions, target: ConnectionOptions, work: Callable[[Cluster, Cluster], Awaitable[T]]
 ) -> T:
     """Do the same with two clusters."""
-    ends = [(options.addresses(), _options(options)) for options in (source, target)]
+    ends = [(options.addresses(), client_options_of(options)) for options in (source, target)]
     _BROKERS_NAMED_BY.set("--from or --to")
 
     async def session() -> T:

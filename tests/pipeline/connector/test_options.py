@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pyspark
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType, TimestampType
 
+from ottla.client.password_source import PasswordKind, PasswordSource
+from ottla.client.profiles import NamedCluster, Profiles
+from ottla.client.sasl import Sasl
 from ottla.core.ids import TopicPartition
 from ottla.pipeline.connector import spark_api
 from ottla.pipeline.connector.columns import COLUMNS
@@ -147,6 +153,28 @@ def test_an_invalid_option_of_a_source_is_named(streaming: bool, options: dict[s
 def test_a_missing_option_of_a_source_is_named(options: dict[str, str], why: str) -> None:
     with pytest.raises(InvalidOption, match=why):
         source_options(options, streaming=False)
+
+
+def test_brokers_settings_and_password_come_from_a_profile_that_options_override(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTTLA_PROFILES", str(tmp_path / "profiles.toml"))
+    settings = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "alice"}
+    profiles = Profiles.load(os.environ)
+    source = PasswordSource(PasswordKind.COMMAND, "echo secret")
+    profiles.clusters["production"] = NamedCluster("c:1,d:2", settings, source)
+    profiles.save()
+    for connection in (
+        source_options({"PROFILE": "production", "subscribe": "t"}, streaming=True).read_options.connection,
+        sink_options({"profile": "production", "topic": "t"}).connection,
+    ):
+        assert [str(address) for address in connection.brokers] == ["c:1", "d:2"]
+        assert connection.client.security.sasl == Sasl("PLAIN", "alice", "secret")
+    connection = read(profile="production", kafka__sasl__username="bob").read_options.connection
+    assert [str(address) for address in connection.brokers] == ["a:1", "b:2"]
+    assert connection.client.security.sasl == Sasl("PLAIN", "bob", "secret")
+    with pytest.raises(InvalidOption, match=r"^profile: there is no profile"):
+        read(profile="other")
 
 
 def test_options_without_effect_are_accepted() -> None:

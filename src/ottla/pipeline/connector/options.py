@@ -8,6 +8,7 @@ production. Names are compared without regard to case, as Spark compares them.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from typing import TypeVar
 
 from ottla.client.addresses import Address, parse_addresses
 from ottla.client.cluster import ClientOptions
+from ottla.client.profiles import InvalidProfile, NamedCluster, NoSuchProfile, Profiles
 from ottla.client.properties import SUPPORTED as CLIENT_PROPERTIES
 from ottla.client.properties import InvalidProperty, client_options
 from ottla.pipeline.connector.columns import COLUMNS
@@ -105,6 +107,7 @@ _SOURCE = _by_lower_case(
     "lagGroup",
     "kafkaConsumer.pollTimeoutMs",
     "brokerWait",
+    "profile",
     "kafka.isolation.level",
     "kafka.fetch.max.bytes",
     "kafka.max.partition.fetch.bytes",
@@ -115,6 +118,7 @@ _SINK = _by_lower_case(
     "topic",
     "includeHeaders",
     "brokerWait",
+    "profile",
     "deduplicate",
     "controlTopic",
     "onReplayMismatch",
@@ -269,10 +273,16 @@ def _check_names(given: OptionMap, known: Mapping[str, str]) -> None:
 
 
 def connection_options(given: OptionMap) -> BrokerOptions:
-    """Parse brokers and client settings, for source and sink. Raises InvalidOption."""
-    servers = given.text("kafka.bootstrap.servers")
-    if servers is None:
-        raise InvalidOption("kafka.bootstrap.servers: say which brokers, as host:port,host:port")
+    """Parse brokers and client settings, for source and sink. Raises InvalidOption.
+
+    They are those of the profile, if one is named, and of the options, which override it.
+    """
+    of_profile = NamedCluster("") if (name := given.text("profile")) is None else _profile(name)
+    servers = given.text("kafka.bootstrap.servers") or of_profile.brokers
+    if not servers:
+        raise InvalidOption(
+            "kafka.bootstrap.servers: say which brokers, as host:port,host:port, or name them by the option profile"
+        )
     try:
         brokers = parse_addresses(servers)
     except ValueError as error:
@@ -285,13 +295,22 @@ def connection_options(given: OptionMap) -> BrokerOptions:
     }
     base = ClientOptions(client_id=CLIENT_ID, retry_s=_RETRY_S)
     try:
-        client = client_options(properties, base=base)
+        client = client_options(of_profile.settings | properties, base=base)
     except InvalidProperty as error:
         advice = "" if error.name in CLIENT_PROPERTIES else " (docs/spark.md lists those that are)"
         raise InvalidOption(f"{_KAFKA}{error}{advice}") from None
     patience = given.seconds("kafkaConsumer.pollTimeoutMs", otherwise=client.retry_s)
     wait_s = given.seconds("brokerWait", otherwise=min(WAIT_S, patience))
     return BrokerOptions(brokers, replace(client, retry_s=patience), wait_s)
+
+
+def _profile(name: str) -> NamedCluster:
+    """Return a profile of the user who runs the driver, with its password among the settings."""
+    try:
+        found = Profiles.load(os.environ).cluster(name)
+        return NamedCluster(found.brokers, found.client_settings(os.environ, name=name))
+    except (InvalidProfile, NoSuchProfile) as error:
+        raise InvalidOption(f"profile: {error}") from None
 
 
 def _isolation(given: OptionMap) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 
 from ottla.client.addresses import parse_addresses
 from ottla.client.cluster import ClientOptions
+from ottla.client.profiles import InvalidProfile, NoSuchProfile, Profiles
 from ottla.client.properties import InvalidProperty, client_options
 from ottla.pipeline.connector.options import WAIT_S
 from ottla.pipeline.job_file.load_section import LOAD, spec_of
@@ -28,15 +30,37 @@ _HOUR_MS = 3_600_000
 KEEP_MS = 7 * _DAY_MS
 
 
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+
 def _check_brokers(values: Values) -> Iterator[KeyProblem]:
+    """Check brokers and settings; no password is read for that."""
     try:
-        parse_addresses(values["bootstrap"])
+        bootstrap, settings = _connection(values, reads_password=False)
+    except (InvalidProfile, NoSuchProfile) as error:
+        yield "profile", str(error)
+        return
+    try:
+        parse_addresses(bootstrap)
     except ValueError as error:
         yield "bootstrap", str(error)
     try:
-        _client(values["settings"])
+        _client(settings)
     except InvalidProperty as error:
         yield "settings", str(error)
+
+
+def _connection(values: Values, *, reads_password: bool) -> tuple[str, dict[str, str]]:
+    """Return brokers and settings of the profile and of the section, which overrides it.
+
+    Raises InvalidProfile and NoSuchProfile.
+    """
+    bootstrap, settings, name = values["bootstrap"], values["settings"], values["profile"]
+    if name is None:
+        return bootstrap, settings
+    cluster = Profiles.load(os.environ).cluster(name)
+    of_profile = cluster.client_settings(os.environ, name=name, reads_password=reads_password)
+    return cluster.brokers if bootstrap == DEFAULT_BOOTSTRAP else bootstrap, of_profile | settings
 
 
 def _client(settings: Mapping[str, str]) -> ClientOptions:
@@ -47,7 +71,13 @@ BROKERS = SectionSchema(
     "brokers",
     "Which cluster.",
     (
-        Key("bootstrap", ValueType.TEXT, "Brokers to ask first.", "127.0.0.1:9092", example='"127.0.0.1:9092"'),
+        Key("bootstrap", ValueType.TEXT, "Brokers to ask first.", DEFAULT_BOOTSTRAP, example='"127.0.0.1:9092"'),
+        Key(
+            "profile",
+            ValueType.TEXT,
+            "A profile of `ottla profile`: its brokers, unless bootstrap names others, its settings and its password.",
+            example='"production"',
+        ),
         Key(
             "isolation",
             ValueType.TEXT,
@@ -150,10 +180,14 @@ class PipelineJob:
 
 
 def job_of(values: Mapping[str, Any]) -> PipelineJob:
-    """Return the job that checked values mean. Raises OSError or UnsupportedSchema over a load's Avro schema."""
+    """Return the job that checked values mean.
+
+    Raises OSError or UnsupportedSchema over a load's Avro schema, and InvalidProfile over the password of a profile.
+    """
     brokers, spark, schedule, compact = (values[name] for name in ("brokers", "spark", "schedule", "compact"))
     committed, wait_s = brokers["isolation"] == "read_committed", brokers["wait"] / 1000
-    cluster = Brokers(brokers["bootstrap"], _client(brokers["settings"]), read_committed=committed, wait_s=wait_s)
+    bootstrap, settings = _connection(brokers, reads_password=True)
+    cluster = Brokers(bootstrap, _client(settings), read_committed=committed, wait_s=wait_s)
     lake = Lake(values["lake"]["path"], TableFormat(values["lake"]["format"]))
     return PipelineJob(
         brokers=cluster,
@@ -187,6 +221,9 @@ def _made(found: ReadResult) -> tuple[PipelineJob | None, ReadResult]:
         return None, found
     try:
         return job_of(found.values), found
+    except InvalidProfile as error:
+        found.add_problem(("brokers", "profile"), str(error))
+        return None, found
     except (OSError, ValueError) as error:
         found.add_problem(("load",), str(error))
         return None, found
