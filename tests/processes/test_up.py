@@ -13,6 +13,7 @@ from socket import socket
 
 import pytest
 
+from tests.processes.cli_runner import Cli
 from tests.support.processes import free_port, is_running, until
 from tests.support.up_process import UpProcess
 
@@ -124,3 +125,22 @@ def test_sigterm_stops_all_and_a_start_goes_on(up: UpProcess) -> None:
     assert not (up.directory / "up.sock").exists()
     up.start()
     assert [row["state"] for row in up.rows().values()] == ["running"] * 3
+
+
+def test_a_secured_cluster_goes_on_secured(tmp_path: Path) -> None:
+    up = UpProcess(tmp_path / "cluster", brokers=1, is_secured=True).start()
+    cli = Cli(up.bootstrap, tmp_path)
+    lines = (up.directory / "admin.properties").read_text().splitlines()
+    options = [text for line in lines if not line.startswith("bootstrap.") for text in ("-X", line)]
+    try:
+        cli.out(*options, "topic", "create", "orders")
+        assert up.stop() == 0
+        up.is_secured = False
+        up.start()
+        assert (up.directory / "admin.properties").read_text().splitlines() == lines
+        assert b"orders" in cli.out(*options, "topic", "list")
+        cli.fails("topic", "list", "--timeout", "5", code=3)
+    finally:
+        up.stop()
+    password = (up.directory / "users").read_text().partition("=")[2].strip()
+    assert not [file for file in up.directory.glob("*.log") if password in file.read_text()]

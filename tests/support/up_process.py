@@ -21,8 +21,10 @@ START_TIMEOUT_S = 90.0
 class UpProcess:
     """One cluster and its directory. `start` and `stop` alternate."""
 
-    def __init__(self, directory: Path, *, brokers: int = 3, options: Sequence[str] = ()) -> None:
-        self.directory, self.brokers, self.options = directory, brokers, tuple(options)
+    def __init__(
+        self, directory: Path, *, brokers: int = 3, options: Sequence[str] = (), is_secured: bool = False
+    ) -> None:
+        self.directory, self.brokers, self.options, self.is_secured = directory, brokers, tuple(options), is_secured
         self.nodes = range(1, brokers + 1)
         self.port = free_ports(brokers)
         self.process: subprocess.Popen[bytes] | None = None
@@ -43,9 +45,10 @@ class UpProcess:
     def start(self) -> UpProcess:
         """Start it and wait until it is ready. Raises `NotReady` with its output."""
         options = [text for option in self.options for text in ("-o", option)]
+        secure = ["--secure"] if self.is_secured else []
         with (self.directory / "up.err").open("ab") as errors:
             self.process = subprocess.Popen(
-                self.command("-n", str(self.brokers), "--port", str(self.port), *options),
+                self.command("-n", str(self.brokers), "--port", str(self.port), *options, *secure),
                 stdout=subprocess.PIPE,
                 stderr=errors,
             )

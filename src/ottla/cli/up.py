@@ -40,6 +40,9 @@ def up(
             help="Port of the first broker; the others have the next ones. Default: 9092, or as before.",
         ),
     ] = None,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="With TLS, sign-in by SCRAM and ACLs; its files are in the directory.")
+    ] = False,
     option: Options = None,
     kill: Annotated[
         int | None, typer.Option("--kill", min=1, metavar="ID", help="Kill a broker of the running cluster (SIGKILL).")
@@ -59,6 +62,8 @@ def up(
     again with the same directory, it goes on with the data. -o sets a setting of all brokers. Topics have 3 replicas if
     there are 3 brokers.
 
+    --secure makes certificates and passwords, and admin.properties, with which a client signs in as the administrator.
+
     --stop, --kill, --start and --status are for another shell, while the cluster runs.
     """
     directory = data.expanduser().absolute()
@@ -74,18 +79,19 @@ def up(
     elif status:
         _command(directory, {"command": "status"}, shape)
     else:
-        _run(directory, brokers, port, parse_options(option or []))
+        _run(directory, brokers, port, parse_options(option or []), secured=secure)
 
 
-def _run(directory: Path, brokers: int | None, port: int | None, options: dict[str, str]) -> None:
+def _run(directory: Path, brokers: int | None, port: int | None, options: dict[str, str], *, secured: bool) -> None:
     from ottla.local_cluster.cluster import CannotRun, LocalCluster, make_plan
+    from ottla.local_cluster.secured import MissingLibrary
     from ottla.pipeline.jars import JarsNotFound
     from ottla.pipeline.java import JavaNotFound
 
     async def run() -> None:
         cluster = LocalCluster(
             directory,
-            make_plan(directory, brokers=brokers, port=port),
+            make_plan(directory, brokers=brokers, port=port, secured=secured),
             options=options,
             environment=os.environ,
             notify=_notify,
@@ -95,7 +101,7 @@ def _run(directory: Path, brokers: int | None, port: int | None, options: dict[s
 
     try:
         asyncio.run(run())
-    except (CannotRun, JarsNotFound, JavaNotFound) as error:
+    except (CannotRun, JarsNotFound, JavaNotFound, MissingLibrary) as error:
         raise CommandFailed(str(error)) from error
     except OSError as error:
         raise CommandFailed(f"the cluster cannot run in {directory}: {error}") from error

@@ -1,7 +1,7 @@
 """Runs ZooKeeper and several brokers on this machine until a signal, and starts it all again with its data.
 
 The directory contains `zookeeper/`, a data directory and a log for each broker, and `cluster.json`, the number of
-brokers and their ports.
+brokers and their ports; `local_cluster/secured.py` adds what a secured one needs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from typing import Any
 from ottla.client import admin
 from ottla.client.addresses import Address
 from ottla.client.cluster import Cluster
+from ottla.client.properties import client_options
+from ottla.core.clock import SystemClock
 from ottla.core.errors import KafkaError
 from ottla.local_cluster.control import ControlServer
 from ottla.local_cluster.processes import ChildProcess, free_port, last_message
+from ottla.local_cluster.secured import SecuredCluster, hidden, secure
 from ottla.local_cluster.zookeeper_command import ZooKeeperServer
 from ottla.local_cluster.zookeeper_jars import zookeeper_jars
 from ottla.pipeline.java import java_home
@@ -53,6 +56,7 @@ class ClusterPlan:
 
     brokers: int
     port: int
+    is_secured: bool = False
 
     @property
     def nodes(self) -> range:
@@ -69,11 +73,17 @@ class ClusterPlan:
         return ",".join(map(self.address, self.nodes))
 
 
-def make_plan(directory: Path, *, brokers: int | None, port: int | None) -> ClusterPlan:
+def make_plan(directory: Path, *, brokers: int | None, port: int | None, secured: bool = False) -> ClusterPlan:
     """Combine what is asked for with what the directory has from the last time. Raises CannotRun."""
     saved = _saved_plan(directory)
+    if saved is not None and secured and not saved.is_secured:
+        raise CannotRun(
+            f"{directory} has a cluster without security. Start it without --secure, or give --data another directory"
+        )
     plan = ClusterPlan(
-        brokers or (saved.brokers if saved else DEFAULT_BROKERS), port or (saved.port if saved else DEFAULT_PORT)
+        brokers or (saved.brokers if saved else DEFAULT_BROKERS),
+        port or (saved.port if saved else DEFAULT_PORT),
+        saved.is_secured if saved else secured,
     )
     if plan.port + plan.brokers - 1 > _PORT_MAX:
         raise CannotRun(
@@ -91,7 +101,7 @@ def _saved_plan(directory: Path) -> ClusterPlan | None:
     file = directory / "cluster.json"
     try:
         found = json.loads(file.read_text())
-        return ClusterPlan(int(found["brokers"]), int(found["port"]))
+        return ClusterPlan(int(found["brokers"]), int(found["port"]), bool(found.get("secured", False)))
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
@@ -134,6 +144,7 @@ class LocalCluster:
         self._states = dict.fromkeys(plan.nodes, "stopped")
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
+        self._secured: SecuredCluster | None = None
 
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT. Raises CannotRun, JavaNotFound, JarsNotFound and OSError."""
@@ -161,15 +172,23 @@ class LocalCluster:
     # ---- Start and stop
 
     async def _start(self, control: ControlServer) -> None:
+        if self._plan.is_secured:
+            self._secured = secure(self._directory, clock=SystemClock())
         await self._start_zookeeper()
-        (self._directory / "cluster.json").write_text(
-            json.dumps({"version": 1, "brokers": self._plan.brokers, "port": self._plan.port}) + "\n"
-        )
+        saved = {"version": 1, "brokers": self._plan.brokers, "port": self._plan.port}
+        if self._plan.is_secured:
+            saved["secured"] = True
+        (self._directory / "cluster.json").write_text(json.dumps(saved) + "\n")
         self._notify(f"starting {self._plan.brokers} brokers")
         await asyncio.gather(*map(self._start_broker, self._plan.nodes))
         await self._until_complete()
         await control.open()
+        if self._secured is not None:
+            self._secured.write_client_settings(self._plan.bootstrap)
         self._report_ready(f"cluster ready: {self._plan.bootstrap}")
+        if self._secured is not None:
+            settings = {"bootstrap.servers": self._plan.bootstrap, **self._secured.client_settings()}
+            self._report_ready("\n".join([f"# the administrator, from {self._secured.admin_file}", *hidden(settings)]))
 
     async def _start_zookeeper(self) -> None:
         java = await asyncio.to_thread(java_home, self._environment, self._notify)
@@ -210,7 +229,11 @@ class LocalCluster:
         log_file = self._directory / f"broker-{node}.log"
         settings = {**broker_settings(self._plan, node, self._zookeeper_address), **self._options}
         command = [sys.executable, "-m", "ottla", "server", "--while-stdin-open", "--format", "json"]
-        command += ["--port", str(self._plan.port + node - 1), "--data", str(self._directory / f"broker-{node}")]
+        command += ["--data", str(self._directory / f"broker-{node}")]
+        if self._secured is None:
+            command += ["--port", str(self._plan.port + node - 1)]
+        else:
+            command += ["--config", str(self._secured.write_broker_settings(node, self._plan.address(node)))]
         for name, value in settings.items():
             command += ["-o", f"{name}={value}"]
         self._states[node] = "starting"
@@ -234,9 +257,10 @@ class LocalCluster:
 
     async def _until_complete(self) -> None:
         """Wait until each broker knows all of them."""
+        options = None if self._secured is None else client_options(self._secured.client_settings())
         for node in self._plan.nodes:
             host, _, port = self._plan.address(node).partition(":")
-            cluster = await Cluster.connect([Address(host, int(port))])
+            cluster = await Cluster.connect([Address(host, int(port))], options=options)
             try:
                 async with asyncio.timeout(_START_TIMEOUT_S):
                     while len((await admin.describe_cluster(cluster)).nodes) < self._plan.brokers:  # noqa: ASYNC110
