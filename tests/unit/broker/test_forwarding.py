@@ -7,13 +7,16 @@ import asyncio
 import pytest
 
 from ottla.broker.handlers import envelope
+from ottla.broker.requests.handler import ForwardedRequest
 from ottla.broker.requests.registry import APIS, INTER_BROKER_APIS
 from ottla.client.connection import Connection
 from ottla.client.errors import CannotConnect
 from ottla.controller.topics import CreateTopic
 from ottla.core.errors import ErrorCode, InvalidReplicationFactor, NotController
 from ottla.core.ids import OFFSETS_TOPIC
+from ottla.net.identity import USER, ConnectionIdentity
 from ottla.testing.cluster import TestCluster
+from ottla.testing.requests import connection_without_socket, request_to
 from ottla.wire import codec
 from ottla.wire.apis import ApiKey
 from ottla.wire.generated.alter_configs import AlterableConfig as ReplacedConfig
@@ -114,6 +117,19 @@ async def test_a_broker_that_is_not_the_controller_refuses_an_envelope(cluster: 
     request = EnvelopeRequest(request_data=foreign, request_principal=None, client_host_address=b"")
     answer = await controller.request(ApiKey.ENVELOPE, request, timeout_s=10)
     assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.brokers(1)
+async def test_a_request_without_a_client_is_the_other_brokers_own(cluster: TestCluster) -> None:
+    connection = connection_without_socket(host="192.0.2.7", listener="BROKERS")
+    request = request_to(cluster.services(1), 0, connection=connection)
+    request.identity = ConnectionIdentity(USER, "broker")
+    version = 7
+    body = codec.encode_request(ApiKey.CREATE_TOPICS, version, CreateTopicsRequest())
+    inner = encode_request_header(ApiKey.CREATE_TOPICS, version, 7, "broker") + body
+    own = envelope.unwrap(request, EnvelopeRequest(request_data=inner, request_principal=None, client_host_address=b""))
+    assert isinstance(own, ForwardedRequest)
+    assert (own.identity.principal_name, own.client_host, own.listener) == ("broker", "192.0.2.7", "BROKERS")
 
 
 def test_only_requests_for_the_controller_are_forwarded() -> None:

@@ -2,7 +2,8 @@
 
 What it does
   Serves a client's request that another broker has forwarded because this one is the controller (KIP-590): as a request
-  of that client, with its identity, address and listener. The response is that of the request inside, as the client
+  of that client, with its identity, address and listener; without an identity inside it is the other broker's own
+  request. The response is that of the request inside, as the client
   gets it. NOT_CONTROLLER if this broker is not the controller.
 
 What it does not do
@@ -23,7 +24,6 @@ from ottla.broker.requests.registry import APIS
 from ottla.broker.requests.request import Request
 from ottla.core.acls import AclOperation
 from ottla.core.errors import ErrorCode
-from ottla.net.identity import ANONYMOUS
 from ottla.wire.apis import ApiKey
 from ottla.wire.errors import MalformedRequest
 from ottla.wire.generated.envelope import MESSAGES, EnvelopeRequest, EnvelopeResponse
@@ -40,7 +40,11 @@ def unwrap(request: Request, body: EnvelopeRequest) -> ForwardedRequest | Envelo
     frame, principal = bytes(body.request_data), body.request_principal
     try:
         header = parse_request_header(frame)
-        identity, listener = (ANONYMOUS, request.listener) if not principal else decode_identity(bytes(principal))
+        if principal:
+            identity, listener = decode_identity(bytes(principal))
+            host = _host(bytes(body.client_host_address))
+        else:  # of the other broker itself, such as the creation of an internal topic
+            identity, listener, host = request.identity, request.listener, request.client_host
     except MalformedRequest:
         return invalid()
     key, version, _, _, _ = header
@@ -51,7 +55,7 @@ def unwrap(request: Request, body: EnvelopeRequest) -> ForwardedRequest | Envelo
         or not row.min_version <= version <= row.max_version
     ):
         return invalid()
-    return ForwardedRequest(header, frame, _host(bytes(body.client_host_address)), identity, listener)
+    return ForwardedRequest(header, frame, host, identity, listener)
 
 
 def wrap(response: bytes) -> EnvelopeResponse:
