@@ -17,7 +17,7 @@ class PasswordNotRead(Exception):
 
 
 class PasswordKind(Enum):
-    """Where a password is."""
+    """The kinds of places that passwords are read from."""
 
     COMMAND = "command"
     FILE = "file"
