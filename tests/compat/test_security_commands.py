@@ -1,16 +1,20 @@
-"""`ottla acl`, `user`, `quota` and `token` on a real Apache Kafka with its StandardAuthorizer."""
+"""`ottla acl`, `user`, `quota` and `token`, and Kafka's tools, on a real Kafka with StandardAuthorizer and on Ottla."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ottla.core.clock import SystemClock
+from ottla.security.dev_certificates import ADMIN, CLIENT, LOCAL_HOSTS, make_certificates
 from tests.processes.cli_runner import Cli
 from tests.support.kafka_jars import CONFIG_COMMAND
+from tests.support.ottla_process import OttlaProcess
 from tests.support.processes import free_port
 from tests.support.real_kafka import RealKafka, run_tool
 
@@ -20,29 +24,50 @@ PASSWORD = "a long secret"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 
 
-class Secured:
-    """A Kafka with SCRAM on one listener and super users without signing in on the other."""
+class SecuredOttla(OttlaProcess):
+    """Ottla with a file of settings, which has its listeners."""
 
-    def __init__(self, jars: Path, directory: Path) -> None:
-        self.jars, port = jars, free_port()
-        self.kafka = RealKafka(jars, directory / "kafka")
-        listeners = f"PLAINTEXT://127.0.0.1:{self.kafka.port},SASL_PLAINTEXT://127.0.0.1:{port}"
+    @property
+    def properties(self) -> Path:
+        return self.directory / "server.properties"
+
+    def command(self) -> list[str]:
+        program = str(Path(sys.executable).with_name("ottla"))
+        return [program, "server", "--data", str(self.data), "--config", str(self.properties)]
+
+
+class Secured:
+    """A broker with SCRAM on one listener, and on the other super users who do not sign in."""
+
+    def __init__(self, kind: str, jars: Path, directory: Path) -> None:
+        self.jars, port, self.tls_port = jars, free_port(), free_port()
+        self.certificates = make_certificates(
+            directory / "certs", hosts=LOCAL_HOSTS, days=2, now_ms=SystemClock().wall_ms()
+        )
+        self.broker = RealKafka(jars, directory / kind) if kind == "kafka" else SecuredOttla(directory / kind)
+        listeners = f"PLAINTEXT://127.0.0.1:{self.broker.port},SASL_PLAINTEXT://127.0.0.1:{port},SSL://127.0.0.1:{self.tls_port}"
+        of_certificates = self.certificates.broker_settings()
         settings = {
-            "listeners": f"{listeners},CONTROLLER://127.0.0.1:{self.kafka.controller_port}",
+            **of_certificates,
             "advertised.listeners": listeners,
-            "listener.security.protocol.map": (
-                "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT"
-            ),
             "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512",
-            "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": SCRAM,
-            "listener.name.sasl_plaintext.scram-sha-512.sasl.jaas.config": SCRAM,
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": "User:ANONYMOUS",
+            "super.users": f"User:ANONYMOUS;{of_certificates['super.users']}",
             "delegation.token.secret.key": "a secret of the brokers",
         }
-        with self.kafka.properties.open("a", encoding="utf-8") as file:
+        if isinstance(self.broker, RealKafka):
+            protocols = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,SSL:SSL"
+            settings |= {
+                "listeners": f"{listeners},CONTROLLER://127.0.0.1:{self.broker.controller_port}",
+                "listener.security.protocol.map": protocols,
+                "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": SCRAM,
+                "listener.name.sasl_plaintext.scram-sha-512.sasl.jaas.config": SCRAM,
+            }
+        else:
+            settings |= {"listeners": listeners, "offsets.topic.replication.factor": "1"}
+        with self.broker.properties.open("a", encoding="utf-8") as file:
             file.writelines(f"{name}={value}\n" for name, value in settings.items())
-        self.cli = Cli(self.kafka.bootstrap, directory)
+        self.cli = Cli(self.broker.bootstrap, directory)
         self.signed_in = Cli(f"127.0.0.1:{port}", directory)
 
     def as_user(self, name: str, *arguments: str, mechanism: str = "SCRAM-SHA-512", code: int = 0) -> str:
@@ -59,16 +84,24 @@ class Secured:
         }
         return [part for key, value in settings.items() for part in ("-X", f"{key}={value}")]
 
+    def by_certificate(self, name: str, *arguments: str) -> bytes:
+        """Run a command with a certificate; its output."""
+        settings = self.certificates.client_settings(name)
+        options = [part for key, value in settings.items() for part in ("-X", f"{key}={value}")]
+        return Cli(f"localhost:{self.tls_port}", self.cli.home).out(*options, *arguments)
+
     def tool(self, main: str, *arguments: str) -> str:
-        return run_tool(self.jars, main, "--bootstrap-server", self.kafka.bootstrap, *arguments)
+        return run_tool(self.jars, main, "--bootstrap-server", self.broker.bootstrap, *arguments)
 
 
-@pytest.fixture(scope="module")
-def secured(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    found = Secured(kafka_jars, tmp_path_factory.mktemp("secured"))
-    found.kafka.start()
+@pytest.fixture(scope="module", params=["kafka", "ottla"])
+def secured(
+    request: pytest.FixtureRequest, kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Secured]:
+    found = Secured(request.param, kafka_jars, tmp_path_factory.mktemp("secured"))
+    found.broker.start()
     yield found
-    found.kafka.stop()
+    found.broker.stop()
 
 
 def user(secured: Secured, name: str, *arguments: str) -> None:
@@ -78,6 +111,17 @@ def user(secured: Secured, name: str, *arguments: str) -> None:
 
 def rows(secured: Secured, *arguments: str) -> Any:
     return secured.cli.json(*arguments)
+
+
+# ---- Certificates
+
+
+def test_certificates_of_certs_dev_sign_in_with_the_names_of_users(secured: Secured) -> None:
+    secured.cli.out("topic", "create", "certified")
+    assert b"certified" in secured.by_certificate(ADMIN, "topic", "list"), "a super user"
+    assert b"certified" not in secured.by_certificate(CLIENT, "topic", "list")
+    secured.cli.out("acl", "create", "--allow-principal", "User:client", "--topic", "certified", "--producer")
+    assert b"certified" in secured.by_certificate(CLIENT, "topic", "list")
 
 
 # ---- Users
@@ -346,6 +390,23 @@ def test_tokens_are_created_listed_renewed_and_expired(secured: Secured) -> None
     secured.as_user("ida", "token", "expire", made["id"])
     assert not secured.as_user("ida", "token", "list")
     assert "there is no token" in secured.as_user("ida", "token", "expire", made["id"], code=4)
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_token_signs_in_as_its_owner_until_it_expires(secured: Secured, mechanism: str) -> None:
+    user(secured, owner := f"olga-{mechanism[-3:]}")
+    made = json.loads(secured.as_user(owner, "token", "create", "--format", "json"))
+    assert made["hmac"]
+    jaas = f'{SCRAM[:-1]} username="{made["id"]}" password="{made["hmac"]}" tokenauth="true";'
+    settings = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.jaas.config": jaas}
+    options = [part for key, value in settings.items() for part in ("-X", f"{key}={value}")]
+    secured.cli.out("topic", "create", "for-olga", "--if-not-exists")
+    assert b"for-olga" not in secured.signed_in.out(*options, "topic", "list")
+    secured.cli.out("acl", "create", "--allow-principal", owner, "--topic", "for-olga", "--operation", "describe")
+    assert b"for-olga" in secured.signed_in.out(*options, "topic", "list")
+    assert "NOT_ALLOWED" in secured.signed_in.fails(*options, "token", "create", code=1)
+    secured.as_user(owner, "token", "expire", made["id"])
+    assert "SASL_AUTHENTICATION_FAILED" in secured.signed_in.fails(*options, "topic", "list", code=1)
 
 
 def test_a_client_that_did_not_sign_in_gets_no_token(secured: Secured) -> None:

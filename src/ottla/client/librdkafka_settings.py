@@ -18,6 +18,8 @@ def librdkafka_settings(security: Security) -> dict[str, str]:
     """
     found = {"security.protocol": security.protocol}
     if security.sasl is not None:
+        if security.sasl.is_token:
+            raise NotForLibrdkafka("it cannot sign in with a delegation token")
         found |= {
             "sasl.mechanism": security.sasl.mechanism,
             "sasl.username": security.sasl.username,

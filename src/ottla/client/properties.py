@@ -124,18 +124,18 @@ def _sasl(properties: Mapping[str, str]) -> Sasl:
         raise InvalidProperty("sasl.mechanism", f"{mechanism!r} is not supported; use one of {_list(MECHANISMS)}")
     if mechanism == OAUTHBEARER:
         return _token_source(properties)
-    jaas = properties.get("sasl.jaas.config")
+    jaas, is_token = properties.get("sasl.jaas.config"), False
     username, password = properties.get("sasl.username"), properties.get("sasl.password")
     if jaas is not None:
         if username is not None or password is not None:
             raise InvalidProperty(
                 "sasl.jaas.config", "it contradicts sasl.username and sasl.password; set one or the other"
             )
-        username, password = _from_jaas(mechanism, jaas)
+        username, password, is_token = _from_jaas(mechanism, jaas)
     if username is None or password is None:
         missing = "sasl.username" if username is None else "sasl.password"
         raise InvalidProperty(missing, "it is missing; set sasl.username and sasl.password, or sasl.jaas.config")
-    return Sasl(mechanism, username, password)
+    return Sasl(mechanism, username, password, is_token=is_token)
 
 
 def _token_source(properties: Mapping[str, str]) -> Sasl:
@@ -151,7 +151,8 @@ def _token_source(properties: Mapping[str, str]) -> Sasl:
     return Sasl(OAUTHBEARER, token_file=url2pathname(parts.path))
 
 
-def _from_jaas(mechanism: str, text: str) -> tuple[str | None, str | None]:
+def _from_jaas(mechanism: str, text: str) -> tuple[str, str, bool]:
+    """Return user name and password, and whether they are those of a delegation token. Raises InvalidProperty."""
     try:
         path, options = parse_jaas(text)
     except ValueError as error:
@@ -162,7 +163,10 @@ def _from_jaas(mechanism: str, text: str) -> tuple[str | None, str | None]:
     for name in ("username", "password"):
         if name not in options:
             raise InvalidProperty("sasl.jaas.config", f"it has no {name}")
-    return options["username"], options["password"]
+    is_token = options.get("tokenauth", "false").lower() == "true"
+    if is_token and mechanism == PLAIN:
+        raise InvalidProperty("sasl.jaas.config", "delegation tokens sign in with SCRAM")
+    return options["username"], options["password"], is_token
 
 
 def _tls(properties: Mapping[str, str]) -> Tls:

@@ -25,6 +25,7 @@ ITERATIONS_MAX = 65_536
 
 _TOKEN_COMMAND_S = 30.0
 _TOKEN = re.compile(rb"[-_.~+/=A-Za-z0-9]+")
+_EXTENSION = ",tokenauth=true"
 _ITERATIONS = re.compile(r"(?:^|,)i=(\d+)")
 
 
@@ -37,6 +38,7 @@ class Sasl:
     password: str = field(default="", repr=False)
     token_file: str = ""  # of OAUTHBEARER: it is read at each sign-in
     token_command: str = ""  # that prints the token
+    is_token: bool = False  # of SCRAM: these are the id and the HMAC of a delegation token (KIP-48)
 
 
 class Requester(Protocol):
@@ -110,7 +112,11 @@ async def _scram(connection: Requester, sasl: Sasl, timeout_s: float) -> int:
 
     client = ScramClient([sasl.mechanism], sasl.username, sasl.password)
     try:
-        server_first, _ = await _exchange(connection, sasl, client.get_client_first().encode(), timeout_s)
+        client_first = client.get_client_first()
+        if sasl.is_token:  # scramp has no extensions; both ends sign what was sent
+            client_first += _EXTENSION
+            client.client_first_bare += _EXTENSION
+        server_first, _ = await _exchange(connection, sasl, client_first.encode(), timeout_s)
         text = server_first.decode()
         iterations = _ITERATIONS.search(text)
         if iterations is not None and int(iterations[1]) > ITERATIONS_MAX:

@@ -30,6 +30,13 @@ def test_credentials_are_read_from_jaas_or_from_separate_properties(who: dict[st
     assert security.sasl == Sasl("SCRAM-SHA-512", "alice", 'a"b')
 
 
+def test_a_delegation_token_is_named_as_in_kafkas_login_module() -> None:
+    jaas = f'{SCRAM} required username="id" password="hmac" tokenauth="true";'
+    assert client_options({**SASL, "sasl.jaas.config": jaas}).security.sasl == Sasl(
+        "SCRAM-SHA-512", "id", "hmac", is_token=True
+    )
+
+
 def test_secrets_are_not_shown() -> None:
     options = client_options(
         {
@@ -62,6 +69,15 @@ def test_timeouts_are_in_milliseconds_under_kafkas_names() -> None:
         ({**SASL, "sasl.mechanism": "GSSAPI"}, "sasl.mechanism", "is not supported"),
         (SASL, "sasl.username", "set sasl.username"),
         ({**SASL, "sasl.username": "a"}, "sasl.password", "set sasl.username"),
+        (
+            {
+                **SASL,
+                "sasl.mechanism": "PLAIN",
+                "sasl.jaas.config": "a.PlainLoginModule required username=a password=b tokenauth=true;",
+            },
+            "sasl.jaas.config",
+            "sign in with SCRAM",
+        ),
         ({**SASL, "sasl.jaas.config": "nonsense"}, "sasl.jaas.config", "write: org.apache"),
         ({**SASL, "sasl.jaas.config": f"{SCRAM} required username=a;"}, "sasl.jaas.config", "no password"),
         (
