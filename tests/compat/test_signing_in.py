@@ -17,11 +17,13 @@ from confluent_kafka.admin import AdminClient
 from ottla.client.addresses import parse_addresses
 from ottla.client.admin import describe_cluster
 from ottla.client.cluster import Cluster
+from ottla.client.connection import Security
 from ottla.client.consumer import Consumer
 from ottla.client.errors import CannotConnect
 from ottla.client.librdkafka_settings import NotForLibrdkafka, librdkafka_settings
 from ottla.client.producer import Producer
 from ottla.client.properties import client_options
+from ottla.client.sasl import Sasl
 from ottla.core.clock import SystemClock
 from ottla.core.errors import ErrorCode, KafkaError
 from ottla.core.ids import TopicPartition
@@ -254,6 +256,9 @@ def test_confluent_kafka_gets_every_kind_of_store(secured: SecuredKafka) -> None
         assert admin.list_topics(timeout=20).brokers, way
     with pytest.raises(NotForLibrdkafka):
         librdkafka_settings(client_options(ways(secured)["TLS 1.2"][1]).security)
+    for sasl in (Sasl("SCRAM-SHA-256", "id", "hmac", is_token=True), Sasl("OAUTHBEARER", token_file="token")):
+        with pytest.raises(NotForLibrdkafka):
+            librdkafka_settings(Security(sasl=sasl))
 
 
 async def test_a_session_that_may_not_live_long_is_followed_by_another(secured: SecuredKafka) -> None:

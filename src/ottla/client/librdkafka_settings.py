@@ -5,6 +5,7 @@ from __future__ import annotations
 from ottla.client.connection import Security
 from ottla.client.tls import Tls
 from ottla.security.key_stores import KeyStore, as_pem, openssl_cipher
+from ottla.security.sasl.mechanism import OAUTHBEARER
 
 
 class NotForLibrdkafka(ValueError):
@@ -20,6 +21,8 @@ def librdkafka_settings(security: Security) -> dict[str, str]:
     if security.sasl is not None:
         if security.sasl.is_token:
             raise NotForLibrdkafka("it cannot sign in with a delegation token")
+        if security.sasl.mechanism == OAUTHBEARER:
+            raise NotForLibrdkafka("it takes no token of OAUTHBEARER from a file or a command")
         found |= {
             "sasl.mechanism": security.sasl.mechanism,
             "sasl.username": security.sasl.username,

@@ -24,6 +24,8 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _LOGIN_MODULES = {PLAIN: "PlainLoginModule", "SCRAM-SHA-256": "ScramLoginModule", "SCRAM-SHA-512": "ScramLoginModule"}
 _TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - the names of properties
 _TOKEN_COMMAND = "ottla.sasl.oauthbearer.token.command"  # noqa: S105
+RUNS_A_COMMAND = frozenset({_TOKEN_COMMAND})
+"""Settings that a user may set for itself, and that must not come from anyone else."""
 _ONLY_JAVA = {
     "ssl.provider",
     "ssl.keymanager.algorithm",

@@ -173,6 +173,8 @@ def test_brokers_settings_and_password_come_from_a_profile_that_options_override
     connection = read(profile="production", kafka__sasl__username="bob").read_options.connection
     assert [str(address) for address in connection.brokers] == ["a:1", "b:2"]
     assert connection.client.security.sasl == Sasl("PLAIN", "bob", "secret")
+    with pytest.raises(InvalidOption, match=r"^kafka\.ottla.*: only a profile names a command"):
+        read(kafka__ottla__sasl__oauthbearer__token__command="touch /tmp/x")
     with pytest.raises(InvalidOption, match=r"^profile: there is no profile"):
         read(profile="other")
 

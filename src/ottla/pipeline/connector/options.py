@@ -18,8 +18,8 @@ from typing import TypeVar
 from ottla.client.addresses import Address, parse_addresses
 from ottla.client.cluster import ClientOptions
 from ottla.client.profiles import InvalidProfile, NamedCluster, NoSuchProfile, Profiles
+from ottla.client.properties import RUNS_A_COMMAND, InvalidProperty, client_options
 from ottla.client.properties import SUPPORTED as CLIENT_PROPERTIES
-from ottla.client.properties import InvalidProperty, client_options
 from ottla.pipeline.connector.columns import COLUMNS
 from ottla.pipeline.connector.starting_offsets import OffsetOption, ending_offsets, starting_offsets
 from ottla.pipeline.connector.subscription import TopicSubscription, subscription_from
@@ -293,6 +293,8 @@ def connection_options(given: OptionMap) -> BrokerOptions:
         for name in given.names()
         if name.startswith(_KAFKA) and name not in ours
     }
+    if commands := RUNS_A_COMMAND.intersection(properties):  # Spark's options may be written by a user of SQL alone
+        raise InvalidOption(f"{_KAFKA}{min(commands)}: only a profile names a command; use the option profile")
     base = ClientOptions(client_id=CLIENT_ID, retry_s=_RETRY_S)
     try:
         client = client_options(of_profile.settings | properties, base=base)
