@@ -503,9 +503,7 @@ CASES: tuple[Case, ...] = (
     Case("describe_client_quotas", "", {"components": [], "strict": False}),
     Case("describe_user_scram_credentials", "", {"users": [{"name": "none"}]}),
     Case(
-        "alter_user_scram_credentials",
-        "",
-        {"deletions": [{"name": f"{PREFIX}none", "mechanism": 1}], "upsertions": []},
+        "alter_user_scram_credentials", "", {"deletions": [{"name": f"{PREFIX}none", "mechanism": 1}], "upsertions": []}
     ),
     Case(
         "describe_quorum",

@@ -310,7 +310,7 @@ class Broker:
         from ottla.broker.sign_ins import SignIns
 
         await self._sasl.start()
-        listeners = self._sasl.open(SnapshotUsers(services.cluster))
+        listeners = self._sasl.open(SnapshotUsers(services.cluster, services.tokens))
         services.sign_ins = SignIns(listeners, self._clock, audit_log=services.audit_log)
         return SignInDispatch(services.sign_ins, driver)
 

@@ -21,19 +21,18 @@ from ottla.security.sasl.plain import PlainExchange
 from ottla.security.sasl.scram import ScramExchange
 from ottla.security.sasl.sign_in import ListenerSasl
 
-if TYPE_CHECKING:  # imported where a listener has the mechanism
+if TYPE_CHECKING:  # imported where a listener has the mechanism, a broker tokens
+    from ottla.security.delegation_tokens import DelegationTokens
     from ottla.security.sasl.oauthbearer import TokenValidator
 
 log = logging.getLogger(__name__)
 
 
 class SnapshotUsers:
-    """Finds SCRAM credentials in the current snapshot: a change counts from the next sign-in on."""
+    """Finds SCRAM credentials of users and tokens in the current snapshot: a change counts from the next sign-in on."""
 
-    def __init__(
-        self, cluster: MetadataCache, find_token: Callable[[str, str], TokenCredential | None] | None = None
-    ) -> None:
-        self._cluster, self._find_token = cluster, find_token
+    def __init__(self, cluster: MetadataCache, tokens: DelegationTokens | None) -> None:
+        self._cluster, self._tokens = cluster, tokens
 
     def user(self, name: str, mechanism: str) -> ScramCredential | None:
         """Return the credential of a user."""
@@ -48,7 +47,12 @@ class SnapshotUsers:
 
     def token(self, token_id: str, mechanism: str) -> TokenCredential | None:
         """Return the credential of a delegation token."""
-        return None if self._find_token is None else self._find_token(token_id, mechanism)
+        if self._tokens is None:
+            return None
+        token, credential = self._tokens.find(token_id), self._tokens.credential(token_id, mechanism)
+        if token is None or credential is None:
+            return None
+        return TokenCredential(token.owner.partition(":")[2], credential, token.expiry_ms)
 
     def unknown_users_key(self) -> bytes:
         """Return what the salts of unknown users are made from: the same on each broker and after a restart."""

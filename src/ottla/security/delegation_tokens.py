@@ -10,11 +10,12 @@ import base64
 import hashlib
 import hmac
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from ottla.core.clock import Clock
 from ottla.core.runtime import random_bytes
 from ottla.metadata_store.token_znodes import StoredToken, TokenInformation
+from ottla.security.sasl.credentials import ScramCredential
 from ottla.security.token_config import TokenConfig
 
 ITERATIONS: Final = 4_096
@@ -22,18 +23,6 @@ ITERATIONS: Final = 4_096
 
 _SALT_BYTES: Final = 16
 _HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-
-
-class TokenScram(NamedTuple):
-    """Holds the SCRAM credential of a token."""
-
-    salt: bytes
-    stored_key: bytes
-    server_key: bytes
-    iterations: int
-
-    def __repr__(self) -> str:
-        return f"TokenScram(iterations={self.iterations})"
 
 
 class DelegationTokens:
@@ -45,7 +34,7 @@ class DelegationTokens:
         self._clock, self._stored = clock, stored
         self._ids: dict[bytes, str] = {}  # by the HMAC
         self._known: Mapping[str, StoredToken] = {}  # of which `_ids` has the HMACs
-        self._scram: dict[tuple[str, str], TokenScram] = {}
+        self._scram: dict[tuple[str, str], ScramCredential] = {}
 
     def __repr__(self) -> str:
         return "DelegationTokens()"
@@ -70,7 +59,7 @@ class DelegationTokens:
         token_id = self._ids.get(secret, "")
         return token_id if token_id and hmac.compare_digest(self.hmac_of(token_id), secret) else ""
 
-    def credential(self, token_id: str, mechanism: str) -> TokenScram | None:
+    def credential(self, token_id: str, mechanism: str) -> ScramCredential | None:
         """Return the SCRAM credential of a token that is valid now; None if there is none.
 
         The first for a token and a mechanism takes 2 ms.
@@ -86,9 +75,9 @@ class DelegationTokens:
         return self._scram[key]
 
 
-def _scram(password: bytes, hash_name: str) -> TokenScram:
+def _scram(password: bytes, hash_name: str) -> ScramCredential:
     salt = random_bytes(_SALT_BYTES)
     salted = hashlib.pbkdf2_hmac(hash_name, password, salt, ITERATIONS)
     client_key = hmac.digest(salted, b"Client Key", hash_name)
     stored_key = hashlib.new(hash_name, client_key).digest()
-    return TokenScram(salt, stored_key, hmac.digest(salted, b"Server Key", hash_name), ITERATIONS)
+    return ScramCredential(salt, stored_key, hmac.digest(salted, b"Server Key", hash_name), ITERATIONS)
