@@ -18,9 +18,18 @@ ENTITIES = {
     "a user": ("--entity-type", "users", "--entity-name", "CN=a b"),
     "all users": ("--entity-type", "users", "--entity-default"),
     "a client id": ("--entity-type", "clients", "--entity-name", "c"),
-    "a client id of a user": ("--entity-type", "users", "--entity-name", "a", "--entity-type", "clients", "--entity-name", "c"),
+    "a client id of a user": (
+        "--entity-type",
+        "users",
+        "--entity-name",
+        "a",
+        "--entity-type",
+        "clients",
+        "--entity-name",
+        "c",
+    ),
     "an address": ("--entity-type", "ips", "--entity-name", "10.0.0.1"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("entity", ENTITIES.values(), ids=ENTITIES)

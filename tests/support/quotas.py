@@ -74,9 +74,12 @@ async def fetch(connection: Connection, topic: str, *, size: int, offset: int = 
     """Fetch at most so many bytes from an offset, without a session; returns the response."""
     partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=size)
     request = FetchRequest(
-        max_wait_ms=0, min_bytes=1, max_bytes=size, session_epoch=-1,
+        max_wait_ms=0,
+        min_bytes=1,
+        max_bytes=size,
+        session_epoch=-1,
         topics=[FetchTopic(topic=topic, partitions=[partition])],
-    )  # fmt: skip
+    )
     return await connection.request(ApiKey.FETCH, request, timeout_s=TIMEOUT_S, at_most=12)
 
 

@@ -62,6 +62,7 @@ if TYPE_CHECKING:  # imported once the broker serves, or with a listener that ha
     from ottla.client.connection import Dial
     from ottla.client.sasl import Sasl
     from ottla.security.authorizer import AclAuthorizer
+    from ottla.security.delegation_tokens import DelegationTokens
 
 log = logging.getLogger(__name__)
 
@@ -164,12 +165,7 @@ class Broker:
         services = self._services = self._make_services(store, cluster, controller, replicas, slices)
         services.listeners_tls = self._tls
         services.dynamic_secrets = self._secrets
-        if config.tokens.secret_key:
-            from ottla.security.delegation_tokens import DelegationTokens
-
-            services.tokens = DelegationTokens(
-                config.tokens, clock=self._clock, stored=lambda: cluster.current.delegation_tokens
-            )
+        services.tokens = self._make_tokens(cluster)
         services.audit_log = make_audit_log(services, self._files)
         cluster.subscribe(services.coordinators.follow)
         report = await self._report_at_start(storage, services)
@@ -191,6 +187,15 @@ class Broker:
         await listeners.listen(await self._dispatch(services, self._driver))
         self._start_tasks(storage, services, cluster, report)
         return bound
+
+    def _make_tokens(self, cluster: MetadataCache) -> DelegationTokens | None:
+        """Return the delegation tokens of the cluster; None without a key for them."""
+        config = self._config.tokens
+        if not config.secret_key:
+            return None
+        from ottla.security.delegation_tokens import DelegationTokens
+
+        return DelegationTokens(config, clock=self._clock, stored=lambda: cluster.current.delegation_tokens)
 
     def _make_authorizer(self, cluster: MetadataCache, services: Services) -> AclAuthorizer | None:
         if not self._config.authorizer.is_on:

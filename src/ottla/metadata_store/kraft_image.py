@@ -52,7 +52,7 @@ _PROCESS_RECORDS = frozenset(
 
 
 QuotaParts = tuple[tuple[str, str | None], ...]
-"""What a quota is of, by type: None is the default."""
+"""The entity of a quota: names by type, None for the default."""
 
 
 class KraftPartition(NamedTuple):

@@ -35,7 +35,7 @@ ConnectionT = TypeVar("ConnectionT", bound=Connection)
 
 
 class Admission(NamedTuple):
-    """What becomes of a new connection."""
+    """Says what becomes of a new connection."""
 
     refusal: str = ""  # why it is closed, if it is
     wait_s: float = 0.0  # before its first request is read; of a refused one before it is closed

@@ -157,12 +157,16 @@ def test_a_quota_that_ottla_does_not_accept_is_left_out_and_noted(tmp_path: Path
 
     plan = found(
         kafkas(
-            tmp_path / "a", topic(), partition(),
-            quota("user", "u", "producer_byte_rate"), quota("user", "u", "producer_byte_rate", 6),
-            quota("user", "u", "consumer_byte_rate"), quota("user", "u", "consumer_byte_rate", remove=True),
+            tmp_path / "a",
+            topic(),
+            partition(),
+            quota("user", "u", "producer_byte_rate"),
+            quota("user", "u", "producer_byte_rate", 6),
+            quota("user", "u", "consumer_byte_rate"),
+            quota("user", "u", "consumer_byte_rate", remove=True),
             quota("ip", "a.host.example", "connection_creation_rate"),
         )
-    )  # fmt: skip
+    )
     assert plan.configs == {("users", "u"): {"producer_byte_rate": "6"}}
     assert any("a.host.example" in note for note in plan.notes)
 

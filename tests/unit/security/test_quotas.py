@@ -117,9 +117,19 @@ def test_nodes_are_those_of_kafka() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(1.0, "1.0"), (12.5, "12.5"), (0.001, "0.001"), (9999999.5, "9999999.5"), (1e7, "1.0E7"), (1.25e-5, "1.25E-5"),
-     (123456789.0, "1.23456789E8"), (float("inf"), "Infinity"), (1 / 3, "0.3333333333333333"), (1e300, "1.0E300")],
-)  # fmt: skip
+    [
+        (1.0, "1.0"),
+        (12.5, "12.5"),
+        (0.001, "0.001"),
+        (9999999.5, "9999999.5"),
+        (1e7, "1.0E7"),
+        (1.25e-5, "1.25E-5"),
+        (123456789.0, "1.23456789E8"),
+        (float("inf"), "Infinity"),
+        (1 / 3, "0.3333333333333333"),
+        (1e300, "1.0E300"),
+    ],
+)
 def test_percentages_are_written_as_java_writes_a_double(value: float, text: str) -> None:
     assert value_text(REQUEST_PERCENTAGE, value) == text
     assert quotas_in({REQUEST_PERCENTAGE: text}) == {REQUEST_PERCENTAGE: value}

@@ -100,8 +100,7 @@ class RequestDriver:
             if api is None or not api.first <= version <= api.last:
                 self._refuse(request, frame)
                 return
-            body = request.body
-            if body is None:
+            if (body := request.body) is None:
                 try:
                     if not api.is_deferred and len(frame) > codec.PLAIN_BYTES_MAX:  # their decoders count elements
                         raise LongRequest
