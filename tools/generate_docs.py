@@ -30,8 +30,8 @@ unknown name on the command line is an error. So is a setting of Kafka's securit
 classes of Java): a start without it would look like one with it. Those of a KRaft quorum (`process.roles`) have no
 effect, and are named in a warning. A duration or a size may have a unit: `log.retention.hours=7d`,
 `log.segment.bytes=512MiB`. `ottla server --check` validates everything and starts nothing. *Live* settings change
-without a restart, by `ottla config set` or any Kafka client's AlterConfigs. The column *Meaning* names the topic setting
-that overrides a setting of the broker, if there is one ([topic settings](topic-settings.md)).
+without a restart, by `ottla config set` or any Kafka client's AlterConfigs. The column *Meaning* names the topic
+setting that overrides a setting of the broker, if there is one ([topic settings](topic-settings.md)).
 
 The log level is not a setting but the environment variable `OTTLA_LOG_LEVEL` ([operating](operating.md#logs)).
 
