@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ottla.broker import config
 from tests.support.processes import close_output, free_port, stop, wait_for_line
 
 START_TIMEOUT_S = 20.0
@@ -50,7 +51,20 @@ class OttlaProcess:
     def command(self) -> list[str]:
         """The command line it is started with."""
         program = str(Path(sys.executable).with_name("ottla"))
-        return [*self.prefix, program, "server", "--port", str(self.port), "--data", str(self.data), *self.options]
+        options = [
+            f"{option.partition('=')[0]}=${{env:{_variable(number)}}}" if _is_secret(option) else option
+            for number, option in enumerate(self.options)
+        ]
+        return [*self.prefix, program, "server", "--port", str(self.port), "--data", str(self.data), *options]
+
+    @property
+    def secrets(self) -> dict[str, str]:
+        """The variables with the options that are secret: anybody may read the command line of a process."""
+        return {
+            _variable(number): option.partition("=")[2]
+            for number, option in enumerate(self.options)
+            if _is_secret(option)
+        }
 
     def start(
         self, *, before_exec: Callable[[], None] | None = None, timeout_s: float = START_TIMEOUT_S
@@ -61,7 +75,7 @@ class OttlaProcess:
                 self.command(),
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **self.secrets},
                 preexec_fn=before_exec,  # noqa: PLW1509 - limits of the child; the parent has no other threads that matter
             )
         line = wait_for_line(self.process, b"ottla ready:", timeout_s=timeout_s)
@@ -98,3 +112,12 @@ class OttlaProcess:
     def assert_log_is_clean(self) -> None:
         """Nothing unexpected was logged: no traceback and no error line."""
         assert "Traceback" not in self.log, self.log[-4000:]
+
+
+def _is_secret(option: str) -> bool:
+    key, assigns, value = option.partition("=")
+    return bool(assigns) and config.is_secret(key) and not value.startswith("${")
+
+
+def _variable(number: int) -> str:
+    return f"OPTION_{number}"
